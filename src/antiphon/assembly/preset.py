@@ -1,0 +1,41 @@
+"""Presets: a YAML file that names one policy for each decision, checked when it is loaded."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import yaml
+
+from antiphon.assembly.registry import DEVICE_POLICIES, STEP_POLICIES
+from antiphon.core.errors import ConfigError
+from antiphon.policy.base import DevicePolicy, StepPolicy
+
+DECISIONS = ("step", "device")
+
+
+_PRESETS = files(__package__).joinpath("presets")
+
+
+def preset_names() -> tuple[str, ...]:
+    """Presets that ship with the package."""
+    return tuple(sorted(file.name[:-5] for file in _PRESETS.iterdir() if file.name.endswith(".yaml")))
+
+
+class Preset:
+    """One policy per decision. Raises ConfigError for a preset, decision or policy that does not exist."""
+
+    def __init__(self, name: str) -> None:
+        if name not in preset_names():
+            raise ConfigError(f"unknown preset {name!r}; known: {', '.join(preset_names())}")
+        choice: dict[str, str] = yaml.safe_load(_PRESETS.joinpath(f"{name}.yaml").read_text())
+        if set(choice) != set(DECISIONS):
+            wanted = ", ".join(DECISIONS)
+            raise ConfigError(f"preset {name!r} must name each of {wanted} once; it has {sorted(choice)}")
+        self.name = name
+        self._choice = choice
+
+    def step_policy(self) -> StepPolicy:
+        return STEP_POLICIES.create(self._choice["step"])
+
+    def device_policy(self) -> DevicePolicy:
+        return DEVICE_POLICIES.create(self._choice["device"])

@@ -1,0 +1,78 @@
+"""Configuration of the deciding half: frozen, resolved before anything runs, and written into a record."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.errors import ConfigError
+from antiphon.core.sampling import Sampling
+
+
+class ArConfig(msgspec.Struct, frozen=True):
+    """An AR stage. Blocks are per KV group, tokens per step over all rows."""
+
+    max_rows: int = 8
+    block_size: int = 16
+    num_blocks: int = 1024
+    step_tokens: int = 1024
+    stop_ids: tuple[int, ...] = ()
+    width: int = 1
+    """Tokens per emitted row: 1, or the number of codebooks."""
+    sampling: Sampling = Sampling()
+
+
+class CodecConfig(msgspec.Struct, frozen=True):
+    """A codec stage: how many streams are open at once."""
+
+    max_rows: int = 8
+
+
+class EncoderConfig(msgspec.Struct, frozen=True):
+    """An encoder stage: media per step, and how many media outputs stay cached."""
+
+    step_media: int = 4
+    cached_media: int = 64
+
+
+class NodeConfig(msgspec.Struct, frozen=True):
+    """All that a node decides by. `end_inputs`: per conditioned stage, the input that ends its text."""
+
+    graph: str
+    ar: dict[str, ArConfig]
+    codec: dict[str, CodecConfig]
+    encoder: dict[str, EncoderConfig]
+    end_inputs: dict[str, int]
+    preset: str = "baseline"
+
+
+class EngineOptions(msgspec.Struct, frozen=True):
+    """What an operator chooses when an engine starts.
+
+    device      auto | cpu | cuda | cuda:N
+    dtype       auto | float32 | bfloat16 | float16 | float64; auto is float32 on a CPU, bfloat16 on CUDA
+    max_rows    requests that run at once in a stage
+    kv_tokens   KV capacity of each AR stage, in tokens
+    step_tokens tokens of one step, over all rows; longer prompts run in chunks
+    max_context_tokens  prompt plus reply of one response
+    threads     CPU threads of the engine; 0 leaves torch's default
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    preset: str = "baseline"
+    max_rows: int = 16
+    block_size: int = 16
+    kv_tokens: int = 32768
+    step_tokens: int = 1024
+    max_context_tokens: int = 8192
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.kv_tokens < self.max_context_tokens:
+            raise ConfigError(
+                f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "
+                f"{self.max_context_tokens})"
+            )

@@ -1,0 +1,34 @@
+"""The port through which a server speaks with an engine, whichever process it lives in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from antiphon.core.facts import PersonFact
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import Output
+
+
+class EngineClient(Protocol):
+    """Sends facts about people, receives outputs per session. Single-threaded: call it from one event loop.
+
+    `send` never blocks. Sinks are called in order, one call an output, from the loop's thread.
+    When the engine dies, every response that is still open gets its ResponseEnded(status="failed").
+    """
+
+    info: ModelInfo
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """The engine's latest metrics by `metrics.names` name; refreshed about once a second."""
+        ...
+
+    def attach(self, session: str, sink: Callable[[Output], None]) -> None: ...
+
+    def detach(self, session: str) -> None: ...
+
+    def send(self, fact: PersonFact) -> None: ...

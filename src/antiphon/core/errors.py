@@ -1,0 +1,80 @@
+"""Every error a person may meet.
+
+AntiphonError
+├── ConfigError          a value the operator wrote is wrong
+├── CheckpointError      model files are missing, broken, unsupported or too large
+├── ProtocolError        a client's event or request is wrong (code, param, event_id)
+├── LimitExceeded        an explicit limit was passed (limit, allowed, got)
+├── Overloaded           no room now; come back later (retry_after_s)
+├── SessionGone          the session named does not exist any more
+└── StageFailed          a stage could not carry out a step (stage, requests)
+
+An assertion is our bug; an exception is the caller's or the world's.
+"""
+
+from __future__ import annotations
+
+
+class AntiphonError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigError(AntiphonError):
+    """A value the operator wrote is wrong; the text says where, what is allowed, what to do."""
+
+
+class CheckpointError(AntiphonError):
+    """Model files are missing, broken, unsupported, or need more memory than there is."""
+
+
+class ProtocolError(AntiphonError):
+    """A client's event or request is wrong. The connection stays open.
+
+    `code` is the wire code clients match on, `param` the field, `event_id` the client's own id.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "invalid_value",
+        param: str | None = None,
+        event_id: str | None = None,
+        kind: str = "invalid_request_error",
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+        self.event_id = event_id
+        self.kind = kind
+
+
+class LimitExceeded(AntiphonError):
+    """An explicit limit was passed. `limit` is its name, `allowed` and `got` are in its unit."""
+
+    def __init__(self, limit: str, allowed: float, got: float, hint: str = "") -> None:
+        super().__init__(f"{limit}: {got:g} is over the limit of {allowed:g}{'. ' + hint if hint else ''}")
+        self.limit = limit
+        self.allowed = allowed
+        self.got = got
+
+
+class Overloaded(AntiphonError):
+    """No room now; try again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class SessionGone(AntiphonError):
+    """The session named does not exist (any more)."""
+
+
+class StageFailed(AntiphonError):
+    """A stage could not carry out a step; only the requests of that step are lost."""
+
+    def __init__(self, stage: str, requests: tuple[int, ...], message: str) -> None:
+        super().__init__(f"stage {stage}: {message}")
+        self.stage = stage
+        self.requests = requests

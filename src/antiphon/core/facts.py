@@ -1,0 +1,156 @@
+"""What happened. Facts go into the deciding half; nothing else does.
+
+Facts about a step have columns, one fact a step; facts about people are rare and small.
+All are msgspec structs, so the same type crosses a process border and fills a record file.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.conversation import Item
+from antiphon.core.sampling import Sampling
+
+Ints = NDArray[np.int64]
+
+
+class SessionOpened(msgspec.Struct, frozen=True, tag=True):
+    """A client's conversation begins."""
+
+    session: str
+
+
+class SessionClosed(msgspec.Struct, frozen=True, tag=True):
+    """The client is gone; everything of the session is to be freed."""
+
+    session: str
+
+
+class ItemAdded(msgspec.Struct, frozen=True, tag=True):
+    """An item enters the record after item `after` ("root" is the front, None the end)."""
+
+    session: str
+    item: Item
+    after: str | None = None
+
+
+class ItemRemoved(msgspec.Struct, frozen=True, tag=True):
+    """An item leaves the record."""
+
+    session: str
+    item_id: str
+
+
+class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
+    """A reply is wanted.
+
+    response   wire id of the response; item_id that of the assistant item the reply becomes
+    speech     False: text only, the talker is not started
+    sampling   overrides per stage name; stages not named use the checkpoint's defaults
+    remember   False: the reply does not enter the record (out-of-band)
+    items      replaces the record as input when given
+    codes      True: report the talker's frames as well (the Python entry wants them)
+    """
+
+    session: str
+    response: str
+    item_id: str
+    speech: bool = True
+    instructions: str = ""
+    voice: str | None = None
+    sampling: dict[str, Sampling] = {}
+    max_tokens: int | None = None
+    remember: bool = True
+    items: tuple[Item, ...] | None = None
+    codes: bool = False
+
+
+class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
+    """The client wants no more of this response."""
+
+    session: str
+    response: str
+    reason: str = "client_cancelled"
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Where a media part lies in a prompt: positions [start, start + length).
+
+    grid  (t, h, w) in patches before merging, for images; None for audio
+    """
+
+    key: int
+    kind: str
+    start: int
+    length: int
+    grid: tuple[int, int, int] | None = None
+
+
+class StagePrompt(msgspec.Struct, frozen=True, eq=False):
+    """A stage's prompt.
+
+    token_ids   int64 [n]
+    keys        int64 [n], the content identity of each position: equal keys from the front, equal KV
+    spans       media, in order
+    num_stable  leading positions that the session's next prompt will begin with again
+    gather      int64 [m], positions of the upstream prompt whose payload rows this prompt needs
+    """
+
+    token_ids: Ints
+    keys: Ints
+    spans: tuple[Span, ...]
+    num_stable: int
+    gather: Ints
+
+
+class PromptReady(msgspec.Struct, frozen=True, tag=True):
+    """A prompt was rendered, for every AR stage by name."""
+
+    request: int
+    prompts: dict[str, StagePrompt]
+
+
+class PromptFailed(msgspec.Struct, frozen=True, tag=True):
+    """A prompt could not be rendered; the text is for the client."""
+
+    request: int
+    message: str
+
+
+class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """A step finished.
+
+    AR stage:  requests int64 [n], tokens int64 [n, width]: one row per row that emitted (width 1 for a
+               text decoder, the number of codebooks for a talker)
+    codec:     requests int64 [n], samples int64 [n], audio: float32 little-endian bytes per row
+    encoder:   media int64 [n] keys that are ready
+    `audio` is a payload: carried along, never recorded, never decided upon.
+    """
+
+    stage: str
+    step: int
+    requests: Ints
+    tokens: Ints
+    samples: Ints
+    media: Ints
+    audio: tuple[bytes, ...] = ()
+
+
+class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """A step raised. Its requests (or media) are lost, nothing else."""
+
+    stage: str
+    step: int
+    requests: Ints
+    media: Ints
+    message: str
+
+
+PersonFact = SessionOpened | SessionClosed | ItemAdded | ItemRemoved | ResponseRequested | ResponseCancelled
+StageFact = StepDone | StepFailed
+Fact = PersonFact | PromptReady | PromptFailed | StageFact
+
+NO_INTS: Ints = np.zeros(0, np.int64)
+NO_TOKENS: Ints = np.zeros((0, 1), np.int64)

@@ -1,0 +1,23 @@
+"""What a loaded model tells the wire about itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ModelInfo(msgspec.Struct, frozen=True, tag=True):
+    """Facts about the served model that a server may show or check against.
+
+    name         as clients ask for it
+    path         local checkpoint directory (the tokenizer is read from it)
+    voices       speaker names, lower case; the first is the default
+    max_context_tokens  prompt plus reply
+    """
+
+    name: str
+    path: str
+    family: str
+    voices: tuple[str, ...]
+    max_context_tokens: int
+    device: str
+    dtype: str

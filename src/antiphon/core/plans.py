@@ -1,0 +1,184 @@
+"""What shall be done. Orders leave the deciding half; the executing half carries them out as they stand.
+
+Orders name rows, blocks and requests. A stage's own token values never appear: the last token stays on
+the device. Nothing named by an order is reused until its step is reported done.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from antiphon.core.conversation import Item, Media
+from antiphon.core.facts import Ints, StagePrompt
+from antiphon.core.sampling import Sampling
+
+
+class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
+    """Turn these items into prompts; answered by PromptReady or PromptFailed."""
+
+    request: int
+    items: tuple[Item, ...]
+    speech: bool
+
+
+class Join(msgspec.Struct, frozen=True, eq=False):
+    """A request takes a row of the executor's row table.
+
+    cached       leading prompt tokens whose KV is already in the blocks given with the join
+    first_input  conditioned stages: the first upstream token (the talker's g0)
+    voice        conditioned stages: speaker name
+    """
+
+    row: int
+    request: int
+    prompt: StagePrompt
+    cached: int
+    sampling: Sampling
+    first_input: int | None = None
+    voice: str | None = None
+
+
+class BlockDelta(msgspec.Struct, frozen=True, eq=False):
+    """Block table entries to write: table[rows[i], index[i]] = blocks[i], in KV group `group`."""
+
+    group: str
+    rows: Ints
+    index: Ints
+    blocks: Ints
+
+
+class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """One step of an autoregressive stage, as a delta to its row table.
+
+    rows, starts, counts  int64 [n]: tokens [starts, starts + counts) of each row run in this step
+    emits                 bool [n] as int64: the row samples a token after its last position
+    inputs_rows/_tokens   int64 [m]: upstream tokens appended to rows before the step (conditioned stages)
+    leaves                int64: rows given up before the step
+    """
+
+    stage: str
+    step: int
+    joins: tuple[Join, ...]
+    leaves: Ints
+    blocks: tuple[BlockDelta, ...]
+    inputs_rows: Ints
+    inputs_tokens: Ints
+    rows: Ints
+    starts: Ints
+    counts: Ints
+    emits: Ints
+    reason: str
+
+
+class CodecStep(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """One step of a codec stage: `frames` int64 [sum counts, codebooks] of `rows`, in row order.
+
+    joins int64: rows that begin a new stream in this step. requests int64 [n], for the report.
+    """
+
+    stage: str
+    step: int
+    joins: Ints
+    rows: Ints
+    requests: Ints
+    counts: Ints
+    frames: Ints
+    reason: str
+
+
+class EncodeStep(msgspec.Struct, frozen=True, tag=True):
+    """Encode these media; the embeddings are kept under their keys until DropMedia."""
+
+    stage: str
+    step: int
+    media: tuple[Media, ...]
+    reason: str
+
+
+class DropMedia(msgspec.Struct, frozen=True, tag=True):
+    """Forget encoder outputs under these keys."""
+
+    keys: tuple[int, ...]
+
+
+class Handoff(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """Move payload rows of `source`'s KV group, at prompt positions `positions` of row `row`, to `target`
+    under (request, epoch)."""
+
+    source: str
+    target: str
+    group: str
+    row: int
+    request: int
+    epoch: int
+    positions: Ints
+
+
+Step = ArStep | CodecStep | EncodeStep
+Order = RenderPrompt | Handoff | DropMedia | Step
+
+
+class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """New tokens of a response: int64 [n, width]. Text tokens come without the end-of-turn token."""
+
+    session: str
+    response: str
+    epoch: int
+    stage: str
+    tokens: Ints
+
+
+class AudioOut(msgspec.Struct, frozen=True, tag=True):
+    """New audio of a response: mono float32 little-endian at 24 kHz."""
+
+    session: str
+    response: str
+    epoch: int
+    audio: bytes
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one response. Audio tokens out are codec frames."""
+
+    input_text_tokens: int = 0
+    input_audio_tokens: int = 0
+    input_image_tokens: int = 0
+    cached_tokens: int = 0
+    output_text_tokens: int = 0
+    output_audio_tokens: int = 0
+
+
+class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
+    """The one terminal event of a response.
+
+    status  completed | cancelled | failed | incomplete
+    reason  for incomplete: max_output_tokens; for cancelled: who; for failed: an error code
+    """
+
+    session: str
+    response: str
+    epoch: int
+    status: str
+    reason: str
+    message: str
+    usage: Usage
+
+
+Output = TokensOut | AudioOut | ResponseEnded
+
+
+class Decision(msgspec.Struct, frozen=True, eq=False):
+    """All that follows from the facts given at one moment.
+
+    wake_at  absolute time at which to be asked again without a new fact, or None
+    """
+
+    orders: tuple[Order, ...]
+    outputs: tuple[Output, ...]
+    wake_at: float | None = None
+
+
+def ints(values: list[int]) -> Ints:
+    """A column from a list."""
+    return np.array(values, np.int64)

@@ -1,0 +1,40 @@
+"""Ports: what the executing half offers to a driver, and nothing more.
+
+Each port has a fake in `antiphon.testing`-style tests that passes the same contract tests.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from antiphon.core.facts import Fact, PromptFailed, PromptReady
+from antiphon.core.plans import DropMedia, Handoff, RenderPrompt, Step
+
+
+class Executor(Protocol):
+    """Carries out the steps of one stage, in the order given.
+
+    `submit` may return before the step has run; `poll` then returns its fact later. An executor never
+    raises for a step: it reports StepFailed for the requests that the step named.
+    """
+
+    depth: int
+    """Steps that may be in flight when the next is planned."""
+
+    def submit(self, step: Step) -> None: ...
+
+    def poll(self) -> list[Fact]: ...
+
+
+class PayloadMover(Protocol):
+    """Moves payloads between stages as ordered."""
+
+    def handoff(self, order: Handoff) -> None: ...
+
+    def drop_media(self, order: DropMedia) -> None: ...
+
+
+class Prompter(Protocol):
+    """Turns a conversation record into prompts. Pure; errors come back as PromptFailed."""
+
+    def render(self, order: RenderPrompt) -> PromptReady | PromptFailed: ...

@@ -1,0 +1,37 @@
+"""How a stage draws its tokens: part of a request, never of a policy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.errors import ConfigError
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """One stage's sampling parameters.
+
+    temperature  0 is greedy
+    top_k        0 keeps all
+    top_p        1.0 keeps all
+    repetition_penalty  over the set of ids seen so far; 1.0 is none (kept under greedy, as transformers does)
+    seed         one seed, one output, whatever else is in the batch
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ConfigError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p}; it must be in (0, 1]")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k is {self.top_k}; it must be 0 (all) or more")
+        if self.repetition_penalty <= 0:
+            raise ConfigError(f"repetition_penalty is {self.repetition_penalty}; it must be more than 0")
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")

@@ -1,0 +1,71 @@
+"""Executor of a codec stage: frames to waveform, streams of equal chunks decoded together."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+
+import numpy as np
+import torch
+
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
+from antiphon.core.plans import CodecStep, Step
+from antiphon.models.qwen3_omni.vocoder import State, Vocoder, gather_states, split_state
+
+log = logging.getLogger(__name__)
+
+
+class CodecExecutor:
+    """Runs steps when they are submitted (depth 0). Implements `core.ports.Executor`.
+
+    Keeps each row's stream state between chunks.
+    """
+
+    depth = 0
+
+    def __init__(self, model: Vocoder) -> None:
+        self._model = model
+        self._states: dict[int, State] = {}
+        self._done: list[Fact] = []
+
+    def submit(self, step: Step) -> None:
+        assert isinstance(step, CodecStep)
+        try:
+            audio = self._run(step)
+            samples = np.array([len(pcm) // 4 for pcm in audio], np.int64)
+            fact = StepDone(step.stage, step.step, step.requests, NO_TOKENS, samples, NO_INTS, tuple(audio))
+            self._done.append(fact)
+        except Exception as error:
+            log.exception("a step of stage %s failed", step.stage)
+            message = f"{type(error).__name__}: {error}"
+            self._done.append(StepFailed(step.stage, step.step, step.requests, NO_INTS, message))
+
+    def poll(self) -> list[Fact]:
+        done, self._done = self._done, []
+        return done
+
+    @torch.inference_mode()
+    def _run(self, step: CodecStep) -> list[bytes]:
+        for row in step.joins.tolist():
+            self._states.pop(row, None)
+        ends = np.cumsum(step.counts)
+        codes = [step.frames[end - count : end] for end, count in zip(ends, step.counts, strict=True)]
+        rows = step.rows.tolist()
+        groups: dict[tuple[bool, int], list[int]] = defaultdict(list)
+        for i, row in enumerate(rows):
+            groups[row in self._states, len(codes[i])].append(i)
+        audio = [b""] * len(rows)
+        for (continues, _), members in groups.items():
+            for i, pcm in zip(members, self._decode(rows, codes, members, continues), strict=True):
+                audio[i] = pcm
+        return audio
+
+    def _decode(self, rows: list[int], codes: list[Ints], members: list[int], continues: bool) -> list[bytes]:
+        """Equal chunks of several streams at once; returns float32 bytes per stream."""
+        device = self._model.embedding.device
+        stacked = torch.from_numpy(np.stack([codes[i].T for i in members])).to(device)
+        state = gather_states([self._states[rows[i]] for i in members]) if continues else None
+        pcm, state = self._model.decode(stacked, state)
+        for i, own in zip(members, split_state(state), strict=True):
+            self._states[rows[i]] = own
+        return [row.tobytes() for row in pcm.float().cpu().numpy()]

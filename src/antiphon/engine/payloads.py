@@ -1,0 +1,26 @@
+"""Moves payloads between stages that live in one process: nothing is copied that needn't be."""
+
+from __future__ import annotations
+
+from antiphon.core.plans import DropMedia, Handoff
+from antiphon.engine.features import FeatureStore
+from antiphon.engine.talker import TalkerRunner
+from antiphon.engine.thinker import ThinkerRunner
+
+
+class InlinePayloads:
+    """Implements `core.ports.PayloadMover`."""
+
+    def __init__(
+        self, sources: dict[str, ThinkerRunner], targets: dict[str, TalkerRunner], features: FeatureStore
+    ) -> None:
+        self._sources = sources
+        self._targets = targets
+        self._features = features
+
+    def handoff(self, order: Handoff) -> None:
+        rows = self._sources[order.source].payload(order.row, order.positions)
+        self._targets[order.target].receive(order.request, rows)
+
+    def drop_media(self, order: DropMedia) -> None:
+        self._features.drop(order.keys)

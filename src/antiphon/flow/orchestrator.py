@@ -1,0 +1,320 @@
+"""The orchestrator: takes every session's turns through the stage graph, and gives each exactly one end.
+
+Facts come in one by one; what follows is collected as orders and outputs and drained by the node.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.conversation import Item, TextPart, TokensPart, media_of
+from antiphon.core.errors import LimitExceeded
+from antiphon.core.facts import (
+    Fact,
+    ItemAdded,
+    ItemRemoved,
+    PromptFailed,
+    PromptReady,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    StageFact,
+    StepDone,
+    StepFailed,
+)
+from antiphon.core.graph import StageGraph
+from antiphon.core.ids import content_key
+from antiphon.core.plans import (
+    AudioOut,
+    Handoff,
+    Order,
+    Output,
+    RenderPrompt,
+    ResponseEnded,
+    TokensOut,
+)
+from antiphon.core.sampling import Sampling
+from antiphon.flow.record import Record
+from antiphon.flow.stages import Stages
+from antiphon.flow.turn import Turn
+from antiphon.stage.ar import ArRequest, Progress
+from antiphon.stage.codec import Heard
+
+
+class Session:
+    """A conversation: its record, and the responses that are not over."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.turns: dict[str, Turn] = {}
+        self.epoch = 0
+
+
+class Orchestrator:
+    """Owner of sessions and turns. The stages' schedulers own their requests and KV."""
+
+    def __init__(self, graph: StageGraph, stages: Stages, end_inputs: dict[str, int]) -> None:
+        self._graph = graph
+        self._stages = stages
+        self._end_inputs = end_inputs
+        self._sessions: dict[str, Session] = {}
+        self._turns: dict[int, Turn] = {}
+        self._last_request = 0
+        self._orders: list[Order] = []
+        self._outputs: list[Output] = []
+
+    @property
+    def num_sessions(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def num_turns(self) -> int:
+        return len(self._turns)
+
+    def observe(self, fact: Fact, now: float) -> None:
+        """Fold one fact in. Facts about sessions that are gone are dropped."""
+        match fact:
+            case SessionOpened():
+                self._sessions.setdefault(fact.session, Session())
+            case SessionClosed():
+                self._close(fact.session)
+            case ItemAdded() | ItemRemoved():
+                self._edit(fact)
+            case ResponseRequested():
+                self._open_turn(fact)
+            case ResponseCancelled():
+                self._cancel(fact)
+            case PromptReady():
+                self._prompt_ready(fact)
+            case PromptFailed():
+                self._fail(fact.request, "invalid_prompt", fact.message)
+            case StepDone() | StepFailed():
+                self._stepped(fact)
+
+    def drain(self) -> tuple[tuple[Order, ...], tuple[Output, ...]]:
+        """Orders and outputs since the last call."""
+        surplus = self._stages.encode.surplus()
+        if surplus is not None:
+            self._orders.append(surplus)
+        orders, outputs = tuple(self._orders), tuple(self._outputs)
+        self._orders, self._outputs = [], []
+        return orders, outputs
+
+    # -- people --------------------------------------------------------------------------------------
+
+    def _edit(self, fact: ItemAdded | ItemRemoved) -> None:
+        session = self._sessions.get(fact.session)
+        if session is None:
+            return
+        if isinstance(fact, ItemAdded):
+            session.record.add(fact.item, fact.after)
+        else:
+            session.record.remove(fact.item_id)
+
+    def _open_turn(self, spec: ResponseRequested) -> None:
+        session = self._sessions.get(spec.session)
+        if session is None:
+            return
+        self._last_request += 1
+        session.epoch += 1
+        items = session.record.items if spec.items is None else spec.items
+        if spec.instructions:
+            items = (Item(id="", role="system", parts=(TextPart(spec.instructions),)), *items)
+        turn = Turn(self._last_request, session.epoch, spec, items, media_of(items))
+        session.turns[spec.response] = turn
+        self._turns[turn.request] = turn
+        self._orders.append(RenderPrompt(turn.request, items, spec.speech))
+
+    def _cancel(self, fact: ResponseCancelled) -> None:
+        session = self._sessions.get(fact.session)
+        turn = session.turns.get(fact.response) if session else None
+        if turn is not None:
+            self._end(turn, "cancelled", fact.reason)
+
+    def _close(self, session_id: str) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return
+        for turn in list(session.turns.values()):
+            self._leave_stages(turn)
+            del self._turns[turn.request]
+        self._stages.forget(session_id)
+
+    # -- a turn's way --------------------------------------------------------------------------------
+
+    def _prompt_ready(self, fact: PromptReady) -> None:
+        turn = self._turns.get(fact.request)
+        if turn is None:
+            return
+        turn.prompts = fact.prompts
+        turn.pinned = turn.waits_for_media = True
+        self._stages.encode.want(turn.media)
+        self._start_if_ready(turn)
+
+    def _start_if_ready(self, turn: Turn) -> None:
+        if not self._stages.encode.holds(turn.media):
+            return
+        turn.waits_for_media = False
+        entry = self._stages.entry
+        turn.open_stages.add(entry.name)
+        sampling = self._sampling(turn, entry.name)
+        if turn.spec.max_tokens is not None:
+            sampling = msgspec.structs.replace(
+                sampling, max_tokens=max(1, min(sampling.max_tokens, turn.spec.max_tokens))
+            )
+        self._submit(
+            turn, entry.name, ArRequest(turn.request, turn.session, turn.prompts[entry.name], sampling)
+        )
+
+    def _submit(self, turn: Turn, stage: str, request: ArRequest) -> None:
+        try:
+            self._stages.ar[stage].submit(request)
+        except LimitExceeded as error:
+            self._end(turn, "failed", "context_length_exceeded", str(error))
+
+    def _sampling(self, turn: Turn, stage: str) -> Sampling:
+        """What the request asked for, or the stage's defaults with a seed of the response's own."""
+        asked = turn.spec.sampling.get(stage)
+        if asked is not None:
+            return asked
+        seed = content_key(turn.spec.response.encode())
+        return msgspec.structs.replace(self._stages.ar[stage].config.sampling, seed=seed)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def _stepped(self, fact: StageFact) -> None:
+        name = fact.stage
+        if name == self._stages.encode.name:
+            self._encoded(fact)
+        elif name in self._stages.ar:
+            for progress in self._stages.ar[name].observe(fact):
+                self._progress(name, progress)
+        else:
+            for heard in self._stages.codec[name].observe(fact):
+                self._heard(name, heard)
+        if isinstance(fact, StepFailed):
+            for request in fact.requests.tolist():
+                self._fail(request, "stage_failed", f"The {name} stage failed: {fact.message}")
+
+    def _encoded(self, fact: StageFact) -> None:
+        changed = self._stages.encode.observe(fact)
+        for turn in [t for t in self._turns.values() if t.waits_for_media]:
+            if isinstance(fact, StepFailed) and any(part.key in changed for part in turn.media):
+                self._end(turn, "failed", "stage_failed", f"The input could not be encoded: {fact.message}")
+            else:
+                self._start_if_ready(turn)
+
+    def _progress(self, stage: str, progress: Progress) -> None:
+        turn = self._turns.get(progress.request)
+        if turn is None:
+            return
+        if stage == self._stages.entry.name:
+            self._text(turn, progress)
+        else:
+            self._frame(turn, stage, progress)
+        if progress.end is not None:
+            turn.open_stages.discard(stage)
+            self._complete_if_over(turn)
+
+    def _text(self, turn: Turn, progress: Progress) -> None:
+        """A token of the reply: to the client, and over the edge to the stage that speaks it."""
+        entry = self._stages.entry
+        first = not turn.reply
+        if progress.tokens is not None:
+            turn.reply.append(int(progress.tokens[0]))
+            self._emit_tokens(turn, entry.name, progress)
+        turn.cut = progress.end == "length"
+        if first:
+            self._unpin(turn)
+        speaker = self._stages.speaker if turn.spec.speech else None
+        if speaker is None:
+            return
+        if first and progress.end is None:
+            self._start_speaking(turn, speaker.name)
+        elif progress.end is not None:
+            speaker.push(turn.request, self._end_inputs[speaker.name])
+            speaker.close(turn.request)
+        elif progress.tokens is not None:
+            speaker.push(turn.request, int(progress.tokens[0]))
+
+    def _start_speaking(self, turn: Turn, stage: str) -> None:
+        """The first token is out and more will follow: hand the prompt over and let the talker begin."""
+        source = self._stages.entry
+        row = source.find(turn.request)
+        assert row is not None
+        prompt = turn.prompts[stage]
+        group = self._graph.edge(source.name, stage).prompt_group
+        if group is not None and len(prompt.gather) and row.row is not None:
+            self._orders.append(
+                Handoff(source.name, stage, group, row.row, turn.request, turn.epoch, prompt.gather)
+            )
+        turn.open_stages |= {stage, self._stages.vocoder_name}
+        sampling = self._sampling(turn, stage)
+        self._submit(
+            turn,
+            stage,
+            ArRequest(turn.request, turn.session, prompt, sampling, turn.reply[0], turn.spec.voice),
+        )
+
+    def _frame(self, turn: Turn, stage: str, progress: Progress) -> None:
+        vocoder = self._stages.codec[self._stages.vocoder_name]
+        if progress.tokens is not None:
+            turn.num_frames += 1
+            vocoder.push(turn.request, progress.tokens)
+            if turn.spec.codes:
+                self._emit_tokens(turn, stage, progress)
+        if progress.end is not None and vocoder.close(turn.request):
+            turn.open_stages.discard(vocoder.name)
+
+    def _heard(self, stage: str, heard: Heard) -> None:
+        turn = self._turns.get(heard.request)
+        if turn is None:
+            return
+        self._outputs.append(AudioOut(turn.session, turn.spec.response, turn.epoch, heard.audio))
+        if heard.ended:
+            turn.open_stages.discard(stage)
+            self._complete_if_over(turn)
+
+    def _emit_tokens(self, turn: Turn, stage: str, progress: Progress) -> None:
+        assert progress.tokens is not None
+        tokens = progress.tokens.reshape(1, -1)
+        self._outputs.append(TokensOut(turn.session, turn.spec.response, turn.epoch, stage, tokens))
+
+    # -- ends ----------------------------------------------------------------------------------------
+
+    def _complete_if_over(self, turn: Turn) -> None:
+        if turn.open_stages:
+            return
+        if turn.cut:
+            self._end(turn, "incomplete", "max_output_tokens")
+        else:
+            self._end(turn, "completed", "")
+
+    def _fail(self, request: int, code: str, message: str) -> None:
+        turn = self._turns.get(request)
+        if turn is not None:
+            self._end(turn, "failed", code, message)
+
+    def _end(self, turn: Turn, status: str, reason: str, message: str = "") -> None:
+        """The one terminal event. Whatever the response still had in the stages is taken out."""
+        self._leave_stages(turn)
+        del self._turns[turn.request]
+        session = self._sessions[turn.session]
+        del session.turns[turn.spec.response]
+        if turn.spec.remember and turn.reply:
+            reply = TokensPart(tuple(turn.reply))
+            session.record.add(Item(turn.spec.item_id, "assistant", (reply,)), None)
+        usage = turn.usage(self._stages.entry.name)
+        self._outputs.append(
+            ResponseEnded(turn.session, turn.spec.response, turn.epoch, status, reason, message, usage)
+        )
+
+    def _leave_stages(self, turn: Turn) -> None:
+        self._unpin(turn)
+        self._stages.abort(turn.request)
+
+    def _unpin(self, turn: Turn) -> None:
+        if turn.pinned:
+            self._stages.encode.unpin(turn.media)
+            turn.pinned = False

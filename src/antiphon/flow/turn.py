@@ -1,0 +1,51 @@
+"""One response on its way through the stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from antiphon.core.conversation import Item, Media
+from antiphon.core.facts import ResponseRequested, StagePrompt
+from antiphon.core.plans import Usage
+from antiphon.stage.ar import ArRequest
+
+
+@dataclass(slots=True)
+class Turn:
+    """State of a response. `open_stages` are the stages that still owe output; empty means completed."""
+
+    request: int
+    epoch: int
+    spec: ResponseRequested
+    items: tuple[Item, ...]
+    media: tuple[Media, ...] = ()
+    prompts: dict[str, StagePrompt] = field(default_factory=dict[str, StagePrompt])
+    pinned: bool = False
+    waits_for_media: bool = False
+    open_stages: set[str] = field(default_factory=set[str])
+    reply: list[int] = field(default_factory=list[int])
+    cut: bool = False
+    """The text reached its token limit."""
+    entry: ArRequest | None = None
+    """The request of the stage that writes the text."""
+    num_frames: int = 0
+
+    @property
+    def session(self) -> str:
+        return self.spec.session
+
+    def usage(self, entry_stage: str) -> Usage:
+        """Counts so far. Media tokens are told apart by their spans."""
+        prompt = self.prompts.get(entry_stage)
+        if prompt is None:
+            return Usage()
+        audio = sum(span.length for span in prompt.spans if span.kind == "audio")
+        image = sum(span.length for span in prompt.spans if span.kind == "image")
+        return Usage(
+            input_text_tokens=len(prompt.token_ids) - audio - image,
+            input_audio_tokens=audio,
+            input_image_tokens=image,
+            cached_tokens=self.entry.cached if self.entry else 0,
+            output_text_tokens=len(self.reply),
+            output_audio_tokens=self.num_frames,
+        )

@@ -1,0 +1,1 @@
+"""Stage graphs, one family a file, data only."""

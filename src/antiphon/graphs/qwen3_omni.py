@@ -1,0 +1,39 @@
+"""Qwen3-Omni: encoders -> thinker -> talker (with its code predictor) -> code2wav.
+
+What survives a turn: the thinker's whole KV and the layer hidden states beside it; of the talker's KV only
+the user segments, since the next turn's talker prompt begins with them and drops every reply.
+"""
+
+from __future__ import annotations
+
+from antiphon.core.graph import Edge, KvGroup, Stage, StageGraph, StageKind, Survives
+
+GRAPH = StageGraph(
+    family="qwen3_omni_moe",
+    stages=(
+        Stage("encoders", StageKind.ENCODER, "antiphon.engine.encoders:EncoderExecutor"),
+        Stage(
+            "thinker",
+            StageKind.AR,
+            "antiphon.engine.thinker:ThinkerRunner",
+            groups=(KvGroup("kv"), KvGroup("hidden")),
+            survives=Survives.ALL,
+        ),
+        Stage(
+            "talker",
+            StageKind.AR,
+            "antiphon.engine.talker:TalkerRunner",
+            groups=(KvGroup("kv"),),
+            survives=Survives.PROMPT,
+            conditioned=True,
+        ),
+        Stage("code2wav", StageKind.CODEC, "antiphon.engine.codec:CodecExecutor"),
+    ),
+    edges=(
+        Edge("encoders", "thinker"),
+        Edge("thinker", "talker", prompt_group="hidden"),
+        Edge("talker", "code2wav", first_chunk=2, chunk=6),
+    ),
+    prompter="antiphon.models.qwen3_omni.prompt:load_prompter",
+    geometry="antiphon.models.qwen3_omni.geometry:read_geometry",
+)

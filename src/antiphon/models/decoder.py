@@ -1,0 +1,135 @@
+"""A decoder in the manner of Qwen3, over flat tokens of many sequences.
+
+Per layer: RMSNorm, fused q/k/v, per-head RMSNorm of q and k, rotary positions, grouped-query attention, then
+RMSNorm and a dense or mixture-of-experts MLP, optionally beside a shared expert behind a sigmoid gate. A
+layer is cut at the attention, in two parts, because attention is what back-ends exchange and what graphs
+leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from antiphon.models.decoder_config import DecoderConfig
+from antiphon.nn.attention import PagedBatch, paged_attention, write_kv
+from antiphon.nn.layers import add_linear, rms_norm, swiglu
+from antiphon.nn.moe import route, run_experts
+from antiphon.nn.rope import Rope, rotate
+
+Pages = tuple[Tensor, Tensor]
+"""Keys and values of one layer, each [blocks, block_size, num_kv_heads, head_dim]."""
+
+Attention = Callable[[Tensor, Tensor, Tensor, PagedBatch], Tensor]
+"""(q [n, H, d], k_pages, v_pages, batch) -> [n, H, d]."""
+
+
+class DecoderLayer:
+    """One layer's weights and the two halves of its arithmetic, before and after the attention."""
+
+    __slots__ = (
+        "config",
+        "down",
+        "gate_up",
+        "input_norm",
+        "o",
+        "post_norm",
+        "qk_norm",
+        "qkv",
+        "router",
+        "shared_down",
+        "shared_gate",
+        "shared_gate_up",
+    )
+
+    def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
+        self.config = config
+        self.input_norm, self.post_norm = params[prefix + "input_norm"], params[prefix + "post_norm"]
+        self.qkv, self.o = params[prefix + "qkv"], params[prefix + "o"]
+        q_norm, k_norm = params[prefix + "q_norm"], params[prefix + "k_norm"]
+        heads = (config.num_heads, -1), (config.num_kv_heads, -1)
+        self.qk_norm = torch.cat(
+            [norm.expand(*shape) for norm, shape in zip((q_norm, k_norm), heads, strict=True)]
+        )
+        self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
+        self.router = params.get(prefix + "router")
+        self.shared_gate = params.get(prefix + "shared_gate")
+        self.shared_gate_up = params.get(prefix + "shared_gate_up")
+        self.shared_down = params.get(prefix + "shared_down")
+
+    def pre_attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [n, hidden], cos and signed sin [n, d] -> q [n, H, d], k [n, K, d] (both turned), v [n, K, d]."""
+        config = self.config
+        turned = config.num_heads + config.num_kv_heads
+        h = F.linear(rms_norm(x, self.input_norm, config.rms_eps), self.qkv)
+        h = h.view(x.shape[0], -1, config.head_dim)
+        qk = rotate(rms_norm(h[:, :turned], self.qk_norm, config.rms_eps), cos, sin)
+        return qk[:, : config.num_heads], qk[:, config.num_heads :], h[:, turned:]
+
+    def post_attention(self, x: Tensor, attention: Tensor) -> Tensor:
+        """x [n, hidden] and attention [n, H, d] -> the layer's output [n, hidden]."""
+        x = add_linear(x, attention.reshape(x.shape[0], -1), self.o)
+        h = rms_norm(x, self.post_norm, self.config.rms_eps)
+        if self.router is None:
+            return add_linear(x, swiglu(F.linear(h, self.gate_up)), self.down)
+        return x + self.mixture(h)
+
+    def mixture(self, h: Tensor) -> Tensor:
+        """Routed experts, and beside them the shared one behind its gate: [n, hidden] -> [n, hidden]."""
+        experts, weights = route(h, self.router, self.config.num_picks, self.config.normalise_picks)
+        out = run_experts(h, experts, weights, self.gate_up, self.down)
+        if self.shared_gate is None:
+            return out
+        shared = F.linear(swiglu(F.linear(h, self.shared_gate_up)), self.shared_down)
+        return torch.addcmul(out, F.linear(h, self.shared_gate).sigmoid(), shared)
+
+
+class Decoder:
+    """All layers and the final norm. Embedding and head belong to the model that uses it."""
+
+    def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str = "") -> None:
+        self.config = config
+        self.layers = [DecoderLayer(config, params, f"{prefix}layers.{i}.") for i in range(config.num_layers)]
+        self.norm = params[prefix + "norm"]
+        self.rope = Rope(config.head_dim, config.rope_theta, config.mrope_section, self.norm.device)
+
+    def new_pages(self, num_blocks: int, block_size: int) -> list[Pages]:
+        """Zeroed pages for every layer, in this decoder's dtype and on its device."""
+        shape = (num_blocks, block_size, *self.config.kv_shape)
+        return [(self.norm.new_zeros(shape), self.norm.new_zeros(shape)) for _ in self.layers]
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        batch: PagedBatch,
+        pages: Sequence[Pages],
+        *,
+        capture: int | None = None,
+        deepstack: Sequence[Tensor] | None = None,
+        visual: Tensor | None = None,
+        attention: Attention = paged_attention,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One step over the flat tokens x [n, hidden] at `positions` [3, n] or [n]; writes the new keys and
+        values.
+
+        Returns the hidden states after the final norm and those captured, [n, hidden] each or None. `capture`
+        counts as transformers' `hidden_states` do: i is the output of layer i - 1 before any deepstack
+        addition, the number of layers is the final norm's output. `deepstack[i]` [v, hidden] is added after
+        layer i to the tokens `visual` int64 [v].
+        """
+        cos, sin = self.rope.cos_sin(positions, x.dtype)
+        captured = x if capture == 0 else None
+        for i, (layer, (k_pages, v_pages)) in enumerate(zip(self.layers, pages, strict=True)):
+            q, k, v = layer.pre_attention(x, cos, sin)
+            write_kv(k_pages, v_pages, k, v, batch.slots)
+            x = layer.post_attention(x, attention(q, k_pages, v_pages, batch))
+            if capture == i + 1:
+                captured = x
+            if deepstack is not None and i < len(deepstack):
+                x = x.index_add(0, visual, deepstack[i].to(x.dtype))
+        x = rms_norm(x, self.norm, self.config.rms_eps)
+        return x, x if capture == len(self.layers) else captured

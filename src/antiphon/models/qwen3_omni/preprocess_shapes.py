@@ -1,0 +1,150 @@
+"""How many positions a clip or a picture takes, from its size alone.
+
+Pure arithmetic on the numbers of preprocessor_config.json: nothing here decodes media, and nothing here
+must know tensors, tokenizers or the engine. The rules are those of the reference processors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antiphon.core.errors import CheckpointError
+from antiphon.models.qwen3_omni.counts import num_audio_tokens, num_image_tokens
+
+Grid = tuple[int, int, int]
+MAX_ASPECT_RATIO = 200
+
+
+@dataclass(frozen=True, slots=True)
+class AudioShape:
+    """From samples to mel frames to LLM positions."""
+
+    hop: int
+    n_fft: int
+
+    @property
+    def min_samples(self) -> int:
+        """The transform mirrors half a window at each end, so a clip must be longer than that."""
+        return self.n_fft // 2 + 1
+
+    def frames(self, num_samples: int) -> int:
+        """Mel frames of a clip. Raises ValueError for a clip too short to be transformed."""
+        if num_samples < self.min_samples:
+            raise ValueError(f"an audio clip needs at least {self.min_samples} samples, got {num_samples}")
+        return num_samples // self.hop
+
+    def tokens(self, num_samples: int) -> int:
+        """LLM positions of a clip. Raises ValueError as `frames` does."""
+        return num_audio_tokens(self.frames(num_samples))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageShape:
+    """From width and height to a grid of patches to LLM positions."""
+
+    patch: int
+    temporal_patch: int
+    merge: int
+    min_pixels: int
+    max_pixels: int
+
+    def grid_of(self, width: int, height: int) -> Grid:
+        """(t, h, w) in patches, before merging. Raises ValueError for a picture that cannot be used."""
+        if width < 1 or height < 1:
+            raise ValueError(f"an image needs a width and a height, got {width}x{height}")
+        ratio = max(width, height) / min(width, height)
+        if ratio > MAX_ASPECT_RATIO:
+            raise ValueError(
+                f"an image may be at most {MAX_ASPECT_RATIO} times as long as wide, got {width}x{height}"
+            )
+        rows, columns = self._resized(width, height)
+        return 1, rows // self.patch, columns // self.patch
+
+    def tokens(self, grid: Grid) -> int:
+        """LLM positions of a picture with this grid."""
+        return num_image_tokens(grid, self.merge)
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        """(height, width): multiples of a merged patch, area within the limits, aspect kept as far as can be.
+
+        Rounding follows the reference to the letter, half to even included.
+        """
+        unit = self.patch * self.merge
+        rows, columns = round(height / unit) * unit, round(width / unit) * unit
+        if rows * columns > self.max_pixels:
+            shrink = math.sqrt(height * width / self.max_pixels)
+            rows = max(unit, math.floor(height / shrink / unit) * unit)
+            columns = max(unit, math.floor(width / shrink / unit) * unit)
+        elif rows * columns < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (height * width))
+            rows = math.ceil(height * grow / unit) * unit
+            columns = math.ceil(width * grow / unit) * unit
+        return rows, columns
+
+
+def audio_fields(path: Path) -> dict[str, Any]:
+    """The feature extractor's fields, wherever the checkpoint keeps them."""
+    return _fields(path, "feature_extractor", "n_fft")
+
+
+def image_fields(path: Path) -> dict[str, Any]:
+    """The image processor's fields, wherever the checkpoint keeps them."""
+    return _fields(path, "image_processor", "patch_size")
+
+
+def audio_shape(path: Path) -> AudioShape:
+    """From the checkpoint's files; raises CheckpointError."""
+    fields = audio_fields(path)
+    hop, n_fft = _whole_numbers(path, fields, ("hop_length", "n_fft"))
+    return AudioShape(hop, n_fft)
+
+
+def image_shape(path: Path) -> ImageShape:
+    """From the checkpoint's files; raises CheckpointError."""
+    fields = image_fields(path)
+    patch, temporal, merge = _whole_numbers(path, fields, ("patch_size", "temporal_patch_size", "merge_size"))
+    return ImageShape(patch, temporal, merge, *pixel_limits(fields))
+
+
+def pixel_limits(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """min_pixels/max_pixels, or the newer size{shortest_edge, longest_edge}; the former win as in the
+    reference."""
+    size = fields.get("size") or {}
+    low = fields.get("min_pixels") or size.get("min_pixels") or size.get("shortest_edge")
+    high = fields.get("max_pixels") or size.get("max_pixels") or size.get("longest_edge")
+    if low is None or high is None:
+        raise CheckpointError(
+            "the image fields of the checkpoint name no pixel limits; "
+            "write min_pixels and max_pixels, or size with shortest_edge and longest_edge"
+        )
+    return int(low), int(high)
+
+
+def _fields(path: Path, section: str, witness: str) -> dict[str, Any]:
+    """Released checkpoints merge both processors into one flat file; newer tools nest them."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        file = path / name
+        if not file.is_file():
+            continue
+        try:
+            content = json.loads(file.read_text())
+        except ValueError as error:
+            raise CheckpointError(f"{file} is not JSON: {error}") from None
+        for fields in (content, content.get(section)):
+            if isinstance(fields, dict) and witness in fields:
+                return fields
+    raise CheckpointError(
+        f"{path}: no preprocessor_config.json with the fields of the {section} ({witness}, …)"
+    )
+
+
+def _whole_numbers(path: Path, fields: Mapping[str, Any], names: tuple[str, ...]) -> list[int]:
+    missing = [name for name in names if fields.get(name) is None]
+    if missing:
+        raise CheckpointError(f"{path}: the preprocessor's file has no {', '.join(missing)}")
+    return [int(fields[name]) for name in names]

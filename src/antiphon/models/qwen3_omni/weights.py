@@ -1,0 +1,210 @@
+"""Which tensors of a released Qwen3-Omni checkpoint each stage needs, and how they become its parameters.
+
+    load("thinker", tensors, config, device, dtype) -> Thinker
+    load("talker", ...) -> Talker
+    load("vocoder", ...) -> Vocoder
+    load("encoders", ...) -> Encoders
+
+`names_for(stage, config)` lists the names, so that a loader streams only these. `tensors` may be a mapping or
+an iterator of pairs in any order, of any float type; each tensor is copied once, straight to its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antiphon.core.errors import CheckpointError
+from antiphon.models.layout import Layout, decoder_layout, mlp_layout
+from antiphon.models.qwen3_omni.config import Qwen3OmniConfig, SpeechConfig, VocoderConfig
+
+Tensors = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+
+
+def names_for(stage: str, config: Qwen3OmniConfig) -> list[str]:
+    """The checkpoint tensors that `load` needs for a stage, sorted."""
+    return sorted(layout_for(stage, config).sources)
+
+
+def load(
+    stage: str,
+    tensors: Tensors,
+    config: Qwen3OmniConfig,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """Build the module of a stage. Raises one CheckpointError that names every tensor missing or of a wrong
+    shape.
+    """
+    layout = layout_for(stage, config)
+    with torch.no_grad():
+        return builder_for(stage)(config, layout.fill(tensors, device, dtype))
+
+
+def layout_for(stage: str, config: Qwen3OmniConfig) -> Layout:
+    """Parameters and sources of a stage."""
+    if stage not in LAYOUTS:
+        raise ValueError(f"stage {stage!r} is not one of {', '.join(LAYOUTS)}")
+    layout = Layout()
+    LAYOUTS[stage](layout, config)
+    return layout
+
+
+def encoders_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
+    """The towers are transformers' modules: their own state dicts are the layout."""
+    from antiphon.models.qwen3_omni.encoders import audio_tower, vision_tower
+
+    with torch.device("meta"):
+        towers = (
+            ("audio.", "thinker.audio_tower.", audio_tower(config.audio)),
+            ("vision.", "thinker.visual.", vision_tower(config.vision)),
+        )
+    for own, theirs, tower in towers:
+        for name, tensor in tower.state_dict().items():
+            layout.whole(own + name, theirs + name, *tensor.shape)
+
+
+def thinker_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
+    table = config.thinker_vocab, config.thinker.hidden_size
+    layout.whole("embedding", "thinker.model.embed_tokens.weight", *table)
+    decoder_layout(layout, "", "thinker.model.", config.thinker)
+    layout.whole("head", "thinker.lm_head.weight", *table)
+
+
+def talker_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
+    """The talker with its code predictor; it needs the thinker's embedding too."""
+    speech, wide = speech_of(config), config.thinker.hidden_size
+    narrow, inner = speech.talker.hidden_size, speech.talker.intermediate_size
+    layout.whole("thinker_embedding", "thinker.model.embed_tokens.weight", config.thinker_vocab, wide)
+    for projection in ("text_projection", "hidden_projection"):
+        name = f"talker.{projection}.linear_"
+        layout.whole(f"{projection}.fc1", name + "fc1.weight", inner, wide)
+        layout.whole(f"{projection}.fc1_bias", name + "fc1.bias", inner)
+        layout.whole(f"{projection}.fc2", name + "fc2.weight", narrow, inner)
+        layout.whole(f"{projection}.fc2_bias", name + "fc2.bias", narrow)
+    decoder_layout(layout, "", "talker.model.", speech.talker)
+    layout.whole("head", "talker.codec_head.weight", speech.talker_vocab, narrow)
+    predictor_layout(layout, speech)
+
+
+def predictor_layout(layout: Layout, speech: SpeechConfig) -> None:
+    """Codebook embeddings under those of the talker in one table, heads stacked, the decoder as usual."""
+    theirs, width = "talker.code_predictor.", speech.talker.hidden_size
+    residual = range(speech.num_codebooks - 1)
+    tables = [(f"{theirs}model.codec_embedding.{i}.weight", speech.predictor_vocab) for i in residual]
+    first = ("talker.model.codec_embedding.weight", speech.talker_vocab)
+    layout.rows("codes_table", width, first, *tables)
+    heads = (f"{theirs}lm_head.{i}.weight" for i in residual)
+    layout.stack("predictor.heads", heads, speech.predictor_vocab, width)
+    decoder_layout(layout, "predictor.", theirs + "model.", speech.predictor)
+
+
+def vocoder_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
+    vocoder = speech_of(config).vocoder
+    rows = vocoder.codebook_size * vocoder.num_codebooks
+    layout.whole("code_embedding", "code2wav.code_embedding.weight", rows, vocoder.hidden_size)
+    for i in range(vocoder.num_layers):
+        vocoder_layer_layout(layout, f"pre_transformer.layers.{i}.", vocoder)
+    layout.whole("pre_transformer.norm", "code2wav.pre_transformer.norm.weight", vocoder.hidden_size)
+    for name, shape in convolution_shapes(vocoder):
+        layout.whole(name, "code2wav." + name, *shape)
+
+
+def vocoder_layer_layout(layout: Layout, own: str, vocoder: VocoderConfig) -> None:
+    theirs, hidden, kv = f"code2wav.{own}", vocoder.hidden_size, vocoder.num_kv_heads * vocoder.head_dim
+    q = vocoder.num_heads * vocoder.head_dim
+    attention = theirs + "self_attn."
+    parts = [(f"{attention}{p}_proj.weight", rows) for p, rows in (("q", q), ("k", kv), ("v", kv))]
+    layout.rows(own + "qkv", hidden, *parts)
+    layout.whole(own + "o", attention + "o_proj.weight", hidden, q)
+    layout.whole(own + "input_norm", theirs + "input_layernorm.weight", hidden)
+    layout.whole(own + "post_norm", theirs + "post_attention_layernorm.weight", hidden)
+    layout.whole(own + "attention_scale", theirs + "self_attn_layer_scale.scale", hidden)
+    layout.whole(own + "mlp_scale", theirs + "mlp_layer_scale.scale", hidden)
+    mlp_layout(layout, own, theirs + "mlp.", hidden, vocoder.intermediate_size)
+
+
+Shapes = Iterable[tuple[str, tuple[int, ...]]]
+
+
+def convolution_shapes(vocoder: VocoderConfig) -> Shapes:
+    """Names (after `code2wav.`) and shapes of all convolutions, in the order of use."""
+    hidden, width = vocoder.hidden_size, vocoder.decoder_size
+    for i, ratio in enumerate(vocoder.upsampling_ratios):
+        yield from conv(f"upsample.{i}.0.conv", hidden, hidden, ratio, transposed=True)
+        yield from convnext(f"upsample.{i}.1.", hidden)
+    yield from conv("decoder.0.conv", hidden, width, 7)
+    for i, rate in enumerate(vocoder.upsample_rates, 1):
+        yield from snake(f"decoder.{i}.block.0.", width)
+        yield from conv(f"decoder.{i}.block.1.conv", width, width // 2, 2 * rate, transposed=True)
+        width //= 2
+        for j in (2, 3, 4):
+            yield from residual_unit(f"decoder.{i}.block.{j}.", width)
+    last = len(vocoder.upsample_rates) + 1
+    yield from snake(f"decoder.{last}.", width)
+    yield from conv(f"decoder.{last + 1}.conv", width, 1, 7)
+
+
+def conv(name: str, into: int, out: int, kernel: int, *, transposed: bool = False) -> Shapes:
+    yield f"{name}.weight", (into, out, kernel) if transposed else (out, into, kernel)
+    yield f"{name}.bias", (out,)
+
+
+def snake(name: str, width: int) -> Shapes:
+    yield name + "alpha", (width,)
+    yield name + "beta", (width,)
+
+
+def residual_unit(name: str, width: int) -> Shapes:
+    yield from snake(name + "act1.", width)
+    yield from conv(name + "conv1.conv", width, width, 7)
+    yield from snake(name + "act2.", width)
+    yield from conv(name + "conv2.conv", width, width, 1)
+
+
+def convnext(name: str, width: int) -> Shapes:
+    yield from conv(name + "dwconv.conv", 1, width, 7)
+    yield name + "norm.weight", (width,)
+    yield name + "norm.bias", (width,)
+    yield name + "pwconv1.weight", (4 * width, width)
+    yield name + "pwconv1.bias", (4 * width,)
+    yield name + "pwconv2.weight", (width, 4 * width)
+    yield name + "pwconv2.bias", (width,)
+    yield name + "gamma", (width,)
+
+
+def speech_of(config: Qwen3OmniConfig) -> SpeechConfig:
+    if config.speech is None:
+        raise CheckpointError("this checkpoint has no talker: it writes text only")
+    return config.speech
+
+
+def builder_for(stage: str) -> Callable[[Qwen3OmniConfig, dict[str, Tensor]], Any]:
+    """The module's constructor, imported when its stage is built (the encoders bring in transformers)."""
+    if stage == "encoders":
+        from antiphon.models.qwen3_omni.encoders import Encoders
+
+        return Encoders
+    if stage == "thinker":
+        from antiphon.models.qwen3_omni.thinker import Thinker
+
+        return Thinker
+    if stage == "talker":
+        from antiphon.models.qwen3_omni.talker import Talker
+
+        return lambda config, params: Talker(speech_of(config), params)
+    from antiphon.models.qwen3_omni.vocoder import Vocoder
+
+    return lambda config, params: Vocoder(speech_of(config).vocoder, params)
+
+
+LAYOUTS: dict[str, Callable[[Layout, Qwen3OmniConfig], None]] = {
+    "encoders": encoders_layout,
+    "thinker": thinker_layout,
+    "talker": talker_layout,
+    "vocoder": vocoder_layout,
+}
+"""The stages."""

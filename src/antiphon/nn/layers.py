@@ -1,0 +1,39 @@
+"""The smallest pieces: RMSNorm with the casts of the reference, the gated MLP, residual plus linear."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Normalise the last dimension of `x`, compute in fp32, return the dtype of `x`.
+
+    `weight` is [d], or [heads, d] where the heads of one tensor have weights of their own. The reference
+    casts to fp32 and back BEFORE it multiplies by the weight; only in fp32 is the fused operator the same
+    thing.
+    """
+    if x.dtype is torch.float32:
+        if weight.dim() == 1:
+            return F.rms_norm(x, weight.shape, weight, eps)
+        return F.rms_norm(x, weight.shape[-1:], None, eps) * weight
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * h.to(x.dtype)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """[..., 2I] holding gate and up side by side -> silu(gate) * up, [..., I]."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def gated_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """The dense MLP over flat tokens: x [n, H], gate_up [2I, H], down [H, I] -> [n, H]."""
+    return F.linear(swiglu(F.linear(x, gate_up)), down)
+
+
+def add_linear(residual: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """residual [n, out] + x [n, in] @ weight [out, in]^T, in one operator."""
+    return torch.addmm(residual, x, weight.t())

@@ -1,0 +1,78 @@
+"""A mixture of experts over flat tokens: the router, and three ways to run the experts that give the same
+sums.
+
+Weights are stacked over the experts: `gate_up` [E, 2I, H] and `down` [E, I, H] (already transposed, so that
+one product over E * I sums the experts as well). Which way is cheapest depends on the number of tokens alone:
+
+    gathered   fewer picks than experts: copy the picked experts' weights, one batched product
+    dense      a decode batch: every expert for every token, weight 0 where not picked; no copy, no loop
+    grouped    a prefill: sort the picks by expert, loop over the experts that were hit
+
+The first two never wait for the device.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from antiphon.nn.layers import swiglu
+
+DENSE_TOKENS = 32
+"""Up to this many tokens the weights, not the arithmetic, bound a step: computing all experts is free."""
+
+
+def route(x: Tensor, router: Tensor, num_picks: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    """x [n, H], router [E, H] -> picked experts int64 [n, k] and their weights [n, k] in the dtype of x.
+
+    Softmax over all experts and renormalisation are in fp32, whatever the model's dtype.
+    """
+    scores = F.linear(x, router).softmax(-1, dtype=torch.float)
+    weights, experts = scores.topk(num_picks, dim=-1)
+    if normalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return experts, weights.to(x.dtype)
+
+
+def run_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Weighted sum of the picked experts' outputs, [n, H], by the cheapest of the three ways."""
+    if experts.numel() < gate_up.shape[0]:
+        return gathered(x, experts, weights, gate_up, down)
+    if x.shape[0] <= DENSE_TOKENS:
+        return dense(x, experts, weights, gate_up, down)
+    return grouped(x, experts, weights, gate_up, down)
+
+
+def gathered(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """One batched product over the [n, k] picks; copies k experts' weights for every token."""
+    rows, picks = experts.shape
+    flat = experts.flatten()
+    h = torch.matmul(gate_up[flat].view(rows, picks, -1, x.shape[1]), x[:, None, :, None]).squeeze(-1)
+    h = swiglu(h) * weights[..., None]
+    return torch.bmm(h.view(rows, 1, -1), down[flat].view(rows, -1, x.shape[1])).squeeze(1)
+
+
+def dense(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """All experts for all tokens in two products; what was not picked has weight 0."""
+    count, double, width = gate_up.shape
+    share = x.new_zeros(x.shape[0], count).scatter_(1, experts, weights)
+    h = swiglu(F.linear(x, gate_up.view(-1, width)).view(-1, count, double)) * share[..., None]
+    return torch.mm(h.view(x.shape[0], -1), down.view(-1, width))
+
+
+def grouped(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Sort the picks by expert and run each expert that was hit once; reads the group sizes on the host."""
+    flat, order = experts.flatten().sort(stable=True)
+    tokens = order // experts.shape[1]
+    sizes = torch.bincount(flat, minlength=gate_up.shape[0]).tolist()
+    share = weights.flatten()[order, None]
+    out = torch.zeros_like(x)
+    start = 0
+    for expert, size in enumerate(sizes):
+        if size:
+            mine = tokens[start : start + size]
+            h = swiglu(F.linear(x[mine], gate_up[expert]))
+            out.index_add_(0, mine, (h @ down[expert]) * share[start : start + size])
+            start += size
+    return out

@@ -1,0 +1,64 @@
+"""Rotary positions: plain (one position a token) and interleaved M-RoPE (time, height, width a token).
+
+Cosine and sine are computed once a step in fp32 and shared by all layers. Which of the three position rows
+turns a frequency is fixed by the frequency's index, so the rows are picked before the cosine and not mixed
+after it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def inverse_frequencies(head_dim: int, theta: float, device: torch.device | str | None = None) -> Tensor:
+    """fp32 [head_dim / 2]. Computed on the CPU, as the reference does, then moved."""
+    return (1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim))).to(device)
+
+
+def position_rows(
+    head_dim: int, section: tuple[int, int, int], device: torch.device | str | None = None
+) -> Tensor:
+    """int64 [head_dim / 2]: the row (0 time, 1 height, 2 width) that turns each frequency, interleaved
+    layout.
+    """
+    rows = torch.zeros(head_dim // 2, dtype=torch.int64)
+    for row in (1, 2):
+        rows[row : section[row] * 3 : 3] = row
+    return rows.to(device)
+
+
+class Rope:
+    """The tables one decoder needs to turn positions into cosines and sines."""
+
+    __slots__ = ("inverse", "rows")
+
+    def __init__(
+        self,
+        head_dim: int,
+        theta: float,
+        section: tuple[int, int, int] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.inverse = inverse_frequencies(head_dim, theta, device)
+        self.rows = None if section is None else position_rows(head_dim, section, device)
+
+    def cos_sin(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Positions [..., n] (plain) or [3, n] (M-RoPE; [n] means three equal rows), any number type.
+
+        Returns cos and SIGNED sin, each [..., n, head_dim] in `dtype`: the first half of the sine is negated,
+        so that `rotate` needs a roll instead of a negation and a concatenation.
+        """
+        positions = positions.float()
+        if self.rows is not None and positions.dim() == 2:
+            angles = positions[self.rows].t() * self.inverse
+        else:
+            angles = positions[..., None] * self.inverse
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [..., n, heads, d] turned by cos and signed sin [..., n, d] (half-split layout)."""
+    swapped = x.roll(x.shape[-1] // 2, -1)
+    return torch.addcmul(x * cos.unsqueeze(-2), swapped, sin.unsqueeze(-2))

@@ -1,0 +1,130 @@
+"""Record and replay: every fact and decision of a node in order, and the same decisions made again.
+
+A record file is a sequence of length-prefixed msgpack frames: a header with the node's configuration, then
+one frame per decision. Raw media and audio are left out: nothing is decided upon them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from antiphon.assembly.node import Node
+from antiphon.core.config import NodeConfig
+from antiphon.core.conversation import AudioPart, ImagePart
+from antiphon.core.errors import ConfigError
+from antiphon.core.facts import Fact
+from antiphon.core.plans import Decision
+from antiphon.runtime.codec import decoder, encode
+
+VERSION = 1
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a node needs to be made again."""
+
+    version: int
+    depth: int
+    node: NodeConfig
+
+
+class Entry(msgspec.Struct, frozen=True, eq=False):
+    """One call of `Node.decide`."""
+
+    now: float
+    facts: tuple[Fact, ...]
+    decision: Decision
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A decision that came out otherwise; `index` counts entries from 0."""
+
+    index: int
+    now: float
+    recorded: str
+    replayed: str
+
+
+class RecordWriter:
+    """Writes entries as they happen. Implements `runtime.driver.Recorder`."""
+
+    def __init__(self, path: Path, node: NodeConfig, depth: int) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._frame(Header(VERSION, depth, node))
+
+    def write(self, now: float, facts: list[Fact], decision: Decision) -> None:
+        self._frame(Entry(now, tuple(facts), decision))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _frame(self, message: Header | Entry) -> None:
+        data = encode(without_media(message))
+        self._file.write(struct.pack("<I", len(data)) + data)
+        self._file.flush()
+
+
+def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
+    """Header and entries. A frame cut short by a crash ends the record; a foreign file is a ConfigError."""
+    frames = _frames(path)
+    try:
+        header: Header = decoder(Header).decode(next(frames))
+    except (StopIteration, msgspec.MsgspecError):
+        raise ConfigError(f"{path} is no record file (written by `antiphon serve --record`)") from None
+    if header.version != VERSION:
+        raise ConfigError(f"{path} has record version {header.version}; this program reads {VERSION}")
+    entries = decoder(Entry)
+    return header, (entries.decode(frame) for frame in frames)
+
+
+def replay(path: Path) -> tuple[int, list[Difference]]:
+    """Decide again on the recorded facts; returns how many decisions, and those that differ."""
+    header, entries = read_record(path)
+    node = Node(header.node, header.depth)
+    differences: list[Difference] = []
+    count = 0
+    for count, entry in enumerate(entries, 1):
+        decision = without_media(node.decide(entry.facts, entry.now))
+        if encode(decision) != encode(entry.decision):
+            difference = Difference(count - 1, entry.now, describe(entry.decision), describe(decision))
+            differences.append(difference)
+    return count, differences
+
+
+def describe(decision: Decision) -> str:
+    """A decision in one line."""
+    orders = [f"{type(order).__name__}({getattr(order, 'stage', '')})" for order in decision.orders]
+    outputs = [type(output).__name__ for output in decision.outputs]
+    return f"orders [{', '.join(orders)}] outputs [{', '.join(outputs)}]"
+
+
+def without_media(message: Any) -> Any:
+    """The message with raw media and audio bytes emptied; content keys stay."""
+    if isinstance(message, AudioPart):
+        return AudioPart(b"", message.key)
+    if isinstance(message, ImagePart):
+        return ImagePart(b"", message.width, message.height, message.key)
+    if isinstance(message, tuple):
+        return tuple(without_media(entry) for entry in message)
+    if not isinstance(message, msgspec.Struct):
+        return message
+    values = {name: without_media(getattr(message, name)) for name in message.__struct_fields__}
+    if isinstance(values.get("audio"), bytes):
+        values["audio"] = b""
+    elif isinstance(values.get("audio"), tuple):
+        values["audio"] = (b"",) * len(values["audio"])
+    return type(message)(**values)
+
+
+def _frames(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while len(head := file.read(4)) == 4:
+            size = struct.unpack("<I", head)[0]
+            data = file.read(size)
+            if len(data) < size:
+                return
+            yield data

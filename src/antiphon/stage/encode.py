@@ -1,0 +1,86 @@
+"""The step scheduler of an encoder stage, and the ledger of which media outputs are at hand."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+from antiphon.core.config import EncoderConfig
+from antiphon.core.conversation import Media
+from antiphon.core.facts import StageFact, StepDone
+from antiphon.core.plans import DropMedia, EncodeStep
+
+
+class EncodeScheduler:
+    """Encodes each media content once while anybody needs it; keeps some outputs that nobody needs now."""
+
+    def __init__(self, name: str, config: EncoderConfig) -> None:
+        self.name = name
+        self.config = config
+        self._queue: OrderedDict[int, Media] = OrderedDict()
+        self._flights: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        self._ready: OrderedDict[int, None] = OrderedDict()
+        self._pins: Counter[int] = Counter()
+
+    def want(self, media: tuple[Media, ...]) -> None:
+        """Pin these contents and queue those that are not at hand."""
+        flying = {key for keys in self._flights.values() for key in keys}
+        for part in media:
+            self._pins[part.key] += 1
+            if part.key in self._ready:
+                self._ready.move_to_end(part.key)
+            elif part.key not in flying:
+                self._queue.setdefault(part.key, part)
+
+    def unpin(self, media: tuple[Media, ...]) -> None:
+        """These are needed once less. What nobody waits for is not encoded any more."""
+        for part in media:
+            self._pins[part.key] -= 1
+            if self._pins[part.key] <= 0:
+                del self._pins[part.key]
+                self._queue.pop(part.key, None)
+
+    def holds(self, media: tuple[Media, ...]) -> bool:
+        return all(part.key in self._ready for part in media)
+
+    def surplus(self) -> DropMedia | None:
+        """Outputs beyond the cache's size that nobody has pinned, least recently wanted first."""
+        excess = len(self._ready) - self.config.cached_media
+        loose = [key for key in self._ready if key not in self._pins][: max(excess, 0)]
+        for key in loose:
+            del self._ready[key]
+        return DropMedia(tuple(loose)) if loose else None
+
+    @property
+    def num_running(self) -> int:
+        return len(self._queue) + sum(len(keys) for keys in self._flights.values())
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._queue)
+
+    def plan(self, step: int, now: float) -> EncodeStep | None:
+        if not self._queue:
+            return None
+        count = min(self.config.step_media, len(self._queue))
+        media = tuple(self._queue.popitem(last=False)[1] for _ in range(count))
+        self._flights[step] = tuple(part.key for part in media)
+        return EncodeStep(self.name, step, media, "first come first served")
+
+    def observe(self, fact: StageFact) -> frozenset[int]:
+        """Fold a reported step in; returns the keys whose state changed (ready, or lost if it failed)."""
+        keys = self._flights.pop(fact.step)
+        if isinstance(fact, StepDone):
+            for key in keys:
+                self._ready[key] = None
+        return frozenset(keys)
+
+    def check_integrity(self) -> None:
+        """A key is queued, in flight or ready, never two of them."""
+        flying = [key for keys in self._flights.values() for key in keys]
+        everywhere = [*self._queue, *flying, *self._ready]
+        assert len(everywhere) == len(set(everywhere)), "a media key is in two places"
+        assert all(key in self._pins for key in self._queue), "queued though nobody waits"

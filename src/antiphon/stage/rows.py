@@ -1,0 +1,70 @@
+"""The deciding half's picture of a row table: one column per quantity, one entry per row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.core.facts import Ints
+
+
+class Rows:
+    """Columns over rows. Planned counts run ahead of confirmed ones by the steps in flight.
+
+    prompt     prompt length
+    planned    tokens in the KV once every planned step is done
+    confirmed  tokens in the KV by reported steps
+    sampled    tokens drawn once every planned step is done
+    limit      tokens that may be drawn
+    inputs     upstream tokens received (conditioned stages)
+    closed     1: no more upstream tokens will come, padding follows
+    blocks     blocks held per group
+    order      admission number; smaller is older
+    """
+
+    def __init__(self, size: int, conditioned: bool) -> None:
+        self.request = np.full(size, -1, np.int64)
+        self.prompt = np.zeros(size, np.int64)
+        self.planned = np.zeros(size, np.int64)
+        self.confirmed = np.zeros(size, np.int64)
+        self.sampled = np.zeros(size, np.int64)
+        self.limit = np.zeros(size, np.int64)
+        self.inputs = np.zeros(size, np.int64)
+        self.closed = np.zeros(size, np.int64)
+        self.blocks = np.zeros(size, np.int64)
+        self.order = np.zeros(size, np.int64)
+        self._conditioned = conditioned
+        self._clock = 0
+        self.num_waiting = 0
+
+    def join(self, row: int, request: int, prompt: int, cached: int, limit: int) -> None:
+        self.request[row] = request
+        self.prompt[row] = prompt
+        self.planned[row] = self.confirmed[row] = cached
+        self.sampled[row] = self.inputs[row] = self.closed[row] = self.blocks[row] = 0
+        self.limit[row] = limit
+        self.order[row] = self._clock
+        self._clock += 1
+
+    def leave(self, row: int) -> None:
+        self.request[row] = -1
+
+    @property
+    def prefilling(self) -> Ints:
+        """Live rows whose prompt is not wholly planned, oldest first."""
+        return self._oldest_first((self.request >= 0) & (self.planned < self.prompt))
+
+    @property
+    def decoding(self) -> Ints:
+        """Live rows that can draw their next token now, oldest first."""
+        ready = (self.request >= 0) & (self.planned >= self.prompt) & (self.sampled < self.limit)
+        if self._conditioned:
+            ready &= (self.inputs >= self.sampled) | (self.closed == 1)
+        return self._oldest_first(ready)
+
+    def wanted(self, rows: Ints) -> Ints:
+        """Tokens each row could run in the next step."""
+        return np.maximum(self.prompt[rows] - self.planned[rows], 1)
+
+    def _oldest_first(self, mask: Ints) -> Ints:
+        rows = np.nonzero(mask)[0]
+        return rows[np.argsort(self.order[rows], kind="stable")]

@@ -1,0 +1,15 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.checkpoint.demo import make_demo
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny demo checkpoint, made once per test session."""
+    return make_demo(tmp_path_factory.mktemp("checkpoint") / "tiny", size="tiny", seed=0)

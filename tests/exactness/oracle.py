@@ -1,0 +1,108 @@
+"""The law: transformers' generate(), batch 1, greedy, fp64, eager experts, on the same checkpoint.
+
+Its inputs are rendered by our prompter and preprocessors, whose own tests hold them against transformers'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from antiphon.core.conversation import AudioPart, ImagePart, Item
+from antiphon.core.facts import PromptReady
+from antiphon.core.plans import RenderPrompt
+from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
+from antiphon.models.qwen3_omni.prompt import Prompter
+
+GREEDY_TALKER = {
+    "talker_do_sample": False,
+    "talker_top_k": None,
+    "talker_top_p": None,
+    "talker_temperature": None,
+}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """text int64 [n], codes int64 [frames, codebooks], wav float64 [samples]."""
+
+    text: np.ndarray
+    codes: np.ndarray
+    wav: np.ndarray
+
+
+class Oracle:
+    """One loaded reference model; `answer` runs one request alone."""
+
+    def __init__(self, checkpoint: Path, prompter: Prompter) -> None:
+        from transformers import Qwen3OmniMoeForConditionalGeneration
+
+        model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
+            checkpoint, dtype=torch.float64, experts_implementation="eager"
+        ).eval()
+        # transformers 5.23 reads this from the talker's config when audio and images come together.
+        model.talker.config.audio_config = model.config.thinker_config.audio_config
+        self._model = model
+        self._prompter = prompter
+        self._audio = AudioPreprocessor(checkpoint)
+        self._image = ImagePreprocessor(checkpoint)
+        self._codes: torch.Tensor | None = None
+        self._watch_codes()
+
+    def answer(
+        self, items: tuple[Item, ...], *, max_text: int, max_codes: int, eos: int, penalty: float = 1.05
+    ) -> Expected:
+        inputs = self._inputs(items)
+        sequence, wav = self._model.generate(
+            **inputs,
+            thinker_max_new_tokens=max_text,
+            thinker_eos_token_id=eos,
+            talker_max_new_tokens=max_codes,
+            talker_repetition_penalty=penalty,
+            thinker_do_sample=False,
+            **GREEDY_TALKER,
+        )
+        assert self._codes is not None
+        text = sequence[0, inputs["input_ids"].shape[1] :]
+        return Expected(text.numpy(), self._codes.numpy(), wav.reshape(-1).numpy())
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [frames, codebooks] -> waveform of one full decode, whatever its length."""
+        with torch.inference_mode():
+            return self._model.code2wav(torch.from_numpy(codes.T)[None].clone()).reshape(-1).numpy()
+
+    def _inputs(self, items: tuple[Item, ...]) -> dict[str, torch.Tensor]:
+        ready = self._prompter.render(RenderPrompt(0, items, speech=False))
+        assert isinstance(ready, PromptReady), ready
+        ids = torch.from_numpy(ready.prompts["thinker"].token_ids)[None]
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        parts = [part for item in items for part in item.parts]
+        mels = [self._audio.mel(np.frombuffer(p.samples, np.float32)) for p in parts if isinstance(p, AudioPart)]
+        images = [self._image.patches_of(p.rgb, p.width, p.height) for p in parts if isinstance(p, ImagePart)]
+        if mels:
+            length = max(mel.shape[1] for mel in mels)
+            pad = torch.nn.functional.pad
+            features = torch.stack([pad(mel, (0, length - mel.shape[1])) for mel in mels])
+            inputs["input_features"] = features.double()
+            mask = [torch.arange(length) < mel.shape[1] for mel in mels]
+            inputs["feature_attention_mask"] = torch.stack(mask).long()
+        if images:
+            inputs["pixel_values"] = torch.cat([patches for patches, _ in images]).double()
+            inputs["image_grid_thw"] = torch.tensor([grid for _, grid in images])
+        return inputs
+
+    def _watch_codes(self) -> None:
+        """Keep the talker's frames, which generate() only turns into sound."""
+        generate = self._model.talker.generate
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            out = generate(*args, **kwargs)
+            frames = [state[-1] for state in out.hidden_states if state[-1] is not None]
+            self._codes = torch.stack(frames, 1)[0]
+            return out
+
+        self._model.talker.generate = watched
