@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, paged_attention, write_kv
-from antiphon.nn.layers import add_linear, rms_norm, swiglu
+from antiphon.nn.layers import add_linear, gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import route, run_experts
 from antiphon.nn.rope import Rope, rotate
 
@@ -30,35 +30,17 @@ Attention = Callable[[Tensor, Tensor, Tensor, PagedBatch], Tensor]
 class DecoderLayer:
     """One layer's weights and the two halves of its arithmetic, before and after the attention."""
 
-    __slots__ = (
-        "config",
-        "down",
-        "gate_up",
-        "input_norm",
-        "o",
-        "post_norm",
-        "qk_norm",
-        "qkv",
-        "router",
-        "shared_down",
-        "shared_gate",
-        "shared_gate_up",
-    )
+    __slots__ = ("config", "down", "gate_up", "input_norm", "mixture", "o", "post_norm", "qk_norm", "qkv")
 
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
         self.input_norm, self.post_norm = params[prefix + "input_norm"], params[prefix + "post_norm"]
         self.qkv, self.o = params[prefix + "qkv"], params[prefix + "o"]
-        q_norm, k_norm = params[prefix + "q_norm"], params[prefix + "k_norm"]
-        heads = (config.num_heads, -1), (config.num_kv_heads, -1)
-        self.qk_norm = torch.cat(
-            [norm.expand(*shape) for norm, shape in zip((q_norm, k_norm), heads, strict=True)]
-        )
+        q_norm = params[prefix + "q_norm"].expand(config.num_heads, -1)
+        k_norm = params[prefix + "k_norm"].expand(config.num_kv_heads, -1)
+        self.qk_norm = torch.cat((q_norm, k_norm))
         self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
-        self.router = params.get(prefix + "router")
-        self.shared_gate = params.get(prefix + "shared_gate")
-        self.shared_gate_up = params.get(prefix + "shared_gate_up")
-        self.shared_down = params.get(prefix + "shared_down")
+        self.mixture = Mixture(config, params, prefix) if config.is_moe else None
 
     def pre_attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [n, hidden], cos and signed sin [n, d] -> q [n, H, d], k [n, K, d] (both turned), v [n, K, d]."""
@@ -73,18 +55,30 @@ class DecoderLayer:
         """x [n, hidden] and attention [n, H, d] -> the layer's output [n, hidden]."""
         x = add_linear(x, attention.reshape(x.shape[0], -1), self.o)
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
-        if self.router is None:
+        if self.mixture is None:
             return add_linear(x, swiglu(F.linear(h, self.gate_up)), self.down)
         return x + self.mixture(h)
 
-    def mixture(self, h: Tensor) -> Tensor:
-        """Routed experts, and beside them the shared one behind its gate: [n, hidden] -> [n, hidden]."""
+
+class Mixture:
+    """Routed experts, and beside them the shared expert behind its gate where there is one."""
+
+    __slots__ = ("config", "down", "gate_up", "router", "shared")
+
+    def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
+        self.config, self.router = config, params[prefix + "router"]
+        self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
+        names = ("shared_gate_up", "shared_down", "shared_gate")
+        self.shared = [params[prefix + name] for name in names] if config.shared_expert_size else None
+
+    def __call__(self, h: Tensor) -> Tensor:
+        """[n, hidden] -> [n, hidden]."""
         experts, weights = route(h, self.router, self.config.num_picks, self.config.normalise_picks)
         out = run_experts(h, experts, weights, self.gate_up, self.down)
-        if self.shared_gate is None:
+        if self.shared is None:
             return out
-        shared = F.linear(swiglu(F.linear(h, self.shared_gate_up)), self.shared_down)
-        return torch.addcmul(out, F.linear(h, self.shared_gate).sigmoid(), shared)
+        gate_up, down, gate = self.shared
+        return torch.addcmul(out, F.linear(h, gate).sigmoid(), gated_mlp(h, gate_up, down))
 
 
 class Decoder:
@@ -129,7 +123,7 @@ class Decoder:
             x = layer.post_attention(x, attention(q, k_pages, v_pages, batch))
             if capture == i + 1:
                 captured = x
-            if deepstack is not None and i < len(deepstack):
+            if deepstack is not None and visual is not None and i < len(deepstack):
                 x = x.index_add(0, visual, deepstack[i].to(x.dtype))
         x = rms_norm(x, self.norm, self.config.rms_eps)
         return x, x if capture == len(self.layers) else captured

@@ -43,7 +43,7 @@ class DecoderConfig:
         """
         refuse_unsupported(config, name)
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        section = rope.get("mrope_section") or mrope_section
+        time, height, width = rope.get("mrope_section") or mrope_section or (0, 0, 0)
         try:
             return cls(
                 hidden_size=config["hidden_size"],
@@ -54,7 +54,7 @@ class DecoderConfig:
                 intermediate_size=config["intermediate_size"],
                 rms_eps=config.get("rms_norm_eps", 1e-6),
                 rope_theta=rope["rope_theta"] if "rope_theta" in rope else config["rope_theta"],
-                mrope_section=None if section is None else tuple(section),
+                mrope_section=(time, height, width) if time else None,
                 num_experts=config.get("num_experts", config.get("num_local_experts")) or 0,
                 num_picks=config.get("num_experts_per_tok") or 0,
                 expert_size=config.get("moe_intermediate_size") or 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,10 +70,9 @@ class Layout:
         Raises CheckpointError naming every tensor that is missing or has another shape than the config says.
         """
         params = {name: torch.empty(shape, device=device, dtype=dtype) for name, shape in self.params.items()}
-        if isinstance(tensors, Mapping):
-            tensors = mapped(tensors, self.sources)
+        pairs = mapped(tensors, self.sources) if isinstance(tensors, Mapping) else iter(tensors)
         missing, wrong = dict.fromkeys(self.sources), []
-        for name, tensor in tensors:
+        for name, tensor in pairs:
             source = self.sources.get(name)
             if source is None:
                 continue
@@ -86,7 +85,7 @@ class Layout:
         return params
 
 
-def mapped(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+def mapped(tensors: Mapping[Any, Tensor], names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
     """The wanted entries of a mapping, one by one (it may load them lazily)."""
     return ((name, tensors[name]) for name in names if name in tensors)
 

@@ -77,8 +77,9 @@ class PagedBatch:
         row_of = np.repeat(np.arange(len(queries)), queries)
         position = np.arange(cu[-1]) - cu[row_of] + cached[row_of]
         slots = blocks[row_of, position // block_size] * block_size + position % block_size
-        move = (torch.from_numpy(a).to(device) for a in (cu, cached, blocks, slots))
-        return cls(*move, block_size, tuple(queries.tolist()), tuple(cached.tolist()))
+        lengths = tuple(queries.tolist()), tuple(cached.tolist())
+        tensors = [torch.from_numpy(a).to(device) for a in (cu, cached, blocks, slots)]
+        return cls(tensors[0], tensors[1], tensors[2], tensors[3], block_size, *lengths)
 
     @property
     def is_decode(self) -> bool:

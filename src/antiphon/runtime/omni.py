@@ -1,10 +1,10 @@
 """The Python entry: requests in, text, tokens and audio out, in this process.
 
-    from antiphon import Omni, Request
+from antiphon import Omni, Request
 
-    omni = Omni("checkpoints/demo")
-    reply = omni.generate([Request("Good morning!")])[0]
-    print(reply.text, reply.audio.shape)
+omni = Omni("checkpoints/demo")
+reply = omni.generate([Request("Good morning!")])[0]
+print(reply.text, reply.audio.shape)
 """
 
 from __future__ import annotations
@@ -93,7 +93,12 @@ class Omni:
     """
 
     def __init__(
-        self, model: str | Path, preset: str = "baseline", device: str = "auto", dtype: str = "auto", **options: Any
+        self,
+        model: str | Path,
+        preset: str = "baseline",
+        device: str = "auto",
+        dtype: str = "auto",
+        **options: Any,
     ) -> None:
         try:
             chosen = EngineOptions(device=device, dtype=dtype, preset=preset, **options)
@@ -113,7 +118,9 @@ class Omni:
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer all requests, batched; replies in the order of the requests. Failures are in `status`."""
         names = [f"request-{next(self._count)}" for _ in requests]
-        facts = [fact for name, request in zip(names, requests, strict=True) for fact in _facts(name, request)]
+        facts = [
+            fact for name, request in zip(names, requests, strict=True) for fact in _facts(name, request)
+        ]
         parts: dict[str, list[Output]] = {name: [] for name in names}
         for output in self._run(facts, len(names)):
             parts[output.session].append(output)

@@ -60,7 +60,7 @@ class AudioEncoder:
         return [out[i] for i in range(len(mels))]
 
     def encode_pack(self, mels: list[Tensor]) -> tuple[Tensor, ...]:
-        weight = self.tower.conv2d1.weight
+        weight = next(self.tower.parameters())
         frames = [mel.shape[1] for mel in mels]
         packed = torch.cat(mels, 1).to(weight.device, weight.dtype)
         rows = self.tower(packed, feature_lens=torch.tensor(frames, device=weight.device), return_dict=True)
@@ -76,7 +76,7 @@ class VisionEncoder:
     def encode(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> list[tuple[Tensor, list[Tensor]]]:
         """Patches [t * h * w, channels * 2 * 16 * 16] with their grids (t, h, w) -> for each the embeddings
         [tokens, H] and the deepstack features, a list of [tokens, H]."""
-        weight = self.tower.patch_embed.proj.weight
+        weight = next(self.tower.parameters())
         if not patches:
             return []
         packed = torch.cat(list(patches)).to(weight.device, weight.dtype)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.models.decoder import Decoder, DecoderLayer
+from antiphon.models.decoder import Decoder
 from antiphon.models.qwen3_omni.config import SpeechConfig
 from antiphon.nn.layers import rms_norm
 
@@ -51,7 +51,7 @@ class CodePredictor:
         """Room for one frame's keys and values: per layer two of [r, K, codebooks, d]."""
         config = self.config
         shape = (config.num_layers, 2, rows, config.num_kv_heads, self.num_codebooks, config.head_dim)
-        return [layer.unbind() for layer in self.norm.new_empty(shape).unbind()]
+        return [(layer[0], layer[1]) for layer in self.norm.new_empty(shape)]
 
     def first_pass(self, x: Tensor, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Positions 0 and 1 together: x [r, 2, Ht] -> hidden [r, Ht] of position 1."""
@@ -66,28 +66,17 @@ class CodePredictor:
         return rms_norm(x[1::2], self.norm, config.rms_eps)
 
     def next_pass(self, x: Tensor, cache: list[tuple[Tensor, Tensor]], position: int) -> Tensor:
-        """One position for all rows: x [r, Ht] -> hidden [r, Ht]."""
-        cos, sin = self.cos[position : position + 1], self.sin[position : position + 1]
-        for layer, (keys, values) in zip(self.layers, cache, strict=True):
-            x = self.step(layer, x, keys, values, cos, sin, position)
-        return rms_norm(x, self.norm, self.config.rms_eps)
+        """One position for all rows: x [r, Ht] -> hidden [r, Ht].
 
-    def step(
-        self,
-        layer: DecoderLayer,
-        x: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        position: int,
-    ) -> Tensor:
-        """One layer of one position. Heads that share a KV head stand where queries stand, so nothing is
-        repeated.
+        Heads that share a KV head stand where queries stand, so that no key or value is repeated.
         """
-        q, k, v = layer.pre_attention(x, cos, sin)
-        keys[:, :, position], values[:, :, position] = k, v
-        last = position + 1
-        q = q.unflatten(1, (keys.shape[1], -1))
-        out = F.scaled_dot_product_attention(q, keys[:, :, :last], values[:, :, :last])
-        return layer.post_attention(x, out)
+        last, groups = position + 1, (self.config.num_kv_heads, -1)
+        cos, sin = self.cos[position:last], self.sin[position:last]
+        for layer, (keys, values) in zip(self.layers, cache, strict=True):
+            q, k, v = layer.pre_attention(x, cos, sin)
+            keys[:, :, position], values[:, :, position] = k, v
+            out = F.scaled_dot_product_attention(
+                q.unflatten(1, groups), keys[:, :, :last], values[:, :, :last]
+            )
+            x = layer.post_attention(x, out)
+        return rms_norm(x, self.norm, self.config.rms_eps)

@@ -1,0 +1,116 @@
+"""Makes a small, complete Qwen3-Omni checkpoint out of nothing: for tests, and for a server without a GPU.
+
+`tiny` has random weights in which every branch matters; exactness tests compare against it. `small` has
+learned to reply in short English, and its voice is a murmur that ends soon after the text does. Both load
+unchanged in transformers. This room makes and opens files; it must not know the engine or the model code
+that reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from antiphon.checkpoint.demo_config import SIZES, generation_config, model_config
+from antiphon.checkpoint.demo_processor import write_processor
+from antiphon.checkpoint.demo_talker import wire_codec_end
+from antiphon.checkpoint.demo_tokenizer import special_ids, train_tokenizer, write_tokenizer
+from antiphon.checkpoint.demo_training import TALKER_ONLY_FEATURE, scale_towers, train_thinker
+from antiphon.checkpoint.demo_weights import fill_weights, generator_for, write_weights
+from antiphon.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenizers import Tokenizer
+
+MODELS = ("qwen3-omni",)
+VOCAB_MULTIPLE = 64
+
+
+def make_demo(
+    directory: Path,
+    *,
+    model: str = "qwen3-omni",
+    size: str = "tiny",
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """Make a demo checkpoint in `directory` and return that path; float32, a few seconds to a minute.
+
+    The same arguments give the same bytes on one machine. An interrupted making leaves nothing at
+    `directory`. Raises CheckpointError for an unknown model or size and when `directory` exists and is not
+    empty.
+    """
+    _check_choice("model", model, MODELS)
+    _check_choice("size", size, tuple(SIZES))
+    directory = Path(directory)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise CheckpointError(
+            f"{directory} exists and is not an empty directory; name a new one or remove it"
+        )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        _write_all(unfinished, size, seed, progress or _silent)
+        unfinished.chmod(0o755)
+        unfinished.replace(directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return directory
+
+
+def _check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise CheckpointError(f"there is no demo {what} {value!r}; choose one of {', '.join(allowed)}")
+
+
+def _silent(_message: str) -> None:
+    pass
+
+
+def _write_all(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
+    size = SIZES[size_name]
+    progress("training the tokenizer")
+    tokenizer = train_tokenizer()
+    write_tokenizer(tokenizer, directory)
+    write_processor(directory)
+    ids = special_ids(tokenizer)
+    vocab_size = -(-tokenizer.get_vocab_size() // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    config = model_config(size, ids, vocab_size)
+    _write_json(directory / "config.json", config)
+    _write_json(directory / "generation_config.json", generation_config(ids, size_name))
+    progress("setting the weights")
+    model = _build(config, seed)
+    _set_weights(model, tokenizer, size_name, seed, progress)
+    progress("writing the weights")
+    write_weights(model, directory, size.shard_bytes)
+
+
+def _build(config: dict[str, Any], seed: int) -> Any:
+    # Imported here: it takes seconds, and opening a checkpoint does not need it.
+    from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3OmniMoeForConditionalGeneration(Qwen3OmniMoeConfig(**config)).float().eval()
+
+
+def _set_weights(
+    model: Any, tokenizer: Tokenizer, size_name: str, seed: int, progress: Callable[[str], None]
+) -> None:
+    talks = size_name != "tiny"
+    fill_weights(model, seed, plain=not talks)
+    if talks:
+        train_thinker(model.thinker, tokenizer, seed, progress)
+        scale_towers(model.thinker, generator_for("towers", seed))
+        wire_codec_end(model, TALKER_ONLY_FEATURE, generator_for("codec end", seed))
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

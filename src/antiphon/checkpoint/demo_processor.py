@@ -1,0 +1,79 @@
+"""Processor files of the demo checkpoint: chat template, audio and image preprocessing, merged as released.
+
+Written by hand, because building the library's processors needs packages that serving does not.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATCH_SIZE, MERGE_SIZE, TEMPORAL_PATCH_SIZE = 16, 2, 2
+MIN_PIXELS = 4 * (PATCH_SIZE * MERGE_SIZE) ** 2
+MAX_PIXELS = 64 * (PATCH_SIZE * MERGE_SIZE) ** 2
+
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message.role + '\\n' -}}
+{%- if message.content is string -%}
+{{- message.content -}}
+{%- else -%}
+{%- for part in message.content -%}
+{%- if part.type == 'audio' or 'audio' in part or 'audio_url' in part -%}
+{{- '<|audio_start|><|audio_pad|><|audio_end|>' -}}
+{%- elif part.type == 'image' or 'image' in part or 'image_url' in part -%}
+{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+{%- elif part.type == 'video' or 'video' in part -%}
+{{- '<|vision_start|><|video_pad|><|vision_end|>' -}}
+{%- elif 'text' in part -%}
+{{- part.text -}}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+"""
+
+
+def write_processor(directory: Path) -> None:
+    """Write chat_template.jinja, chat_template.json and preprocessor_config.json."""
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    _write_json(directory / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
+    _write_json(directory / "preprocessor_config.json", _preprocessor())
+
+
+def _preprocessor() -> dict[str, Any]:
+    return {
+        "processor_class": "Qwen3OmniMoeProcessor",
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "chunk_length": 30,
+        "dither": 0.0,
+        "feature_size": 128,
+        "hop_length": 160,
+        "n_fft": 400,
+        "n_samples": 480000,
+        "nb_max_frames": 3000,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": True,
+        "sampling_rate": 16000,
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "patch_size": PATCH_SIZE,
+        "merge_size": MERGE_SIZE,
+        "temporal_patch_size": TEMPORAL_PATCH_SIZE,
+        "min_pixels": MIN_PIXELS,
+        "max_pixels": MAX_PIXELS,
+        "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
+    }
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

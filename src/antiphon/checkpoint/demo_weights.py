@@ -1,0 +1,121 @@
+"""Seeded weights for a demo checkpoint, and their names and files as a released checkpoint has them.
+
+Every parameter is set here by its own name and seed: the library's initialisation leaves the talker's
+experts and router unset. Norms and biases vary too, so that no branch of the model can be left out
+unnoticed. Knows nothing of the tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+
+from antiphon.checkpoint.demo_vocoder import fill_vocoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PLAIN_STD = 0.08
+"""For `plain` weights: large enough that random tokens vary, as exactness tests need."""
+EMBEDDING_STD = 0.3
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+_OURS_TO_RELEASED = (
+    ("thinker.model.language_model.", "thinker.model."),
+    ("thinker.model.audio_tower.", "thinker.audio_tower."),
+    ("thinker.model.visual.", "thinker.visual."),
+)
+
+
+@torch.no_grad()
+def fill_weights(model: Any, seed: int, *, plain: bool) -> None:
+    """Set every parameter of a transformers Qwen3-Omni model, in place.
+
+    `plain` draws all matrices with one width; otherwise each is scaled by its inputs, so that activations
+    keep their size through the towers and layers.
+    """
+    for name, parameter in model.named_parameters():
+        if not name.startswith("code2wav."):
+            _fill(name, parameter, generator_for(name, seed), plain=plain)
+    fill_vocoder(model.code2wav, generator_for("code2wav", seed), murmur=not plain)
+
+
+def generator_for(name: str, seed: int) -> torch.Generator:
+    """A stream of its own for each name, so that one tensor's size never moves another's values."""
+    return torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
+
+
+def _fill(name: str, parameter: torch.Tensor, generator: torch.Generator, *, plain: bool) -> None:
+    is_norm = "norm" in name or "ln_q" in name or "ln_post" in name
+    if parameter.dim() == 1:
+        centre, std = (1.0, 0.1) if is_norm and name.endswith("weight") else (0.0, 0.02)
+        parameter.normal_(centre, std, generator=generator)
+    elif plain:
+        parameter.normal_(0, PLAIN_STD, generator=generator)
+    elif "embed" in name and "patch" not in name:
+        parameter.normal_(0, EMBEDDING_STD, generator=generator)
+    else:
+        inputs = parameter.shape[-1] if ".experts." in name else parameter[0].numel()
+        parameter.normal_(0, inputs**-0.5, generator=generator)
+
+
+def write_weights(model: Any, directory: Path, shard_bytes: int) -> None:
+    """Write safetensors under released names: one file, or shards of at most `shard_bytes` with an index."""
+    shards = _split(dict(released_tensors(model)), shard_bytes)
+    if len(shards) == 1:
+        _write_file(shards[0], directory / SINGLE_FILE)
+        return
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        file_name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        _write_file(shard, directory / file_name)
+        weight_map |= dict.fromkeys(shard, file_name)
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    (directory / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_file(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors leaves it unreadable for others, unlike every file beside it
+
+
+def released_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) as released: one matrix an expert and projection, towers directly under the thinker."""
+    for name, parameter in model.named_parameters():
+        released = name
+        for ours, theirs in _OURS_TO_RELEASED:
+            released = released.replace(ours, theirs)
+        yield from _split_experts(released, parameter.detach())
+
+
+def _split_experts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    prefix, found, projection = name.partition("mlp.experts.")
+    if not found:
+        yield name, tensor.contiguous()
+        return
+    for expert, matrix in enumerate(tensor):
+        if projection == "down_proj":
+            yield f"{prefix}{found}{expert}.down_proj.weight", matrix.clone()
+        else:
+            gate, up = matrix.chunk(2)
+            yield f"{prefix}{found}{expert}.gate_proj.weight", gate.clone()
+            yield f"{prefix}{found}{expert}.up_proj.weight", up.clone()
+
+
+def _split(tensors: dict[str, torch.Tensor], shard_bytes: int) -> list[dict[str, torch.Tensor]]:
+    shards: list[dict[str, torch.Tensor]] = [{}]
+    used = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and used + tensor.nbytes > shard_bytes:
+            shards.append({})
+            used = 0
+        shards[-1][name] = tensor
+        used += tensor.nbytes
+    return shards

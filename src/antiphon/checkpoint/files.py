@@ -1,0 +1,265 @@
+"""Opens a model's checkpoint: finds it, checks it before anything is loaded, and streams its tensors.
+
+Says what is wrong while the operator is still watching. Knows files, names and shapes; it must not know what
+the tensors mean, which model code reads them, or how a GPU is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
+from antiphon.checkpoint.source import find_directory
+from antiphon.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
+
+SUPPORTED_MODEL_TYPES = ("qwen3_omni_moe",)
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+NUM_NAMES_SHOWN = 5
+BYTES_PER_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What a shard's header says of one tensor. `num_bytes` is its size on disk."""
+
+    shard: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+    @property
+    def num_elements(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checked model directory. Nothing of its weights is in memory.
+
+    path         local directory
+    config       config.json
+    generation   generation_config.json, {} where there is none
+    tensors      name -> what the headers say, in the order of the shards
+    """
+
+    path: Path
+    config: dict[str, Any]
+    generation: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+
+    @cached_property
+    def tensor_names(self) -> frozenset[str]:
+        """Names of all tensors."""
+        return frozenset(self.tensors)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        return sum(info.num_bytes for info in self.tensors.values())
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all tensors."""
+        return sum(info.num_elements for info in self.tensors.values())
+
+    def select(self, names: Collection[str] | str) -> list[str]:
+        """The names asked for: a collection of exact names, or one prefix ("" for all), in shard order.
+
+        Raises CheckpointError for exact names that the checkpoint lacks.
+        """
+        if isinstance(names, str):
+            return [name for name in self.tensors if name.startswith(names)]
+        wanted = frozenset(names)
+        self.require(dict.fromkeys(sorted(wanted)))
+        return [name for name in self.tensors if name in wanted]
+
+    def require(self, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+        """Check that all these tensors are there with these shapes (None: any shape).
+
+        Raises one CheckpointError that counts all the missing and mis-shaped ones and names the first few.
+        """
+        missing = [name for name in shapes if name not in self.tensors]
+        wrong = [
+            f"{name} is {list(self.tensors[name].shape)}, should be {list(shape)}"
+            for name, shape in shapes.items()
+            if shape is not None and name in self.tensors and self.tensors[name].shape != tuple(shape)
+        ]
+        if not missing and not wrong:
+            return
+        raise CheckpointError(
+            f"{self.path} does not hold the model its config.json describes: "
+            + "; ".join(
+                _count(kind, found) for kind, found in (("missing", missing), ("mis-shaped", wrong)) if found
+            )
+            + ". Fetch the checkpoint again, or use the config.json that belongs to these weights"
+        )
+
+    def read(
+        self,
+        names: Collection[str] | str = "",
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield (name, tensor) shard by shard; at most one tensor at a time is in memory twice.
+
+        `names` as in `select`. Floating tensors are cast to `dtype`, None keeps the stored one. `progress`
+        gets (stored bytes read so far, stored bytes in all) after each tensor. Raises CheckpointError where
+        a shard cannot be read.
+        """
+        selected = self.select(names)
+        total = sum(self.tensors[name].num_bytes for name in selected)
+        done = 0
+        for shard, members in self._by_shard(selected).items():
+            for name, tensor in _read_shard(self.path / shard, members):
+                yield name, tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+                done += self.tensors[name].num_bytes
+                if progress is not None:
+                    progress(done, total)
+
+    def _by_shard(self, names: list[str]) -> dict[str, list[str]]:
+        shards: dict[str, list[str]] = {}
+        for name in names:
+            shards.setdefault(self.tensors[name].shard, []).append(name)
+        return shards
+
+
+def open_checkpoint(source: str, *, progress: Callable[[str], None] | None = None) -> Checkpoint:
+    """Open a checkpoint directory, or fetch one from the hub ("org/name"), and check all but the tensors'
+    values.
+
+    Raises CheckpointError: not found or hub out of reach; files missing or not JSON; another model; a shard
+    missing or cut short; weights only as pickles.
+    """
+    path = find_directory(source, progress)
+    config = read_json(path / "config.json", "it is not a model checkpoint")
+    _check_model(path, config)
+    check_side_files(path)
+    generation = read_optional_json(path / "generation_config.json")
+    return Checkpoint(path, config, generation, _read_headers(path))
+
+
+def check_memory(checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: int) -> None:
+    """Raise CheckpointError, with both numbers in GiB, if the weights in `dtype` need more than is
+    available."""
+    needed = checkpoint.num_parameters * dtype.itemsize
+    if needed > available_bytes:
+        raise CheckpointError(
+            f"{checkpoint.path} needs {needed / BYTES_PER_GIB:.2f} GiB for its weights as {dtype}, "
+            f"but only {available_bytes / BYTES_PER_GIB:.2f} GiB are available. "
+            "Use a smaller dtype, a smaller checkpoint, or a device with more memory"
+        )
+
+
+def _check_model(path: Path, config: dict[str, Any]) -> None:
+    model_type = config.get("model_type")
+    if model_type not in SUPPORTED_MODEL_TYPES:
+        architectures = ", ".join(config.get("architectures") or ["none"])
+        raise CheckpointError(
+            f"{path / 'config.json'} describes a model of type {model_type!r} "
+            f"(architectures: {architectures}). Supported types: {', '.join(SUPPORTED_MODEL_TYPES)}"
+        )
+
+
+def _read_headers(path: Path) -> dict[str, TensorInfo]:
+    index = path / INDEX_FILE
+    if not index.exists():
+        return _read_header(path / _single_file(path))
+    weight_map = read_json(index, "the shards cannot be found without it").get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no weight_map of tensor names to files. Fetch the file again")
+    tensors: dict[str, TensorInfo] = {}
+    for shard in sorted(set(weight_map.values())):
+        _check_shard_name(index, shard)
+        tensors |= _read_header(path / shard)
+    lost = [name for name, shard in weight_map.items() if name not in tensors or tensors[name].shard != shard]
+    if lost:
+        raise CheckpointError(
+            f"{index} promises tensors that its shards do not hold: {_count('missing', lost)}. "
+            "Index and shards are of different versions; fetch the checkpoint again"
+        )
+    return tensors
+
+
+def _single_file(path: Path) -> str:
+    if (path / SINGLE_FILE).exists():
+        return SINGLE_FILE
+    pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLE_SUFFIXES)
+    if pickles:
+        raise CheckpointError(
+            f"{path} holds its weights only as pickles ({pickles[0]}), which can run any code when opened. "
+            "Only safetensors are read: convert it with its author's tools, or fetch a converted one"
+        )
+    raise CheckpointError(f"{path} holds no weights: neither {SINGLE_FILE} nor {INDEX_FILE} is there")
+
+
+def _check_shard_name(index: Path, shard: Any) -> None:
+    # The index is a file from elsewhere; it must not lead out of its own directory.
+    if not isinstance(shard, str) or "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
+        raise CheckpointError(
+            f"{index} names {shard!r}, which is not a .safetensors file of its own directory"
+        )
+
+
+def _read_header(file: Path) -> dict[str, TensorInfo]:
+    if not file.exists():
+        raise CheckpointError(f"{file} is named in {INDEX_FILE} but missing. Finish fetching the checkpoint")
+    try:
+        with safe_open(file, framework="pt") as shard:
+            names = shard.keys()
+            return {name: _tensor_info(file.name, shard.get_slice(name)) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _tensor_info(shard: str, tensor: Any) -> TensorInfo:
+    shape = tuple(tensor.get_shape())
+    info = TensorInfo(shard, shape, 0)
+    return TensorInfo(shard, shape, info.num_elements * _itemsize(tensor.get_dtype()))
+
+
+def _itemsize(dtype: str) -> int:
+    """Bytes of one element, from the bits in a safetensors dtype name such as BF16, F8_E4M3, I64 or BOOL."""
+    digits = dtype.partition("_")[0].lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    return max(int(digits or 8) // 8, 1)
+
+
+def _read_shard(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    try:
+        shard = safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from error
+    with shard:
+        for name in names:
+            yield name, _read_tensor(file, shard, name)
+
+
+def _read_tensor(file: Path, shard: Any, name: str) -> torch.Tensor:
+    try:
+        return shard.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{file} is cut short or damaged ({error}). Fetch the file again")
+
+
+def _count(kind: str, found: list[str]) -> str:
+    shown = ", ".join(found[:NUM_NAMES_SHOWN])
+    more = ", ..." if len(found) > NUM_NAMES_SHOWN else ""
+    return f"{len(found)} {kind} ({shown}{more})"

@@ -1,0 +1,62 @@
+"""The JSON and tokenizer files beside the weights: are they there, and can they be read.
+
+Knows their names, not what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from antiphon.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_json(file: Path, without_it: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises CheckpointError if it is missing (`without_it` says why that matters), not JSON, or not an object.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{file.parent} has no {file.name}: {without_it}") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read as JSON ({error}). Fetch the file again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} holds a {type(content).__name__}, not an object. Fetch it again")
+    return content
+
+
+def read_optional_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file, {} if the file is not there. Raises CheckpointError if it is not valid."""
+    return read_json(file, "") if file.exists() else {}
+
+
+def check_side_files(path: Path) -> None:
+    """Raise CheckpointError unless tokenizer, chat template and preprocessing are there, in a released
+    form."""
+    lacking = [what for what, present in _needed(path).items() if not present]
+    if lacking:
+        raise CheckpointError(
+            f"{path} lacks {'; '.join(lacking)}. Copy the files from the checkpoint the weights came from"
+        )
+
+
+def _needed(path: Path) -> dict[str, bool]:
+    def has(*names: str) -> bool:
+        return all((path / name).is_file() for name in names)
+
+    template_inside = "chat_template" in read_optional_json(path / "tokenizer_config.json")
+    return {
+        "a tokenizer (tokenizer.json, or vocab.json with merges.txt)": (
+            has("tokenizer.json") or has("vocab.json", "merges.txt")
+        ),
+        "tokenizer_config.json": has("tokenizer_config.json"),
+        "a chat template (chat_template.jinja, chat_template.json, or inside tokenizer_config.json)": (
+            has("chat_template.jinja") or has("chat_template.json") or template_inside
+        ),
+        "preprocessor_config.json": has("preprocessor_config.json"),
+    }

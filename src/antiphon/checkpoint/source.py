@@ -1,0 +1,61 @@
+"""Where a checkpoint comes from: a directory, or a hub id that is fetched into the hub's own cache.
+
+Knows paths and the hub; must not know what the files hold.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FETCHED_PATTERNS = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
+"""No pickles and no code are ever fetched."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def find_directory(source: str, progress: Callable[[str], None] | None = None) -> Path:
+    """The local directory of `source`. Raises CheckpointError where there is none."""
+    path = Path(source).expanduser()
+    if source and path.is_dir():
+        return path
+    if source and path.exists():
+        raise CheckpointError(f"{source} is a file; name the directory that holds config.json")
+    if _HUB_ID.fullmatch(source) is None:
+        raise CheckpointError(
+            f"{source!r} is neither a directory nor a hub id of the form org/name. "
+            "Check the path; `antiphon checkpoint` makes a small one to try things with"
+        )
+    return _fetch(source, progress)
+
+
+def _fetch(hub_id: str, progress: Callable[[str], None] | None) -> Path:
+    # Imported here: a checkpoint on disk needs no hub.
+    from huggingface_hub import snapshot_download
+
+    if progress is not None:
+        progress(f"fetching {hub_id} from the hub, where it is not in the cache yet")
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=FETCHED_PATTERNS))
+    except Exception as error:  # the hub's client raises errors of many libraries
+        raise CheckpointError(_not_fetched(hub_id, error)) from error
+
+
+def _not_fetched(hub_id: str, error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    there = f"There is no directory {hub_id!r} here, and the hub"
+    if status in (401, 403):
+        return f"{there} refuses it ({status}): log in with `hf auth login` and accept the model's terms"
+    if status == 404:
+        return f"{there} knows no such model: check the spelling of {hub_id!r}"
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return (
+        f"{there} is out of reach or offline ({type(error).__name__}: {reason}). Connect and try again, "
+        "or copy the checkpoint to this machine and give its directory"
+    )

@@ -1,0 +1,173 @@
+"""The command line: parses, calls one function, prints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from antiphon.assembly.preset import preset_names
+from antiphon.core.config import EngineOptions
+from antiphon.core.errors import AntiphonError
+
+app = typer.Typer(
+    name="antiphon",
+    help="Serve realtime omni-modal models: people speak to it, it speaks back, and they interrupt it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+checkpoint_app = typer.Typer(no_args_is_help=True, help="Make and look at model checkpoints.")
+app.add_typer(checkpoint_app, name="checkpoint")
+console = Console(stderr=True, highlight=False)
+
+Comma = Annotated[
+    str, typer.Option(help="Comma-separated web origins that may connect beside the server's own.")
+]
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="Checkpoint directory, or a hub id such as org/name.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
+    name: Annotated[str, typer.Option(help="Name clients ask for; the checkpoint's name by default.")] = "",
+    preset: Annotated[
+        str, typer.Option(help=f"Scheduling preset: {', '.join(preset_names())}.")
+    ] = "baseline",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
+    kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
+    max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
+    threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
+    max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
+    origins: Comma = "",
+    api_keys: Annotated[
+        str, typer.Option(envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open.")
+    ] = "",
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="PEM certificate: serve https and wss.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Write every fact and decision to this file.")] = None,
+) -> None:
+    """Serve a model over the OpenAI Realtime protocol, with a console page at the address it prints."""
+    from antiphon.runtime.messages import Start
+    from antiphon.server.launch import ServeOptions, run
+    from antiphon.server.settings import ServerSettings
+
+    _log_to_stderr()
+    try:
+        options = EngineOptions(
+            device=device,
+            dtype=dtype,
+            preset=preset,
+            max_rows=max_rows,
+            kv_tokens=kv_tokens,
+            max_context_tokens=max_context_tokens,
+            threads=threads,
+        )
+        start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
+        settings = ServerSettings(
+            origins=_split(origins), api_keys=_split(api_keys), max_sessions=max_sessions
+        )
+        where = ServeOptions(host, port, tls_certificate, tls_key)
+        with _loading_bar() as progress:
+            asyncio.run(run(start, settings, where, progress.show))
+    except AntiphonError as error:
+        _fail(error)
+
+
+@app.command()
+def replay(
+    record: Annotated[Path, typer.Argument(help="File written by `antiphon serve --record`.")],
+    most: Annotated[int, typer.Option(help="Differences to print.")] = 20,
+) -> None:
+    """Decide again on recorded facts and show where the decisions differ (exit status 1 if any does)."""
+    from antiphon.runtime.record import replay as decide_again
+
+    try:
+        count, differences = decide_again(record)
+    except (AntiphonError, OSError) as error:
+        _fail(error)
+    for difference in differences[:most]:
+        console.print(f"[bold]decision {difference.index}[/] at {difference.now:.3f} s")
+        console.print(f"  recorded: {difference.recorded}", markup=False)
+        console.print(f"  replayed: {difference.replayed}", markup=False)
+    console.print(f"{count} decisions, {len(differences)} differences")
+    raise typer.Exit(1 if differences else 0)
+
+
+@checkpoint_app.command()
+def demo(
+    directory: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
+    model: Annotated[str, typer.Option(help="Model family.")] = "qwen3-omni",
+    size: Annotated[
+        str, typer.Option(help="tiny (for tests) or small (for conversations on a CPU).")
+    ] = "small",
+    seed: Annotated[int, typer.Option(help="Another seed, another voice and other words.")] = 0,
+    if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
+) -> None:
+    """Make a small random checkpoint with every file a real one has."""
+    from antiphon.checkpoint.demo import make_demo
+
+    if if_missing and directory.exists():
+        return
+    try:
+        with console.status("making the demo checkpoint") as status:
+            make_demo(directory, model=model, size=size, seed=seed, progress=status.update)
+    except AntiphonError as error:
+        _fail(error)
+    console.print(f"wrote {directory}")
+
+
+class _LoadingBar:
+    """Shows what is being loaded and how far it is."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._tasks: dict[str, int] = {}
+
+    def __enter__(self) -> _LoadingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """An empty `what` means that loading is over."""
+        if not what:
+            self._progress.stop()
+            return
+        self._progress.start()
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total or None)
+        self._progress.update(self._tasks[what], completed=done, total=total or None)
+
+
+def _loading_bar() -> _LoadingBar:
+    return _LoadingBar()
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+
+
+def _split(values: str) -> tuple[str, ...]:
+    return tuple(value.strip() for value in values.split(",") if value.strip())
+
+
+def _fail(error: Exception) -> NoReturn:
+    console.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()

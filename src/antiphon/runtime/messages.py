@@ -1,0 +1,51 @@
+"""What crosses between the server's process and the engine's, beside facts and outputs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.core.config import EngineOptions
+from antiphon.core.facts import PersonFact
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import Output
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The engine's process is there and listens."""
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """The engine's orders at birth: which checkpoint, under which name, how, and where to record."""
+
+    source: str
+    name: str
+    options: EngineOptions
+    record: str | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Finish the step that runs and exit."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Loading goes on: `done` of `total` bytes of `what`; total 0 where it isn't known."""
+
+    what: str
+    done: int
+    total: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine could not start; the text is for people."""
+
+    message: str
+
+
+class Stats(msgspec.Struct, frozen=True, tag=True):
+    """Metrics by name, about once a second."""
+
+    values: dict[str, float]
+
+
+ToEngine = PersonFact | Start | Stop
+FromEngine = Output | Hello | ModelInfo | Progress | Failed | Stats
