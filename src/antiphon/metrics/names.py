@@ -12,27 +12,32 @@ class Metric(StrEnum):
     """
 
     SESSIONS = "antiphon_sessions"
-    """Conversations the engine knows."""
     RESPONSES_OPEN = "antiphon_responses_open"
-    """Responses without their terminal event yet."""
     REQUESTS_WAITING = "antiphon_requests_waiting"
-    """Requests of a stage without a row."""
     REQUESTS_RUNNING = "antiphon_requests_running"
-    """Requests of a stage with a row."""
     KV_BLOCKS = "antiphon_kv_blocks"
-    """Blocks per KV group of a stage."""
     KV_BLOCKS_FREE = "antiphon_kv_blocks_free"
-    """Blocks that hold nothing."""
     KV_BLOCKS_IDLE = "antiphon_kv_blocks_idle"
-    """Blocks that hold the past of sessions without a running response."""
     SURPLUS_TOKENS = "antiphon_surplus_tokens_total"
-    """Tokens computed for requests that had already ended."""
     STEPS = "antiphon_steps_total"
-    """Steps a stage has run."""
     STEP_SECONDS = "antiphon_step_seconds_total"
-    """Seconds a stage's executor spent in steps."""
     EMITTED = "antiphon_emitted_tokens_total"
-    """Tokens (text, or codec frames) a stage has emitted, surplus included."""
 
     def of(self, stage: str) -> str:
         return f'{self.value}{{stage="{stage}"}}'
+
+
+DESCRIPTIONS: dict[str, str] = {
+    Metric.SESSIONS: "Conversations the engine knows.",
+    Metric.RESPONSES_OPEN: "Responses without their terminal event yet.",
+    Metric.REQUESTS_WAITING: "Requests of a stage without a row.",
+    Metric.REQUESTS_RUNNING: "Requests of a stage with a row.",
+    Metric.KV_BLOCKS: "Blocks per KV group of a stage.",
+    Metric.KV_BLOCKS_FREE: "Blocks that hold nothing.",
+    Metric.KV_BLOCKS_IDLE: "Blocks that hold the past of sessions without a running response.",
+    Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended.",
+    Metric.STEPS: "Steps a stage has run.",
+    Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
+    Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
+}
+"""What each figure means, as Prometheus and the docs show it."""

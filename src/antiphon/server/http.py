@@ -1,0 +1,76 @@
+"""Plain HTTP: models, health, readiness, metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from antiphon.core.errors import Overloaded
+from antiphon.server.admission import check_key, check_model, http_error
+from antiphon.server.serving import Serving
+
+router = APIRouter()
+
+
+def serving_of(request: Request) -> Serving:
+    return request.app.state.serving
+
+
+def keyed_serving(request: Request) -> Serving:
+    """The same, for routes that need a key where keys are set."""
+    serving = serving_of(request)
+    check_key(request, serving.settings.api_keys)
+    return serving
+
+
+Served = Annotated[Serving, Depends(serving_of)]
+KeyedServed = Annotated[Serving, Depends(keyed_serving)]
+
+
+@router.get("/v1/models")
+async def models(serving: KeyedServed) -> JSONResponse:
+    """The one model, as soon as it is loaded."""
+    return JSONResponse({"object": "list", "data": [_model(serving)] if serving.engine else []})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(name: str, serving: KeyedServed) -> JSONResponse:
+    check_model(name, serving)
+    return JSONResponse(_model(serving))
+
+
+@router.get("/health")
+async def health(serving: Served) -> JSONResponse:
+    """503 when the engine is dead: whoever watches should restart the server."""
+    status = "alive" if serving.is_alive else "engine dead"
+    return JSONResponse({"status": status}, 200 if serving.is_alive else 503)
+
+
+@router.get("/ready")
+async def ready(serving: Served) -> JSONResponse:
+    """503 while loading, draining or dead: traffic should go elsewhere."""
+    reason = serving.why_not_ready()
+    if reason is None:
+        return JSONResponse({"status": "ready"})
+    return http_error(Overloaded(reason, serving.settings.retry_after_s))
+
+
+@router.get("/metrics")
+async def metrics(serving: Served) -> Response:
+    return Response(generate_latest(serving.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _model(serving: Serving) -> dict[str, object]:
+    assert serving.engine is not None
+    info = serving.engine.info
+    return {
+        "id": info.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "antiphon",
+        "voices": list(info.voices),
+        "max_context_tokens": info.max_context_tokens,
+    }

@@ -1,0 +1,82 @@
+"""One server over one engine process: start both, serve, drain, stop both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.runtime.launch import EngineProcess
+from antiphon.runtime.messages import Start
+from antiphon.server.app import attach_engine, create_app
+from antiphon.server.runner import DrainingServer, Tls, server_for
+from antiphon.server.settings import ServerSettings
+
+logger = logging.getLogger("antiphon.server")
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Where to listen; certificate and key come together or not at all."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def tls(self) -> Tls | None:
+        """Raises ConfigError if only one of the two is given or a file is missing."""
+        if self.certificate is None and self.key is None:
+            return None
+        if self.certificate is None or self.key is None:
+            raise ConfigError("TLS needs both --tls-certificate and --tls-key")
+        for path in (self.certificate, self.key):
+            if not path.is_file():
+                raise ConfigError(f"{path}: no such file (TLS certificate or key)")
+        return Tls(str(self.certificate), str(self.key))
+
+
+async def run(start: Start, settings: ServerSettings, where: ServeOptions, progress: Progress) -> None:
+    """Serve until a signal. The port answers (as not ready) while the model loads.
+
+    Raises AntiphonError if the engine cannot start or the port cannot be had.
+    """
+    app = create_app(settings=settings)
+    server = server_for(app, where.host, where.port, where.tls())
+    engine = EngineProcess()
+    serving = asyncio.create_task(_listen(server, where))
+    loading = asyncio.create_task(engine.start(start, progress))
+    try:
+        await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            await loading
+            progress("", 0, 0)
+            attach_engine(app, engine)
+            logger.info("%s is ready: open %s", engine.info.name, _address(server, where))
+        await serving
+    finally:
+        loading.cancel()
+        server.should_exit = True
+        await asyncio.gather(serving, loading, return_exceptions=True)
+        await engine.stop()
+
+
+async def _listen(server: DrainingServer, where: ServeOptions) -> None:
+    """uvicorn leaves by SystemExit when it cannot bind; that is an error for people."""
+    try:
+        await server.serve()
+    except SystemExit:
+        raise AntiphonError(
+            f"cannot listen on {where.host}:{where.port}: the port is taken or not allowed; choose another --port"
+        ) from None
+
+
+def _address(server: DrainingServer, where: ServeOptions) -> str:
+    scheme = "https" if where.certificate else "http"
+    port = server.servers[0].sockets[0].getsockname()[1] if server.servers else where.port
+    return f"{scheme}://{where.host}:{port}/"

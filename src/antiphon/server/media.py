@@ -1,0 +1,69 @@
+"""Decoding of what clients send, under bounds. Nothing is ever fetched, and formats are an explicit list."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+
+import numpy as np
+import soxr
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from antiphon.core.conversation import AudioPart, ImagePart
+from antiphon.core.errors import LimitExceeded, ProtocolError
+from antiphon.core.units import MODEL_SAMPLE_RATE_HZ, WIRE_SAMPLE_RATE_HZ
+from antiphon.wire.limits import Limits
+
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+
+
+class BoundedMedia:
+    """`wire.ports.Media` on soxr and Pillow. Stateless, so threads may share it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def audio_part(self, pcm16_24k: bytes) -> AudioPart:
+        samples = np.frombuffer(pcm16_24k, "<i2").astype(np.float32) / 32768.0
+        resampled = soxr.resample(samples, WIRE_SAMPLE_RATE_HZ, MODEL_SAMPLE_RATE_HZ)
+        return AudioPart.of(resampled.astype("<f4").tobytes())
+
+    def image_part(self, data_url: str) -> ImagePart:
+        image = self._opened(self._image_bytes(data_url))
+        try:
+            rgb = ImageOps.exif_transpose(image).convert("RGB")
+        except Exception as error:  # Pillow's decoders raise many kinds; all of them mean a broken file
+            raise _broken(error) from None
+        return ImagePart.of(rgb.tobytes(), rgb.width, rgb.height)
+
+    def _image_bytes(self, data_url: str) -> bytes:
+        head, comma, body = data_url.partition(",")
+        if not comma or not head.endswith(";base64"):
+            raise ProtocolError("An image is a base64 data: URL, 'data:image/png;base64,…'.")
+        size_bytes = len(body) * 3 // 4
+        if size_bytes > self._limits.max_image_bytes:
+            raise LimitExceeded("max_image_bytes", self._limits.max_image_bytes, size_bytes)
+        try:
+            return base64.b64decode(body, validate=True)
+        except (binascii.Error, ValueError):
+            raise ProtocolError("The data: URL does not hold valid base64.") from None
+
+    def _opened(self, data: bytes) -> Image.Image:
+        """The image with only its header read, so that its size is checked before any pixel is decoded."""
+        allowed = self._limits.max_image_pixels
+        try:
+            image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            raise LimitExceeded("max_image_pixels", allowed, float("inf")) from None
+        except UnidentifiedImageError:
+            raise ProtocolError(f"The image is none of {', '.join(IMAGE_FORMATS)}, or broken.") from None
+        except Exception as error:  # headers can be broken in as many ways as bodies
+            raise _broken(error) from None
+        if image.width * image.height > allowed:
+            raise LimitExceeded("max_image_pixels", allowed, image.width * image.height)
+        return image
+
+
+def _broken(error: Exception) -> ProtocolError:
+    return ProtocolError(f"The image cannot be decoded: {type(error).__name__}.")

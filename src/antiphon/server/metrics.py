@@ -1,0 +1,107 @@
+"""The server's own counters and the engine's figures, as Prometheus text. One registry an app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from antiphon.metrics.names import DESCRIPTIONS
+from antiphon.wire.effects import Payload
+
+FIRST_OUTPUT_BUCKETS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
+
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+
+class EngineStats(Collector):
+    """The engine's latest figures under the names it gives them, `name` or `name{stage="…"}`."""
+
+    def __init__(self, stats: Callable[[], dict[str, float]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Family]:
+        families: dict[str, Family] = {}
+        for key, value in sorted(self._stats().items()):
+            name, _, label = key.partition("{")
+            stage = label.removeprefix('stage="').removesuffix('"}')
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            if name not in families:
+                families[name] = kind(name, DESCRIPTIONS.get(name, name), labels=["stage"] if stage else None)
+            families[name].add_metric([stage] if stage else [], value)
+        yield from families.values()
+
+
+class ServerMetrics:
+    """What the server itself sees."""
+
+    def __init__(self, stats: Callable[[], dict[str, float]]) -> None:
+        registry = self.registry = CollectorRegistry()
+        registry.register(EngineStats(stats))
+        self.sessions = Gauge("antiphon_server_sessions", "Open sessions.", registry=registry)
+        self.opened = Counter("antiphon_server_sessions_opened", "Sessions opened.", registry=registry)
+        self.refused = Counter(
+            "antiphon_server_sessions_refused", "Sessions refused, by code.", ["code"], registry=registry
+        )
+        self.received_bytes = Counter(
+            "antiphon_server_received_bytes", "Bytes of client frames.", registry=registry
+        )
+        self.sent_bytes = Counter("antiphon_server_sent_bytes", "Bytes of server events.", registry=registry)
+        self.slow_readers = Counter(
+            "antiphon_server_slow_readers", "Clients cut off because they did not read.", registry=registry
+        )
+        self.errors = Counter(
+            "antiphon_server_error_events", "Error events sent, by code.", ["code"], registry=registry
+        )
+        self.responses = Counter(
+            "antiphon_server_responses", "Responses ended, by status.", ["status"], registry=registry
+        )
+        self.first_text_s = self._histogram("antiphon_server_first_text_seconds", "text")
+        self.first_audio_s = self._histogram("antiphon_server_first_audio_seconds", "audio")
+
+    def _histogram(self, name: str, what: str) -> Histogram:
+        return Histogram(
+            name,
+            f"Seconds from response.created to the first {what} delta queued for the client.",
+            buckets=FIRST_OUTPUT_BUCKETS_S,
+            registry=self.registry,
+        )
+
+
+class ResponseMeter:
+    """Times one session's responses by the events that pass."""
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        self._metrics = metrics
+        self._created_s: dict[str, float] = {}
+        self._waiting = {
+            "response.output_text.delta": (metrics.first_text_s, set[str]()),
+            "response.output_audio_transcript.delta": (metrics.first_text_s, set[str]()),
+            "response.output_audio.delta": (metrics.first_audio_s, set[str]()),
+        }
+
+    def saw(self, event: Payload, now: float) -> None:
+        kind = event["type"]
+        if kind in self._waiting:
+            self._first(kind, event["response_id"], now)
+        elif kind == "response.created":
+            self._created_s[event["response"]["id"]] = now
+        elif kind == "response.done":
+            self._ended(event["response"])
+        elif kind == "error":
+            self._metrics.errors.labels(event["error"]["code"]).inc()
+
+    def _first(self, kind: str, response: str, now: float) -> None:
+        histogram, seen = self._waiting[kind]
+        if response not in seen:
+            seen.add(response)
+            histogram.observe(now - self._created_s[response])
+
+    def _ended(self, response: Payload) -> None:
+        self._metrics.responses.labels(response["status"]).inc()
+        del self._created_s[response["id"]]
+        for _, seen in self._waiting.values():
+            seen.discard(response["id"])

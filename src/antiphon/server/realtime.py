@@ -1,0 +1,214 @@
+"""One socket: frames to the session, effects to the client and the engine. Decides nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+
+from antiphon.core.engine_client import EngineClient
+from antiphon.core.errors import AntiphonError, LimitExceeded
+from antiphon.core.ids import IdSource
+from antiphon.core.plans import Output
+from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_socket, http_error, subprotocols
+from antiphon.server.metrics import ResponseMeter
+from antiphon.server.outbox import Outbox
+from antiphon.server.serving import Serving
+from antiphon.wire.effects import Effect, Payload, ServerEvent
+from antiphon.wire.errors import error_object
+from antiphon.wire.session import RealtimeSession
+
+logger = logging.getLogger("antiphon.server")
+
+ABORT_EXTENSION = "antiphon.abort"
+"""Scope extension by which our runner lets a connection be dropped without a word."""
+HEAVY_FRAME_BYTES = 256 * 1024
+HEAVY_AUDIO_S = 30.0
+POLICY_VIOLATION = 1008
+INTERNAL = AntiphonError("The server made a mistake with this; the session goes on.")
+
+router = APIRouter()
+
+
+@router.websocket("/v1/realtime")
+async def realtime(socket: WebSocket) -> None:
+    """Admit or refuse, then run the session until either side ends it."""
+    serving: Serving = socket.app.state.serving
+    try:
+        check_socket(socket, serving)
+    except AntiphonError as error:
+        await _refuse(socket, serving, error)
+        return
+    connection = Connection(socket, serving)
+    # counted before the handshake's await: two at once cannot both take the last place
+    serving.connections.add(connection)
+    try:
+        chosen = REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in subprotocols(socket) else None
+        await socket.accept(subprotocol=chosen)
+        await connection.run()
+    finally:
+        serving.connections.discard(connection)
+
+
+async def _refuse(socket: WebSocket, serving: Serving, error: AntiphonError) -> None:
+    serving.metrics.refused.labels(error_object(error)["code"]).inc()
+    logger.info("session refused: %s", error)
+    if "websocket.http.response" in socket.scope.get("extensions", {}):
+        await socket.send_denial_response(http_error(error))
+    else:
+        await socket.close(POLICY_VIOLATION, str(error)[:100])
+
+
+class Connection:
+    """A client's socket, its session and its engine, joined."""
+
+    def __init__(self, socket: WebSocket, serving: Serving) -> None:
+        assert serving.engine is not None
+        assert serving.detokenisers is not None
+        self._socket = socket
+        self._metrics = serving.metrics
+        self._meter = ResponseMeter(serving.metrics)
+        self._engine: EngineClient = serving.engine
+        self._stall_s = serving.settings.stall_s
+        self._outbox = Outbox(serving.settings.max_queued_bytes)
+        self._is_cut = asyncio.Event()
+        self._goodbye: tuple[int, str] | None = None
+        self._work: asyncio.Future[list[Effect]] | None = None
+        self._late: deque[Output] = deque()
+        self._session = RealtimeSession(
+            serving.engine.info,
+            IdSource(secrets.token_hex(8)),
+            serving.media,
+            serving.detokenisers,
+            serving.settings.limits,
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        return self._session.num_open_responses > 0 or self._work is not None
+
+    async def run(self) -> None:
+        """Until the client leaves, stops reading, or is hung up on."""
+        self._metrics.opened.inc()
+        self._metrics.sessions.inc()
+        self._engine.attach(self._session.id, self._on_output)
+        self._carry_out(self._session.start(time.monotonic()))
+        tasks = [
+            asyncio.create_task(task)
+            for task in (self._read_frames(), self._write_events(), self._is_cut.wait())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._leave_engine()
+        await self._close_socket()
+
+    def hang_up(self, code: int, reason: str) -> None:
+        self._goodbye = (code, reason)
+        self._outbox.close()
+
+    async def abandon(self, code: str, message: str) -> None:
+        await self._work_done()
+        self._carry_out(self._session.abandon(code, message, time.monotonic()))
+
+    async def _read_frames(self) -> None:
+        while (message := await self._socket.receive())["type"] == "websocket.receive":
+            text = message.get("text")
+            frame = text if text is not None else message.get("bytes") or b""
+            self._metrics.received_bytes.inc(len(frame))
+            self._carry_out(await self._decided(frame))
+            while self._late:
+                self._on_output(self._late.popleft())
+
+    async def _decided(self, frame: str | bytes) -> list[Effect]:
+        """The session's answer. Decoding of much media leaves the loop, so that nobody else's audio waits."""
+        now = time.monotonic()
+        try:
+            if len(frame) < HEAVY_FRAME_BYTES and self._session.buffered_audio_s < HEAVY_AUDIO_S:
+                return self._session.receive(frame, now)
+            self._work = asyncio.ensure_future(asyncio.to_thread(self._session.receive, frame, now))
+            return await asyncio.shield(self._work)
+        except Exception:
+            logger.exception("a client frame of %d bytes met a mistake of ours", len(frame))
+            return [self._session.error(INTERNAL)]
+        finally:
+            if self._work is not None and self._work.done():
+                self._work = None
+
+    def _on_output(self, output: Output) -> None:
+        """The engine's sink. While a thread holds the session, outputs wait for it."""
+        if self._work is not None:
+            self._late.append(output)
+            return
+        try:
+            self._carry_out(self._session.deliver(output, time.monotonic()))
+        except Exception:
+            logger.exception("an output of %s met a mistake of ours", output.response)
+            self._carry_out([self._session.error(INTERNAL)])
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ServerEvent):
+                self._queue(effect.payload)
+            else:
+                self._engine.send(effect.fact)
+
+    def _queue(self, event: Payload) -> None:
+        self._meter.saw(event, time.monotonic())
+        try:
+            self._outbox.put(msgspec.json.encode(event))
+        except LimitExceeded as full:
+            self._cut(str(full))
+
+    def _cut(self, reason: str) -> None:
+        """Drop a client that does not read: no goodbye would reach it."""
+        if not self._is_cut.is_set():
+            logger.warning("session %s: client reads too slowly, disconnected: %s", self._session.id, reason)
+            self._metrics.slow_readers.inc()
+            self._outbox.close()
+            self._is_cut.set()
+
+    async def _write_events(self) -> None:
+        while (event := await self._outbox.get()) is not None:
+            try:
+                async with asyncio.timeout(self._stall_s):
+                    await self._socket.send_text(event.decode())
+            except TimeoutError:
+                self._cut(f"stall_s: nothing was read for {self._stall_s:g} s")
+                return
+            except (WebSocketDisconnect, RuntimeError):
+                return
+            self._metrics.sent_bytes.inc(len(event))
+
+    async def _work_done(self) -> None:
+        if self._work is not None:
+            await asyncio.wait([self._work])
+            self._work = None
+
+    async def _leave_engine(self) -> None:
+        """The engine learns at once; a thread that still holds the session is waited for first."""
+        self._engine.detach(self._session.id)
+        await self._work_done()
+        self._outbox.close()
+        self._carry_out(self._session.close(time.monotonic()))
+        self._metrics.sessions.dec()
+
+    async def _close_socket(self) -> None:
+        if self._is_cut.is_set():
+            abort = self._socket.scope.get("extensions", {}).get(ABORT_EXTENSION)
+            if abort is not None:
+                abort["abort"]()
+        elif self._goodbye is not None:
+            try:
+                await self._socket.close(*self._goodbye)
+            except (WebSocketDisconnect, RuntimeError):
+                logger.debug("session %s: the client left first", self._session.id)

@@ -1,0 +1,78 @@
+"""Runs an app on a socket. A signal drains first: uvicorn alone would cut every WebSocket at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from antiphon.server.realtime import ABORT_EXTENSION
+from antiphon.server.serving import Serving
+
+SHUTDOWN_S = 5
+"""What plain HTTP requests get after the drain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificate and key files."""
+
+    certificate: str
+    key: str
+
+
+class AbortableWebSocket(WebSocketsSansIOProtocol):
+    """Lets a connection be dropped while its peer reads nothing; a plain close would wait for the peer."""
+
+    async def run_asgi(self) -> None:
+        self.scope["extensions"][ABORT_EXTENSION] = {"abort": self.transport.abort}  # pyright: ignore
+        await super().run_asgi()
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, with the app's drain before its shutdown. `serve` returns instead of dying by the
+    signal, so that the caller can still stop its engine."""
+
+    def __init__(self, config: uvicorn.Config, serving: Serving) -> None:
+        super().__init__(config)
+        self._serving = serving
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        with self.capture_signals():
+            await self._serve(sockets)
+            self._captured_signals.clear()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # listeners are still open here: who comes now is told to come back later
+        await self._serving.drain(hurry=lambda: self.force_exit)
+        await super().shutdown(sockets)
+
+
+def server_for(app: FastAPI, host: str, port: int, tls: Tls | None = None) -> DrainingServer:
+    """A server to be awaited with `.serve()` in the caller's own event loop. Port 0 picks a free one."""
+    serving: Serving = app.state.serving
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        ws=AbortableWebSocket,
+        # frames somewhat over the limit get a typed error; only absurd ones end the connection
+        ws_max_size=2 * serving.settings.limits.max_frame_bytes,
+        # base64 audio hardly shrinks, and deflate would cost each delta its time
+        ws_per_message_deflate=False,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        log_config=None,
+        access_log=False,
+    )
+    return DrainingServer(config, serving)
+
+
+def serve(app: FastAPI, host: str, port: int, tls: Tls | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, drain, return."""
+    asyncio.run(server_for(app, host, port, tls).serve())

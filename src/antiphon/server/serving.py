@@ -1,0 +1,99 @@
+"""What one app serves with: the engine, the open sessions, and whether new ones are welcome."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from antiphon.core.engine_client import EngineClient
+from antiphon.core.errors import Overloaded
+from antiphon.server.media import BoundedMedia
+from antiphon.server.metrics import ServerMetrics
+from antiphon.server.settings import ServerSettings
+from antiphon.wire.ports import DetokeniserFactory
+
+logger = logging.getLogger("antiphon.server")
+
+GOING_AWAY = 1001
+POLL_S = 0.02
+GOODBYE_S = 5.0
+"""How long closing handshakes may take at the end of a drain."""
+
+
+class Draining(Protocol):
+    """An open session, as a drain sees it."""
+
+    @property
+    def is_busy(self) -> bool:
+        """A response is running."""
+        ...
+
+    def hang_up(self, code: int, reason: str) -> None:
+        """Send what is queued, then close."""
+        ...
+
+    async def abandon(self, code: str, message: str) -> None:
+        """End running responses as failed."""
+        ...
+
+
+class Serving:
+    """Owned by the app, handed to its routes."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.media = BoundedMedia(settings.limits)
+        self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {})
+        self.connections: set[Draining] = set()
+        self.engine: EngineClient | None = None
+        self.detokenisers: DetokeniserFactory | None = None
+        self.is_draining = False
+
+    def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
+        """The model is loaded: from here on the server is ready."""
+        self.engine, self.detokenisers = engine, detokenisers
+
+    @property
+    def is_alive(self) -> bool:
+        """Loading counts as alive; a dead engine does not."""
+        return self.engine is None or self.engine.alive
+
+    def why_not_ready(self) -> str | None:
+        """In words, or None when sessions are welcome."""
+        if self.is_draining:
+            return "The server is shutting down and takes no new sessions."
+        if self.engine is None:
+            return "The model is still loading."
+        return None if self.engine.alive else "The engine has stopped."
+
+    def check_room(self) -> None:
+        """Raise Overloaded when a new session cannot be taken now."""
+        reason = self.why_not_ready()
+        if reason is None and len(self.connections) >= self.settings.max_sessions:
+            reason = f"max_sessions: all {self.settings.max_sessions} sessions are in use."
+        if reason is not None:
+            raise Overloaded(reason, self.settings.retry_after_s)
+
+    async def drain(self, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Refuse new sessions, let running responses finish within `drain_s`, then close all. `hurry` ends
+        the wait."""
+        self.is_draining = True
+        deadline = time.monotonic() + self.settings.drain_s
+        logger.info("draining: %d sessions open", len(self.connections))
+        while self.connections and not hurry() and time.monotonic() < deadline:
+            self._hang_up_idle()
+            await asyncio.sleep(POLL_S)
+        for connection in list(self.connections):
+            await connection.abandon("server_shutting_down", "The server is shutting down.")
+        deadline = time.monotonic() + GOODBYE_S
+        while self.connections and not hurry() and time.monotonic() < deadline:
+            self._hang_up_idle()
+            await asyncio.sleep(POLL_S)
+
+    def _hang_up_idle(self) -> None:
+        for connection in list(self.connections):
+            if not connection.is_busy:
+                connection.hang_up(GOING_AWAY, "the server is shutting down")

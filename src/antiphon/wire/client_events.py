@@ -1,0 +1,162 @@
+"""Client events as types. Only what this version does has a field; anything else is refused by name.
+
+Fields typed `Any` are known to the protocol and checked where their meaning is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON object whose unknown fields are errors: a typo must not do nothing."""
+
+
+class PcmFormat(Strict, frozen=True, kw_only=True):
+    """The one audio format: mono PCM16 at 24 kHz."""
+
+    type: Literal["audio/pcm"] | None = None
+    rate: Literal[24000] | None = None
+
+
+class AudioInputPatch(Strict, frozen=True, kw_only=True):
+    """`session.audio.input`."""
+
+    format: PcmFormat | None = None
+    transcription: Any = None
+    noise_reduction: Any = None
+    turn_detection: Any = None
+
+
+class AudioOutputPatch(Strict, frozen=True, kw_only=True):
+    """`audio.output` of a session or a response."""
+
+    format: PcmFormat | None = None
+    voice: str | dict[str, Any] | UnsetType | None = UNSET
+    speed: float | None = None
+
+
+class SessionAudioPatch(Strict, frozen=True, kw_only=True):
+    """`session.audio`."""
+
+    input: AudioInputPatch | None = None
+    output: AudioOutputPatch | None = None
+
+
+class ResponseAudioPatch(Strict, frozen=True, kw_only=True):
+    """`response.audio`."""
+
+    output: AudioOutputPatch | None = None
+
+
+class GenerationPatch(Strict, frozen=True, kw_only=True):
+    """What a session and a response may both say about replies. Absent keeps, null resets."""
+
+    output_modalities: list[str] | UnsetType | None = UNSET
+    instructions: str | UnsetType | None = UNSET
+    max_output_tokens: int | str | UnsetType | None = UNSET
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    prompt: Any = None
+    reasoning: Any = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = None
+    """Taken from older clients and without effect: the checkpoint's own sampling is used."""
+
+
+class SessionPatch(GenerationPatch, frozen=True, kw_only=True):
+    """`session.update.session`."""
+
+    type: str
+    model: str | None = None
+    audio: SessionAudioPatch | None = None
+    include: list[Any] | None = None
+    tracing: Any = None
+    truncation: Any = None
+    id: Any = None
+    object: Any = None
+    expires_at: Any = None
+    """`id`, `object`, `expires_at` are read-only: clients that send back the whole object are not refused."""
+
+
+class ResponseParams(GenerationPatch, frozen=True, kw_only=True):
+    """`response.create.response`."""
+
+    conversation: str | None = None
+    input: list[dict[str, Any]] | None = None
+    metadata: dict[str, str] | None = None
+    audio: ResponseAudioPatch | None = None
+
+
+class Event(Strict, frozen=True, kw_only=True):
+    """Every client event may carry an id of its own, echoed in errors."""
+
+    event_id: str | None = None
+
+
+class SessionUpdate(Event, frozen=True, kw_only=True, tag="session.update"):
+    session: SessionPatch
+
+
+class AppendAudio(Event, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
+    audio: bytes
+
+
+class CommitAudio(Event, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
+    pass
+
+
+class ClearAudio(Event, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
+    pass
+
+
+class CreateItem(Event, frozen=True, kw_only=True, tag="conversation.item.create"):
+    item: dict[str, Any]
+    previous_item_id: str | None = None
+
+
+class RetrieveItem(Event, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
+    item_id: str
+
+
+class DeleteItem(Event, frozen=True, kw_only=True, tag="conversation.item.delete"):
+    item_id: str
+
+
+class CreateResponse(Event, frozen=True, kw_only=True, tag="response.create"):
+    response: ResponseParams | None = None
+
+
+class CancelResponse(Event, frozen=True, kw_only=True, tag="response.cancel"):
+    response_id: str | None = None
+
+
+ClientEvent = (
+    SessionUpdate
+    | AppendAudio
+    | CommitAudio
+    | ClearAudio
+    | CreateItem
+    | RetrieveItem
+    | DeleteItem
+    | CreateResponse
+    | CancelResponse
+)
+EVENTS: dict[str, type[ClientEvent]] = {
+    str(event.__struct_config__.tag): event
+    for event in (
+        SessionUpdate,
+        AppendAudio,
+        CommitAudio,
+        ClearAudio,
+        CreateItem,
+        RetrieveItem,
+        DeleteItem,
+        CreateResponse,
+        CancelResponse,
+    )
+}
+"""Event types by name, in the order in which an error lists them."""

@@ -1,0 +1,154 @@
+"""Items that clients write: checked, decoded, and turned into the record's own shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart
+from antiphon.core.errors import ProtocolError
+from antiphon.core.ids import IdSource
+from antiphon.core.units import pcm16_ms
+from antiphon.wire.client_events import Strict
+from antiphon.wire.conversation import ROOT, WireItem
+from antiphon.wire.effects import Payload
+from antiphon.wire.errors import shown
+from antiphon.wire.limits import Limits, check
+from antiphon.wire.parsing import converted
+from antiphon.wire.ports import Media
+
+MAX_ID_CHARS = 128
+ALLOWED: dict[Role, tuple[str, ...]] = {
+    "user": ("input_text", "input_audio", "input_image"),
+    "system": ("input_text",),
+    "assistant": ("output_text",),
+}
+
+
+class ContentPart(Strict, frozen=True, kw_only=True):
+    """One part of a message; which field counts depends on `type`."""
+
+    type: str
+    text: str | None = None
+    audio: bytes | None = None
+    transcript: str | None = None
+    image_url: str | None = None
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class MessageIn(Strict, frozen=True, kw_only=True):
+    """A message as clients write it. `object` and `status` are read-only and without effect."""
+
+    type: str
+    role: Literal["user", "system", "assistant"]
+    content: list[ContentPart]
+    id: str | None = None
+    object: str | None = None
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewItem:
+    """A client's item, as shown to clients and as the record keeps it."""
+
+    shown: WireItem
+    record: Item
+
+
+def media_bytes(parts: tuple[Part, ...]) -> int:
+    """Decoded media bytes of an item's parts."""
+    audio = sum(len(part.samples) for part in parts if isinstance(part, AudioPart))
+    return audio + sum(len(part.rgb) for part in parts if isinstance(part, ImagePart))
+
+
+class ItemReader:
+    """Reads client items under the limits, decoding through the injected media functions."""
+
+    def __init__(self, media: Media, limits: Limits, ids: IdSource) -> None:
+        self._media = media
+        self._ids = ids
+        self._limits = limits
+
+    def message(self, raw: dict[str, Any], at: str) -> MessageIn:
+        """The message in `raw`, checked as far as possible without decoding media."""
+        if raw.get("type", "message") != "message":
+            raise ProtocolError(
+                f"Item type {shown(raw['type'])} is not supported by this version; supported: message.",
+                param=f"{at}.type",
+            )
+        message = converted(raw, MessageIn, at)
+        if message.id is not None and (not 1 <= len(message.id) <= MAX_ID_CHARS or message.id == ROOT):
+            raise ProtocolError(
+                f"An item id has 1 to {MAX_ID_CHARS} characters and is not 'root'.", param=f"{at}.id"
+            )
+        check("max_parts", self._limits.max_parts, len(message.content), f"{at}.content has too many parts")
+        num_chars = sum(len(part.text or "") for part in message.content)
+        check("max_text_chars", self._limits.max_text_chars, num_chars, f"the text of {at} is too long")
+        return message
+
+    def item(self, message: MessageIn, at: str) -> NewItem:
+        """The message with its media decoded, under the client's id or a new one."""
+        item_id = message.id or self._ids.new("item")
+        parts = tuple(
+            self._part(message.role, part, f"{at}.content[{index}]")
+            for index, part in enumerate(message.content)
+        )
+        content = [_echo(part) for part in message.content]
+        shown_item = WireItem(item_id, message.role, "completed", content, media_bytes(parts))
+        return NewItem(shown_item, Item(item_id, message.role, parts))
+
+    def spoken(self, pcm16: bytes) -> NewItem:
+        """A user's message from the input buffer."""
+        part = self._audio(pcm16)
+        item_id = self._ids.new("item")
+        content: list[Payload] = [{"type": "input_audio", "transcript": None}]
+        shown_item = WireItem(item_id, "user", "completed", content, media_bytes((part,)))
+        return NewItem(shown_item, Item(item_id, "user", (part,)))
+
+    def _audio(self, pcm16: bytes) -> AudioPart:
+        """Wire audio as a part of the record; half a sample at the end is dropped."""
+        check("max_audio_s", self._limits.max_audio_s, pcm16_ms(len(pcm16)) / 1000)
+        return self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
+
+    def _part(self, role: Role, part: ContentPart, at: str) -> Part:
+        if part.type not in ALLOWED[role]:
+            raise ProtocolError(
+                f"Content type {shown(part.type)} is not supported in a {role} message;"
+                f" supported: {', '.join(ALLOWED[role])}.",
+                param=f"{at}.type",
+            )
+        if part.type == "input_audio":
+            return self._audio(_required(part.audio, f"{at}.audio"))
+        if part.type == "input_image":
+            return self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url")
+        return TextPart(_required(part.text, f"{at}.text"))
+
+    def _image(self, url: str, at: str) -> ImagePart:
+        if not url.startswith("data:"):
+            raise ProtocolError(
+                "Remote media URLs are off (safety rule: the server fetches nothing on a client's behalf);"
+                " send the image as a data: URL.",
+                param=at,
+            )
+        try:
+            return self._media.image_part(url)
+        except ProtocolError as error:
+            error.param = at
+            raise
+
+
+def _required(value: Any, at: str) -> Any:
+    if value is None:
+        raise ProtocolError(
+            f"Missing required parameter: '{at}'.", code="missing_required_parameter", param=at
+        )
+    return value
+
+
+def _echo(part: ContentPart) -> Payload:
+    """The part without its media bytes: every server event stays small."""
+    if part.type == "input_audio":
+        return {"type": part.type, "transcript": None}
+    if part.type == "input_image":
+        return {"type": part.type, "detail": part.detail or "auto"}
+    return {"type": part.type, "text": part.text}

@@ -1,0 +1,37 @@
+"""Explicit bounds of one session. Passing one is answered with an error naming it; the session goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon.core.errors import LimitExceeded
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one session may ask for. Every name carries its unit."""
+
+    max_frame_bytes: int = 21 * MIB
+    """One client frame: an append of 15 MiB in base64 and its envelope."""
+    max_append_bytes: int = 15 * MIB
+    max_audio_s: float = 600.0
+    """Audio of the input buffer, and of one audio part of an item."""
+    max_items: int = 1000
+    max_text_chars: int = 100_000
+    """Text of one item, and instructions. Keeps every server event under 1 MiB, escapes included."""
+    max_parts: int = 64
+    """Content parts of one item, and items of one response's inline input."""
+    max_image_bytes: int = 10 * MIB
+    max_image_pixels: int = 16_000_000
+    max_media_bytes: int = 256 * MIB
+    """Decoded audio and images that one conversation may hold."""
+    max_open_responses: int = 4
+    """The conversation's own response and out-of-band ones beside it."""
+
+
+def check(limit: str, allowed: float, got: float, hint: str = "") -> None:
+    """Raise LimitExceeded when `got` is over `allowed`."""
+    if got > allowed:
+        raise LimitExceeded(limit, allowed, got, hint)

@@ -1,0 +1,36 @@
+"""What a session needs from the executing half: media decoding and detokenising, as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from antiphon.core.conversation import AudioPart, ImagePart
+
+
+class Media(Protocol):
+    """Decodes what clients send. Both raise ProtocolError or LimitExceeded, and keep no state."""
+
+    def audio_part(self, pcm16_24k: bytes) -> AudioPart:
+        """Mono PCM16 at 24 kHz to what encoders take."""
+        ...
+
+    def image_part(self, data_url: str) -> ImagePart:
+        """An image in a `data:` URL to RGB. Never fetches anything."""
+        ...
+
+
+class Detokeniser(Protocol):
+    """Turns one reply's tokens into text as they come; never hands out half a character."""
+
+    def push(self, token_ids: list[int]) -> str:
+        """Text that is certain after these tokens; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """What is left when no token follows."""
+        ...
+
+
+DetokeniserFactory = Callable[[], Detokeniser]
+"""A fresh detokeniser, one a response."""

@@ -1,0 +1,141 @@
+"""Plain HTTP: models, health, readiness, metrics, the console, errors; and a real process under SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import httpx
+
+from antiphon.server.app import attach_engine, create_app
+from antiphon.server.settings import ServerSettings
+from server.conftest import Running, running
+from server.fake_engine import CharDetokeniser, FakeEngine
+
+TESTS = Path(__file__).parents[1]
+
+
+def client_of(app) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://test")
+
+
+async def test_loading_then_ready_then_dead() -> None:
+    app = create_app()
+    async with client_of(app) as client:
+        assert (await client.get("/health")).status_code == 200
+        loading = await client.get("/ready")
+        assert (loading.status_code, loading.headers["Retry-After"]) == (503, "5")
+        assert "loading" in loading.json()["error"]["message"]
+        assert (await client.get("/v1/models")).json() == {"object": "list", "data": []}
+        assert (await client.get("/v1/models/x")).status_code == 404
+        engine = FakeEngine()
+        attach_engine(app, engine, CharDetokeniser)
+        assert (await client.get("/ready")).status_code == 200
+        assert (await client.get("/v1/models/test-omni")).json()["id"] == "test-omni"
+        engine.die()
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/health")).status_code == 503
+
+
+async def test_draining_is_not_ready() -> None:
+    app = create_app(FakeEngine(), detokenisers=CharDetokeniser)
+    await app.state.drain()
+    async with client_of(app) as client:
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/health")).status_code == 200
+
+
+async def test_errors_are_openai_shaped() -> None:
+    settings = ServerSettings(api_keys=("k",))
+    async with client_of(create_app(FakeEngine(), detokenisers=CharDetokeniser, settings=settings)) as client:
+        for path, status, code in (
+            ("/v1/nothing", 404, "not_found"),
+            ("/v1/models", 401, "invalid_api_key"),
+        ):
+            answer = await client.get(path)
+            assert answer.status_code == status
+            assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+            assert answer.json()["error"]["code"] == code
+        wrong = await client.post("/health")
+        assert wrong.status_code == 405
+        answer = await client.get("/v1/models", headers={"Authorization": "Bearer k"})
+        assert answer.status_code == 200
+
+
+async def test_a_mistake_is_a_500_without_details() -> None:
+    app = create_app(FakeEngine(), detokenisers=CharDetokeniser)
+    app.state.serving.metrics = None
+    async with client_of(app) as client:
+        answer = await client.get("/metrics")
+        assert answer.status_code == 500
+        assert answer.json()["error"]["type"] == "server_error"
+
+
+async def test_metrics_after_a_turn(served: Running) -> None:
+    async with served.socket() as client:
+        await client.send("nonsense")
+        await client.send("response.create")
+        await client.until("response.done")
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        text = (await client.get("/metrics")).text
+    assert 'antiphon_server_responses_total{status="completed"} 1.0' in text
+    assert "antiphon_server_sessions_opened_total 1.0" in text
+    assert "antiphon_server_first_audio_seconds_count 1.0" in text
+    assert 'antiphon_server_error_events_total{code="invalid_value"} 1.0' in text
+    assert "antiphon_sessions 3.0" in text
+    assert 'antiphon_steps_total{stage="thinker"} 8.0' in text
+
+
+async def test_two_apps_share_no_metrics() -> None:
+    apps = [create_app(FakeEngine(), detokenisers=CharDetokeniser) for _ in range(2)]
+    assert apps[0].state.serving.metrics.registry is not apps[1].state.serving.metrics.registry
+
+
+async def test_the_console_is_served_and_names_nothing_foreign() -> None:
+    async with client_of(create_app(FakeEngine(), detokenisers=CharDetokeniser)) as client:
+        page = await client.get("/")
+        assert page.status_code == 200
+        assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+        for name in ("console.js", "audio.js", "capture.js", "wire.js", "style.css"):
+            answer = await client.get(f"/{name}")
+            assert answer.status_code == 200
+            assert "https://" not in answer.text
+        assert (await client.get("/../app.py")).status_code == 404
+
+
+PROCESS = """
+import sys
+sys.path.insert(0, {tests!r})
+from server.fake_engine import CharDetokeniser, FakeEngine
+from antiphon.server.app import create_app
+from antiphon.server.runner import serve
+serve(create_app(FakeEngine(), detokenisers=CharDetokeniser), "127.0.0.1", 0)
+print("returned", flush=True)
+"""
+
+
+async def test_sigterm_drains_and_serve_returns() -> None:
+    code = "import logging; logging.basicConfig(level='INFO')\n" + textwrap.dedent(PROCESS)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code.format(tests=str(TESTS)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    while b"Uvicorn running" not in (line := await process.stderr.readline()):
+        assert line, "the server did not start"
+    process.send_signal(signal.SIGTERM)
+    out, _ = await process.communicate()
+    assert out == b"returned\n"
+    assert process.returncode == 0
+
+
+async def test_a_free_port_serves_http() -> None:
+    async with running() as served, httpx.AsyncClient(base_url=served.http) as client:
+        assert (await client.get("/ready")).json() == {"status": "ready"}

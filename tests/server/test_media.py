@@ -1,0 +1,84 @@
+"""Decoding under bounds: good media come out right, bad ones as typed errors, bombs never unfold."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from antiphon.core.errors import LimitExceeded, ProtocolError
+from antiphon.server.media import BoundedMedia
+from antiphon.wire.limits import Limits
+
+MEDIA = BoundedMedia(Limits(max_image_pixels=10_000, max_image_bytes=20_000))
+
+
+def data_url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def test_audio_is_resampled_to_16_khz() -> None:
+    tone = np.sin(2 * np.pi * 440 * np.arange(24_000) / 24_000)
+    part = MEDIA.audio_part((tone * 16_000).astype("<i2").tobytes())
+    samples = np.frombuffer(part.samples, "<f4")
+    assert len(samples) == 16_000
+    wanted = np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000) * 16_000 / 32_768
+    assert np.abs(samples - wanted)[200:-200].max() < 2e-3
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_images_become_rgb(kind: str) -> None:
+    part = MEDIA.image_part(data_url(encoded(Image.new("RGB", (6, 4), (200, 10, 30)), kind)))
+    assert (part.width, part.height) == (6, 4)
+    assert np.abs(np.frombuffer(part.rgb, "u1").reshape(4, 6, 3).astype(int) - (200, 10, 30)).max() < 12
+
+
+def test_orientation_is_applied() -> None:
+    image = Image.new("RGB", (6, 4))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    part = MEDIA.image_part(data_url(encoded(image, "JPEG", exif=exif)))
+    assert (part.width, part.height) == (4, 6)
+
+
+@pytest.mark.parametrize("size", [(200, 200), (30_000, 30_000)])
+def test_too_many_pixels_are_refused_from_the_header(size: tuple[int, int]) -> None:
+    header = struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    png += struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    with pytest.raises(LimitExceeded, match="max_image_pixels"):
+        MEDIA.image_part(data_url(png))
+
+
+def test_too_many_bytes() -> None:
+    with pytest.raises(LimitExceeded, match="max_image_bytes"):
+        MEDIA.image_part(data_url(bytes(30_000)))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:image/png,plain",
+        "data:image/png;base64,!!!!",
+        "data:image/png;base64,é",
+        "data:",
+        data_url(b"not an image"),
+        data_url(encoded(Image.effect_noise((50, 50), 90))[:900]),
+        data_url(encoded(Image.new("RGB", (8, 8)), "TIFF")),
+    ],
+)
+def test_broken_images_are_the_client_s_error(url: str) -> None:
+    with pytest.raises(ProtocolError):
+        MEDIA.image_part(url)

@@ -1,0 +1,162 @@
+"""A client's and an engine's view of one session, for tests. No socket, no clock."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, get_args
+
+import numpy as np
+import pydantic
+from openai.types.realtime.realtime_server_event import RealtimeServerEvent
+from openai.types.realtime.realtime_session_create_response import RealtimeSessionCreateResponse
+from pydantic import TypeAdapter
+
+from antiphon.core.conversation import AudioPart, ImagePart
+from antiphon.core.errors import ProtocolError
+from antiphon.core.facts import PersonFact, ResponseRequested
+from antiphon.core.ids import IdSource
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
+from antiphon.wire.effects import Effect, ServerEvent
+from antiphon.wire.limits import Limits
+from antiphon.wire.session import RealtimeSession
+
+INFO = ModelInfo("test-omni", "/nowhere", "fake", ("ethan", "chelsie"), 4096, "cpu", "float32")
+USAGE = Usage(7, 13, 2, 4, 5, 6)
+TYPES = {
+    name: kind
+    for kind in get_args(get_args(RealtimeServerEvent)[0])
+    for name in get_args(kind.model_fields["type"].annotation)
+}
+ADAPTERS = {name: TypeAdapter(kind) for name, kind in TYPES.items()}
+
+
+class HalfDetokeniser:
+    """Token ids are code points; the last one is held back until the next comes."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def push(self, token_ids: list[int]) -> str:
+        text = self._held + "".join(map(chr, token_ids))
+        self._held = text[-1:]
+        return text[:-1]
+
+    def flush(self) -> str:
+        text, self._held = self._held, ""
+        return text
+
+
+class FakeMedia:
+    """Keeps bytes as they are."""
+
+    def audio_part(self, pcm16_24k: bytes) -> AudioPart:
+        return AudioPart.of(pcm16_24k * 2)
+
+    def image_part(self, data_url: str) -> ImagePart:
+        if data_url == "data:broken":
+            raise ProtocolError("The image is broken.")
+        return ImagePart.of(b"\0" * 12, 2, 2)
+
+
+def check_event(payload: dict[str, Any]) -> None:
+    """Strictly an event of the official SDK: no wrong type, no field that it does not know, under 1 MiB."""
+    text = json.dumps(payload)
+    assert len(text) < 1 << 20
+    event = ADAPTERS[payload["type"]].validate_json(text, strict=True)
+    if "session" in payload:
+        # the SDK types the session in events as what clients send; what servers send has id and object too
+        event = RealtimeSessionCreateResponse.model_validate_json(json.dumps(payload["session"]), strict=True)
+    assert unknown_fields(event) == []
+
+
+def unknown_fields(value: Any, path: str = "") -> list[str]:
+    """Paths that no SDK type declares."""
+    if isinstance(value, list):
+        return [
+            found for index, part in enumerate(value) for found in unknown_fields(part, f"{path}[{index}]")
+        ]
+    if not isinstance(value, pydantic.BaseModel):
+        return []
+    extra = [f"{path}.{name}" for name in value.model_extra or {}]
+    return extra + [
+        found
+        for name, part in value
+        if name not in (value.model_extra or {})
+        for found in unknown_fields(part, f"{path}.{name}")
+    ]
+
+
+def pcm(length_s: float) -> str:
+    return base64.b64encode(b"\1\0" * round(24_000 * length_s)).decode()
+
+
+def message(text: str = "hi", **fields: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}], **fields}
+
+
+class Driver:
+    """Drives a session; every event that it emits is validated and kept."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.session = RealtimeSession(INFO, IdSource("test"), FakeMedia(), HalfDetokeniser, limits)
+        self.events: list[dict[str, Any]] = []
+        self.facts: list[PersonFact] = []
+        self.started = self._keep(self.session.start(0.0))
+
+    def send(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
+        return self.frame(json.dumps({"type": kind, **fields}))
+
+    def frame(self, frame: str | bytes) -> list[dict[str, Any]]:
+        return self._keep(self.session.receive(frame, 0.0))
+
+    def error(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Send what must be refused; the refusal."""
+        (event,) = self.send(kind, **fields)
+        assert event["type"] == "error", event
+        return event["error"]
+
+    def say(self, text: str = "hi", **fields: Any) -> str:
+        """Add a typed user item; its id."""
+        return self.send("conversation.item.create", item=message(text, **fields))[0]["item"]["id"]
+
+    def ask(self, **response: Any) -> str:
+        """Create a response; its id."""
+        events = self.send("response.create", response=response)
+        assert kinds(events) == ["response.created"], events
+        return events[0]["response"]["id"]
+
+    def tokens(self, response: str, text: str) -> list[dict[str, Any]]:
+        column = ints([ord(char) for char in text]).reshape(-1, 1)
+        return self.output(TokensOut(self.session.id, response, 0, "thinker", column))
+
+    def audio(self, response: str, length_s: float = 0.1, value: float = 0.5) -> list[dict[str, Any]]:
+        samples = np.full(round(length_s * 24_000), value, "<f4").tobytes()
+        return self.output(AudioOut(self.session.id, response, 0, samples))
+
+    def end(self, response: str, status: str = "completed", reason: str = "", message: str = "") -> list[Any]:
+        return self.output(ResponseEnded(self.session.id, response, 0, status, reason, message, USAGE))
+
+    def output(self, output: Any) -> list[dict[str, Any]]:
+        return self._keep(self.session.deliver(output, 0.0))
+
+    def fact(self, kind: type[PersonFact]) -> Any:
+        """The last fact of a kind."""
+        return [fact for fact in self.facts if isinstance(fact, kind)][-1]
+
+    @property
+    def request(self) -> ResponseRequested:
+        return self.fact(ResponseRequested)
+
+    def _keep(self, effects: list[Effect]) -> list[dict[str, Any]]:
+        events = [effect.payload for effect in effects if isinstance(effect, ServerEvent)]
+        for event in events:
+            check_event(event)
+        self.events += events
+        self.facts += [effect.fact for effect in effects if not isinstance(effect, ServerEvent)]
+        return events
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]

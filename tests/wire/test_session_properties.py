@@ -1,0 +1,117 @@
+"""Whatever clients send in whatever order: no exception, one end a response, unique event ids."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from antiphon.wire.client_events import EVENTS
+from antiphon.wire.session import Phase
+from wire.harness import Driver, check_event, message, pcm
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(
+    ["session", "audio", "item", "item_id", "response", "response_id", "previous_item_id", "event_id", "role"]
+)
+IDS = st.sampled_from(["a", "b", "root", "gone"])
+
+
+class Session(RuleBasedStateMachine):
+    """A client that does anything and an engine that answers late, early and after the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver()
+
+    def responses(self) -> list[str]:
+        created = [event for event in self.driver.events if event["type"] == "response.created"]
+        return [event["response"]["id"] for event in created]
+
+    @rule(kind=st.sampled_from(sorted(EVENTS)), fields=st.dictionaries(FIELDS, JSON, max_size=3))
+    def anything(self, kind: str, fields: dict) -> None:
+        self.driver.frame(json.dumps({**fields, "type": kind}))
+
+    @rule(item=IDS, after=st.none() | IDS)
+    def create_item(self, item: str, after: str | None) -> None:
+        self.driver.send("conversation.item.create", item=message(id=item), previous_item_id=after)
+
+    @rule(item=IDS)
+    def delete_item(self, item: str) -> None:
+        self.driver.send("conversation.item.delete", item_id=item)
+
+    @rule(length_s=st.sampled_from([0.01, 0.1]), commit=st.booleans())
+    def speak(self, length_s: float, commit: bool) -> None:
+        self.driver.send("input_audio_buffer.append", audio=pcm(length_s))
+        if commit:
+            self.driver.send("input_audio_buffer.commit")
+
+    @rule(conversation=st.sampled_from([None, "auto", "none"]), modality=st.sampled_from(["audio", "text"]))
+    def ask(self, conversation: str | None, modality: str) -> None:
+        response = {"conversation": conversation, "output_modalities": [modality]}
+        self.driver.send("response.create", response=response)
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.driver.send("response.cancel", response_id=data.draw(st.sampled_from([None, *self.responses()])))
+
+    @rule(data=st.data(), text=st.text(max_size=3), speaks=st.booleans())
+    def engine_speaks(self, data: st.DataObject, text: str, speaks: bool) -> None:
+        if responses := self.responses():
+            response = data.draw(st.sampled_from(responses))
+            if speaks:
+                self.driver.audio(response, 0.01)
+            else:
+                self.driver.tokens(response, "".join(c for c in text if not 0xD800 <= ord(c) < 0xE000))
+
+    @rule(data=st.data(), status=st.sampled_from(["completed", "cancelled", "failed", "incomplete"]))
+    def engine_ends(self, data: st.DataObject, status: str) -> None:
+        if responses := self.responses():
+            self.driver.end(data.draw(st.sampled_from(responses)), status, "reason", "words")
+
+    @invariant()
+    def goes_on(self) -> None:
+        assert self.driver.session.phase is Phase.OPEN
+
+    def teardown(self) -> None:
+        for response in self.responses():
+            self.driver.end(response)
+        done = [event["response"]["id"] for event in self.driver.events if event["type"] == "response.done"]
+        assert sorted(done) == sorted(self.responses())
+        ids = [event["event_id"] for event in self.driver.events]
+        assert len(set(ids)) == len(ids)
+        self.check_order()
+
+    def check_order(self) -> None:
+        """Nothing of a response comes before its creation or after its end."""
+        state: dict[str, str] = {}
+        for event in self.driver.events:
+            response = event.get("response_id") or event.get("response", {}).get("id")
+            if response is None:
+                continue
+            if event["type"] == "response.created":
+                assert response not in state
+                state[response] = "open"
+            else:
+                assert state[response] == "open", event
+                if event["type"] == "response.done":
+                    state[response] = "done"
+
+
+TestSession = Session.TestCase
+TestSession.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=40) | st.binary(max_size=40) | JSON.map(json.dumps))
+def test_any_frame_gets_one_error_event(frame: str | bytes) -> None:
+    driver = Driver()
+    (event,) = driver.frame(frame)
+    assert event["type"] == "error"
+    check_event(event)
