@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from antiphon.checkpoint.demo import make_demo
+
+# The models are tiny: a second thread only waits for the first, and for whoever else uses the machine.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -78,7 +78,7 @@ def serve(
             origins=_split(origins), api_keys=_split(api_keys), max_sessions=max_sessions
         )
         where = ServeOptions(host, port, tls_certificate, tls_key)
-        with _loading_bar() as progress:
+        with _LoadingBar() as progress:
             asyncio.run(run(start, settings, where, progress.show))
     except AntiphonError as error:
         _fail(error)
@@ -150,10 +150,6 @@ class _LoadingBar:
         if what not in self._tasks:
             self._tasks[what] = self._progress.add_task(what, total=total or None)
         self._progress.update(self._tasks[what], completed=done, total=total or None)
-
-
-def _loading_bar() -> _LoadingBar:
-    return _LoadingBar()
 
 
 def _log_to_stderr() -> None:

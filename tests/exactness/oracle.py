@@ -81,7 +81,9 @@ class Oracle:
         ids = torch.from_numpy(ready.prompts["thinker"].token_ids)[None]
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         parts = [part for item in items for part in item.parts]
-        mels = [self._audio.mel(np.frombuffer(p.samples, np.float32)) for p in parts if isinstance(p, AudioPart)]
+        mels = [
+            self._audio.mel(np.frombuffer(p.samples, np.float32)) for p in parts if isinstance(p, AudioPart)
+        ]
         images = [self._image.patches_of(p.rgb, p.width, p.height) for p in parts if isinstance(p, ImagePart)]
         if mels:
             length = max(mel.shape[1] for mel in mels)

@@ -66,6 +66,7 @@ class Node:
     def check_integrity(self) -> None:
         """Every ledger agrees with every other; raises AssertionError otherwise."""
         self.stages.check_integrity()
+        self._orchestrator.check_integrity()
 
     def _next(self, now: float) -> Step | None:
         """The stage that the device policy prefers, or the next one that can really run."""
@@ -85,16 +86,16 @@ class Node:
 
 
 def _schedulers(graph: StageGraph, config: NodeConfig, preset: Preset) -> Stages:
-    """One scheduler per stage of the graph."""
+    """One scheduler per stage of the graph, except those that the checkpoint lacks (it has no voice)."""
     encode: EncodeScheduler | None = None
     ar: dict[str, ArScheduler] = {}
     codec: dict[str, CodecScheduler] = {}
     for stage in graph.stages:
         if stage.kind is StageKind.ENCODER:
             encode = EncodeScheduler(stage.name, config.encoder[stage.name])
-        elif stage.kind is StageKind.AR:
+        elif stage.name in config.ar:
             ar[stage.name] = ArScheduler(stage, config.ar[stage.name], preset.step_policy())
-        else:
+        elif stage.name in config.codec:
             edge = next(edge for edge in graph.edges if edge.target == stage.name)
             codec[stage.name] = CodecScheduler(stage.name, config.codec[stage.name], edge)
     assert encode is not None, "a graph has an encoder stage"

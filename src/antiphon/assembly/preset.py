@@ -12,8 +12,7 @@ from antiphon.policy.base import DevicePolicy, StepPolicy
 
 DECISIONS = ("step", "device")
 
-
-_PRESETS = files(__package__).joinpath("presets")
+_PRESETS = files("antiphon.assembly").joinpath("presets")
 
 
 def preset_names() -> tuple[str, ...]:

@@ -67,12 +67,19 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_context_tokens: int = 8192
     threads: int = 0
 
+    @property
+    def held_tokens(self) -> int:
+        """KV capacity of an AR stage in whole blocks, in tokens."""
+        return self.kv_tokens // self.block_size * self.block_size
+
     def __post_init__(self) -> None:
         for name in ("max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if self.kv_tokens < self.max_context_tokens:
+        if self.threads < 0:
+            raise ConfigError(f"threads is {self.threads}; it must be 0 (torch's default) or more")
+        if self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "
-                f"{self.max_context_tokens})"
+                f"{self.max_context_tokens}) in whole blocks of {self.block_size}"
             )

@@ -23,7 +23,7 @@ class SessionOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):
-    """The client is gone; everything of the session is to be freed."""
+    """The client is gone; open responses end as cancelled and everything of the session is freed."""
 
     session: str
 

@@ -115,8 +115,15 @@ class Handoff(msgspec.Struct, frozen=True, tag=True, eq=False):
     positions: Ints
 
 
+class DropPayload(msgspec.Struct, frozen=True, tag=True):
+    """The request ended before it joined `target`: forget the payload that was handed over for it."""
+
+    target: str
+    request: int
+
+
 Step = ArStep | CodecStep | EncodeStep
-Order = RenderPrompt | Handoff | DropMedia | Step
+Order = RenderPrompt | Handoff | DropPayload | DropMedia | Step
 
 
 class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False):

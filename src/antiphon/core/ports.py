@@ -1,6 +1,6 @@
 """Ports: what the executing half offers to a driver, and nothing more.
 
-Each port has a fake in `antiphon.testing`-style tests that passes the same contract tests.
+Each port has a fake in tests/fakes, which checks what it is ordered to do.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from antiphon.core.facts import Fact, PromptFailed, PromptReady
-from antiphon.core.plans import DropMedia, Handoff, RenderPrompt, Step
+from antiphon.core.plans import DropMedia, DropPayload, Handoff, RenderPrompt, Step
 
 
 class Executor(Protocol):
     """Carries out the steps of one stage, in the order given.
 
     `submit` may return before the step has run; `poll` then returns its fact later. An executor never
-    raises for a step: it reports StepFailed for the requests that the step named.
+    raises for a step: it reports StepFailed for the requests that the step named in rows and joins. The
+    delta of a failed step (leaves, joins, blocks, inputs) holds all the same: it is not ordered again.
+    Every step is reported once, in the order given.
     """
 
     depth: int
@@ -30,6 +32,8 @@ class PayloadMover(Protocol):
     """Moves payloads between stages as ordered."""
 
     def handoff(self, order: Handoff) -> None: ...
+
+    def drop_payload(self, order: DropPayload) -> None: ...
 
     def drop_media(self, order: DropMedia) -> None: ...
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from antiphon.core.errors import ConfigError
+
+MAX_SEED = 1 << 63
+"""Seeds are 64-bit two's complement integers: they cross process borders."""
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -25,13 +30,15 @@ class Sampling(msgspec.Struct, frozen=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise ConfigError(f"temperature is {self.temperature}; it must be 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}; it must be in (0, 1]")
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}; it must be 0 (all) or more")
-        if self.repetition_penalty <= 0:
+        if not 0 < self.repetition_penalty < math.inf:
             raise ConfigError(f"repetition_penalty is {self.repetition_penalty}; it must be more than 0")
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+        if not -MAX_SEED <= self.seed < MAX_SEED:
+            raise ConfigError(f"seed is {self.seed}; it must fit into 64 signed bits")

@@ -18,16 +18,19 @@ log = logging.getLogger(__name__)
 class ArRunner(Protocol):
     """What a model family gives: how a row begins, what a step feeds in, what it draws."""
 
+    def apply(self, step: ArStep) -> None:
+        """Take over the step's block tables and inputs, and forget the rows it gives up or hands out anew.
+
+        Done before anything that may fail: a delta is never ordered twice.
+        """
+        ...
+
     def join(self, join: Join) -> None:
         """A request takes a row."""
         ...
 
-    def leave(self, row: int) -> None:
-        """The row's request is gone; whatever is kept for it may be dropped."""
-        ...
-
     def run(self, step: ArStep) -> Tensor:
-        """Run the step; returns tokens int64 [number of emitting rows, width], in row order."""
+        """Run the step's rows; returns tokens int64 [number of emitting rows, width], in row order."""
         ...
 
 
@@ -43,17 +46,12 @@ class ArExecutor:
 
     def submit(self, step: Step) -> None:
         assert isinstance(step, ArStep)
-        for row in step.leaves.tolist():
-            self._requests.pop(row, None)
-            self.runner.leave(row)
-        for join in step.joins:
-            self._requests[join.row] = join.request
-        requests = np.array([self._requests[row] for row in step.rows.tolist()], np.int64)
+        requests = self._seat(step)
         try:
             self._done.append(self._run(step, requests))
         except Exception as error:
-            log.exception("a step of stage %s failed", step.stage)
-            named = np.array(sorted({*requests.tolist(), *(join.request for join in step.joins)}), np.int64)
+            log.exception("step %d of stage %s failed", step.step, step.stage)
+            named = np.union1d(requests, np.array([join.request for join in step.joins], np.int64))
             message = f"{type(error).__name__}: {error}"
             self._done.append(StepFailed(step.stage, step.step, named, NO_INTS, message))
 
@@ -61,8 +59,17 @@ class ArExecutor:
         done, self._done = self._done, []
         return done
 
+    def _seat(self, step: ArStep) -> Ints:
+        """Who sits where from this step on; returns the requests of the step's rows."""
+        for row in step.leaves.tolist():
+            del self._requests[row]
+        for join in step.joins:
+            self._requests[join.row] = join.request
+        return np.array([self._requests[row] for row in step.rows.tolist()], np.int64)
+
     @torch.inference_mode()
     def _run(self, step: ArStep, requests: Ints) -> StepDone:
+        self.runner.apply(step)
         for join in step.joins:
             self.runner.join(join)
         if not len(step.rows):

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class CodecExecutor:
     """Runs steps when they are submitted (depth 0). Implements `core.ports.Executor`.
 
-    Keeps each row's stream state between chunks.
+    Keeps each row's stream state between chunks; an ended stream's lies there until its row begins anew.
     """
 
     depth = 0
@@ -36,7 +36,7 @@ class CodecExecutor:
             fact = StepDone(step.stage, step.step, step.requests, NO_TOKENS, samples, NO_INTS, tuple(audio))
             self._done.append(fact)
         except Exception as error:
-            log.exception("a step of stage %s failed", step.stage)
+            log.exception("step %d of stage %s failed", step.step, step.stage)
             message = f"{type(error).__name__}: {error}"
             self._done.append(StepFailed(step.stage, step.step, step.requests, NO_INTS, message))
 
@@ -67,5 +67,6 @@ class CodecExecutor:
         state = gather_states([self._states[rows[i]] for i in members]) if continues else None
         pcm, state = self._model.decode(stacked, state)
         for i, own in zip(members, split_state(state), strict=True):
-            self._states[rows[i]] = own
+            # a view would hold the memory of the whole batch for as long as this one stream is silent
+            self._states[rows[i]] = tuple(part.clone() for part in own)
         return [row.tobytes() for row in pcm.float().cpu().numpy()]

@@ -34,10 +34,11 @@ class EncoderExecutor:
         assert isinstance(step, EncodeStep)
         keys = np.array([part.key for part in step.media], np.int64)
         try:
-            self._run(step)
+            for key, features in self._encode(step).items():
+                self._features.put(key, features)
             self._done.append(StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, keys))
         except Exception as error:
-            log.exception("a step of stage %s failed", step.stage)
+            log.exception("step %d of stage %s failed", step.step, step.stage)
             self._done.append(
                 StepFailed(step.stage, step.step, NO_INTS, keys, f"{type(error).__name__}: {error}")
             )
@@ -47,15 +48,21 @@ class EncoderExecutor:
         return done
 
     @torch.inference_mode()
-    def _run(self, step: EncodeStep) -> None:
+    def _encode(self, step: EncodeStep) -> dict[int, Features]:
+        """All of the step's media or, by an exception, none: what failed must not stay in the store.
+
+        Cloned, because a view would keep the whole step's outputs for as long as one medium is kept.
+        """
+        encoded: dict[int, Features] = {}
         audio = [part for part in step.media if isinstance(part, AudioPart)]
         images = [part for part in step.media if isinstance(part, ImagePart)]
         if audio:
             mels = [self._audio.mel(np.frombuffer(part.samples, np.float32)) for part in audio]
             for part, rows in zip(audio, self._model.audio.encode(mels), strict=True):
-                self._features.put(part.key, Features(rows))
+                encoded[part.key] = Features(rows.clone())
         if images:
             prepared = [self._image.patches_of(part.rgb, part.width, part.height) for part in images]
             patches, grids = zip(*prepared, strict=True)
             for part, (rows, deep) in zip(images, self._model.vision.encode(patches, grids), strict=True):
-                self._features.put(part.key, Features(rows, tuple(deep)))
+                encoded[part.key] = Features(rows.clone(), tuple(layer.clone() for layer in deep))
+        return encoded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ class Engine:
     node: NodeConfig
     info: ModelInfo
 
+    @property
+    def depth(self) -> int:
+        """Steps that may be in flight when the next is planned."""
+        return max(executor.depth for executor in self.executors.values())
+
 
 def load_engine(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
     """Load a checkpoint directory or hub id. Raises CheckpointError or ConfigError before serving begins."""
@@ -53,36 +59,42 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     check_memory(checkpoint, dtype, available_bytes(device))
     config = Qwen3OmniConfig.from_dict(checkpoint.config)
     node = read_geometry(config, checkpoint.generation, options)
-    features = FeatureStore()
     loader = _Loader(checkpoint, config, device, dtype, progress)
-    executors: dict[str, Executor] = {
-        "encoders": EncoderExecutor(loader.module("encoders"), checkpoint.path, features)
-    }
-    thinker = ThinkerRunner(loader.module("thinker"), node.ar["thinker"], features)
-    executors["thinker"] = ArExecutor(thinker)
-    talkers: dict[str, TalkerRunner] = {}
-    voices: tuple[str, ...] = ()
-    if config.speech is not None:
-        voices = tuple(config.speech.speakers)
-        talker = TalkerRunner(loader.module("talker"), node.ar["talker"], config.tokens.tts_pad, voices[0])
-        talkers["talker"] = talker
-        executors["talker"] = ArExecutor(talker)
-        executors["code2wav"] = CodecExecutor(loader.module("code2wav"))
+    executors, payloads = _build(loader, checkpoint, config, node)
+    speakers = config.speech.speakers if config.speech is not None else {}
     return Engine(
         executors,
-        InlinePayloads({"thinker": thinker}, talkers, features),
+        payloads,
         load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1),
         node,
         ModelInfo(
             name=name,
             path=str(checkpoint.path),
             family=node.graph,
-            voices=voices,
+            voices=tuple(speakers),
             max_context_tokens=options.max_context_tokens,
             device=str(device),
             dtype=str(dtype).removeprefix("torch."),
         ),
     )
+
+
+def _build(
+    loader: _Loader, checkpoint: Checkpoint, config: Qwen3OmniConfig, node: NodeConfig
+) -> tuple[dict[str, Executor], PayloadMover]:
+    """Executors in pipeline order, and what moves payloads between them."""
+    features = FeatureStore()
+    encoders = EncoderExecutor(loader.module("encoders"), checkpoint.path, features)
+    thinker = ThinkerRunner(loader.module("thinker"), node.ar["thinker"], features)
+    executors: dict[str, Executor] = {"encoders": encoders, "thinker": ArExecutor(thinker)}
+    talkers: dict[str, TalkerRunner] = {}
+    if config.speech is not None:
+        voice = next(iter(config.speech.speakers))
+        talker = TalkerRunner(loader.module("talker"), node.ar["talker"], config.tokens.tts_pad, voice)
+        talkers["talker"] = talker
+        executors["talker"] = ArExecutor(talker)
+        executors["code2wav"] = CodecExecutor(loader.module("code2wav"))
+    return executors, InlinePayloads({"thinker": thinker}, talkers, features)
 
 
 class _Loader:
@@ -122,9 +134,15 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"--device {name!r} is no device; use auto, cpu, cuda or cuda:N") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {name!r} is no device; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda was asked for, but this machine (or this torch build) has no CUDA")
+        raise ConfigError(
+            f"--device {name} was asked for, but this machine (or this torch build) has no CUDA"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"--device {name} was asked for; this machine has {torch.cuda.device_count()}")
     return device
 
 
@@ -138,7 +156,11 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that is free now on the device."""
+    """Memory that is free now on the device; on a CPU, what the page cache holds counts as free."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.core.plans import DropMedia, Handoff
+from antiphon.core.plans import DropMedia, DropPayload, Handoff
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.talker import TalkerRunner
 from antiphon.engine.thinker import ThinkerRunner
@@ -24,3 +24,6 @@ class InlinePayloads:
 
     def drop_media(self, order: DropMedia) -> None:
         self._features.drop(order.keys)
+
+    def drop_payload(self, order: DropPayload) -> None:
+        self._targets[order.target].drop(order.request)

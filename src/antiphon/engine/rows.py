@@ -1,12 +1,17 @@
-"""The executing half of a row table: block tables as ordered, and the paged batch of a step."""
+"""The executing half of a row table: block tables as ordered, prompts while they run, a step's flat batch."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.plans import ArStep
+from antiphon.models.qwen3_omni.positions import Span, mrope_positions
 from antiphon.nn.attention import PagedBatch
 
 
@@ -31,7 +36,86 @@ class BlockTables:
             device,
         )
 
-    def slots(self, group: str, row: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def slots(self, group: str, row: int, positions: Ints) -> Ints:
         """Flat slots of a row's token positions."""
         blocks = self._tables[group][row, positions // self.block_size]
         return blocks * self.block_size + positions % self.block_size
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row's prompt positions [start, start + count), at [first, first + count) of the flat batch."""
+
+    row: int
+    start: int
+    count: int
+    first: int
+
+    @property
+    def prompt(self) -> slice:
+        return slice(self.start, self.start + self.count)
+
+    @property
+    def flat(self) -> slice:
+        return slice(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatStep:
+    """A step's tokens side by side: pieces of prompts, and one token of every other row.
+
+    size         tokens in all
+    decoding     int64, rows past their prompt, one token each
+    decoding_at  int64, where in the flat batch those tokens are
+    starts       int64, which position of its row each of them is
+    """
+
+    size: int
+    pieces: list[Piece]
+    decoding: Ints
+    decoding_at: Ints
+    starts: Ints
+
+
+class PromptRows:
+    """What a row's prompt says about positions: its length, and what decoding adds to a cache index.
+
+    Positions are fp32, exact up to 2^24 tokens.
+    """
+
+    def __init__(self, max_rows: int) -> None:
+        self.lengths = np.zeros(max_rows, np.int64)
+        self._offsets = np.zeros(max_rows, np.float32)
+        self._positions: dict[int, NDArray[np.float32]] = {}
+
+    def join(self, row: int, prompt: StagePrompt) -> None:
+        spans = [Span(span.start, span.grid) for span in prompt.spans if span.grid is not None]
+        length = len(prompt.token_ids)
+        self._positions[row], following = mrope_positions(length, spans)
+        self.lengths[row] = length
+        self._offsets[row] = following - length
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """These rows' prompts have run, or are gone."""
+        for row in rows:
+            self._positions.pop(row, None)
+
+    def flatten(self, step: ArStep) -> FlatStep:
+        firsts = step.counts.cumsum() - step.counts
+        prefilling = step.starts < self.lengths[step.rows]
+        columns = (step.rows, step.starts, step.counts, firsts)
+        pieces = [Piece(*values) for values in zip(*(c[prefilling].tolist() for c in columns), strict=True)]
+        rows, starts, _, at = (column[~prefilling] for column in columns)
+        return FlatStep(int(step.counts.sum()), pieces, rows, at, starts)
+
+    def positions(self, flat: FlatStep) -> NDArray[np.float32]:
+        """fp32 [3, n]."""
+        out = np.empty((3, flat.size), np.float32)
+        out[:, flat.decoding_at] = flat.starts.astype(np.float32) + self._offsets[flat.decoding]
+        for piece in flat.pieces:
+            out[:, piece.flat] = self._positions[piece.row][:, piece.prompt]
+        return out
+
+    def finished(self, flat: FlatStep) -> list[int]:
+        """Rows whose prompts end in this step."""
+        return [p.row for p in flat.pieces if p.start + p.count == self.lengths[p.row]]

@@ -1,15 +1,19 @@
 """Draws tokens: repetition penalty, suppression, temperature, top-k, top-p, in transformers' order.
 
 One row of state per row of the row table. What a row draws depends on its own logits, parameters, seed and
-count of draws, never on its neighbours.
+count of draws, never on its neighbours. Nothing here waits for the device: what is asked about parameters is
+asked on the host.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from antiphon.core.facts import Ints
 from antiphon.core.sampling import Sampling
 from antiphon.engine.noise import counter_keys, gumbel
 
@@ -23,63 +27,59 @@ class Sampler:
 
     def __init__(
         self, max_rows: int, vocab: int, stage: int, suppressed: Tensor | None, device: torch.device
-    ):
+    ) -> None:
         self._stage = stage
-        self._device = device
+        self.device = device
         self._suppressed = suppressed
         self._seen = torch.zeros(max_rows, vocab, dtype=torch.bool, device=device)
         self._params: list[Sampling] = [Sampling()] * max_rows
         self._drawn = np.zeros(max_rows, np.int64)
 
     def join(self, row: int, sampling: Sampling, prompt_ids: Tensor | None = None) -> None:
-        """Begin anew on a row. The penalty counts `prompt_ids` where the reference counts them."""
+        """Begin anew on a row. The penalty counts `prompt_ids` int64 [n] where the reference counts them."""
         self._params[row] = sampling
         self._drawn[row] = 0
         self._seen[row] = False
         if prompt_ids is not None and sampling.repetition_penalty != 1.0:
-            self._seen[row, prompt_ids] = True
+            self._seen[row, prompt_ids.to(self.device)] = True
 
-    def draw(self, logits: Tensor, rows: list[int]) -> Tensor:
+    def draw(self, logits: Tensor, rows: Ints) -> Tensor:
         """logits fp32 [n, vocab] of `rows` -> ids int64 [n]."""
         params = self.params(rows)
-        logits = self._penalise(logits, rows, params)
+        where = torch.from_numpy(rows).to(self.device)
+        penalises = any(param.repetition_penalty != 1.0 for param in params)
+        if penalises:
+            penalties = torch.tensor([[param.repetition_penalty] for param in params], device=self.device)
+            logits = penalise(logits, self._seen[where], penalties)
         if self._suppressed is not None:
             logits = logits.masked_fill(self._suppressed, -torch.inf)
-        ids = choose(logits, params, self._stage, self.positions(rows), 0)
+        ids = Draw(params, self.drawn(rows), self._stage, self.device)(logits)
         self._drawn[rows] += 1
-        if any(param.repetition_penalty != 1.0 for param in params):
-            self._seen[rows, ids] = True
+        if penalises:
+            self._seen[where, ids] = True
         return ids
 
-    def params(self, rows: list[int]) -> list[Sampling]:
-        return [self._params[row] for row in rows]
+    def params(self, rows: Ints) -> list[Sampling]:
+        return [self._params[row] for row in rows.tolist()]
 
-    def positions(self, rows: list[int]) -> Tensor:
-        """int64 [n]: how often each row has drawn."""
-        return torch.from_numpy(self._drawn[rows]).to(self._device)
-
-    def _penalise(self, logits: Tensor, rows: list[int], params: list[Sampling]) -> Tensor:
-        if all(param.repetition_penalty == 1.0 for param in params):
-            return logits
-        penalty = torch.tensor([[param.repetition_penalty] for param in params], device=logits.device)
-        scaled = torch.where(logits < 0, logits * penalty, logits / penalty)
-        return torch.where(self._seen[rows], scaled, logits)
+    def drawn(self, rows: Ints) -> Ints:
+        """How often each row has drawn."""
+        return self._drawn[rows]
 
 
 class PredictorSampler:
-    """Draws a frame's residual codes: greedy or not as the talker's rows, with the predictor's own cuts."""
+    """Draws a frame's residual codes: greedy or not as the talker's rows, with the predictor's own cuts.
 
-    def __init__(self, talker: Sampler, rows: list[int], stage: int) -> None:
-        self._params = [predictor_sampling(param) for param in talker.params(rows)]
-        self._greedy = all(param.temperature == 0 for param in self._params)
-        self._positions = talker.positions(rows)
-        self._stage = stage
+    Made before the talker draws the frame's first code.
+    """
+
+    def __init__(self, talker: Sampler, rows: Ints, stage: int) -> None:
+        params = [predictor_sampling(param) for param in talker.params(rows)]
+        self._draw = Draw(params, talker.drawn(rows), stage, talker.device)
 
     def __call__(self, logits: Tensor, codebook: int) -> Tensor:
         """logits fp32 [r, vocab] -> ids int64 [r]."""
-        if self._greedy:
-            return logits.argmax(-1)
-        return choose(logits, self._params, self._stage, self._positions, codebook)
+        return self._draw(logits, codebook)
 
 
 def predictor_sampling(talker: Sampling) -> Sampling:
@@ -89,33 +89,70 @@ def predictor_sampling(talker: Sampling) -> Sampling:
     return Sampling(temperature=1.0, top_k=PREDICTOR_TOP_K, top_p=PREDICTOR_TOP_P, seed=talker.seed)
 
 
-def choose(logits: Tensor, params: list[Sampling], stage: int, positions: Tensor, codebook: int) -> Tensor:
-    """logits fp32 [n, vocab] -> ids int64 [n]; `positions` int64 [n] count each row's draws."""
-    greedy = logits.argmax(-1)
-    hot = [i for i, param in enumerate(params) if param.temperature > 0]
-    if not hot:
-        return greedy
-    chosen = [params[i] for i in hot]
-    kept = restrict(logits[hot], chosen)
-    seeds = torch.tensor([param.seed for param in chosen], dtype=torch.int64, device=logits.device)
-    keys = counter_keys(seeds, stage, positions[hot], codebook)
-    greedy[hot] = (kept.double() + gumbel(keys, logits.shape[-1])).argmax(-1)
-    return greedy
+class Draw:
+    """How each row of a step draws: parameters on the device, put there once for all codebooks of a frame.
+
+    positions int64 [n]  how often each row has drawn before
+    """
+
+    def __init__(
+        self, params: Sequence[Sampling], positions: Ints, stage: int, device: torch.device | str
+    ) -> None:
+        self._stage = stage
+        hot = [i for i, param in enumerate(params) if param.temperature > 0]
+        self._all_hot = len(hot) == len(params)
+        self._cuts: Cuts | None = None
+        if hot:
+            chosen = [params[i] for i in hot]
+            self._cuts = Cuts(chosen, device)
+            self._hot = torch.tensor(hot, device=device)
+            self._seeds = torch.tensor([param.seed for param in chosen], dtype=torch.int64, device=device)
+            self._positions = torch.from_numpy(positions[hot]).to(device)
+
+    def __call__(self, logits: Tensor, codebook: int = 0) -> Tensor:
+        """logits fp32 [n, vocab] -> ids int64 [n]; rows of temperature 0 take the likeliest."""
+        if self._cuts is None:
+            return logits.argmax(-1)
+        kept = self._cuts(logits if self._all_hot else logits[self._hot])
+        keys = counter_keys(self._seeds, self._stage, self._positions, codebook)
+        drawn = (kept.double() + gumbel(keys, logits.shape[-1])).argmax(-1)
+        return drawn if self._all_hot else logits.argmax(-1).index_copy(0, self._hot, drawn)
 
 
-def restrict(logits: Tensor, params: list[Sampling]) -> Tensor:
+class Cuts:
     """Temperature, then top-k, then top-p, as transformers' warpers do; what is cut becomes -inf."""
-    device = logits.device
-    logits = logits / torch.tensor([[param.temperature] for param in params], device=device)
-    vocab = logits.shape[-1]
-    top_k = torch.tensor([[min(param.top_k or vocab, vocab)] for param in params], device=device)
-    top_p = torch.tensor([[param.top_p] for param in params], device=device)
-    if bool((top_k == vocab).all()) and bool((top_p == 1.0).all()):
-        return logits
-    ordered, order = logits.sort(-1, descending=True)
-    kth = ordered.gather(-1, top_k - 1)
-    ordered = ordered.masked_fill(ordered < kth, -torch.inf)
-    mass = ordered.softmax(-1)
-    before = mass.cumsum(-1) - mass
-    ordered = ordered.masked_fill(before >= top_p, -torch.inf)
-    return torch.empty_like(logits).scatter_(-1, order, ordered)
+
+    def __init__(self, params: Sequence[Sampling], device: torch.device | str) -> None:
+        def column(values: list[float] | list[int]) -> Tensor:
+            return torch.tensor(values, device=device)[:, None]
+
+        self._temperature = column([param.temperature for param in params])
+        self._top_k = column([param.top_k for param in params]) if any(p.top_k for p in params) else None
+        self._top_p = column([param.top_p for param in params]) if any(p.top_p < 1 for p in params) else None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """fp32 [n, vocab] of rows that sample -> the same, scaled and cut."""
+        logits = logits / self._temperature
+        if self._top_k is None and self._top_p is None:
+            return logits
+        ordered, order = logits.sort(-1, descending=True)
+        if self._top_k is not None:
+            ordered = ordered.masked_fill(ordered < self._kth(ordered, self._top_k), -torch.inf)
+        if self._top_p is not None:
+            mass = ordered.softmax(-1)
+            before = mass.cumsum(-1) - mass
+            # with all of it kept, rounding must not cut the tail
+            ordered = ordered.masked_fill((before >= self._top_p) & (self._top_p < 1), -torch.inf)
+        return torch.empty_like(logits).scatter_(-1, order, ordered)
+
+    def _kth(self, ordered: Tensor, top_k: Tensor) -> Tensor:
+        """Each row's k-th largest, [n, 1]; 0 keeps all, equals of the k-th stay."""
+        vocab = ordered.shape[-1]
+        last = torch.where(top_k == 0, vocab, top_k).clamp(max=vocab) - 1
+        return ordered.gather(-1, last)
+
+
+def penalise(logits: Tensor, seen: Tensor, penalties: Tensor) -> Tensor:
+    """Ids seen, bool [n, vocab], become less likely: fp32 [n, vocab] by penalties [n, 1]."""
+    scaled = torch.where(logits < 0, logits * penalties, logits / penalties)
+    return torch.where(seen, scaled, logits)

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import StagePrompt
+from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.plans import ArStep, Join
-from antiphon.engine.rows import BlockTables
+from antiphon.engine.rows import BlockTables, FlatStep, PromptRows
 from antiphon.engine.sampler import PredictorSampler, Sampler
-from antiphon.models.qwen3_omni.positions import Span, mrope_positions
 from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 
@@ -22,7 +21,7 @@ PREDICTOR_STAGE = 2
 class TalkerRunner:
     """A step runs the backbone, draws codebook 0 and completes the frame: frames leave once they are known.
 
-    Row state: the last frame, the upstream text received, and the position offset.
+    Implements `engine.ar.ArRunner`. Row state: the last frame, the upstream text received, the prompt.
     """
 
     def __init__(self, model: Talker, config: ArConfig, pad_id: int, default_voice: str) -> None:
@@ -37,87 +36,94 @@ class TalkerRunner:
         self._frames = torch.zeros(
             config.max_rows, model.config.num_codebooks, dtype=torch.int64, device=self._device
         )
-        self._offset = np.zeros(config.max_rows, np.float32)
-        self._prompt_length = np.zeros(config.max_rows, np.int64)
+        self._rows = PromptRows(config.max_rows)
         self._text: list[list[int]] = [[] for _ in range(config.max_rows)]
-        self._prompts: dict[int, tuple[Tensor, Tensor]] = {}
+        self._prompts: dict[int, Tensor] = {}
         self._payloads: dict[int, Tensor] = {}
+        self._joining: dict[int, Tensor | None] = {}
 
     def receive(self, request: int, hidden: Tensor) -> None:
-        """The thinker's hidden states [m, H] at the media positions that this request's prompt shows."""
+        """The thinker's hidden states [m, H] at the media positions that this request's prompt shows.
+
+        Kept until the request joins, or is dropped.
+        """
         self._payloads[request] = hidden
 
-    def join(self, join: Join) -> None:
-        prompt = join.prompt
-        assert join.first_input is not None, "a talker starts on the reply's first token"
-        speakers = self._model.config.speakers
-        voice = (join.voice or "").lower()
-        speaker = speakers[voice if voice in speakers else self._default_voice]
-        hidden = self._payloads.pop(join.request, None)
-        x = self._model.prompt_inputs(_talker_prompt(prompt), hidden, join.first_input, speaker)
-        spans = [Span(span.start, span.grid) for span in prompt.spans if span.grid is not None]
-        positions, following = mrope_positions(len(prompt.token_ids), spans)
-        self._prompts[join.row] = (x, torch.from_numpy(positions).to(self._device))
-        self._offset[join.row] = following - len(prompt.token_ids)
-        self._prompt_length[join.row] = len(prompt.token_ids)
-        self._text[join.row] = []
-        self._sampler.join(join.row, join.sampling)
+    def drop(self, request: int) -> None:
+        """The request ended before it joined."""
+        self._payloads.pop(request, None)
 
-    def leave(self, row: int) -> None:
-        self._prompts.pop(row, None)
-
-    def run(self, step: ArStep) -> Tensor:
-        """Frames int64 [emitting rows, codebooks]. A frame whose code 0 is the end of speech is none."""
+    def apply(self, step: ArStep) -> None:
+        for row in (*step.leaves.tolist(), *(join.row for join in step.joins)):
+            self._forget([row])
+            self._text[row] = []
+        self._joining = {join.request: self._payloads.pop(join.request, None) for join in step.joins}
         for row, token in zip(step.inputs_rows.tolist(), step.inputs_tokens.tolist(), strict=True):
             self._text[row].append(token)
         self._tables.apply(step)
+
+    def join(self, join: Join) -> None:
+        assert join.first_input is not None, "a talker starts on the reply's first token"
+        hidden = self._joining.pop(join.request)
+        speakers = self._model.config.speakers
+        speaker = speakers.get((join.voice or "").lower(), speakers[self._default_voice])
+        prompt = _talker_prompt(join.prompt)
+        self._prompts[join.row] = self._model.prompt_inputs(prompt, hidden, join.first_input, speaker)
+        self._rows.join(join.row, join.prompt)
+        self._sampler.join(join.row, join.sampling)
+
+    def run(self, step: ArStep) -> Tensor:
+        """Frames int64 [emitting rows, codebooks]. A frame whose code 0 is the end of speech is none."""
         batch = self._tables.batch("kv", step, self._device)
-        x, positions = self._inputs(step)
-        hidden = self._model.forward(x, positions, batch, self._pages)
-        emits = torch.from_numpy(np.flatnonzero(step.emits)).to(self._device)
-        rows = step.rows[step.emits == 1].tolist()
-        if not rows:
+        flat = self._rows.flatten(step)
+        positions = torch.from_numpy(self._rows.positions(flat)).to(self._device)
+        hidden = self._model.forward(self._inputs(flat), positions, batch, self._pages)
+        self._forget(self._rows.finished(flat))
+        emits = np.flatnonzero(step.emits)
+        return self._draw(hidden[batch.last_tokens[self._to_device(emits)]], step.rows[emits])
+
+    def _draw(self, hidden: Tensor, rows: Ints) -> Tensor:
+        """Final-norm hidden [r, Ht] of emitting rows -> frames int64 [r, codebooks]."""
+        if not len(rows):
             return self._frames[:0]
-        hidden = hidden[batch.last_tokens[emits]]
-        c0 = self._sampler.draw(self._model.logits(hidden), rows)
         pick = PredictorSampler(self._sampler, rows, PREDICTOR_STAGE)
+        c0 = self._sampler.draw(self._model.logits(hidden), rows)
         frames = self._model.predictor.frame(hidden, c0, pick)
-        self._frames[rows] = frames
+        self._frames[self._to_device(rows)] = frames
         return frames
 
-    def _inputs(self, step: ArStep) -> tuple[Tensor, Tensor]:
-        """Flat inputs [n, Ht] and positions [3, n]: prompt slices where rows prefill, else one token."""
-        decoding = step.starts >= self._prompt_length[step.rows]
-        ahead = self._step_inputs(step.rows[decoding], step.starts[decoding]) if decoding.any() else None
-        if decoding.all():
-            assert ahead is not None
+    def _inputs(self, flat: FlatStep) -> Tensor:
+        """Flat inputs [n, Ht]: prompt slices where rows prefill, else the last frame with its text."""
+        ahead = self._step_inputs(flat) if len(flat.decoding) else None
+        if not flat.pieces:
+            assert ahead is not None, "a step has rows"
             return ahead
-        xs, positions, taken = [], [], 0
-        for row, start, count, decodes in zip(
-            step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), decoding.tolist(), strict=True
-        ):
-            if decodes:
-                assert ahead is not None
-                xs.append(ahead[0][taken : taken + 1])
-                positions.append(ahead[1][:, taken : taken + 1])
-                taken += 1
-            else:
-                x, where = self._prompts[row]
-                xs.append(x[start : start + count])
-                positions.append(where[:, start : start + count])
-        return torch.cat(xs), torch.cat(positions, 1)
+        x = self._prompts[flat.pieces[0].row].new_empty(flat.size, self._model.decoder.config.hidden_size)
+        if ahead is not None:
+            x[self._to_device(flat.decoding_at)] = ahead
+        for piece in flat.pieces:
+            x[piece.flat] = self._prompts[piece.row][piece.prompt]
+        return x
 
-    def _step_inputs(self, rows: np.ndarray, starts: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _step_inputs(self, flat: FlatStep) -> Tensor:
         """The k-th step of a row shows its k-th text token, or padding once the text is over."""
-        steps = starts - self._prompt_length[rows]
-        text = [self._text_at(row, k) for row, k in zip(rows.tolist(), steps.tolist(), strict=True)]
-        x = self._model.step_inputs(self._frames[rows], torch.tensor(text, device=self._device))
-        positions = torch.from_numpy(starts.astype(np.float32) + self._offset[rows]).to(self._device)
-        return x, positions.expand(3, -1)
+        steps = (flat.starts - self._rows.lengths[flat.decoding]).tolist()
+        text = [self._text_at(row, k) for row, k in zip(flat.decoding.tolist(), steps, strict=True)]
+        frames = self._frames[self._to_device(flat.decoding)]
+        return self._model.step_inputs(frames, torch.tensor(text, device=self._device))
 
     def _text_at(self, row: int, step: int) -> int:
         text = self._text[row]
         return text[step] if step < len(text) else self._pad_id
+
+    def _forget(self, rows: list[int]) -> None:
+        """The prompt's inputs are large: kept only while they run."""
+        self._rows.forget(rows)
+        for row in rows:
+            self._prompts.pop(row, None)
+
+    def _to_device(self, column: Ints) -> Tensor:
+        return torch.from_numpy(column).to(self._device)
 
 
 def _talker_prompt(prompt: StagePrompt) -> TalkerPrompt:

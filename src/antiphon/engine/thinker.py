@@ -5,45 +5,35 @@ Hidden states of one layer are kept beside the KV, in a group of their own, for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.plans import ArStep, Join
 from antiphon.engine.features import FeatureStore
-from antiphon.engine.rows import BlockTables
+from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows
 from antiphon.engine.sampler import Sampler
-from antiphon.models.qwen3_omni.positions import Span, mrope_positions
 from antiphon.models.qwen3_omni.thinker import Thinker
 
 STAGE = 0
 
 
 @dataclass(slots=True)
-class _Prompt:
-    """A row's prompt while it runs: positions fp32 [3, n]."""
-
-    prompt: StagePrompt
-    positions: NDArray[np.float32]
-
-
-@dataclass(slots=True)
 class _Media:
     """Media tokens of a step: `rows` of the flat batch take embeddings, `visual` rows deepstack as well."""
 
-    embeddings: list[Tensor]
-    rows: list[Tensor]
-    visual: list[Tensor]
-    deepstack: list[tuple[Tensor, ...]]
+    embeddings: list[Tensor] = field(default_factory=list[Tensor])
+    rows: list[Tensor] = field(default_factory=list[Tensor])
+    visual: list[Tensor] = field(default_factory=list[Tensor])
+    deepstack: list[tuple[Tensor, ...]] = field(default_factory=list[tuple[Tensor, ...]])
 
 
 class ThinkerRunner:
-    """Row state on the device: last token, position offset; pages of the groups "kv" and "hidden"."""
+    """Implements `engine.ar.ArRunner`. Row state: last token, prompt; pages of groups "kv" and "hidden"."""
 
     def __init__(self, model: Thinker, config: ArConfig, features: FeatureStore) -> None:
         self._model = model
@@ -55,30 +45,29 @@ class ThinkerRunner:
         self._hidden = model.head.new_zeros(config.num_blocks * config.block_size, width)
         self._sampler = Sampler(config.max_rows, model.head.shape[0], STAGE, None, self._device)
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
-        self._offset = np.zeros(config.max_rows, np.float32)
-        self._prompts: dict[int, _Prompt] = {}
+        self._rows = PromptRows(config.max_rows)
+        self._prompts: dict[int, StagePrompt] = {}
+
+    def apply(self, step: ArStep) -> None:
+        self._forget(step.leaves.tolist())
+        self._tables.apply(step)
 
     def join(self, join: Join) -> None:
-        prompt = join.prompt
-        spans = [Span(span.start, span.grid) for span in prompt.spans if span.grid is not None]
-        positions, following = mrope_positions(len(prompt.token_ids), spans)
-        self._prompts[join.row] = _Prompt(prompt, positions)
-        self._offset[join.row] = following - len(prompt.token_ids)
-        self._sampler.join(join.row, join.sampling, torch.from_numpy(prompt.token_ids))
-
-    def leave(self, row: int) -> None:
-        self._prompts.pop(row, None)
+        self._rows.join(join.row, join.prompt)
+        self._prompts[join.row] = join.prompt
+        self._sampler.join(join.row, join.sampling, torch.from_numpy(join.prompt.token_ids))
 
     def run(self, step: ArStep) -> Tensor:
         """Tokens int64 [emitting rows, 1]."""
-        self._tables.apply(step)
         batch = self._tables.batch("kv", step, self._device)
-        x, positions, media = self._inputs(step)
+        flat = self._rows.flatten(step)
+        media = self._media(flat)
         hidden, captured = self._model.forward(
-            x,
-            positions,
+            self._embed(flat, media),
+            torch.from_numpy(self._rows.positions(flat)).to(self._device),
             batch,
             self._pages,
+            # only media positions are ever handed over
             capture=bool(media.rows),
             deepstack=_stacked(media.deepstack),
             visual=torch.cat(media.visual) if media.visual else None,
@@ -86,54 +75,65 @@ class ThinkerRunner:
         if captured is not None:
             slots = self._tables.batch("hidden", step, self._device).slots
             self._hidden.index_copy_(0, slots, captured)
-        emits = torch.from_numpy(np.flatnonzero(step.emits)).to(self._device)
-        rows = step.rows[step.emits == 1]
-        if not len(rows):
-            return self._last[:0, None]
-        ids = self._sampler.draw(self._model.logits(hidden[batch.last_tokens[emits]]), rows.tolist())
-        self._last[torch.from_numpy(rows).to(self._device)] = ids
-        return ids[:, None]
+        self._forget(self._rows.finished(flat))
+        emits = np.flatnonzero(step.emits)
+        return self._draw(hidden[batch.last_tokens[self._to_device(emits)]], step.rows[emits])
 
     def payload(self, row: int, positions: Ints) -> Tensor:
         """Hidden states [m, H] of a row's prompt positions."""
-        slots = self._tables.slots("hidden", row, positions)
-        return self._hidden[torch.from_numpy(slots).to(self._device)]
+        return self._hidden[self._to_device(self._tables.slots("hidden", row, positions))]
 
-    def _inputs(self, step: ArStep) -> tuple[Tensor, Tensor, _Media]:
-        """Flat embeddings [n, H], positions [3, n], and the media rows among them."""
-        ids, positions, media = [], [], _Media([], [], [], [])
-        first = 0
-        for row, start, count in zip(
-            step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), strict=True
-        ):
-            state = self._prompts[row]
-            if start < len(state.prompt.token_ids):
-                ids.append(torch.from_numpy(state.prompt.token_ids[start : start + count]).to(self._device))
-                positions.append(state.positions[:, start : start + count])
-                self._media(state.prompt, start, count, first, media)
-            else:
-                ids.append(self._last[row : row + 1])
-                positions.append(np.full((3, 1), start + self._offset[row], np.float32))
-            first += count
-        x = self._model.embed(torch.cat(ids))
+    def _draw(self, hidden: Tensor, rows: Ints) -> Tensor:
+        """Final-norm hidden [r, H] of emitting rows -> tokens int64 [r, 1]."""
+        if not len(rows):
+            return self._last[:0, None]
+        ids = self._sampler.draw(self._model.logits(hidden), rows)
+        self._last[self._to_device(rows)] = ids
+        return ids[:, None]
+
+    def _embed(self, flat: FlatStep, media: _Media) -> Tensor:
+        """The step's inputs [n, H]: embedded ids, and encoder outputs where media stand."""
+        known = np.zeros(flat.size, np.int64)
+        for piece in flat.pieces:
+            known[piece.flat] = self._prompts[piece.row].token_ids[piece.prompt]
+        ids = self._to_device(known)
+        if len(flat.decoding):
+            ids[self._to_device(flat.decoding_at)] = self._last[self._to_device(flat.decoding)]
+        x = self._model.embed(ids)
         if media.rows:
             x = x.index_copy(0, torch.cat(media.rows), torch.cat(media.embeddings).to(x.dtype))
-        return x, torch.from_numpy(np.concatenate(positions, 1)).to(self._device), media
+        return x
 
-    def _media(self, prompt: StagePrompt, start: int, count: int, first: int, media: _Media) -> None:
-        """The parts of media spans that lie in [start, start + count), which begins at flat token `first`."""
-        for span in prompt.spans:
-            low, high = max(span.start, start), min(span.start + span.length, start + count)
+    def _media(self, flat: FlatStep) -> _Media:
+        media = _Media()
+        for piece in flat.pieces:
+            self._collect_media(piece, media)
+        return media
+
+    def _collect_media(self, piece: Piece, media: _Media) -> None:
+        """The parts of media spans that lie in this piece of a prompt."""
+        for span in self._prompts[piece.row].spans:
+            low = max(span.start, piece.start)
+            high = min(span.start + span.length, piece.start + piece.count)
             if low >= high:
                 continue
             features = self._features.get(span.key)
             part = slice(low - span.start, high - span.start)
-            rows = torch.arange(low - start + first, high - start + first, device=self._device)
+            shift = piece.first - piece.start
+            rows = torch.arange(low + shift, high + shift, device=self._device)
             media.rows.append(rows)
             media.embeddings.append(features.embeddings[part])
             if features.deepstack:
                 media.visual.append(rows)
                 media.deepstack.append(tuple(layer[part] for layer in features.deepstack))
+
+    def _forget(self, rows: list[int]) -> None:
+        self._rows.forget(rows)
+        for row in rows:
+            self._prompts.pop(row, None)
+
+    def _to_device(self, column: Ints) -> Tensor:
+        return torch.from_numpy(column).to(self._device)
 
 
 def _stacked(parts: list[tuple[Tensor, ...]]) -> list[Tensor] | None:

@@ -5,6 +5,8 @@ Facts come in one by one; what follows is collected as orders and outputs and dr
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from antiphon.core.conversation import Item, TextPart, TokensPart, media_of
@@ -27,18 +29,20 @@ from antiphon.core.graph import StageGraph
 from antiphon.core.ids import content_key
 from antiphon.core.plans import (
     AudioOut,
+    DropPayload,
     Handoff,
     Order,
     Output,
     RenderPrompt,
     ResponseEnded,
     TokensOut,
+    Usage,
 )
 from antiphon.core.sampling import Sampling
 from antiphon.flow.record import Record
 from antiphon.flow.stages import Stages
 from antiphon.flow.turn import Turn
-from antiphon.stage.ar import ArRequest, Progress
+from antiphon.stage.ar import ArRequest, ArScheduler, Progress
 from antiphon.stage.codec import Heard
 
 
@@ -101,6 +105,15 @@ class Orchestrator:
         self._orders, self._outputs = [], []
         return orders, outputs
 
+    def check_integrity(self) -> None:
+        """Sessions, turns and stages agree; raises AssertionError otherwise."""
+        turns = [turn for session in self._sessions.values() for turn in session.turns.values()]
+        assert {turn.request: turn for turn in turns} == self._turns, "a turn is lost or doubled"
+        pins = Counter(part.key for turn in turns if turn.pinned for part in turn.media)
+        assert self._stages.encode.pins == pins, "media are pinned for nobody, or needed and not pinned"
+        for scheduler in (*self._stages.ar.values(), *self._stages.codec.values()):
+            assert scheduler.requests <= self._turns.keys(), "a stage works for a response that is over"
+
     # -- people --------------------------------------------------------------------------------------
 
     def _edit(self, fact: ItemAdded | ItemRemoved) -> None:
@@ -115,16 +128,21 @@ class Orchestrator:
     def _open_turn(self, spec: ResponseRequested) -> None:
         session = self._sessions.get(spec.session)
         if session is None:
+            self._outputs.append(_gone(spec))
+            return
+        if spec.response in session.turns:
             return
         self._last_request += 1
         session.epoch += 1
         items = session.record.items if spec.items is None else spec.items
         if spec.instructions:
             items = (Item(id="", role="system", parts=(TextPart(spec.instructions),)), *items)
-        turn = Turn(self._last_request, session.epoch, spec, items, media_of(items))
+        after = session.record.last_id
+        turn = Turn(self._last_request, session.epoch, spec, items, after, media_of(items))
         session.turns[spec.response] = turn
         self._turns[turn.request] = turn
-        self._orders.append(RenderPrompt(turn.request, items, spec.speech))
+        speaks = spec.speech and self._stages.speaker is not None
+        self._orders.append(RenderPrompt(turn.request, items, speaks))
 
     def _cancel(self, fact: ResponseCancelled) -> None:
         session = self._sessions.get(fact.session)
@@ -133,12 +151,12 @@ class Orchestrator:
             self._end(turn, "cancelled", fact.reason)
 
     def _close(self, session_id: str) -> None:
-        session = self._sessions.pop(session_id, None)
+        session = self._sessions.get(session_id)
         if session is None:
             return
         for turn in list(session.turns.values()):
-            self._leave_stages(turn)
-            del self._turns[turn.request]
+            self._end(turn, "cancelled", "session_closed")
+        del self._sessions[session_id]
         self._stages.forget(session_id)
 
     # -- a turn's way --------------------------------------------------------------------------------
@@ -146,6 +164,12 @@ class Orchestrator:
     def _prompt_ready(self, fact: PromptReady) -> None:
         turn = self._turns.get(fact.request)
         if turn is None:
+            return
+        try:
+            for stage, prompt in fact.prompts.items():
+                self._stages.ar[stage].check(prompt)
+        except LimitExceeded as error:
+            self._end(turn, "failed", "context_length_exceeded", str(error))
             return
         turn.prompts = fact.prompts
         turn.pinned = turn.waits_for_media = True
@@ -163,15 +187,9 @@ class Orchestrator:
             sampling = msgspec.structs.replace(
                 sampling, max_tokens=max(1, min(sampling.max_tokens, turn.spec.max_tokens))
             )
-        self._submit(
-            turn, entry.name, ArRequest(turn.request, turn.session, turn.prompts[entry.name], sampling)
-        )
-
-    def _submit(self, turn: Turn, stage: str, request: ArRequest) -> None:
-        try:
-            self._stages.ar[stage].submit(request)
-        except LimitExceeded as error:
-            self._end(turn, "failed", "context_length_exceeded", str(error))
+        prompt = turn.prompts[entry.name]
+        turn.entry = ArRequest(turn.request, turn.session, prompt, sampling)
+        entry.submit(turn.entry)
 
     def _sampling(self, turn: Turn, stage: str) -> Sampling:
         """What the request asked for, or the stage's defaults with a seed of the response's own."""
@@ -206,9 +224,7 @@ class Orchestrator:
                 self._start_if_ready(turn)
 
     def _progress(self, stage: str, progress: Progress) -> None:
-        turn = self._turns.get(progress.request)
-        if turn is None:
-            return
+        turn = self._turns[progress.request]
         if stage == self._stages.entry.name:
             self._text(turn, progress)
         else:
@@ -231,30 +247,27 @@ class Orchestrator:
         if speaker is None:
             return
         if first and progress.end is None:
-            self._start_speaking(turn, speaker.name)
+            self._start_speaking(turn, speaker)
         elif progress.end is not None:
             speaker.push(turn.request, self._end_inputs[speaker.name])
             speaker.close(turn.request)
-        elif progress.tokens is not None:
-            speaker.push(turn.request, int(progress.tokens[0]))
+        else:
+            speaker.push(turn.request, turn.reply[-1])
 
-    def _start_speaking(self, turn: Turn, stage: str) -> None:
+    def _start_speaking(self, turn: Turn, speaker: ArScheduler) -> None:
         """The first token is out and more will follow: hand the prompt over and let the talker begin."""
-        source = self._stages.entry
-        row = source.find(turn.request)
-        assert row is not None
-        prompt = turn.prompts[stage]
-        group = self._graph.edge(source.name, stage).prompt_group
-        if group is not None and len(prompt.gather) and row.row is not None:
-            self._orders.append(
-                Handoff(source.name, stage, group, row.row, turn.request, turn.epoch, prompt.gather)
-            )
-        turn.open_stages |= {stage, self._stages.vocoder_name}
-        sampling = self._sampling(turn, stage)
-        self._submit(
-            turn,
-            stage,
-            ArRequest(turn.request, turn.session, prompt, sampling, turn.reply[0], turn.spec.voice),
+        source, target = self._stages.entry.name, speaker.name
+        assert turn.entry is not None
+        row = turn.entry.row
+        assert row is not None, "who has drawn a token and goes on has a row"
+        prompt = turn.prompts[target]
+        group = self._graph.edge(source, target).prompt_group
+        if group is not None and len(prompt.gather):
+            self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
+        turn.open_stages |= {target, self._stages.vocoder_name}
+        sampling = self._sampling(turn, target)
+        speaker.submit(
+            ArRequest(turn.request, turn.session, prompt, sampling, turn.reply[0], turn.spec.voice)
         )
 
     def _frame(self, turn: Turn, stage: str, progress: Progress) -> None:
@@ -268,9 +281,7 @@ class Orchestrator:
             turn.open_stages.discard(vocoder.name)
 
     def _heard(self, stage: str, heard: Heard) -> None:
-        turn = self._turns.get(heard.request)
-        if turn is None:
-            return
+        turn = self._turns[heard.request]
         self._outputs.append(AudioOut(turn.session, turn.spec.response, turn.epoch, heard.audio))
         if heard.ended:
             turn.open_stages.discard(stage)
@@ -304,7 +315,7 @@ class Orchestrator:
         del session.turns[turn.spec.response]
         if turn.spec.remember and turn.reply:
             reply = TokensPart(tuple(turn.reply))
-            session.record.add(Item(turn.spec.item_id, "assistant", (reply,)), None)
+            session.record.add(Item(turn.spec.item_id, "assistant", (reply,)), turn.after)
         usage = turn.usage(self._stages.entry.name)
         self._outputs.append(
             ResponseEnded(turn.session, turn.spec.response, turn.epoch, status, reason, message, usage)
@@ -312,9 +323,17 @@ class Orchestrator:
 
     def _leave_stages(self, turn: Turn) -> None:
         self._unpin(turn)
-        self._stages.abort(turn.request)
+        for stage in self._stages.abort(turn.request):
+            if len(turn.prompts[stage].gather):
+                self._orders.append(DropPayload(stage, turn.request))
 
     def _unpin(self, turn: Turn) -> None:
         if turn.pinned:
             self._stages.encode.unpin(turn.media)
             turn.pinned = False
+
+
+def _gone(spec: ResponseRequested) -> ResponseEnded:
+    """The end of a response whose session does not exist."""
+    message = "The session does not exist (any more)"
+    return ResponseEnded(spec.session, spec.response, 0, "failed", "session_gone", message, Usage())

@@ -15,6 +15,11 @@ class Record:
     def items(self) -> tuple[Item, ...]:
         return tuple(self._items)
 
+    @property
+    def last_id(self) -> str:
+        """Id of the last item, "root" if there is none."""
+        return self._items[-1].id if self._items else "root"
+
     def add(self, item: Item, after: str | None) -> None:
         """Insert after item `after`; "root" is the front, None or an unknown id the end."""
         if after == "root":

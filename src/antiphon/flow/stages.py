@@ -37,10 +37,12 @@ class Stages:
         """In pipeline order."""
         return (self.encode, *self.ar.values(), *self.codec.values())
 
-    def abort(self, request: int) -> None:
-        """Take a request out of every stage."""
-        for scheduler in (*self.ar.values(), *self.codec.values()):
+    def abort(self, request: int) -> list[str]:
+        """Take a request out of every stage; returns the AR stages in which it still waited for a row."""
+        aborted = {name: scheduler.abort(request) for name, scheduler in self.ar.items()}
+        for scheduler in self.codec.values():
             scheduler.abort(request)
+        return [name for name, active in aborted.items() if active is not None and active.row is None]
 
     def forget(self, session: str) -> None:
         """Drop a session's idle KV in every stage."""

@@ -18,6 +18,8 @@ class Turn:
     epoch: int
     spec: ResponseRequested
     items: tuple[Item, ...]
+    after: str
+    """The item that was last when the reply was asked for ("root" if none): the reply comes after it."""
     media: tuple[Media, ...] = ()
     prompts: dict[str, StagePrompt] = field(default_factory=dict[str, StagePrompt])
     pinned: bool = False

@@ -57,22 +57,26 @@ class StageKv:
         return sum(sequence.num_blocks for sequence in self._idle.values())
 
     @property
+    def num_limbo(self) -> int:
+        return self._lead.num_limbo
+
+    @property
+    def _promised(self) -> int:
+        return sum(sequence.reserved for sequence in self._active)
+
+    @property
     def _lead(self) -> BlockPool:
         return self._pools[self.groups[0]]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def fits(self, session: str, num_tokens: int) -> bool:
+    def fits(self, num_tokens: int) -> bool:
         """Can a sequence of `num_tokens` in all be opened now, evicting idle ones if need be?
 
         Blocks in limbo do not count: they come back by themselves.
         """
-        own = self._idle.get(session)
-        others_idle = self.num_idle - (own.num_blocks if own else 0)
-        promised = sum(sequence.reserved for sequence in self._active)
-        room = self._lead.num_free + others_idle + (own.num_blocks if own else 0) - promised
-        return self.blocks_for(num_tokens) <= room
+        return self.blocks_for(num_tokens) <= self._lead.num_free + self.num_idle - self._promised
 
     def open(self, session: str, keys: Ints, num_tokens: int, after_step: int | None) -> tuple[Sequence, int]:
         """Start a sequence that may grow to `num_tokens`; returns it and how many leading tokens are cached.
@@ -137,6 +141,7 @@ class StageKv:
         sequences = [*self._idle.values(), *self._active]
         for group, pool in self._pools.items():
             pool.check_integrity([block for sequence in sequences for block in sequence.blocks[group]])
+        assert self._promised <= self.num_free + self.num_limbo + self.num_idle, "more promised than there is"
         for sequence in self._idle.values():
             assert self.blocks_for(len(sequence.keys)) == sequence.num_blocks, "idle blocks without keys"
 
@@ -148,8 +153,8 @@ class StageKv:
             del blocks[keep:]
 
     def _evict_until(self, count: int) -> None:
-        """Least recently parked first."""
-        while self._lead.num_free < count and self._idle:
+        """Least recently parked first; blocks in limbo count, since they come back by themselves."""
+        while self._lead.num_free + self._lead.num_limbo < count and self._idle:
             _, sequence = self._idle.popitem(last=False)
             self.num_evicted_blocks += sequence.num_blocks
             busy = sequence.busy_until

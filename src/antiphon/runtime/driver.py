@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.assembly.node import Node
-from antiphon.core.facts import Fact
-from antiphon.core.plans import Decision, DropMedia, Handoff, Order, Output, RenderPrompt
+from antiphon.core.facts import Fact, StepDone
+from antiphon.core.plans import Decision, DropMedia, DropPayload, Handoff, Order, Output, RenderPrompt, Step
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 
@@ -29,7 +29,9 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         recorder: Recorder | None = None,
     ) -> None:
-        self.node = Node(engine.node, max(executor.depth for executor in engine.executors.values()))
+        self.node = Node(engine.node, engine.depth)
+        self.wake_at: float | None = None
+        """When to advance again although nothing has happened; None: only on a new fact."""
         self._engine = engine
         self._emit = emit
         self._clock = clock
@@ -48,6 +50,7 @@ class Driver:
         self._facts = []
         now = self._clock()
         decision = self.node.decide(facts, now)
+        self.wake_at = decision.wake_at
         if self._recorder is not None and (facts or decision.orders or decision.outputs):
             self._recorder.write(now, facts, decision)
         for output in decision.outputs:
@@ -57,8 +60,12 @@ class Driver:
         for name, executor in self._engine.executors.items():
             done = executor.poll()
             self._facts += done
-            self._emitted[name] += sum(len(fact.requests) for fact in done if hasattr(fact, "requests"))
-        return bool(self._facts) or bool(decision.orders)
+            self._emitted[name] += sum(len(fact.tokens) for fact in done if isinstance(fact, StepDone))
+        return bool(self._facts) or bool(decision.orders) or self.node.num_in_flight > 0
+
+    def idle_s(self, most: float) -> float:
+        """Seconds until the node wants to be asked again, if nothing happens before; `most` at most."""
+        return most if self.wake_at is None else min(max(self.wake_at - self._clock(), 0.0), most)
 
     def stats(self) -> dict[str, float]:
         """Metrics of the node and of the executors, by name."""
@@ -75,10 +82,15 @@ class Driver:
                 self._facts.append(self._engine.prompter.render(order))
             case Handoff():
                 self._engine.payloads.handoff(order)
+            case DropPayload():
+                self._engine.payloads.drop_payload(order)
             case DropMedia():
                 self._engine.payloads.drop_media(order)
             case _:
-                before = self._clock()
-                self._engine.executors[order.stage].submit(order)
-                self._steps[order.stage] += 1
-                self._seconds[order.stage] += self._clock() - before
+                self._run(order)
+
+    def _run(self, step: Step) -> None:
+        before = self._clock()
+        self._engine.executors[step.stage].submit(step)
+        self._steps[step.stage] += 1
+        self._seconds[step.stage] += self._clock() - before

@@ -25,26 +25,23 @@ log = logging.getLogger(__name__)
 
 STOP_WAIT_S = 5.0
 DEATH_CHECK_MS = 200
+GONE = "The engine stopped working; the server has to be restarted"
 
 
 class EngineProcess:
     """An engine in a process of its own. Implements `core.engine_client.EngineClient`.
 
-    One asyncio task reads what the engine sends; `send` never blocks.
+    One asyncio task reads what the engine sends; `send` never blocks. Started once, stopped once.
     """
 
     info: ModelInfo
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="antiphon-"))
-        self._orders = zmq.Context.instance().socket(zmq.PUSH)
-        self._events = zmq.asyncio.Context.instance().socket(zmq.PULL)
-        self._orders.set_hwm(0)
-        self._events.set_hwm(0)
         self._decoder = decoder(FromEngine)
         self._sinks: dict[str, Callable[[Output], None]] = {}
         self._open: dict[tuple[str, str], None] = {}
         self._stats: dict[str, float] = {}
+        self._link: _Link | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._alive = False
@@ -59,6 +56,12 @@ class EngineProcess:
     def stats(self) -> dict[str, float]:
         return self._stats
 
+    @property
+    def pid(self) -> int | None:
+        """The process's id while it runs."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running else None
+
     def attach(self, session: str, sink: Callable[[Output], None]) -> None:
         self._sinks[session] = sink
 
@@ -70,42 +73,54 @@ class EngineProcess:
         if isinstance(fact, ResponseRequested):
             self._open[fact.session, fact.response] = None
             if not self._alive:
-                self._fail_open()
-                return
-        self._post(fact)
+                # not at once: whoever asks has not finished asking yet
+                asyncio.get_running_loop().call_soon(self._fail_open)
+        if self._alive:
+            self._post(fact)
 
     # -- life ----------------------------------------------------------------------------------------
 
     async def start(self, order: Start, progress: Callable[[str, int, int], None]) -> None:
-        """Spawn, load, return when ready. Raises AntiphonError with the engine's own words if it can't."""
-        self._orders.bind(f"ipc://{self._folder}/orders")
-        self._events.bind(f"ipc://{self._folder}/events")
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "antiphon.runtime.worker", str(self._folder)
-        )
-        await self._hello()
-        self._post(order)
-        await self._wait_ready(progress)
+        """Spawn, load, return when ready.
+
+        Raises AntiphonError with the engine's own words if it can't; nothing is left behind then.
+        """
+        try:
+            self._link = _Link()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "antiphon.runtime.worker", str(self._link.folder)
+            )
+            await self._hello()
+            self._post(order)
+            await self._wait_ready(progress)
+        except BaseException:
+            await self._clear_away()
+            raise
         self._alive = True
         self._reader = asyncio.create_task(self._read())
 
     async def stop(self) -> None:
-        """Ask it to finish; kill it if it takes too long. Leaves no process and no socket behind."""
-        self._alive = False
-        if self._process is not None and self._process.returncode is None:
+        """Ask it to finish; kill it if it takes too long. Leaves no process, socket or folder behind."""
+        if self._alive and self._process is not None:
             self._post(Stop())
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), STOP_WAIT_S)
-            except TimeoutError:
+        self._alive = False
+        await self._clear_away()
+        self._fail_open()
+
+    async def _clear_away(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-                await self._process.wait()
+            await self._process.wait()
         if self._reader is not None:
             self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
-        self._orders.close(linger=0)
-        self._events.close(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+            await asyncio.gather(self._reader, return_exceptions=True)
+            self._reader = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
     async def _hello(self) -> None:
         """The first message says that both sockets are joined: a message sent sooner would have no queue."""
@@ -130,40 +145,75 @@ class EngineProcess:
 
     async def _read(self) -> None:
         """Deliver what comes until the process is gone; then end what is open."""
-        while (message := await self._next()) is not None:
-            match message:
-                case Stats():
-                    self._stats = message.values
-                case TokensOut() | AudioOut() | ResponseEnded():
-                    self._deliver(message)
-                case _:
-                    log.warning("unexpected message from the engine: %r", message)
-        if self._alive:
-            self._alive = False
-            log.error("the engine's process died")
-            self._fail_open()
+        try:
+            while (message := await self._next()) is not None:
+                self._take(message)
+        except Exception:
+            log.exception("what the engine says cannot be read")
+        finally:
+            if self._alive:
+                self._alive = False
+                log.error("the engine's process died")
+                self._fail_open()
+
+    def _take(self, message: FromEngine) -> None:
+        match message:
+            case Stats():
+                self._stats = message.values
+            case TokensOut() | AudioOut() | ResponseEnded():
+                self._deliver(message)
+            case Failed():
+                log.error("%s", message.message)
+            case _:
+                log.warning("unexpected message from the engine: %r", message)
 
     async def _next(self) -> FromEngine | None:
         """The next message, or None once the process has exited and its messages are read."""
         assert self._process is not None
-        while not await self._events.poll(DEATH_CHECK_MS):
-            if self._process.returncode is not None:
+        assert self._link is not None
+        events = self._link.events
+        # exited first, empty then: what it said last is read before its death is noticed
+        exited = self._process.returncode is not None
+        while not await events.poll(DEATH_CHECK_MS):
+            if exited:
                 return None
-        return self._decoder.decode(await self._events.recv())
+            exited = self._process.returncode is not None
+        return self._decoder.decode(await events.recv())
 
     def _post(self, message: ToEngine) -> None:
         """The queue has no limit, so this never blocks; what is sent to a dead engine is dropped."""
-        with contextlib.suppress(zmq.Again):
-            self._orders.send(encode(message), zmq.NOBLOCK)
+        if self._link is not None:
+            with contextlib.suppress(zmq.Again):
+                self._link.orders.send(encode(message), zmq.NOBLOCK)
 
     def _deliver(self, output: Output) -> None:
+        """One session's broken sink must not silence the others."""
         if isinstance(output, ResponseEnded):
             self._open.pop((output.session, output.response), None)
         sink = self._sinks.get(output.session)
-        if sink is not None:
-            sink(output)
+        try:
+            if sink is not None:
+                sink(output)
+        except Exception:
+            log.exception("session %s could not take its output", output.session)
 
     def _fail_open(self) -> None:
         for session, response in list(self._open):
-            message = "The engine stopped working; the server has to be restarted"
-            self._deliver(ResponseEnded(session, response, 0, "failed", "engine_gone", message, Usage()))
+            self._deliver(ResponseEnded(session, response, 0, "failed", "engine_gone", GONE, Usage()))
+
+
+class _Link:
+    """The server's ends of the two sockets, in a folder of their own."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="antiphon-"))
+        self._context = zmq.asyncio.Context()
+        self.orders = self._context.socket(zmq.PUSH, socket_class=zmq.Socket)
+        self.events = self._context.socket(zmq.PULL)
+        for socket, name in ((self.orders, "orders"), (self.events, "events")):
+            socket.set_hwm(0)
+            socket.bind(f"ipc://{self.folder}/{name}")
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -10,10 +10,12 @@ print(reply.text, reply.audio.shape)
 from __future__ import annotations
 
 import itertools
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +28,25 @@ from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.facts import (
     Fact,
     ItemAdded,
-    ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
 )
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.sampling import Sampling
-from antiphon.engine.load import Engine, load_engine
+from antiphon.engine.load import load_engine
 from antiphon.runtime.driver import Driver
 
 Content = str | Sequence[str | dict[str, Any]]
-"""Text, or parts: a str, {"text": str}, {"audio": float32 [n] at 16 kHz}, {"image": PIL image or uint8 [h, w, 3]}."""
+"""Text, or parts: a str, {"text": str}, {"audio": float32 [n] at 16 kHz},
+{"image": PIL image or uint8 [h, w, 3]}."""
+
+REPLACEMENT = "\ufffd"
+"""What bytes that are no whole character yet are decoded to."""
+
+ROLES = get_args(Role)
+
+MOST_IDLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,8 @@ class Request:
     voice         speaker name; None is the checkpoint's first
     max_tokens    of the text reply; None leaves the checkpoint's default
     sampling      per stage ("thinker", "talker"); stages not named use the checkpoint's defaults
+
+    A reply of a single text token has nothing to speak: its audio is empty.
     """
 
     content: Content = ""
@@ -77,7 +88,7 @@ class Reply:
     status: str = "in_progress"
     reason: str = ""
     message: str = ""
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
 
 
 class Omni:
@@ -105,66 +116,88 @@ class Omni:
         except TypeError as error:
             known = ", ".join(EngineOptions.__struct_fields__)
             raise ConfigError(f"{error}; options are {known}") from None
-        engine = load_engine(str(model), chosen, Path(str(model)).name, lambda what, done, total: None)
-        self._begin(engine)
-
-    def _begin(self, engine: Engine) -> None:
-        self._engine = engine
-        self._driver = Driver(engine, self._collect)
-        self._tokenizer = Tokenizer.from_file(str(Path(engine.info.path) / "tokenizer.json"))
-        self._outputs: list[Output] = []
+        self.engine = load_engine(str(model), chosen, Path(str(model)).name, lambda what, done, total: None)
+        self.driver = Driver(self.engine, self._collect)
+        self._tokenizer = Tokenizer.from_file(str(Path(self.engine.info.path) / "tokenizer.json"))
+        self._inbox: dict[str, deque[Output]] = {}
         self._count = itertools.count(1)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answer all requests, batched; replies in the order of the requests. Failures are in `status`."""
-        names = [f"request-{next(self._count)}" for _ in requests]
+        """Answer all requests, batched; replies in the order of the requests. Failures are in `status`.
+
+        Raises ConfigError, before anything runs, for a request that is put wrongly.
+        """
+        names = [self._name() for _ in requests]
         facts = [
-            fact for name, request in zip(names, requests, strict=True) for fact in _facts(name, request)
+            fact for name, request in zip(names, requests, strict=True) for fact in self._facts(name, request)
         ]
-        parts: dict[str, list[Output]] = {name: [] for name in names}
-        for output in self._run(facts, len(names)):
-            parts[output.session].append(output)
-        self._close(names)
-        return [self._reply(parts[name]) for name in names]
+        try:
+            self._begin(names, facts)
+            return [self._reply(list(self._outputs(name))) for name in names]
+        finally:
+            self._close(names)
 
     def stream(self, request: Request) -> Iterator[Reply]:
-        """Answer one request as it is produced: each part holds what is new, the last one the end's status."""
-        name = f"request-{next(self._count)}"
-        text = ""
+        """Answer one request as it is produced: each part holds what is new, the last the end's status.
+
+        Several streams may be read in turns: whichever is read drives them all.
+        """
+        name = self._name()
+        return self._stream(name, self._facts(name, request))
+
+    def _stream(self, name: str, facts: list[Fact]) -> Iterator[Reply]:
         ids: list[int] = []
+        given = 0
         try:
-            for output in self._run(_facts(name, request), 1):
+            self._begin([name], facts)
+            for output in self._outputs(name):
                 part = self._reply([output])
                 if isinstance(output, TokensOut) and output.stage == "thinker":
                     ids += output.tokens[:, 0].tolist()
-                    whole = self._decode(ids)
-                    part.text, text = whole[len(text) :], whole
+                whole = self._decode(ids)
+                if isinstance(output, ResponseEnded) or not whole.endswith(REPLACEMENT):
+                    part.text, given = whole[given:], len(whole)
+                else:
+                    part.text = ""
                 yield part
         finally:
             self._close([name])
 
-    def _run(self, facts: list[Fact], count: int) -> Iterator[Output]:
-        """Advance the driver until `count` responses have ended."""
-        more = True
-        while count:
-            if not more and not facts:
-                raise AntiphonError("the engine stopped with responses open: this is a bug of Antiphon")
-            more = self._driver.advance(facts)
-            facts = []
-            outputs, self._outputs = self._outputs, []
-            for output in outputs:
-                count -= isinstance(output, ResponseEnded)
-                yield output
+    def _begin(self, names: list[str], facts: list[Fact]) -> None:
+        self._inbox.update({name: deque() for name in names})
+        self.driver.advance(facts)
+
+    def _outputs(self, name: str) -> Iterator[Output]:
+        """One response's outputs up to its end; drives the engine while there are none."""
+        inbox = self._inbox[name]
+        while True:
+            while not inbox:
+                self._advance()
+            output = inbox.popleft()
+            yield output
+            if isinstance(output, ResponseEnded):
+                return
+
+    def _advance(self) -> None:
+        if self.driver.advance([]):
+            return
+        if self.driver.wake_at is None and not any(self._inbox.values()):
+            raise AntiphonError("the engine stopped with responses open: this is a bug of Antiphon")
+        time.sleep(self.driver.idle_s(0.0 if self.driver.wake_at is None else MOST_IDLE_S))
 
     def _collect(self, output: Output) -> None:
-        self._outputs.append(output)
+        """What nobody waits for any more is dropped."""
+        if output.session in self._inbox:
+            self._inbox[output.session].append(output)
 
     def _close(self, names: list[str]) -> None:
-        """Also reached when a stream is abandoned: the response is cancelled with its session."""
-        cancels: list[Fact] = [ResponseCancelled(name, name) for name in names]
-        closes: list[Fact] = [SessionClosed(name) for name in names]
-        self._driver.advance([*cancels, *closes])
-        self._outputs = []
+        """Also reached when a stream is abandoned: its response is cancelled with its session."""
+        for name in names:
+            self._inbox.pop(name, None)
+        self.driver.advance([SessionClosed(name) for name in names])
+
+    def _name(self) -> str:
+        return f"request-{next(self._count)}"
 
     def _reply(self, outputs: list[Output]) -> Reply:
         tokens: dict[str, list[NDArray[np.int64]]] = {}
@@ -189,46 +222,68 @@ class Omni:
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
+    def _facts(self, name: str, request: Request) -> list[Fact]:
+        """A conversation of its own for each request."""
+        self._check(request)
+        messages = request.messages or [("user", request.content)]
+        items = [Item(f"item-{i}", role, parts_of(content)) for i, (role, content) in enumerate(messages)]
+        wanted = ResponseRequested(
+            name,
+            name,
+            "reply",
+            speech=request.speech,
+            instructions=request.instructions,
+            voice=request.voice,
+            sampling=request.sampling,
+            max_tokens=request.max_tokens,
+            codes=True,
+        )
+        return [SessionOpened(name), *(ItemAdded(name, item) for item in items), wanted]
 
-def _facts(name: str, request: Request) -> list[Fact]:
-    """A conversation of its own for each request."""
-    messages = request.messages or [("user", request.content)]
-    items = [Item(f"item-{i}", role, _parts(content)) for i, (role, content) in enumerate(messages)]
-    wanted = ResponseRequested(
-        name,
-        name,
-        "reply",
-        speech=request.speech,
-        instructions=request.instructions,
-        voice=request.voice,
-        sampling=request.sampling,
-        max_tokens=request.max_tokens,
-        codes=True,
-    )
-    return [SessionOpened(name), *(ItemAdded(name, item) for item in items), wanted]
+    def _check(self, request: Request) -> None:
+        """Raise ConfigError where a misspelt name would otherwise go unnoticed."""
+        stages, voices = self.engine.node.ar, self.engine.info.voices
+        for stage in request.sampling:
+            if stage not in stages:
+                raise ConfigError(f"sampling names the stage {stage!r}; stages are {', '.join(stages)}")
+        if request.voice is not None and request.voice.lower() not in voices:
+            raise ConfigError(f"the voice {request.voice!r} is unknown; voices are {', '.join(voices)}")
+        if request.max_tokens is not None and request.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {request.max_tokens}; it must be 1 or more")
+        for role, _ in request.messages:
+            if role not in ROLES:
+                raise ConfigError(f"a message has the role {role!r}; roles are {', '.join(ROLES)}")
 
 
-def _parts(content: Content) -> tuple[Part, ...]:
+def parts_of(content: Content) -> tuple[Part, ...]:
+    """A message's content as parts of the record. Raises ConfigError."""
     entries = [content] if isinstance(content, str) else content
     return tuple(_part({"text": entry} if isinstance(entry, str) else entry) for entry in entries)
 
 
 def _part(entry: dict[str, Any]) -> Part:
-    if "text" in entry:
-        return TextPart(entry["text"])
-    if "audio" in entry:
-        samples = np.asarray(entry["audio"])
-        if samples.ndim != 1 or samples.dtype != np.float32:
-            raise ConfigError(
-                f"audio must be float32 [samples] at 16 kHz, got {samples.dtype} {list(samples.shape)}"
-            )
-        return AudioPart.of(samples.tobytes())
-    if "image" in entry:
-        image = entry["image"]
-        pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
-        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
-            raise ConfigError(
-                f"an image must be a PIL image or uint8 [h, w, 3], got {pixels.dtype} {list(pixels.shape)}"
-            )
-        return ImagePart.of(pixels.tobytes(), pixels.shape[1], pixels.shape[0])
-    raise ConfigError(f"a content part must have one of the keys text, audio, image; it has {sorted(entry)}")
+    match entry:
+        case {"text": str(text), **rest} if not rest:
+            return TextPart(text)
+        case {"audio": samples, **rest} if not rest:
+            return _audio_part(np.asarray(samples))
+        case {"image": image, **rest} if not rest:
+            return _image_part(np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image))
+    got = f"the keys {', '.join(map(str, entry))}" if isinstance(entry, dict) else type(entry).__name__
+    raise ConfigError(
+        f'a content part must be a str, {{"text": str}}, {{"audio": …}} or {{"image": …}}; got {got}'
+    )
+
+
+def _audio_part(samples: NDArray[Any]) -> AudioPart:
+    if samples.ndim != 1 or samples.dtype != np.float32:
+        got = f"{samples.dtype} {list(samples.shape)}"
+        raise ConfigError(f"audio must be float32 [samples] at 16 kHz, got {got}")
+    return AudioPart.of(samples.tobytes())
+
+
+def _image_part(pixels: NDArray[Any]) -> ImagePart:
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+        got = f"{pixels.dtype} {list(pixels.shape)}"
+        raise ConfigError(f"an image must be a PIL image or uint8 [h, w, 3], got {got}")
+    return ImagePart.of(pixels.tobytes(), pixels.shape[1], pixels.shape[0])

@@ -6,10 +6,11 @@ one frame per decision. Raw media and audio are left out: nothing is decided upo
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,8 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.facts import Fact
 from antiphon.core.plans import Decision
 from antiphon.runtime.codec import decoder, encode
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 
@@ -50,26 +53,46 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class RecordWriter:
-    """Writes entries as they happen. Implements `runtime.driver.Recorder`."""
+    """Writes entries as they happen. Implements `runtime.driver.Recorder`.
+
+    Raises ConfigError if the file cannot be begun. If it cannot be continued (a full disk), the record ends
+    there and the engine goes on.
+    """
 
     def __init__(self, path: Path, node: NodeConfig, depth: int) -> None:
-        self._file: BinaryIO = path.open("wb")
-        self._frame(Header(VERSION, depth, node))
+        try:
+            # unbuffered: what was decided is on record however the process ends
+            self._file = path.open("wb", buffering=0)
+            try:
+                self._frame(Header(VERSION, depth, node))
+            except OSError:
+                self._file.close()
+                raise
+        except OSError as error:
+            raise ConfigError(f"cannot write the record {path}: {error.strerror or error}") from None
 
     def write(self, now: float, facts: list[Fact], decision: Decision) -> None:
-        self._frame(Entry(now, tuple(facts), decision))
+        if self._file.closed:
+            return
+        try:
+            self._frame(Entry(now, tuple(facts), decision))
+        except OSError:
+            log.exception("the record ends here")
+            self._file.close()
 
     def close(self) -> None:
         self._file.close()
 
     def _frame(self, message: Header | Entry) -> None:
         data = encode(without_media(message))
-        self._file.write(struct.pack("<I", len(data)) + data)
-        self._file.flush()
+        frame = struct.pack("<I", len(data)) + data
+        if self._file.write(frame) < len(frame):
+            raise OSError("the disk is full")
 
 
 def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
-    """Header and entries. A frame cut short by a crash ends the record; a foreign file is a ConfigError."""
+    """Header and entries. A frame cut short by a crash ends the record; raises ConfigError for a foreign file
+    and, while entries are read, for a damaged one."""
     frames = _frames(path)
     try:
         header: Header = decoder(Header).decode(next(frames))
@@ -77,8 +100,7 @@ def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
         raise ConfigError(f"{path} is no record file (written by `antiphon serve --record`)") from None
     if header.version != VERSION:
         raise ConfigError(f"{path} has record version {header.version}; this program reads {VERSION}")
-    entries = decoder(Entry)
-    return header, (entries.decode(frame) for frame in frames)
+    return header, _entries(path, frames)
 
 
 def replay(path: Path) -> tuple[int, list[Difference]]:
@@ -118,6 +140,15 @@ def without_media(message: Any) -> Any:
     elif isinstance(values.get("audio"), tuple):
         values["audio"] = (b"",) * len(values["audio"])
     return type(message)(**values)
+
+
+def _entries(path: Path, frames: Iterator[bytes]) -> Iterator[Entry]:
+    entries = decoder(Entry)
+    for index, frame in enumerate(frames):
+        try:
+            yield entries.decode(frame)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"{path}: entry {index} is damaged ({error})") from None
 
 
 def _frames(path: Path) -> Iterator[bytes]:

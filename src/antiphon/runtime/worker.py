@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from antiphon.core.errors import AntiphonError
@@ -25,16 +26,24 @@ from antiphon.runtime.record import RecordWriter
 
 log = logging.getLogger(__name__)
 
-IDLE_WAIT_MS = 500
+IDLE_WAIT_S = 0.5
+START_WAIT_S = 60.0
 STATS_EVERY_S = 1.0
+LINGER_MS = 1000
+
+
+class Orphaned(Exception):
+    """The parent is gone: nobody is left to work for."""
 
 
 class Link:
-    """This process's ends of the two sockets."""
+    """This process's ends of the two sockets, and whether anybody is at the other end."""
 
     def __init__(self, folder: str) -> None:
-        self._orders = zmq.Context.instance().socket(zmq.PULL)
-        self._events = zmq.Context.instance().socket(zmq.PUSH)
+        self._parent = os.getppid()
+        self._context = zmq.Context()
+        self._orders = self._context.socket(zmq.PULL)
+        self._events = self._context.socket(zmq.PUSH)
         for socket, name in ((self._orders, "orders"), (self._events, "events")):
             socket.set_hwm(0)
             socket.connect(f"ipc://{folder}/{name}")
@@ -43,56 +52,82 @@ class Link:
     def send(self, message: FromEngine) -> None:
         self._events.send(encode(message))
 
-    def receive(self, wait_ms: int) -> list[Fact | Start | Stop]:
-        """Everything that has arrived; waits up to `wait_ms` for the first."""
+    def receive(self, wait_s: float) -> list[Fact | Start | Stop]:
+        """Everything that has arrived; waits up to `wait_s` for the first. What can't be read is dropped."""
         messages: list[Fact | Start | Stop] = []
-        while self._orders.poll(0 if messages else wait_ms):
-            messages.append(self._decoder.decode(self._orders.recv()))
+        waits_ms = int(1000 * wait_s)
+        while self._orders.poll(0 if messages else waits_ms):
+            try:
+                messages.append(self._decoder.decode(self._orders.recv()))
+            except (msgspec.MsgspecError, AntiphonError) as error:
+                log.error("dropped a message that cannot be read: %s", error)
         return messages
+
+    def check_parent(self) -> None:
+        """Raises Orphaned."""
+        if os.getppid() != self._parent:
+            raise Orphaned
+
+    def close(self) -> None:
+        """What was sent still arrives, unless nobody reads any more."""
+        self._context.destroy(linger=LINGER_MS)
 
 
 def main(folder: str) -> int:
     """Run until stopped. Returns the process's exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A signal to the whole group is for the parent, which drains first and then says Stop.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(asctime)s %(levelname)s engine %(name)s: %(message)s", level=logging.INFO)
     link = Link(folder)
-    link.send(Hello())
-    (start,) = link.receive(wait_ms=60_000) or (None,)
-    if not isinstance(start, Start):
-        return 1
     try:
-        return _serve(link, start)
+        return _serve(link)
+    except Orphaned:
+        log.warning("the server's process is gone")
     except AntiphonError as error:
         link.send(Failed(str(error)))
+    except Exception as error:
+        log.exception("the engine crashed")
+        link.send(Failed(f"The engine crashed: {type(error).__name__}: {error}"))
+    finally:
+        link.close()
+    return 1
+
+
+def _serve(link: Link) -> int:
+    link.send(Hello())
+    start = next(iter(link.receive(START_WAIT_S)), None)
+    if not isinstance(start, Start):
         return 1
 
-
-def _serve(link: Link, start: Start) -> int:
     def progress(what: str, done: int, total: int) -> None:
+        link.check_parent()
         link.send(Progress(what, done, total))
 
     engine = load_engine(start.source, start.options, start.name, progress)
-    recorder = RecordWriter(Path(start.record), engine.node, 0) if start.record else None
+    recorder = RecordWriter(Path(start.record), engine.node, engine.depth) if start.record else None
     driver = Driver(engine, link.send, recorder=recorder)
     link.send(engine.info)
-    return _loop(link, driver)
+    try:
+        _loop(link, driver)
+    finally:
+        if recorder is not None:
+            recorder.close()
+    return 0
 
 
-def _loop(link: Link, driver: Driver) -> int:
+def _loop(link: Link, driver: Driver) -> None:
     """Drain messages, advance; wait only when there is nothing to do."""
-    parent = os.getppid()
     next_stats = 0.0
-    busy = False
-    while os.getppid() == parent:
-        messages = link.receive(wait_ms=0 if busy else IDLE_WAIT_MS)
-        facts = [message for message in messages if not isinstance(message, Start | Stop)]
-        busy = driver.advance(facts)
+    busy, stopped = False, False
+    while not stopped:
+        link.check_parent()
+        messages = link.receive(0.0 if busy else driver.idle_s(IDLE_WAIT_S))
+        stopped = any(isinstance(message, Stop) for message in messages)
+        busy = driver.advance([message for message in messages if not isinstance(message, Start | Stop)])
         if time.monotonic() >= next_stats:
             next_stats = time.monotonic() + STATS_EVERY_S
             link.send(Stats(driver.stats()))
-        if any(isinstance(message, Stop) for message in messages):
-            break
-    return 0
 
 
 if __name__ == "__main__":

@@ -78,14 +78,14 @@ class ArScheduler:
 
     # -- requests ------------------------------------------------------------------------------------
 
+    def check(self, prompt: StagePrompt) -> None:
+        """Raises LimitExceeded if the prompt and one token of reply could never fit."""
+        reach = len(prompt.token_ids) + 1
+        if reach > self._capacity:
+            raise LimitExceeded(f"{self.name} context tokens", self._capacity, reach, "Shorten the input")
+
     def submit(self, request: ArRequest) -> None:
-        """Queue a request. Raises LimitExceeded if it could never fit."""
-        blocks = self.kv.blocks_for(self._reach(request))
-        if blocks > self.kv.num_blocks:
-            allowed = self.kv.num_blocks * self.config.block_size
-            raise LimitExceeded(
-                f"{self.name} context tokens", allowed, self._reach(request), "Shorten the input"
-            )
+        """Queue a request whose prompt passed `check`."""
         self._requests[request.request] = request
         self._waiting[request.request] = request
         self.rows.num_waiting = len(self._waiting)
@@ -123,8 +123,10 @@ class ArScheduler:
         """Drop the session's idle KV."""
         self.kv.drop(session, self._busy_until)
 
-    def find(self, request: int) -> ArRequest | None:
-        return self._requests.get(request)
+    @property
+    def requests(self) -> frozenset[int]:
+        """Waiting and running."""
+        return frozenset(self._requests)
 
     @property
     def num_running(self) -> int:
@@ -193,7 +195,7 @@ class ArScheduler:
         joins: list[Join] = []
         while self._waiting and len(joins) < most and self._row_pool.num_free:
             request = next(iter(self._waiting.values()))
-            if not self.kv.fits(request.session, self._reach(request)):
+            if not self.kv.fits(self._reach(request)):
                 break
             self._waiting.popitem(last=False)
             joins.append(self._join(request, blocks))
@@ -297,10 +299,19 @@ class ArScheduler:
     def _busy_until(self) -> int | None:
         return next(reversed(self._flights)) if self._flights else None
 
+    @property
+    def _capacity(self) -> int:
+        """Tokens that one request alone could have in the KV."""
+        return self.kv.num_blocks * self.config.block_size
+
     def _limit(self, request: ArRequest) -> int:
-        """Tokens to draw. A frame stage draws one less: the last code of a cut reply is never spoken."""
+        """Tokens to draw, at most what the KV holds beside the prompt.
+
+        A frame stage draws one less than asked: the last code of a cut reply is never spoken.
+        """
         most = request.sampling.max_tokens
-        return most if self.config.width == 1 else max(most - 1, 1)
+        most = most if self.config.width == 1 else max(most - 1, 1)
+        return min(most, self._capacity - len(request.prompt.token_ids))
 
     def _reach(self, request: ArRequest) -> int:
         return len(request.prompt.token_ids) + self._limit(request)
@@ -308,6 +319,8 @@ class ArScheduler:
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
         self.kv.check_integrity()
+        if not self._flights:
+            assert not self.kv.num_limbo + self._row_pool.num_limbo, "limbo outlives the steps in flight"
         live = {request.row for request in self._requests.values() if request.row is not None}
         self._row_pool.check_integrity(sorted(live))
         for row in live:

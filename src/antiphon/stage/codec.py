@@ -69,8 +69,9 @@ class CodecScheduler:
         return len(stream.frames)
 
     @property
-    def num_running(self) -> int:
-        return len(self._streams)
+    def requests(self) -> frozenset[int]:
+        """Whose streams are open."""
+        return frozenset(self._streams)
 
     @property
     def num_in_flight(self) -> int:
@@ -150,4 +151,6 @@ class CodecScheduler:
 
     def check_integrity(self) -> None:
         """Rows and streams agree; raises AssertionError otherwise."""
+        if not self._flights:
+            assert not self._row_pool.num_limbo, "limbo outlives the steps in flight"
         self._row_pool.check_integrity([s.row for s in self._streams.values() if s.row is not None])

@@ -51,6 +51,11 @@ class EncodeScheduler:
         return DropMedia(tuple(loose)) if loose else None
 
     @property
+    def pins(self) -> dict[int, int]:
+        """How often each content is wanted."""
+        return dict(self._pins)
+
+    @property
     def num_running(self) -> int:
         return len(self._queue) + sum(len(keys) for keys in self._flights.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.facts import Ints
 
@@ -65,6 +66,6 @@ class Rows:
         """Tokens each row could run in the next step."""
         return np.maximum(self.prompt[rows] - self.planned[rows], 1)
 
-    def _oldest_first(self, mask: Ints) -> Ints:
+    def _oldest_first(self, mask: NDArray[np.bool_]) -> Ints:
         rows = np.nonzero(mask)[0]
         return rows[np.argsort(self.order[rows], kind="stable")]

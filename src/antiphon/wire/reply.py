@@ -14,7 +14,7 @@ import msgspec
 
 from antiphon.core.plans import ResponseEnded
 from antiphon.wire.audio import audio_deltas
-from antiphon.wire.conversation import Conversation, WireItem
+from antiphon.wire.conversation import ROOT, Conversation, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.ports import Detokeniser
 from antiphon.wire.response import ResponseSpec, response_object
@@ -35,6 +35,7 @@ class Reply:
         self.phase = Phase.WAITING
         self._detokeniser = detokeniser
         self._conversation = conversation
+        self._after = conversation.last_id or ROOT
         self._item = WireItem(spec.item_id, "assistant", "in_progress")
         self._text = ""
         self._ids = {
@@ -97,10 +98,14 @@ class Reply:
         self.phase = Phase.OPEN
         events: list[Payload] = [self._item_event("response.output_item.added")]
         if self.is_remembered:
-            previous = self._conversation.insert(self._item)
+            previous = self._conversation.insert(self._item, self._place())
             events.append(self._conversation_event("conversation.item.added", previous))
         events.append(self._event("response.content_part.added", part=self._part()))
         return events
+
+    def _place(self) -> str | None:
+        """After the item that was last when the reply was asked for, as in the engine's record."""
+        return self._after if self._after == ROOT or self._after in self._conversation else None
 
     def _closed(self, status: str) -> list[Payload]:
         """The events that close the content part and the item."""

@@ -1,0 +1,199 @@
+"""People do anything, at any time, to a node whose pools are too small: every law holds all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from antiphon.core.conversation import Item, Part, TextPart
+from antiphon.core.facts import (
+    ItemAdded,
+    ItemRemoved,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+)
+from antiphon.core.sampling import Sampling
+from fakes import toy
+from fakes.world import World, toy_config
+
+words = ["hi", "one two three", "tell me more", "what is that over there", "yes", "why not"]
+texts = st.sampled_from(words)
+media = st.sampled_from([toy.tone(1), toy.tone(2), toy.tone(3), toy.picture(1)])
+part_lists = st.lists(st.one_of(texts.map(TextPart), media), min_size=1, max_size=3)
+limits = st.one_of(st.none(), st.integers(1, 20))
+options = st.fixed_dictionaries(
+    {
+        "speech": st.booleans(),
+        "remember": st.booleans(),
+        "codes": st.booleans(),
+        "voice": st.sampled_from([None, "ada"]),
+        "instructions": st.sampled_from(["", "be brief"]),
+        "max_tokens": limits,
+    }
+)
+SEEDED = {"thinker": Sampling(max_tokens=6, seed=1), "talker": Sampling(max_tokens=1, seed=2)}
+
+
+class People(RuleBasedStateMachine):
+    """Sessions come, talk, interrupt and go; steps fail; the node is turned between."""
+
+    @initialize(
+        depth=st.integers(0, 1),
+        lags=st.booleans(),
+        rows=st.integers(1, 4),
+        blocks=st.sampled_from([12, 24, 48]),
+        step_tokens=st.sampled_from([1, 5, 40]),
+        media=st.integers(1, 3),
+        speaks=st.sampled_from([True, True, True, False]),
+    )
+    def begin(self, depth: int, lags: bool, **sizes: Any) -> None:
+        self.world = World(toy_config(**sizes), depth, lags=lags)
+        self.sessions: list[str] = []
+        self.items: dict[str, list[str]] = {}
+        self.count = 0
+
+    def _name(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    def _add(self, session: str, role: Any, parts: list[Part], after: str | None) -> None:
+        item = Item(self._name("item"), role, tuple(parts))
+        self.items[session].append(item.id)
+        self.world.send(ItemAdded(session, item, after))
+
+    @rule(parts=part_lists)
+    def open(self, parts: list[Part]) -> None:
+        session = self._name("session")
+        self.sessions.append(session)
+        self.items[session] = []
+        self.world.send(SessionOpened(session))
+        self._add(session, "user", parts, None)
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data(), parts=part_lists, system=st.booleans())
+    def say(self, data: st.DataObject, parts: list[Part], system: bool) -> None:
+        session = data.draw(st.sampled_from(self.sessions))
+        after = data.draw(st.sampled_from([None, None, "root", "unknown", *self.items[session]]))
+        if system:
+            self._add(session, "system", [TextPart("be kind")], after)
+        else:
+            self._add(session, "user", parts, after)
+
+    @precondition(lambda self: any(self.items.get(session) for session in self.sessions))
+    @rule(data=st.data())
+    def unsay(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from([session for session in self.sessions if self.items[session]]))
+        item = data.draw(st.sampled_from(self.items[session]))
+        self.items[session].remove(item)
+        self.world.send(ItemRemoved(session, item))
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data(), options=options, inline=st.one_of(st.none(), part_lists), seeded=st.booleans())
+    def ask(self, data: st.DataObject, options: Any, inline: list[Part] | None, seeded: bool) -> None:
+        session = data.draw(st.sampled_from(self.sessions))
+        response = self._name("response")
+        items = None if inline is None else (Item("inline", "user", tuple(inline)),)
+        sampling = SEEDED if seeded else {}
+        self.items[session].append(f"reply-{response}")
+        self.world.send(
+            ResponseRequested(
+                session, response, f"reply-{response}", items=items, sampling=sampling, **options
+            )
+        )
+
+    @precondition(lambda self: self.world.responses)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        session, response = data.draw(st.sampled_from(sorted(self.world.responses)))
+        self.world.send(ResponseCancelled(session, response))
+
+    @rule(parts=part_lists, speech=st.booleans(), count=st.integers(1, 3))
+    def meet(self, parts: list[Part], speech: bool, count: int) -> None:
+        """Several people ask the same at once."""
+        for _ in range(count):
+            self.open(parts)
+            name = self._name("response")
+            self.world.send(ResponseRequested(self.sessions[-1], name, f"reply-{name}", speech=speech))
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data(), text=texts)
+    def go_on(self, data: st.DataObject, text: str) -> None:
+        """The next turn of a conversation."""
+        session = data.draw(st.sampled_from(self.sessions))
+        self._add(session, "user", [TextPart(text)], None)
+        name = self._name("response")
+        self.world.send(ResponseRequested(session, name, f"reply-{name}"))
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data())
+    def mumble(self, data: st.DataObject) -> None:
+        """A prompt that can't be rendered."""
+        session = data.draw(st.sampled_from(self.sessions))
+        items = (Item("inline", "user", (TextPart(toy.UNSPEAKABLE),)),)
+        self.world.send(ResponseRequested(session, self._name("response"), "none", items=items))
+
+    @precondition(lambda self: len(self.sessions) > 3)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from(self.sessions))
+        self.sessions.remove(session)
+        self.world.send(SessionClosed(session))
+
+    @rule(stage=st.sampled_from(["encoders", "thinker", "talker", "code2wav"]), count=st.integers(1, 9))
+    def fail(self, stage: str, count: int) -> None:
+        """A step of this stage fails, if there is one in the next few turns."""
+        self.world.device.failing.add(stage)
+        self.turn(count)
+        self.world.device.failing.discard(stage)
+
+    @rule(count=st.integers(1, 40))
+    def turn(self, count: int) -> None:
+        for _ in range(count):
+            self.world.turn()
+
+    @rule()
+    def rest(self) -> None:
+        self.world.run()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        self.world.run()
+        for heard in self.world.responses.values():
+            self.world.check(heard)
+        self.world.send(*(SessionClosed(session) for session in self.sessions))
+        self.world.run()
+        self.world.check_empty()
+
+
+def live(max_examples: int, steps: int) -> settings:
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+        report_multiple_bugs=False,
+    )
+
+
+def test_people_do_anything() -> None:
+    run_state_machine_as_test(People, settings=live(200, 50))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_people_do_anything_for_long() -> None:
+    run_state_machine_as_test(People, settings=live(400, 250))

@@ -1,0 +1,36 @@
+"""Options are checked when they are written, not when the engine needs them."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.core.config import EngineOptions
+from antiphon.core.errors import ConfigError
+
+
+def test_the_defaults_hold() -> None:
+    assert EngineOptions().held_tokens == EngineOptions().kv_tokens
+
+
+@pytest.mark.parametrize(
+    "field", ["max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens"]
+)
+def test_nothing_is_zero(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} is 0; it must be 1 or more"):
+        EngineOptions(**{field: 0})
+
+
+def test_threads_may_be_left_to_torch() -> None:
+    assert EngineOptions(threads=0).threads == 0
+    with pytest.raises(ConfigError, match="threads is -1"):
+        EngineOptions(threads=-1)
+
+
+@pytest.mark.parametrize(("kv_tokens", "fits"), [(64, True), (63, False), (79, True)])
+def test_one_context_fits_in_whole_blocks(kv_tokens: int, fits: bool) -> None:
+    """63 tokens are three blocks of 16: 48."""
+    if fits:
+        EngineOptions(kv_tokens=kv_tokens, max_context_tokens=64)
+    else:
+        with pytest.raises(ConfigError, match="in whole blocks of 16"):
+            EngineOptions(kv_tokens=kv_tokens, max_context_tokens=63)

@@ -1,0 +1,146 @@
+"""The sampler keeps what transformers' processors and warpers keep, with the same probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation.logits_process import (
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from antiphon.core.plans import ints
+from antiphon.core.sampling import Sampling
+from antiphon.engine.sampler import (
+    PREDICTOR_TOP_K,
+    PREDICTOR_TOP_P,
+    Cuts,
+    PredictorSampler,
+    Sampler,
+    penalise,
+    predictor_sampling,
+)
+
+VOCAB = 211
+
+
+def logits_of(rows: int, seed: int = 0) -> torch.Tensor:
+    return 3 * torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 5, 50, VOCAB, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.8, 0.3, 0.01])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_cuts_are_those_of_the_warpers(temperature: float, top_k: int, top_p: float) -> None:
+    logits = logits_of(16)
+    want = TemperatureLogitsWarper(temperature)(None, logits)
+    if top_k:
+        want = TopKLogitsWarper(top_k)(None, want)
+    if top_p < 1:
+        want = TopPLogitsWarper(top_p)(None, want)
+    params = [Sampling(temperature=temperature, top_k=top_k, top_p=top_p)] * 16
+    got = Cuts(params, "cpu")(logits)
+    assert torch.equal(got.isinf(), want.isinf())
+    torch.testing.assert_close(got.softmax(-1), want.softmax(-1))
+
+
+def test_equals_of_the_kth_stay_as_in_the_reference() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
+    got = Cuts([Sampling(temperature=1.0, top_k=2)], "cpu")(logits)
+    assert torch.equal(got, TopKLogitsWarper(2)(None, logits))
+
+
+def test_rows_are_cut_each_by_its_own() -> None:
+    params = [
+        Sampling(temperature=0.5),
+        Sampling(temperature=1.0, top_k=3),
+        Sampling(temperature=2.0, top_p=0.5),
+        Sampling(temperature=1.0, top_k=40, top_p=0.9),
+    ]
+    logits = logits_of(4)
+    together = Cuts(params, "cpu")(logits)
+    for row, param in enumerate(params):
+        assert torch.equal(together[row], Cuts([param], "cpu")(logits[row : row + 1])[0])
+
+
+@pytest.mark.parametrize("penalty", [1.05, 1.5, 0.7])
+def test_penalty_is_the_processors(penalty: float) -> None:
+    logits, ids = logits_of(3), torch.tensor([[3, 5, 5], [0, 1, 210], [7, 7, 7]])
+    seen = torch.zeros(3, VOCAB, dtype=torch.bool).scatter_(1, ids, True)
+    want = RepetitionPenaltyLogitsProcessor(penalty)(ids, logits)
+    assert torch.equal(penalise(logits, seen, torch.full((3, 1), penalty)), want)
+
+
+def test_greedy_under_penalty_and_suppression_follows_the_processors() -> None:
+    """A whole reply, token by token, with the prompt counted as transformers counts it."""
+    suppressed = [2, 9, 40]
+    mask = torch.zeros(VOCAB, dtype=torch.bool)
+    mask[suppressed] = True
+    sampler = Sampler(4, VOCAB, 0, mask, torch.device("cpu"))
+    prompt = torch.tensor([1, 8, 200])
+    sampler.join(2, Sampling(repetition_penalty=1.8), prompt)
+    ids = prompt[None]
+    for step in range(40):
+        logits = logits_of(1, seed=step % 5)
+        want = RepetitionPenaltyLogitsProcessor(1.8)(ids, logits)
+        want = SuppressTokensLogitsProcessor(suppressed)(ids, want).argmax(-1)
+        assert sampler.draw(logits, ints([2])).tolist() == want.tolist()
+        ids = torch.cat([ids, want[None]], 1)
+
+
+def test_a_new_request_on_a_row_starts_anew() -> None:
+    fresh, used = (Sampler(2, VOCAB, 0, None, torch.device("cpu")) for _ in range(2))
+    sampling = Sampling(temperature=1.0, repetition_penalty=1.3, seed=4)
+    used.join(1, sampling, torch.arange(50))
+    for step in range(5):
+        used.draw(logits_of(1, step), ints([1]))
+    for sampler in (fresh, used):
+        sampler.join(1, sampling)
+    for step in range(10):
+        logits = logits_of(1, step)
+        assert fresh.draw(logits, ints([1])).tolist() == used.draw(logits, ints([1])).tolist()
+
+
+def test_one_seed_one_output_whatever_the_batch_and_the_row() -> None:
+    mine = Sampling(temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.05, seed=99)
+    others = [
+        Sampling(),
+        Sampling(temperature=1.3, seed=1),
+        Sampling(temperature=1.0, top_p=0.4, repetition_penalty=2.0, seed=2),
+    ]
+
+    def reply(row: int, neighbours: list[int]) -> list[int]:
+        sampler = Sampler(8, VOCAB, 1, None, torch.device("cpu"))
+        sampler.join(row, mine)
+        for neighbour, sampling in zip(neighbours, others, strict=False):
+            sampler.join(neighbour, sampling)
+        rows = sorted([row, *neighbours])
+        at = rows.index(row)
+        out = []
+        for step in range(30):
+            logits = logits_of(len(rows), 1000 + step)
+            logits[at] = logits_of(1, step)[0]
+            out.append(sampler.draw(logits, ints(rows))[at].item())
+        return out
+
+    alone = reply(0, [])
+    assert len(set(alone)) > 5
+    assert reply(5, []) == reply(3, [0, 7]) == reply(7, [1, 2, 6]) == alone
+
+
+def test_the_predictor_samples_when_the_talker_does() -> None:
+    assert predictor_sampling(Sampling(seed=3)) == Sampling(seed=3)
+    hot = predictor_sampling(Sampling(temperature=0.9, top_k=7, repetition_penalty=1.05, seed=3))
+    assert hot == Sampling(temperature=1.0, top_k=PREDICTOR_TOP_K, top_p=PREDICTOR_TOP_P, seed=3)
+    talker = Sampler(2, VOCAB, 1, None, torch.device("cpu"))
+    talker.join(0, Sampling())
+    talker.join(1, Sampling(temperature=0.9, seed=3))
+    pick = PredictorSampler(talker, ints([0, 1]), 2)
+    logits = logits_of(1).repeat(2, 1) / 3
+    drawn = np.array([pick(logits, codebook).tolist() for codebook in range(1, 16)])
+    assert (drawn[:, 0] == logits[0].argmax().item()).all()
+    assert len(set(drawn[:, 1].tolist())) > 3, "codebooks have noise of their own"

@@ -1,0 +1,80 @@
+"""One engine and one oracle for the whole room; what the oracle has answered once is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import Omni
+from antiphon.checkpoint.demo import make_demo
+from antiphon.core.conversation import Item
+from antiphon.runtime.omni import Content, parts_of
+from exactness.oracle import Expected, Oracle
+from exactness.talk import MAX_CODES, MAX_TEXT, Talk
+
+
+@dataclass
+class World:
+    """fp64 on both sides, so that equal means equal."""
+
+    path: Path
+    omni: Omni
+    oracle: Oracle
+    contents: list[Content]
+    _known: dict[tuple, Expected] = field(default_factory=dict)
+
+    @property
+    def eos(self) -> int:
+        return self.omni.engine.node.ar["thinker"].stop_ids[0]
+
+    def expect(self, items: tuple[Item, ...], eos: int | None = None) -> Expected:
+        key = (items, eos)
+        if key not in self._known:
+            self._known[key] = self.oracle.answer(
+                items, max_text=MAX_TEXT, max_codes=MAX_CODES, eos=self.eos if eos is None else eos
+            )
+        return self._known[key]
+
+    def expect_content(self, index: int) -> Expected:
+        return self.expect((self.item(index),))
+
+    def item(self, index: int) -> Item:
+        return user(self.contents[index])
+
+    def talk(self, **overrides) -> Talk:
+        return Talk(self.omni.engine, **overrides)
+
+
+def user(content: Content, name: str = "q") -> Item:
+    return Item(name, "user", parts_of(content))
+
+
+def mixed_contents(seed: int) -> list[Content]:
+    """Text, audio, image and mixed inputs of several sizes."""
+    rng = np.random.default_rng(seed)
+
+    def tone(seconds: float) -> dict:
+        return {"audio": (0.1 * rng.standard_normal(int(16000 * seconds))).astype(np.float32)}
+
+    def picture(height: int, width: int) -> dict:
+        return {"image": rng.integers(0, 255, (height, width, 3), dtype=np.uint8)}
+
+    return [
+        ["hello world, how are you today?"],
+        [tone(2.3), "What do you hear?"],
+        [picture(96, 128), "What is in this image?"],
+        [picture(64, 96), tone(0.7), "one two three"],
+        ["compare ", tone(1.0), " with ", tone(1.6), " please"],
+        [picture(64, 64), "left or right?", picture(128, 64)],
+        [tone(9.4)],
+    ]
+
+
+@pytest.fixture(scope="session", params=[0, 7])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    path = make_demo(tmp_path_factory.mktemp("exact") / "tiny", size="tiny", seed=request.param)
+    omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096)
+    return World(path, omni, Oracle(path, omni.engine.prompter), mixed_contents(request.param))

@@ -1,0 +1,117 @@
+"""A few people talking with one engine through a driver, step by step, greedily."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from antiphon import Sampling
+from antiphon.core.conversation import Item
+from antiphon.core.facts import (
+    Fact,
+    ItemAdded,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+)
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.engine.load import Engine
+from antiphon.metrics.names import Metric
+from antiphon.runtime.driver import Driver, Recorder
+
+MAX_TEXT, MAX_CODES = 14, 20
+GREEDY = {
+    "thinker": Sampling(max_tokens=MAX_TEXT),
+    "talker": Sampling(max_tokens=MAX_CODES, repetition_penalty=1.05),
+}
+
+
+@dataclass
+class Said:
+    """What one response brought."""
+
+    text: list[int] = field(default_factory=list)
+    codes: list[list[int]] = field(default_factory=list)
+    audio: list[bytes] = field(default_factory=list)
+    end: ResponseEnded | None = None
+
+    @property
+    def wav(self) -> np.ndarray:
+        return np.frombuffer(b"".join(self.audio), np.float32)
+
+
+class Talk:
+    """Overrides replace fields of every AR stage's config, or of one: `thinker={"stop_ids": (7,)}`."""
+
+    def __init__(self, engine: Engine, recorder: Recorder | None = None, **overrides: Any) -> None:
+        stages = {
+            name: msgspec.structs.replace(
+                config,
+                **{k: v for k, v in overrides.items() if not isinstance(v, dict)},
+                **overrides.get(name, {}),
+            )
+            for name, config in engine.node.ar.items()
+        }
+        self.engine = replace(engine, node=msgspec.structs.replace(engine.node, ar=stages))
+        self.driver = Driver(self.engine, self._hear, recorder=recorder)
+        self.said: dict[str, Said] = defaultdict(Said)
+        self._facts: list[Fact] = []
+
+    def open(self, session: str, *items: Item) -> None:
+        self._facts += [SessionOpened(session), *(ItemAdded(session, item) for item in items)]
+
+    def add(self, session: str, item: Item) -> None:
+        self._facts.append(ItemAdded(session, item))
+
+    def ask(self, session: str, response: str | None = None, **wanted: Any) -> None:
+        name = response or session
+        fields = {"voice": "Ethan", "sampling": GREEDY, "codes": True, **wanted}
+        self._facts.append(ResponseRequested(session, name, f"reply-{name}", **fields))
+
+    def cancel(self, session: str, response: str | None = None) -> None:
+        self._facts.append(ResponseCancelled(session, response or session))
+
+    def close(self, *sessions: str) -> None:
+        self._facts += [SessionClosed(session) for session in sessions]
+
+    def step(self, count: int = 1) -> bool:
+        """Advance; True while there is more to do. The ledgers agree after every step."""
+        more = True
+        for _ in range(count):
+            facts, self._facts = self._facts, []
+            more = self.driver.advance(facts)
+            self.driver.node.check_integrity()
+        return more
+
+    def run(self) -> None:
+        while self.step():
+            pass
+
+    def check_all_free(self) -> None:
+        """After every session is closed, nothing is held by anybody."""
+        stats = self.driver.stats()
+        for stage, config in self.engine.node.ar.items():
+            assert stats[Metric.KV_BLOCKS_FREE.of(stage)] == config.num_blocks
+            assert stats[Metric.REQUESTS_RUNNING.of(stage)] == 0
+            assert stats[Metric.REQUESTS_WAITING.of(stage)] == 0
+        assert stats[Metric.SESSIONS] == 0
+        assert stats[Metric.RESPONSES_OPEN] == 0
+        assert not self.engine.executors["talker"].runner._payloads
+
+    def _hear(self, output: Output) -> None:
+        said = self.said[output.response]
+        assert said.end is None, "the end comes last"
+        match output:
+            case TokensOut(stage="thinker"):
+                said.text += output.tokens[:, 0].tolist()
+            case TokensOut():
+                said.codes += output.tokens.tolist()
+            case AudioOut():
+                said.audio.append(output.audio)
+            case ResponseEnded():
+                said.end = output

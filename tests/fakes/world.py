@@ -1,0 +1,208 @@
+"""A node over the toy model in virtual time, watched by every law that a client could notice broken."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from antiphon.assembly.node import Node
+from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
+from antiphon.core.facts import (
+    Fact,
+    PromptReady,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    StagePrompt,
+)
+from antiphon.core.plans import (
+    AudioOut,
+    Decision,
+    DropMedia,
+    DropPayload,
+    Handoff,
+    Order,
+    Output,
+    RenderPrompt,
+    ResponseEnded,
+    TokensOut,
+)
+from antiphon.core.sampling import Sampling
+from fakes import toy
+from fakes.executors import (
+    Device,
+    FakeCodec,
+    FakeEncoder,
+    FakeExecutor,
+    FakePayloads,
+    FakeTalker,
+    FakeThinker,
+)
+
+STEP_S = 0.01
+
+
+class Recorder(Protocol):
+    def write(self, now: float, facts: list[Fact], decision: Decision) -> None: ...
+
+
+def toy_config(
+    *, rows: int = 2, blocks: int = 24, step_tokens: int = 8, media: int = 2, speaks: bool = True
+) -> NodeConfig:
+    """Tiny pools, so that everything that can run out does."""
+    sizes = {"max_rows": rows, "block_size": 4, "num_blocks": blocks, "step_tokens": step_tokens}
+    ar = {"thinker": ArConfig(**sizes, stop_ids=(toy.STOP,), sampling=Sampling(max_tokens=12))}
+    if speaks:
+        talker = Sampling(max_tokens=16)
+        ar["talker"] = ArConfig(**sizes, stop_ids=(toy.CODEC_STOP,), width=toy.WIDTH, sampling=talker)
+    return NodeConfig(
+        graph="qwen3_omni_moe",
+        ar=ar,
+        codec={"code2wav": CodecConfig(rows)} if speaks else {},
+        encoder={"encoders": EncoderConfig(step_media=media, cached_media=media)},
+        end_inputs={"talker": toy.END_INPUT},
+    )
+
+
+class Heard:
+    """All that came of one response."""
+
+    def __init__(self, spec: ResponseRequested) -> None:
+        self.spec = spec
+        self.prompts: dict[str, StagePrompt] = {}
+        self.text: list[int] = []
+        self.frames: list[tuple[int, ...]] = []
+        self.audio = b""
+        self.end: ResponseEnded | None = None
+
+    def take(self, output: Output) -> None:
+        assert self.end is None, "an output after the end of its response"
+        match output:
+            case TokensOut() if output.stage == "thinker":
+                self.text += output.tokens[:, 0].tolist()
+            case TokensOut():
+                self.frames += [tuple(frame) for frame in output.tokens.tolist()]
+            case AudioOut():
+                assert output.audio, "silence is not sent"
+                self.audio += output.audio
+            case ResponseEnded():
+                self.end = output
+
+
+class World:
+    """Node, fakes and clock. `turn` is one round of a driver: observe, decide, execute."""
+
+    def __init__(
+        self, config: NodeConfig, depth: int = 0, recorder: Recorder | None = None, lags: bool = False
+    ) -> None:
+        self.config = config
+        self.node = Node(config, depth)
+        self.device = Device(depth, lags)
+        self.now = 0.0
+        self.responses: dict[tuple[str, str], Heard] = {}
+        self.encoder = FakeEncoder(self.device)
+        self.thinker = FakeThinker(self.device, config.ar["thinker"], self.encoder)
+        self.talker = FakeTalker(self.device, config.ar["talker"]) if "talker" in config.ar else None
+        self._executors: dict[str, FakeExecutor] = {"encoders": self.encoder, "thinker": self.thinker}
+        if self.talker is not None:
+            codec = FakeCodec(self.device, config.codec["code2wav"].max_rows)
+            self._executors |= {"talker": self.talker, "code2wav": codec}
+        self._payloads = FakePayloads(self.thinker, self.talker, self.encoder)
+        self._prompter = toy.ToyPrompter()
+        self._recorder = recorder
+        self._facts: list[Fact] = []
+        self._open: set[str] = set()
+        self._unrendered: deque[Heard] = deque()
+
+    def send(self, *facts: Fact) -> None:
+        """Facts for the next turn."""
+        for fact in facts:
+            match fact:
+                case SessionOpened():
+                    self._open.add(fact.session)
+                case SessionClosed():
+                    self._open.discard(fact.session)
+                case ResponseRequested():
+                    heard = self.responses[fact.session, fact.response] = Heard(fact)
+                    if fact.session in self._open:
+                        self._unrendered.append(heard)
+                case _:
+                    pass
+        self._facts += facts
+
+    def turn(self) -> bool:
+        """True while there is more to do."""
+        facts, self._facts = self._facts, []
+        self.now += STEP_S
+        decision = self.node.decide(facts, self.now)
+        self.node.check_integrity()
+        if self._recorder is not None:
+            self._recorder.write(self.now, facts, decision)
+        for output in decision.outputs:
+            self.responses[output.session, output.response].take(output)
+        before = self.device.num_in_flight
+        for order in decision.orders:
+            self._execute(order)
+        assert self.device.num_in_flight == self.node.num_in_flight <= self.device.depth + 1
+        self.device.report(before)
+        for executor in self._executors.values():
+            self._facts += executor.poll()
+        return bool(decision.orders or self._facts or before)
+
+    def run(self, most: int = 5000) -> None:
+        """Until nothing is left to do; then every response must have ended."""
+        for _ in range(most):
+            if not self.turn():
+                break
+        else:
+            raise AssertionError("it never comes to rest")
+        silent = [key for key, heard in self.responses.items() if heard.end is None]
+        assert not silent, f"never ended: {silent}"
+
+    def check(self, heard: Heard) -> None:
+        """What came is what the undisturbed model says, as far as the response got."""
+        assert heard.end is not None
+        if not heard.prompts:
+            assert not heard.text
+            assert heard.end.status in ("failed", "cancelled")
+            return
+        wanted = toy.answer(heard.prompts, heard.spec, self.config)
+        usage = heard.end.usage
+        assert usage.output_text_tokens == len(heard.text)
+        if heard.end.status in ("completed", "incomplete"):
+            assert heard.text == wanted.text
+            assert heard.audio == wanted.audio
+            assert heard.frames == (wanted.frames if heard.spec.codes else [])
+            assert heard.end.status == ("incomplete" if wanted.cut else "completed")
+            assert usage.output_audio_tokens == len(wanted.frames)
+        assert wanted.text[: len(heard.text)] == heard.text
+        assert wanted.audio[: len(heard.audio)] == heard.audio
+
+    def check_empty(self) -> None:
+        """Every session is closed and nothing runs: nothing may be held."""
+        stages = self.node.stages
+        for ar in stages.ar.values():
+            assert ar.kv.num_free == ar.kv.num_blocks
+            assert not ar.requests
+        assert not any(codec.requests for codec in stages.codec.values())
+        assert self.talker is None or not self.talker.payloads
+        assert not stages.encode.pins
+        assert not stages.encode.num_running
+        assert len(self.encoder.features) <= self.config.encoder["encoders"].cached_media
+
+    def _execute(self, order: Order) -> None:
+        match order:
+            case RenderPrompt():
+                fact = self._prompter.render(order)
+                heard = self._unrendered.popleft()
+                if isinstance(fact, PromptReady):
+                    heard.prompts = fact.prompts
+                self._facts.append(fact)
+            case Handoff():
+                self._payloads.handoff(order)
+            case DropPayload():
+                self._payloads.drop_payload(order)
+            case DropMedia():
+                self._payloads.drop_media(order)
+            case _:
+                self._executors[order.stage].submit(order)

@@ -1,0 +1,26 @@
+"""Tokens are told apart by their spans."""
+
+from __future__ import annotations
+
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import PromptReady, ResponseRequested
+from antiphon.core.plans import RenderPrompt, Usage
+from antiphon.flow.turn import Turn
+from fakes import toy
+
+
+def test_usage_counts_text_audio_and_images() -> None:
+    items = (Item("u", "user", (TextPart("one two"), toy.tone(1), toy.picture(1), toy.tone(2))),)
+    turn = Turn(1, 1, ResponseRequested("s", "r", "i"), items, "root")
+    assert turn.usage("thinker") == Usage(), "nothing is known before the prompt is"
+    ready = toy.ToyPrompter().render(RenderPrompt(1, items, True))
+    assert isinstance(ready, PromptReady)
+    turn.prompts = ready.prompts
+    turn.reply = [11, 12]
+    turn.num_frames = 3
+    usage = turn.usage("thinker")
+    audio = 2 + toy.tone(1).key % 5 + toy.tone(2).key % 5
+    assert usage.input_audio_tokens == audio
+    assert usage.input_image_tokens == 1 + toy.picture(1).key % 5
+    assert usage.input_text_tokens == 7, "role 2, two words, end, header 2"
+    assert (usage.output_text_tokens, usage.output_audio_tokens, usage.cached_tokens) == (2, 3, 0)

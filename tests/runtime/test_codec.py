@@ -1,0 +1,149 @@
+"""Every message crosses a process border as itself."""
+
+from __future__ import annotations
+
+from typing import Any, Union, get_args
+
+import msgspec
+import numpy as np
+import pytest
+
+from antiphon.core.config import EngineOptions
+from antiphon.core.conversation import AudioPart, ImagePart, Item, TextPart, TokensPart
+from antiphon.core.facts import (
+    NO_INTS,
+    NO_TOKENS,
+    Fact,
+    ItemAdded,
+    ItemRemoved,
+    PromptFailed,
+    PromptReady,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    Span,
+    StagePrompt,
+    StepDone,
+    StepFailed,
+)
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import (
+    ArStep,
+    AudioOut,
+    BlockDelta,
+    CodecStep,
+    DropMedia,
+    DropPayload,
+    EncodeStep,
+    Handoff,
+    Join,
+    Order,
+    RenderPrompt,
+    ResponseEnded,
+    TokensOut,
+    Usage,
+    ints,
+)
+from antiphon.core.sampling import Sampling
+from antiphon.runtime.codec import decoder, encode
+from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine
+
+ITEM = Item(
+    "i",
+    "user",
+    (
+        TextPart("grüß"),
+        TokensPart((1, 2)),
+        AudioPart.of(np.ones(3, np.float32).tobytes()),
+        ImagePart.of(bytes(12), 2, 2),
+    ),
+)
+PROMPT = StagePrompt(
+    ints([5, 6]),
+    ints([1 << 61, 6]),
+    (Span(3, "image", 0, 1, (1, 2, 2)), Span(4, "audio", 1, 1)),
+    2,
+    ints([0]),
+)
+JOIN = Join(1, 7, PROMPT, 0, Sampling(seed=-3), 9, "ethan")
+ONE = ints([1])
+MESSAGES: list[Any] = [
+    SessionOpened("s"),
+    SessionClosed("s"),
+    ItemAdded("s", ITEM, "root"),
+    ItemRemoved("s", "i"),
+    ResponseRequested("s", "r", "i", sampling={"talker": Sampling(0.9, 50)}, max_tokens=3, items=(ITEM,)),
+    ResponseCancelled("s", "r"),
+    PromptReady(1, {"thinker": PROMPT}),
+    PromptFailed(1, "no"),
+    StepDone("talker", 4, ints([1, 2]), np.arange(32).reshape(2, 16), NO_INTS, NO_INTS, (b"\x00",)),
+    StepFailed("thinker", 4, ONE, NO_INTS, "no"),
+    RenderPrompt(1, (ITEM,), True),
+    Handoff("thinker", "talker", "hidden", 1, 2, 3, ONE),
+    DropPayload("talker", 4),
+    DropMedia((1, 2)),
+    ArStep("t", 1, (JOIN,), ONE, (BlockDelta("kv", ONE, ONE, ONE),), ONE, ONE, ONE, ONE, ONE, ONE, "why"),
+    CodecStep("c", 1, ONE, ONE, ONE, ONE, np.zeros((1, 16), np.int64), "why"),
+    EncodeStep("e", 1, ITEM.parts[2:], "why"),
+    TokensOut("s", "r", 1, "thinker", NO_TOKENS),
+    AudioOut("s", "r", 1, b"\x01\x02"),
+    ResponseEnded("s", "r", 1, "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
+    Hello(),
+    Stop(),
+    Start("path", "name", EngineOptions(max_rows=3), "file"),
+    Progress("x", 1, 2),
+    Failed("no"),
+    Stats({"a": 1.5}),
+    ModelInfo("n", "p", "f", ("a",), 1, "cpu", "float32"),
+]
+UNIONS = [Fact, Order, ToEngine, FromEngine]
+
+
+def plain(value: Any) -> Any:
+    """Comparable: arrays as (dtype, shape, values)."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tolist()
+    if isinstance(value, msgspec.Struct):
+        return type(value), {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, tuple | list):
+        return [plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    return value
+
+
+def test_every_type_is_here() -> None:
+    known = {kind for union in UNIONS for kind in get_args(union)}
+    assert {type(message) for message in MESSAGES} == known
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_round_trip(message: Any) -> None:
+    unions = [union for union in UNIONS if type(message) in get_args(union)]
+    for union in unions:
+        assert plain(decoder(union).decode(encode(message))) == plain(message)
+
+
+def test_numpy_scalars_become_numbers() -> None:
+    assert decoder(FromEngine).decode(encode(Stats({"a": np.float64(2.5), "b": np.int64(3)}))).values == {
+        "a": 2.5,
+        "b": 3.0,
+    }
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", encode(Hello()), encode({"type": "Other"})])
+def test_foreign_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        decoder(ToEngine).decode(data)
+
+
+def test_wrong_columns_are_refused() -> None:
+    data = encode({"type": "TokensOut", "session": "", "response": "", "epoch": 0, "stage": "", "tokens": 3})
+    with pytest.raises(msgspec.MsgspecError):
+        decoder(Union[FromEngine, None]).decode(data)  # noqa: UP007
+
+
+def test_what_has_no_wire_form_is_named() -> None:
+    with pytest.raises(TypeError, match="object"):
+        encode(object())

@@ -1,0 +1,193 @@
+"""The engine in a process of its own: it answers, it ends what it cannot finish, and it leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import Sampling
+from antiphon.core.config import EngineOptions
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.errors import AntiphonError
+from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, SessionOpened
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.metrics.names import Metric
+from antiphon.runtime.launch import EngineProcess
+from antiphon.runtime.messages import Start
+
+LONG = {"thinker": Sampling(max_tokens=2000), "talker": Sampling(max_tokens=4000)}
+SHORT = {"thinker": Sampling(max_tokens=6), "talker": Sampling(max_tokens=8)}
+CPU = EngineOptions(device="cpu", threads=1)
+POLL_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Temporary folders are made here, where they can be counted."""
+    short = Path(tempfile.mkdtemp(prefix="t"))  # ipc paths have room for 107 characters
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    return short
+
+
+def silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+async def until(condition: Callable[[], object], within_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
+    while not condition():
+        assert loop.time() < deadline, "this takes too long"
+        await asyncio.sleep(POLL_S)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # a child nobody has waited for, or whose new parent has not yet, counts as gone
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def sockets() -> int:
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)]
+    return sum(link.startswith("socket:") for link in links)
+
+
+def is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def ask(engine: EngineProcess, session: str, sampling: dict[str, Sampling]) -> list[Output]:
+    heard: list[Output] = []
+    engine.attach(session, heard.append)
+    engine.send(SessionOpened(session))
+    engine.send(ItemAdded(session, Item("q", "user", (TextPart("hello"),))))
+    engine.send(ResponseRequested(session, "r", "i", sampling=sampling))
+    return heard
+
+
+def is_over(heard: list[Output]) -> bool:
+    return bool(heard) and isinstance(heard[-1], ResponseEnded)
+
+
+async def test_answers_and_leaves_nothing(tiny_checkpoint: Path, folder: Path) -> None:
+    before = sockets()
+    steps: list[str] = []
+    engine = EngineProcess()
+    assert not engine.alive
+    await engine.start(
+        Start(str(tiny_checkpoint), "mine", CPU, str(folder / "a.record")),
+        lambda what, *_: steps.append(what),
+    )
+    assert engine.alive
+    assert engine.info.name == "mine"
+    assert {"loading thinker", "loading talker", "loading code2wav"} <= set(steps)
+    heard = [ask(engine, session, SHORT) for session in ("a", "b")]
+    await until(lambda: all(map(is_over, heard)), 20)
+    for outputs in heard:
+        assert sum(len(o.tokens) for o in outputs if isinstance(o, TokensOut)) == 6
+        assert sum(len(np.frombuffer(o.audio, np.float32)) for o in outputs if isinstance(o, AudioOut)) > 0
+    engine.send(SessionClosed("a"))
+    engine.send(SessionClosed("b"))
+    await until(lambda: engine.stats and not engine.stats[Metric.SESSIONS], 5)
+    assert engine.stats[Metric.EMITTED.of("thinker")] == 12
+    assert engine.stats[Metric.EMITTED.of("talker")] == 14
+    assert engine.stats[Metric.EMITTED.of("code2wav")] == 0
+    pid = engine.pid
+    await engine.stop()
+    await engine.stop()
+    assert not engine.alive
+    assert not is_running(pid)
+    assert os.listdir(folder) == ["a.record"]
+    assert sockets() <= before
+
+
+async def test_a_failed_start_speaks_and_leaves_nothing(folder: Path) -> None:
+    before = sockets()
+    engine = EngineProcess()
+    with pytest.raises(AntiphonError, match="/no/such/checkpoint"):
+        async with asyncio.timeout(20):
+            await engine.start(Start("/no/such/checkpoint", "x", CPU), silent)
+    assert engine.pid is None
+    assert not os.listdir(folder)
+    assert sockets() <= before
+    await engine.stop()
+
+
+async def test_a_cancelled_start_leaves_nothing(tiny_checkpoint: Path, folder: Path) -> None:
+    engine = EngineProcess()
+    task = asyncio.create_task(engine.start(Start(str(tiny_checkpoint), "x", CPU), silent))
+    await until(lambda: engine.pid, 5)
+    pid = engine.pid
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not is_running(pid)
+    assert not os.listdir(folder)
+
+
+async def test_a_killed_engine_ends_its_responses(
+    tiny_checkpoint: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a broken listener does not keep the others from hearing of it, nor do broken messages kill it."""
+    engine = EngineProcess()
+    await engine.start(Start(str(tiny_checkpoint), "x", CPU), silent)
+
+    def broken(output: Output) -> None:
+        raise RuntimeError("cannot listen")
+
+    engine._link.orders.send(b"\xc1 no message")
+    ask(engine, "broken", LONG)
+    engine.attach("broken", broken)
+    heard = [ask(engine, session, LONG) for session in ("a", "b")]
+    await until(lambda: all(heard), 20)
+    assert "cannot listen" in caplog.text
+    os.kill(engine.pid, signal.SIGTERM)
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: not engine.alive, 1)
+    for outputs in heard:
+        assert [o.status for o in outputs if isinstance(o, ResponseEnded)] == ["failed"]
+        assert outputs[-1].reason == "engine_gone"
+    late = ask(engine, "late", SHORT)
+    assert not late, "not before the asker has finished asking"
+    await until(lambda: late, 1)
+    assert late[-1].status == "failed"
+    await engine.stop()
+    assert not os.listdir(folder)
+
+
+async def test_an_orphan_ends(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The server is killed: its engine notices and ends by itself, while it loads or later."""
+    program = tmp_path / "parent.py"
+    program.write_text(
+        "import asyncio, sys\n"
+        "from antiphon.core.config import EngineOptions\n"
+        "from antiphon.runtime.launch import EngineProcess\n"
+        "from antiphon.runtime.messages import Start\n"
+        "async def main():\n"
+        "    engine = EngineProcess()\n"
+        "    start = Start(sys.argv[1], 'x', EngineOptions(device='cpu', threads=1))\n"
+        "    await engine.start(start, lambda *_: None)\n"
+        "    print(engine.pid, flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, str(program), str(tiny_checkpoint), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    assert is_running(pid)
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not is_running(pid), 5)

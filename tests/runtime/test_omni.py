@@ -1,0 +1,180 @@
+"""The Python entry: whole replies and streams, and what it says to wrong requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from antiphon import Omni, Reply, Request, Sampling
+from antiphon.core.errors import AntiphonError, CheckpointError, ConfigError
+from antiphon.metrics.names import Metric
+
+SHORT = {"thinker": Sampling(max_tokens=10), "talker": Sampling(max_tokens=14, repetition_penalty=1.05)}
+NOISE = (0.1 * np.random.default_rng(0).standard_normal(16000)).astype(np.float32)
+PICTURE = np.random.default_rng(0).integers(0, 255, (64, 96, 3), dtype=np.uint8)
+REQUESTS = [
+    Request("hello", sampling=SHORT),
+    Request([{"audio": NOISE}, "and this?"], sampling=SHORT),
+    Request([{"image": Image.fromarray(PICTURE)}, {"text": "what is it?"}], sampling=SHORT),
+    Request(messages=[("user", "one"), ("assistant", "two"), ("user", "three")], sampling=SHORT),
+    Request("quiet", instructions="Be brief.", sampling=SHORT, speech=False),
+]
+
+
+@pytest.fixture(scope="module")
+def omni(tiny_checkpoint: Path) -> Omni:
+    return Omni(tiny_checkpoint, device="cpu", dtype="float64", max_rows=4, kv_tokens=8192)
+
+
+def check_all_free(omni: Omni) -> None:
+    omni.driver.node.check_integrity()
+    stats = omni.driver.stats()
+    assert stats[Metric.SESSIONS] == stats[Metric.RESPONSES_OPEN] == 0
+    for stage, config in omni.engine.node.ar.items():
+        assert stats[Metric.KV_BLOCKS_FREE.of(stage)] == config.num_blocks
+        assert stats[Metric.REQUESTS_RUNNING.of(stage)] == stats[Metric.REQUESTS_WAITING.of(stage)] == 0
+    assert not omni._inbox
+
+
+def joined(parts: list[Reply]) -> Reply:
+    whole = Reply("".join(part.text for part in parts), status=parts[-1].status, usage=parts[-1].usage)
+    for stage in ("thinker", "talker"):
+        rows = [part.token_ids[stage] for part in parts if stage in part.token_ids]
+        if rows:
+            whole.token_ids[stage] = np.concatenate(rows)
+    whole.audio = np.concatenate([part.audio for part in parts])
+    return whole
+
+
+def check_equal(left: Reply, right: Reply) -> None:
+    assert (left.text, left.status) == (right.text, right.status)
+    assert left.token_ids.keys() == right.token_ids.keys()
+    for stage, rows in left.token_ids.items():
+        assert rows.tolist() == right.token_ids[stage].tolist()
+    np.testing.assert_allclose(left.audio, right.audio, atol=2e-7)
+    assert left.usage == right.usage
+
+
+def test_streams_add_up_to_the_whole_reply(omni: Omni) -> None:
+    whole = omni.generate(REQUESTS)
+    for request, reply in zip(REQUESTS, whole, strict=True):
+        parts = list(omni.stream(request))
+        assert [part.status for part in parts[:-1]] == ["in_progress"] * (len(parts) - 1)
+        check_equal(joined(parts), reply)
+        assert (len(reply.audio) > 0) == request.speech
+        assert np.abs(reply.audio).max(initial=0) <= 1
+    check_all_free(omni)
+
+
+def test_streams_read_in_turns(omni: Omni) -> None:
+    """Whichever is read drives them all, and a batch between them takes nothing away."""
+    streams = [omni.stream(request) for request in REQUESTS[:3]]
+    parts: list[list[Reply]] = [[next(stream)] for stream in streams]
+    between = omni.generate(REQUESTS[3:])
+    for stream, mine in zip(reversed(streams), reversed(parts), strict=True):
+        mine += list(stream)
+    check_all_free(omni)
+    whole = omni.generate(REQUESTS)
+    for reply, mine in zip(whole, [*map(joined, parts), *between], strict=True):
+        check_equal(mine, reply)
+
+
+@pytest.mark.parametrize("moment", [1, 2, 5, 9])
+def test_an_abandoned_stream_frees_everything(omni: Omni, moment: int) -> None:
+    stream = omni.stream(REQUESTS[1])
+    for _ in range(moment):
+        next(stream)
+    stream.close()
+    check_all_free(omni)
+    never_read = omni.stream(REQUESTS[0])
+    never_read.close()
+    check_all_free(omni)
+
+
+def test_text_waits_for_whole_characters(omni: Omni, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a character is held back until its other half comes, or the end."""
+    wholes = ["a", "a\ufffd", "aé", "aé\ufffd"]
+    monkeypatch.setattr(omni, "_decode", lambda ids: wholes[min(len(ids), 4) - 1] if ids else "")
+    request = Request("x", speech=False, sampling={"thinker": Sampling(max_tokens=4)})
+    assert [part.text for part in omni.stream(request)] == ["a", "", "é", "", "\ufffd"]
+
+
+def test_a_too_long_request_fails_alone(omni: Omni) -> None:
+    long, short = omni.generate([Request("word " * 40_000, sampling=SHORT), REQUESTS[0]])
+    assert long.status == "failed"
+    assert "max_prompt_tokens" in long.message
+    assert short.status in ("completed", "incomplete")
+    check_all_free(omni)
+
+
+def test_a_failure_while_generating_frees_everything(omni: Omni, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(omni, "_reply", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            omni.generate(REQUESTS[:2])
+    check_all_free(omni)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Request("x", sampling={"speaker": Sampling()}), "thinker, talker"),
+        (Request("x", voice="Nobody"), "voices are"),
+        (Request("x", max_tokens=0), "max_tokens"),
+        (Request(messages=[("robot", "x")]), "system, user, assistant"),  # type: ignore[list-item]
+        (Request([{"sound": NOISE}]), "sound"),
+        (Request([{"text": "x", "audio": NOISE}]), "text, audio"),
+        (Request([{"text": 3}]), "text"),
+        (Request([3]), "int"),  # type: ignore[list-item]
+        (Request([{"audio": NOISE.astype(np.float64)}]), "float64"),
+        (Request([{"audio": NOISE[None]}]), "16 kHz"),
+        (Request([{"image": PICTURE[..., 0]}]), "uint8"),
+    ],
+)
+def test_wrong_requests_are_refused_before_anything_runs(omni: Omni, request_: Request, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        omni.generate([REQUESTS[0], request_])
+    with pytest.raises(ConfigError, match=words):
+        omni.stream(request_)
+    check_all_free(omni)
+
+
+def test_nothing_to_answer_is_a_failed_reply(omni: Omni) -> None:
+    for reply in omni.generate([Request(""), Request([{"audio": NOISE[:0]}])]):
+        assert reply.status == "failed"
+        assert reply.message
+    check_all_free(omni)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rows": 3}, "max_rows"),
+        ({"device": "toaster"}, "toaster"),
+        ({"device": "mps"}, "cuda:N"),
+        ({"device": "cuda:99"}, "cuda:99"),
+        ({"dtype": "int8"}, "bfloat16"),
+        ({"preset": "none-such"}, "baseline"),
+        ({"max_rows": 0}, "max_rows"),
+    ],
+)
+def test_wrong_options_are_named(tiny_checkpoint: Path, options: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Omni(tiny_checkpoint, **{"device": "cpu", **options})
+
+
+def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="none-such"):
+        Omni(tmp_path / "none-such")
+
+
+def test_an_engine_that_stops_is_our_bug_and_says_so(omni: Omni, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(omni.driver, "advance", lambda facts: False)
+    with pytest.raises(AntiphonError, match="bug"):
+        omni.generate(REQUESTS[:1])

@@ -1,0 +1,164 @@
+"""One decoder stage alone: limits, chunks, what is kept of the KV, and what steps in flight protect."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from antiphon.core.config import ArConfig
+from antiphon.core.errors import LimitExceeded
+from antiphon.core.facts import NO_INTS, StagePrompt, StepDone
+from antiphon.core.graph import KvGroup, Stage, StageKind, Survives
+from antiphon.core.plans import ArStep, ints
+from antiphon.core.sampling import Sampling
+from antiphon.policy.prefill_first import PrefillFirst
+from antiphon.stage.ar import ArRequest, ArScheduler, Progress
+
+STOP = 1
+
+
+def scheduler(survives: Survives = Survives.ALL, conditioned: bool = False, **sizes: int) -> ArScheduler:
+    stage = Stage("s", StageKind.AR, "x:y", (KvGroup("kv"),), survives, conditioned)
+    sizes = {"max_rows": 2, "block_size": 2, "num_blocks": 8, "step_tokens": 4, **sizes}
+    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), PrefillFirst())
+
+
+def prompt(length: int, num_stable: int = 0, first: int = 100) -> StagePrompt:
+    ids = np.arange(first, first + length)
+    return StagePrompt(ids, ids, (), num_stable, NO_INTS)
+
+
+def request(number: int, length: int, max_tokens: int = 3, **more: int) -> ArRequest:
+    return ArRequest(number, f"session-{number}", prompt(length, **more), Sampling(max_tokens=max_tokens))
+
+
+def planned(stage: ArScheduler, step: int) -> ArStep:
+    order = stage.plan(step, 0.0)
+    assert order is not None
+    stage.check_integrity()
+    return order
+
+
+def done(stage: ArScheduler, order: ArStep, *tokens: int) -> list[Progress]:
+    requests = stage._flights[order.step].requests[order.emits == 1]
+    drawn = np.array(tokens, np.int64).reshape(-1, 1)
+    progress = stage.observe(StepDone("s", order.step, requests, drawn, NO_INTS, NO_INTS))
+    stage.check_integrity()
+    return progress
+
+
+def test_a_prompt_longer_than_a_step_runs_in_chunks_beside_nobody() -> None:
+    stage = scheduler()
+    stage.submit(request(1, 6))
+    assert stage.num_waiting == 1
+    first, second = planned(stage, 0), planned(stage, 1)
+    assert (first.starts.tolist(), first.counts.tolist(), first.emits.tolist()) == ([0], [4], [0])
+    assert (second.starts.tolist(), second.counts.tolist(), second.emits.tolist()) == ([4], [2], [1])
+    assert done(stage, first) == []
+    (progress,) = done(stage, second, 7)
+    assert progress.end is None
+    assert stage.num_running == 1
+
+
+def test_the_last_token_of_the_limit_ends_it() -> None:
+    stage = scheduler()
+    stage.submit(request(1, 2, max_tokens=2))
+    ends = [done(stage, planned(stage, step), 7)[0].end for step in range(2)]
+    assert ends == [None, "length"]
+    assert not stage.has_work
+
+
+def test_what_a_step_in_flight_draws_after_the_stop_is_dropped_and_counted() -> None:
+    stage = scheduler()
+    stage.submit(request(1, 2))
+    first, second = planned(stage, 0), planned(stage, 1)
+    (progress,) = done(stage, first, STOP)
+    assert (progress.tokens, progress.end) == (None, "stop")
+    assert done(stage, second, 9) == []
+    assert stage.num_surplus_tokens == 1
+
+
+def test_blocks_and_rows_of_an_aborted_request_wait_for_the_step_in_flight() -> None:
+    stage = scheduler(Survives.NONE, max_rows=1)
+    stage.submit(request(1, 4))
+    order = planned(stage, 0)
+    stage.abort(1)
+    assert stage.abort(1) is None
+    assert stage.kv.num_limbo == 2
+    stage.submit(request(2, 2))
+    assert stage.plan(1, 0.0) is None, "there is no row"
+    done(stage, order, 7)
+    following = planned(stage, 1)
+    assert following.leaves.tolist() == [0]
+    assert [join.request for join in following.joins] == [2]
+
+
+def test_parked_blocks_beyond_what_is_kept_wait_as_well() -> None:
+    stage = scheduler()
+    stage.submit(request(1, 4))
+    order = planned(stage, 0)
+    stage.abort(1)
+    assert (stage.kv.num_idle, stage.kv.num_limbo) == (0, 2), "no reported step has filled anything"
+    done(stage, order, 7)
+    assert stage.kv.num_free == 8
+
+
+@pytest.mark.parametrize(("survives", "kept"), [(Survives.ALL, 3), (Survives.PROMPT, 2), (Survives.NONE, 0)])
+def test_what_survives(survives: Survives, kept: int) -> None:
+    """Four positions of prompt of which three are stable, and one token of reply that was fed back."""
+    stage = scheduler(survives)
+    stage.submit(request(1, 4, num_stable=3))
+    done(stage, planned(stage, 0), 7)
+    done(stage, planned(stage, 1), STOP)
+    assert stage.kv.num_idle == kept
+    stage.forget("session-1")
+    assert stage.kv.num_free == 8
+
+
+def test_a_reply_is_cut_where_the_kv_ends_and_a_prompt_that_leaves_no_room_is_refused() -> None:
+    stage = scheduler(step_tokens=99)
+    stage.check(prompt(15))
+    with pytest.raises(LimitExceeded, match="s context tokens: 17 is over the limit of 16"):
+        stage.check(prompt(16))
+    stage.submit(request(1, 14, max_tokens=1000))
+    ends = [done(stage, planned(stage, step), 7)[0].end for step in range(2)]
+    assert ends == [None, "length"]
+
+
+def test_the_first_in_the_queue_is_not_passed_by_a_smaller_one() -> None:
+    stage = scheduler(step_tokens=99)
+    stage.submit(request(1, 9, max_tokens=3))
+    stage.submit(request(2, 9, max_tokens=3))
+    stage.submit(request(3, 1, max_tokens=1))
+    order = planned(stage, 0)
+    assert [join.request for join in order.joins] == [1]
+    assert stage.num_waiting == 2
+    done(stage, order, STOP)
+    assert [join.request for join in planned(stage, 1).joins] == [2, 3]
+
+
+def test_text_for_a_row_that_left_is_forgotten() -> None:
+    stage = scheduler(Survives.NONE, conditioned=True, max_rows=1)
+    stage.submit(request(1, 2))
+    done(stage, planned(stage, 0), 7)
+    stage.push(1, 50)
+    stage.abort(1)
+    stage.push(1, 51)
+    stage.close(1)
+    stage.submit(request(2, 2))
+    stage.push(2, 60)
+    order = planned(stage, 1)
+    assert order.inputs_tokens.tolist() == [60]
+    assert order.rows.tolist() == order.inputs_rows.tolist() == ints([0]).tolist()
+
+
+def test_a_conditioned_row_runs_on_padding_once_its_text_is_over() -> None:
+    stage = scheduler(Survives.NONE, conditioned=True)
+    stage.submit(request(1, 2, max_tokens=9))
+    done(stage, planned(stage, 0), 7)
+    assert stage.plan(1, 0.0) is None
+    stage.push(1, 50)
+    assert planned(stage, 1).inputs_tokens.tolist() == [50]
+    assert stage.plan(2, 0.0) is None
+    stage.close(1)
+    assert not len(planned(stage, 2).inputs_tokens)

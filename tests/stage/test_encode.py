@@ -1,0 +1,76 @@
+"""Each media content is encoded once while anybody needs it, and kept while there is room."""
+
+from __future__ import annotations
+
+from antiphon.core.config import EncoderConfig
+from antiphon.core.facts import NO_INTS, NO_TOKENS, StepDone, StepFailed
+from antiphon.core.plans import EncodeStep
+from antiphon.stage.encode import EncodeScheduler
+from fakes import toy
+
+A, B, C = (toy.tone(number) for number in range(3))
+
+
+def scheduler(step_media: int = 4, cached_media: int = 1) -> EncodeScheduler:
+    return EncodeScheduler("encoders", EncoderConfig(step_media, cached_media))
+
+
+def planned(encode: EncodeScheduler, step: int) -> list[int]:
+    order = encode.plan(step, 0.0)
+    assert isinstance(order, EncodeStep)
+    return [part.key for part in order.media]
+
+
+def done(encode: EncodeScheduler, step: int) -> frozenset[int]:
+    return encode.observe(StepDone("encoders", step, NO_INTS, NO_TOKENS, NO_INTS, NO_INTS))
+
+
+def test_two_who_want_the_same_share_one_encoding() -> None:
+    encode = scheduler()
+    encode.want((A, A, B))
+    assert planned(encode, 0) == [A.key, B.key]
+    encode.want((B,))
+    assert not encode.has_work, "B is in flight already"
+    assert encode.plan(1, 0.0) is None
+    assert done(encode, 0) == {A.key, B.key}
+    assert encode.holds((A, B))
+    encode.want((B,))
+    assert not encode.has_work
+    encode.check_integrity()
+
+
+def test_pinned_outputs_stay_and_the_least_recently_wanted_goes() -> None:
+    encode = scheduler()
+    encode.want((A, B, C))
+    planned(encode, 0)
+    done(encode, 0)
+    assert encode.surplus() is None
+    encode.unpin((A, B, C))
+    encode.want((A,))
+    dropped = encode.surplus()
+    assert dropped is not None
+    assert dropped.keys == (B.key, C.key)
+    assert encode.holds((A,))
+    assert encode.surplus() is None
+
+
+def test_what_nobody_waits_for_is_not_encoded() -> None:
+    encode = scheduler(step_media=1)
+    encode.want((A, B))
+    encode.want((B,))
+    encode.unpin((A, B))
+    assert encode.pins == {B.key: 1}
+    assert planned(encode, 0) == [B.key]
+    assert not encode.has_work
+
+
+def test_a_failed_step_loses_its_media_and_they_may_be_tried_again() -> None:
+    encode = scheduler()
+    encode.want((A,))
+    planned(encode, 0)
+    assert encode.observe(StepFailed("encoders", 0, NO_INTS, NO_INTS, "no")) == {A.key}
+    assert not encode.holds((A,))
+    encode.unpin((A,))
+    encode.want((A,))
+    assert planned(encode, 1) == [A.key]
+    assert encode.num_running == encode.num_in_flight == 1

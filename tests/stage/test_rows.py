@@ -1,0 +1,36 @@
+"""The row table's picture: who prefills, who can draw, oldest first."""
+
+from __future__ import annotations
+
+from antiphon.core.plans import ints
+from antiphon.stage.rows import Rows
+
+
+def test_rows_prefill_then_decode_until_their_limit() -> None:
+    rows = Rows(4, conditioned=False)
+    rows.join(2, request=7, prompt=5, cached=0, limit=2)
+    rows.join(0, request=8, prompt=3, cached=2, limit=1)
+    assert rows.prefilling.tolist() == [2, 0], "oldest first, whatever the row"
+    assert rows.wanted(ints([2, 0])).tolist() == [5, 1]
+    rows.planned[2] = 5
+    rows.sampled[2] = 1
+    assert rows.prefilling.tolist() == [0]
+    assert rows.decoding.tolist() == [2]
+    assert rows.wanted(ints([2])).tolist() == [1]
+    rows.sampled[2] = 2
+    assert not len(rows.decoding)
+    rows.leave(0)
+    assert not len(rows.prefilling)
+
+
+def test_a_conditioned_row_waits_for_its_text() -> None:
+    rows = Rows(1, conditioned=True)
+    rows.join(0, request=1, prompt=2, cached=0, limit=9)
+    rows.planned[0], rows.sampled[0] = 2, 1
+    assert not len(rows.decoding), "the first frame is drawn; the next step shows the second text token"
+    rows.inputs[0] = 1
+    assert rows.decoding.tolist() == [0]
+    rows.sampled[0] = 2
+    assert not len(rows.decoding)
+    rows.closed[0] = 1
+    assert rows.decoding.tolist() == [0], "padding follows the text"

@@ -1,0 +1,132 @@
+"""The command line: what it prints, and with what status it ends."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from antiphon.cli import app
+
+COMMANDS = [[], ["serve"], ["replay"], ["checkpoint"], ["checkpoint", "demo"]]
+STARTED = [sys.executable, "-m", "antiphon.cli"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "antiphon")
+def test_help(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_demo_checkpoint(tmp_path: Path) -> None:
+    made = CliRunner().invoke(app, ["checkpoint", "demo", str(tmp_path / "tiny"), "--size", "tiny"])
+    assert made.exit_code == 0, made.output
+    assert (tmp_path / "tiny" / "config.json").is_file()
+    again = ["checkpoint", "demo", str(tmp_path / "tiny"), "--size", "tiny"]
+    assert CliRunner().invoke(app, again).exit_code == 1
+    assert CliRunner().invoke(app, [*again, "--if-missing"]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["checkpoint", "demo", str(tmp_path / "x"), "--size", "vast"]).exit_code == 1
+    )
+
+
+def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("hello")
+    for path, words in ((foreign, "no record file"), (tmp_path / "none", "none"), (tmp_path, "")):
+        result = CliRunner().invoke(app, ["replay", str(path)])
+        assert result.exit_code == 1
+        assert "error" in result.output
+        assert words in result.output
+
+
+@pytest.mark.parametrize("options", [["--max-rows", "0"], ["--kv-tokens", "10"]])
+def test_serve_with_a_wrong_option(tiny_checkpoint: Path, options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["serve", str(tiny_checkpoint), *options])
+    assert result.exit_code == 1
+    assert options[0].removeprefix("--").replace("-", "_") in result.output
+
+
+def test_serve_without_a_checkpoint(tmp_path: Path) -> None:
+    missing = tmp_path / "none-such"
+    done = subprocess.run(
+        [*STARTED, "serve", str(missing), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "error:" in done.stderr
+    assert "none-such" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def status_of(port: int, path: str) -> int | None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_serve_until_terminated(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Ready, then a signal to the whole group, as a supervisor sends it: a clean end and no child left."""
+    port, record = free_port(), tmp_path / "a.record"
+    log = (tmp_path / "log").open("w+")
+    command = [
+        *STARTED,
+        "serve",
+        str(tiny_checkpoint),
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+    ]
+    server = subprocess.Popen([*command, "--record", str(record)], stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while status_of(port, "/ready") != 200:
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        children = children_of(server.pid)
+        assert children
+        os.killpg(server.pid, signal.SIGTERM)
+        assert server.wait(20) == 0
+        assert not any(Path(f"/proc/{child}").exists() for child in children)
+    finally:
+        server.kill()
+        server.wait()
+        log.seek(0)
+        said = log.read()
+        log.close()
+    assert "is ready: open http://127.0.0.1" in said
+    assert not re.search("Traceback|ERROR", said), said
+    result = CliRunner().invoke(app, ["replay", str(record)])
+    assert result.exit_code == 0, result.output
