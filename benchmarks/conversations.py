@@ -3,9 +3,10 @@
     make serve                                            # in one terminal
     .venv/bin/python benchmarks/conversations.py --sessions 4
 
-Each session speaks a manual-commit audio turn, listens to the answer at one second per second, pauses, speaks again.
-Reported per run: TTFP (end of the user's audio to the first audio delta), the largest playback gap (how long a
-listener would have waited for audio that was not there yet), and RTF (time to receive a reply over its duration).
+Each session speaks a manual-commit audio turn, listens to the answer at one second per second, pauses, and
+speaks again. Reported per run: TTFP (end of the user's audio to the first audio delta), the largest playback
+gap (how long a listener would have waited for audio that was not there yet), and RTF (time to receive a reply
+over its duration).
 """
 
 from __future__ import annotations
@@ -100,14 +101,18 @@ def summary(turns: list[Turn], arguments: argparse.Namespace) -> dict:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--model", default="demo")
     parser.add_argument("--sessions", type=int, default=4)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    runs = (converse(arguments.url, arguments.model, arguments.turns, seed) for seed in range(arguments.sessions))
+    runs = (
+        converse(arguments.url, arguments.model, arguments.turns, seed) for seed in range(arguments.sessions)
+    )
     turns = [turn for run in await asyncio.gather(*runs) for turn in run]
     text = json.dumps(summary(turns, arguments), indent=2)
     if arguments.out:

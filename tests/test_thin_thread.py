@@ -1,4 +1,4 @@
-"""The main job, end to end: the real command, the real engine process, the stock OpenAI client, a WAV file."""
+"""The main job, end to end: the real command and engine process, the stock OpenAI client, a WAV file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def server(tiny_checkpoint: Path, tmp_path: Path) -> AsyncIterator[str]:
 @pytest.fixture
 def spoken_wav(tmp_path: Path) -> Path:
     """Two seconds of syllables at 22.05 kHz, as speech synthesisers write them."""
-    t = np.arange(int(2 * 22_050)) / 22_050
+    t = np.arange(2 * 22_050) / 22_050
     voice = sum(np.sin(2 * np.pi * 140 * k * t) / k for k in range(1, 12))
     wave = 0.2 * voice * np.clip(np.sin(2 * np.pi * 3 * t), 0, None)
     soundfile.write(tmp_path / "spoken.wav", wave, 22_050, subtype="PCM_16")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.assembly.registry import DEVICE_POLICIES, GRAPHS, STEP_POLICIES, Registry
+from antiphon.assembly.registry import DEVICE_POLICIES, STEP_POLICIES, Registry
 from antiphon.core.errors import ConfigError
 
 
@@ -25,7 +25,3 @@ def test_an_unknown_name_lists_what_exists() -> None:
 @pytest.mark.parametrize("registry", [STEP_POLICIES, DEVICE_POLICIES])
 def test_policies_are_named_as_they_are_registered(registry: Registry) -> None:
     assert all(registry.create(name).name == name for name in registry.names)
-
-
-def test_graphs_are_named_by_family() -> None:
-    assert all(GRAPHS.create(name).family == name for name in GRAPHS.names)

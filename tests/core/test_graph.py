@@ -6,8 +6,8 @@ import pytest
 
 from antiphon.core.graph import Edge, Stage, StageGraph, StageKind
 
-A, B = Stage("a", StageKind.ENCODER, "x:A"), Stage("b", StageKind.AR, "x:B")
-GRAPH = StageGraph("toy", (A, B), (Edge("a", "b"),), "x:p", "x:g")
+A, B = Stage("a", StageKind.ENCODER), Stage("b", StageKind.AR)
+GRAPH = StageGraph("toy", (A, B), (Edge("a", "b"),), "toy.module")
 
 
 def test_stages_and_edges_by_name() -> None:

@@ -178,7 +178,7 @@ def test_what_failed_to_encode_is_not_kept(engine: Engine, monkeypatch: pytest.M
     def breaks(*_: object) -> None:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(executor._image, "patches_of", breaks)
+    monkeypatch.setattr(executor._model._image, "patches_of", breaks)
     pixels = np.zeros((64, 64, 3), np.uint8)
     talk = Talk(engine)
     talk.open("s", say([{"image": pixels}, *tone(77)]))

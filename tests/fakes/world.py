@@ -40,6 +40,8 @@ from fakes.executors import (
 )
 
 STEP_S = 0.01
+TURNS_A_RESPONSE = 1000
+"""Generous: a full KV pool in steps of one token, in two stages, on a device that lags."""
 
 
 class Recorder(Protocol):
@@ -149,9 +151,10 @@ class World:
             self._facts += executor.poll()
         return bool(decision.orders or self._facts or before)
 
-    def run(self, most: int = 5000) -> None:
+    def run(self) -> None:
         """Until nothing is left to do; then every response must have ended."""
-        for _ in range(most):
+        num_open = sum(heard.end is None for heard in self.responses.values())
+        for _ in range(TURNS_A_RESPONSE * (num_open + 1)):
             if not self.turn():
                 break
         else:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageKind, Survives
+from antiphon.graphs import FAMILIES, find_graph
 from antiphon.graphs.qwen3_omni import GRAPH
 
 
@@ -22,3 +26,9 @@ def test_decoders_have_kv_and_say_what_survives() -> None:
     assert GRAPH.stage("thinker").survives is Survives.ALL
     assert GRAPH.stage("talker").survives is Survives.PROMPT
     assert GRAPH.stage("talker").conditioned
+
+
+def test_graphs_are_found_by_family() -> None:
+    assert all(find_graph(name).family == name for name in FAMILIES)
+    with pytest.raises(ConfigError, match="unknown model family 'parrot'; known: qwen3_omni_moe"):
+        find_graph("parrot")

@@ -364,7 +364,10 @@ def test_the_talker_sees_no_system_and_no_assistant(room: Room) -> None:
     assert full.token_ids.tolist() == bare.token_ids.tolist()
     assert full.spans == bare.spans
     only_system = room.render(item("system", "Say hello."))["talker"]
-    assert only_system.token_ids[3:].tolist() == [room.tokens.tts_pad] * 4 + [room.tokens.tts_bos, room.tokens.tts_pad]
+    assert only_system.token_ids[3:].tolist() == [room.tokens.tts_pad] * 4 + [
+        room.tokens.tts_bos,
+        room.tokens.tts_pad,
+    ]
     assert only_system.token_ids[:2].tolist() == [room.tokens.im_start, room.tokens.assistant]
     assert (only_system.num_stable, only_system.spans, len(only_system.gather)) == (0, (), 0)
 

@@ -18,7 +18,7 @@ STOP = 1
 
 
 def scheduler(survives: Survives = Survives.ALL, conditioned: bool = False, **sizes: int) -> ArScheduler:
-    stage = Stage("s", StageKind.AR, "x:y", (KvGroup("kv"),), survives, conditioned)
+    stage = Stage("s", StageKind.AR, (KvGroup("kv"),), survives, conditioned)
     sizes = {"max_rows": 2, "block_size": 2, "num_blocks": 8, "step_tokens": 4, **sizes}
     return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), PrefillFirst())
 

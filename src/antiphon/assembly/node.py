@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from antiphon.assembly.preset import Preset
-from antiphon.assembly.registry import GRAPHS
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.plans import Decision, Order, Step
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.stages import Stages
+from antiphon.graphs import find_graph
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import CodecScheduler
@@ -26,7 +26,7 @@ class Node:
 
     def __init__(self, config: NodeConfig, depth: int = 0) -> None:
         self.config = config
-        self.graph = GRAPHS.create(config.graph)
+        self.graph = find_graph(config.graph)
         self._preset = Preset(config.preset)
         self.stages = _schedulers(self.graph, config, self._preset)
         self._orchestrator = Orchestrator(self.graph, self.stages, config.end_inputs)

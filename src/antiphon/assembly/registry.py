@@ -1,4 +1,4 @@
-"""Policies and graphs by name. Creators import late, so that naming one costs nothing."""
+"""Policies by name. Creators import late, so that naming one costs nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.graph import StageGraph
 from antiphon.policy.base import DevicePolicy, StepPolicy
 
 T = TypeVar("T")
@@ -40,7 +39,6 @@ class Registry(Generic[T]):
 
 STEP_POLICIES: Registry[StepPolicy] = Registry("step policy")
 DEVICE_POLICIES: Registry[DevicePolicy] = Registry("device policy")
-GRAPHS: Registry[StageGraph] = Registry("graph")
 
 
 @STEP_POLICIES.register("prefill-first")
@@ -55,10 +53,3 @@ def _round_robin() -> DevicePolicy:
     from antiphon.policy.round_robin import RoundRobin
 
     return RoundRobin()
-
-
-@GRAPHS.register("qwen3_omni_moe")
-def _qwen3_omni() -> StageGraph:
-    from antiphon.graphs.qwen3_omni import GRAPH
-
-    return GRAPH

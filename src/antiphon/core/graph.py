@@ -32,11 +32,10 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: `runner` names the step runner's builder by dotted path."""
+    """One stage. Its kind, and whether it is conditioned, say which step runner carries it."""
 
     name: str
     kind: StageKind
-    runner: str
     groups: tuple[KvGroup, ...] = ()
     survives: Survives = Survives.NONE
     conditioned: bool = False
@@ -62,10 +61,8 @@ class StageGraph:
     family: str
     stages: tuple[Stage, ...]
     edges: tuple[Edge, ...]
-    prompter: str
-    """Dotted path of the function that turns a record into a prompt."""
-    geometry: str
-    """Dotted path of the function that reads token ids, sizes and defaults from a checkpoint's config."""
+    module: str
+    """Dotted path of the module in `models/` with the family's functions (see `engine.family`)."""
 
     def stage(self, name: str) -> Stage:
         return next(stage for stage in self.stages if stage.name == name)

@@ -7,10 +7,11 @@ from collections import defaultdict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
 from antiphon.core.plans import CodecStep, Step
-from antiphon.models.qwen3_omni.vocoder import State, Vocoder, gather_states, split_state
+from antiphon.engine.family import VocoderModel
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +24,10 @@ class CodecExecutor:
 
     depth = 0
 
-    def __init__(self, model: Vocoder) -> None:
+    def __init__(self, model: VocoderModel, device: torch.device) -> None:
         self._model = model
-        self._states: dict[int, State] = {}
+        self._device = device
+        self._states: dict[int, tuple[Tensor, ...]] = {}
         self._done: list[Fact] = []
 
     def submit(self, step: Step) -> None:
@@ -62,11 +64,11 @@ class CodecExecutor:
 
     def _decode(self, rows: list[int], codes: list[Ints], members: list[int], continues: bool) -> list[bytes]:
         """Equal chunks of several streams at once; returns float32 bytes per stream."""
-        device = self._model.embedding.device
-        stacked = torch.from_numpy(np.stack([codes[i].T for i in members])).to(device)
-        state = gather_states([self._states[rows[i]] for i in members]) if continues else None
+        stacked = torch.from_numpy(np.stack([codes[i].T for i in members])).to(self._device)
+        before = [self._states[rows[i]] for i in members] if continues else []
+        state = tuple(torch.cat(parts) for parts in zip(*before, strict=True)) if continues else None
         pcm, state = self._model.decode(stacked, state)
-        for i, own in zip(members, split_state(state), strict=True):
+        for at, i in enumerate(members):
             # a view would hold the memory of the whole batch for as long as this one stream is silent
-            self._states[rows[i]] = tuple(part.clone() for part in own)
+            self._states[rows[i]] = tuple(part[at : at + 1].clone() for part in state)
         return [row.tobytes() for row in pcm.float().cpu().numpy()]

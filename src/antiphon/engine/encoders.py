@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from antiphon.core.conversation import AudioPart, ImagePart
 from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, StepDone, StepFailed
 from antiphon.core.plans import EncodeStep, Step
+from antiphon.engine.family import MediaModel
 from antiphon.engine.features import Features, FeatureStore
-from antiphon.models.qwen3_omni.encoders import Encoders
-from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +20,8 @@ class EncoderExecutor:
 
     depth = 0
 
-    def __init__(self, model: Encoders, checkpoint: Path, features: FeatureStore) -> None:
+    def __init__(self, model: MediaModel, features: FeatureStore) -> None:
         self._model = model
-        self._audio = AudioPreprocessor(checkpoint)
-        self._image = ImagePreprocessor(checkpoint)
         self._features = features
         self._done: list[Fact] = []
 
@@ -53,16 +48,8 @@ class EncoderExecutor:
 
         Cloned, because a view would keep the whole step's outputs for as long as one medium is kept.
         """
-        encoded: dict[int, Features] = {}
-        audio = [part for part in step.media if isinstance(part, AudioPart)]
-        images = [part for part in step.media if isinstance(part, ImagePart)]
-        if audio:
-            mels = [self._audio.mel(np.frombuffer(part.samples, np.float32)) for part in audio]
-            for part, rows in zip(audio, self._model.audio.encode(mels), strict=True):
-                encoded[part.key] = Features(rows.clone())
-        if images:
-            prepared = [self._image.patches_of(part.rgb, part.width, part.height) for part in images]
-            patches, grids = zip(*prepared, strict=True)
-            for part, (rows, deep) in zip(images, self._model.vision.encode(patches, grids), strict=True):
-                encoded[part.key] = Features(rows.clone(), tuple(layer.clone() for layer in deep))
-        return encoded
+        encoded = zip(step.media, self._model.encode(step.media), strict=True)
+        return {
+            part.key: Features(rows.clone(), tuple(layer.clone() for layer in deep))
+            for part, (rows, deep) in encoded
+        }

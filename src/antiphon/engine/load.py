@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
+from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.ports import Executor, PayloadMover, Prompter
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
 from antiphon.engine.encoders import EncoderExecutor
+from antiphon.engine.family import Family
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.payloads import InlinePayloads
-from antiphon.engine.talker import TalkerRunner
-from antiphon.engine.thinker import ThinkerRunner
-from antiphon.models.qwen3_omni import weights
-from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.geometry import read_geometry
-from antiphon.models.qwen3_omni.prompt import load_prompter
+from antiphon.engine.speech import SpeechRunner
+from antiphon.engine.text import TextRunner
+from antiphon.graphs import find_graph
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total); units are bytes where weights are read."""
@@ -57,74 +57,74 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
         torch.set_num_threads(options.threads)
     checkpoint = open_checkpoint(source, progress=lambda text: progress(text, 0, 0))
     check_memory(checkpoint, dtype, available_bytes(device))
-    config = Qwen3OmniConfig.from_dict(checkpoint.config)
-    node = read_geometry(config, checkpoint.generation, options)
-    loader = _Loader(checkpoint, config, device, dtype, progress)
-    executors, payloads = _build(loader, checkpoint, config, node)
-    speakers = config.speech.speakers if config.speech is not None else {}
-    return Engine(
-        executors,
-        payloads,
-        load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1),
-        node,
-        ModelInfo(
-            name=name,
-            path=str(checkpoint.path),
-            family=node.graph,
-            voices=tuple(speakers),
-            max_context_tokens=options.max_context_tokens,
-            device=str(device),
-            dtype=str(dtype).removeprefix("torch."),
-        ),
+    graph = find_graph(checkpoint.config["model_type"])
+    family: Family = cast("Family", import_module(graph.module))
+    config = family.read_config(checkpoint.config)
+    node = family.read_geometry(config, checkpoint.generation, options)
+    loader = Loader(checkpoint, family, config, (device, dtype), progress)
+    executors, payloads = build_executors(graph, node, loader)
+    prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
+    info = ModelInfo(
+        name=name,
+        path=str(checkpoint.path),
+        family=graph.family,
+        voices=family.voices(config),
+        max_context_tokens=options.max_context_tokens,
+        device=str(device),
+        dtype=str(dtype).removeprefix("torch."),
     )
+    return Engine(executors, payloads, prompter, node, info)
 
 
-def _build(
-    loader: _Loader, checkpoint: Checkpoint, config: Qwen3OmniConfig, node: NodeConfig
+def build_executors(
+    graph: StageGraph, node: NodeConfig, loader: Loader
 ) -> tuple[dict[str, Executor], PayloadMover]:
-    """Executors in pipeline order, and what moves payloads between them."""
+    """One executor per stage that the checkpoint has, in pipeline order, and what moves payloads between."""
     features = FeatureStore()
-    encoders = EncoderExecutor(loader.module("encoders"), checkpoint.path, features)
-    thinker = ThinkerRunner(loader.module("thinker"), node.ar["thinker"], features)
-    executors: dict[str, Executor] = {"encoders": encoders, "thinker": ArExecutor(thinker)}
-    talkers: dict[str, TalkerRunner] = {}
-    if config.speech is not None:
-        voice = next(iter(config.speech.speakers))
-        talker = TalkerRunner(loader.module("talker"), node.ar["talker"], config.tokens.tts_pad, voice)
-        talkers["talker"] = talker
-        executors["talker"] = ArExecutor(talker)
-        executors["code2wav"] = CodecExecutor(loader.module("code2wav"))
-    return executors, InlinePayloads({"thinker": thinker}, talkers, features)
+    executors: dict[str, Executor] = {}
+    sources: dict[str, TextRunner] = {}
+    targets: dict[str, SpeechRunner] = {}
+    for stage in graph.stages:
+        name = stage.name
+        if stage.kind is StageKind.ENCODER:
+            executors[name] = EncoderExecutor(loader.stage(name), features)
+        elif stage.kind is StageKind.CODEC and name in node.codec:
+            executors[name] = CodecExecutor(loader.stage(name), loader.device)
+        elif name in node.ar and stage.conditioned:
+            targets[name] = SpeechRunner(loader.stage(name), node.ar[name])
+            executors[name] = ArExecutor(targets[name])
+        elif name in node.ar:
+            sources[name] = TextRunner(loader.stage(name), node.ar[name], features)
+            executors[name] = ArExecutor(sources[name])
+    return executors, InlinePayloads(sources, targets, features)
 
 
-class _Loader:
+class Loader:
     """Streams each stage's tensors from disk to the device and says how far it is."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        config: Qwen3OmniConfig,
-        device: torch.device,
-        dtype: torch.dtype,
+        family: Family,
+        config: Any,
+        place: tuple[torch.device, torch.dtype],
         progress: Progress,
     ) -> None:
+        self.device = place[0]
         self._checkpoint = checkpoint
+        self._family = family
         self._config = config
-        self._device = device
-        self._dtype = dtype
+        self._place = place
         self._progress = progress
 
-    def module(self, stage: str) -> Any:
-        """One stage's module. The vocoder runs in fp32 at least: bf16 is audibly wrong (rel. rms 8e-2)."""
-        part = "vocoder" if stage == "code2wav" else stage
-        dtype = self._dtype
-        if part == "vocoder" and dtype.itemsize < 4:
-            dtype = torch.float32
-        names = weights.names_for(part, self._config)
-        tensors = self._checkpoint.read(
-            names, progress=lambda done, total: self._progress(f"loading {stage}", done, total)
-        )
-        return weights.load(part, tensors, self._config, self._device, dtype)
+    def stage(self, name: str) -> Any:
+        """One stage's model."""
+
+        def progress(done: int, total: int) -> None:
+            self._progress(f"loading {name}", done, total)
+
+        tensors = self._checkpoint.read(self._family.tensor_names(name, self._config), progress=progress)
+        return self._family.load_stage(name, tensors, self._config, self._place, self._checkpoint.path)
 
 
 def pick_device(name: str) -> torch.device:

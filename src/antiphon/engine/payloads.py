@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from antiphon.core.plans import DropMedia, DropPayload, Handoff
 from antiphon.engine.features import FeatureStore
-from antiphon.engine.talker import TalkerRunner
-from antiphon.engine.thinker import ThinkerRunner
+from antiphon.engine.speech import SpeechRunner
+from antiphon.engine.text import TextRunner
 
 
 class InlinePayloads:
     """Implements `core.ports.PayloadMover`."""
 
     def __init__(
-        self, sources: dict[str, ThinkerRunner], targets: dict[str, TalkerRunner], features: FeatureStore
+        self, sources: dict[str, TextRunner], targets: dict[str, SpeechRunner], features: FeatureStore
     ) -> None:
         self._sources = sources
         self._targets = targets

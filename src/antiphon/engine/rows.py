@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from antiphon.core.facts import Ints, StagePrompt
+from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep
-from antiphon.models.qwen3_omni.positions import Span, mrope_positions
 from antiphon.nn.attention import PagedBatch
 
 
@@ -88,10 +87,10 @@ class PromptRows:
         self._offsets = np.zeros(max_rows, np.float32)
         self._positions: dict[int, NDArray[np.float32]] = {}
 
-    def join(self, row: int, prompt: StagePrompt) -> None:
-        spans = [Span(span.start, span.grid) for span in prompt.spans if span.grid is not None]
-        length = len(prompt.token_ids)
-        self._positions[row], following = mrope_positions(length, spans)
+    def join(self, row: int, positions: NDArray[np.float32], following: float) -> None:
+        """A prompt's positions fp32 [3, n], and that of the token after it."""
+        length = positions.shape[1]
+        self._positions[row] = positions
         self.lengths[row] = length
         self._offsets[row] = following - length
 

@@ -11,29 +11,26 @@ from antiphon.core.graph import Edge, KvGroup, Stage, StageGraph, StageKind, Sur
 GRAPH = StageGraph(
     family="qwen3_omni_moe",
     stages=(
-        Stage("encoders", StageKind.ENCODER, "antiphon.engine.encoders:EncoderExecutor"),
+        Stage("encoders", StageKind.ENCODER),
         Stage(
             "thinker",
             StageKind.AR,
-            "antiphon.engine.thinker:ThinkerRunner",
             groups=(KvGroup("kv"), KvGroup("hidden")),
             survives=Survives.ALL,
         ),
         Stage(
             "talker",
             StageKind.AR,
-            "antiphon.engine.talker:TalkerRunner",
             groups=(KvGroup("kv"),),
             survives=Survives.PROMPT,
             conditioned=True,
         ),
-        Stage("code2wav", StageKind.CODEC, "antiphon.engine.codec:CodecExecutor"),
+        Stage("code2wav", StageKind.CODEC),
     ),
     edges=(
         Edge("encoders", "thinker"),
         Edge("thinker", "talker", prompt_group="hidden"),
         Edge("talker", "code2wav", first_chunk=2, chunk=6),
     ),
-    prompter="antiphon.models.qwen3_omni.prompt:load_prompter",
-    geometry="antiphon.models.qwen3_omni.geometry:read_geometry",
+    module="antiphon.models.qwen3_omni.family",
 )

@@ -59,8 +59,8 @@ class EngineProcess:
     @property
     def pid(self) -> int | None:
         """The process's id while it runs."""
-        running = self._process is not None and self._process.returncode is None
-        return self._process.pid if running else None
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
 
     def attach(self, session: str, sink: Callable[[Output], None]) -> None:
         self._sinks[session] = sink
@@ -207,13 +207,14 @@ class _Link:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="antiphon-"))
-        self._context = zmq.asyncio.Context()
-        self.orders = self._context.socket(zmq.PUSH, socket_class=zmq.Socket)
-        self.events = self._context.socket(zmq.PULL)
+        self._context = zmq.Context()
+        self.orders = self._context.socket(zmq.PUSH)
+        self.events = zmq.asyncio.Socket(self._context, zmq.PULL)
         for socket, name in ((self.orders, "orders"), (self.events, "events")):
             socket.set_hwm(0)
             socket.bind(f"ipc://{self.folder}/{name}")
 
     def close(self) -> None:
+        self.events.close(linger=0)
         self._context.destroy(linger=0)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -72,7 +72,8 @@ async def _listen(server: DrainingServer, where: ServeOptions) -> None:
         await server.serve()
     except SystemExit:
         raise AntiphonError(
-            f"cannot listen on {where.host}:{where.port}: the port is taken or not allowed; choose another --port"
+            f"cannot listen on {where.host}:{where.port}: the port is taken or not allowed; "
+            "choose another --port"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Step runner of a talker: text tokens in beside its own frames, codec frames out."""
+"""Step runner of a decoder that speaks: text tokens in beside its own frames, codec frames out."""
 
 from __future__ import annotations
 
@@ -7,35 +7,30 @@ import torch
 from torch import Tensor
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import Ints, StagePrompt
+from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep, Join
+from antiphon.engine.family import SpeechModel
 from antiphon.engine.rows import BlockTables, FlatStep, PromptRows
 from antiphon.engine.sampler import PredictorSampler, Sampler
-from antiphon.models.qwen3_omni.talker import Talker
-from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 
 STAGE = 1
 PREDICTOR_STAGE = 2
 
 
-class TalkerRunner:
+class SpeechRunner:
     """A step runs the backbone, draws codebook 0 and completes the frame: frames leave once they are known.
 
     Implements `engine.ar.ArRunner`. Row state: the last frame, the upstream text received, the prompt.
     """
 
-    def __init__(self, model: Talker, config: ArConfig, pad_id: int, default_voice: str) -> None:
+    def __init__(self, model: SpeechModel, config: ArConfig) -> None:
         self._model = model
-        self._device = model.head.device
-        self._pad_id = pad_id
-        self._default_voice = default_voice
-        self._pages = model.decoder.new_pages(config.num_blocks, config.block_size)
+        self._device = model.device
+        self._pages = model.new_pages(config.num_blocks, config.block_size)
         self._tables = BlockTables(("kv",), config.max_rows, config.num_blocks, config.block_size)
-        vocab = model.config.talker_vocab
-        self._sampler = Sampler(config.max_rows, vocab, STAGE, model.suppressed, self._device)
-        self._frames = torch.zeros(
-            config.max_rows, model.config.num_codebooks, dtype=torch.int64, device=self._device
-        )
+        self._sampler = Sampler(config.max_rows, model.vocab_size, STAGE, model.suppressed, self._device)
+        shape = config.max_rows, model.num_codebooks
+        self._frames = torch.zeros(shape, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
         self._text: list[list[int]] = [[] for _ in range(config.max_rows)]
         self._prompts: dict[int, Tensor] = {}
@@ -63,13 +58,11 @@ class TalkerRunner:
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
-        assert join.first_input is not None, "a talker starts on the reply's first token"
+        assert join.first_input is not None, "who speaks starts on the reply's first token"
         hidden = self._joining.pop(join.request)
-        speakers = self._model.config.speakers
-        speaker = speakers.get((join.voice or "").lower(), speakers[self._default_voice])
-        prompt = _talker_prompt(join.prompt)
-        self._prompts[join.row] = self._model.prompt_inputs(prompt, hidden, join.first_input, speaker)
-        self._rows.join(join.row, join.prompt)
+        x = self._model.prompt_inputs(join.prompt, hidden, join.first_input, join.voice)
+        self._prompts[join.row] = x
+        self._rows.join(join.row, *self._model.positions(join.prompt))
         self._sampler.join(join.row, join.sampling)
 
     def run(self, step: ArStep) -> Tensor:
@@ -88,7 +81,7 @@ class TalkerRunner:
             return self._frames[:0]
         pick = PredictorSampler(self._sampler, rows, PREDICTOR_STAGE)
         c0 = self._sampler.draw(self._model.logits(hidden), rows)
-        frames = self._model.predictor.frame(hidden, c0, pick)
+        frames = self._model.frame(hidden, c0, pick)
         self._frames[self._to_device(rows)] = frames
         return frames
 
@@ -98,7 +91,7 @@ class TalkerRunner:
         if not flat.pieces:
             assert ahead is not None, "a step has rows"
             return ahead
-        x = self._prompts[flat.pieces[0].row].new_empty(flat.size, self._model.decoder.config.hidden_size)
+        x = self._prompts[flat.pieces[0].row].new_empty(flat.size, self._model.hidden_size)
         if ahead is not None:
             x[self._to_device(flat.decoding_at)] = ahead
         for piece in flat.pieces:
@@ -114,7 +107,7 @@ class TalkerRunner:
 
     def _text_at(self, row: int, step: int) -> int:
         text = self._text[row]
-        return text[step] if step < len(text) else self._pad_id
+        return text[step] if step < len(text) else self._model.pad_id
 
     def _forget(self, rows: list[int]) -> None:
         """The prompt's inputs are large: kept only while they run."""
@@ -124,10 +117,3 @@ class TalkerRunner:
 
     def _to_device(self, column: Ints) -> Tensor:
         return torch.from_numpy(column).to(self._device)
-
-
-def _talker_prompt(prompt: StagePrompt) -> TalkerPrompt:
-    """The prompt as the model takes it: media positions are those of the spans."""
-    media = [np.arange(span.start, span.start + span.length) for span in prompt.spans]
-    positions = np.concatenate(media) if media else np.zeros(0, np.int64)
-    return TalkerPrompt(prompt.token_ids, positions, prompt.gather, ())

@@ -1,6 +1,6 @@
-"""Step runner of a thinker: prompt ids and media features in, text tokens out.
+"""Step runner of a decoder that writes text: prompt ids and media features in, text tokens out.
 
-Hidden states of one layer are kept beside the KV, in a group of their own, for the talker's prompt.
+Hidden states of one layer are kept beside the KV, in a group of their own, for the stage that speaks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.plans import ArStep, Join
+from antiphon.engine.family import TextModel
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows
 from antiphon.engine.sampler import Sampler
-from antiphon.models.qwen3_omni.thinker import Thinker
 
 STAGE = 0
 
@@ -32,18 +32,18 @@ class _Media:
     deepstack: list[tuple[Tensor, ...]] = field(default_factory=list[tuple[Tensor, ...]])
 
 
-class ThinkerRunner:
+class TextRunner:
     """Implements `engine.ar.ArRunner`. Row state: last token, prompt; pages of groups "kv" and "hidden"."""
 
-    def __init__(self, model: Thinker, config: ArConfig, features: FeatureStore) -> None:
+    def __init__(self, model: TextModel, config: ArConfig, features: FeatureStore) -> None:
         self._model = model
         self._features = features
-        self._device = model.head.device
-        self._pages = model.decoder.new_pages(config.num_blocks, config.block_size)
+        self._device = model.device
+        self._pages = model.new_pages(config.num_blocks, config.block_size)
         self._tables = BlockTables(("kv", "hidden"), config.max_rows, config.num_blocks, config.block_size)
-        width = model.decoder.config.hidden_size if model.capture_layer is not None else 0
-        self._hidden = model.head.new_zeros(config.num_blocks * config.block_size, width)
-        self._sampler = Sampler(config.max_rows, model.head.shape[0], STAGE, None, self._device)
+        shape = config.num_blocks * config.block_size, model.payload_size
+        self._hidden = torch.zeros(shape, dtype=model.dtype, device=self._device)
+        self._sampler = Sampler(config.max_rows, model.vocab_size, STAGE, None, self._device)
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
         self._prompts: dict[int, StagePrompt] = {}
@@ -53,7 +53,7 @@ class ThinkerRunner:
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
-        self._rows.join(join.row, join.prompt)
+        self._rows.join(join.row, *self._model.positions(join.prompt))
         self._prompts[join.row] = join.prompt
         self._sampler.join(join.row, join.sampling, torch.from_numpy(join.prompt.token_ids))
 
@@ -68,7 +68,7 @@ class ThinkerRunner:
             batch,
             self._pages,
             # only media positions are ever handed over
-            capture=bool(media.rows),
+            capture=bool(media.rows and self._model.payload_size),
             deepstack=_stacked(media.deepstack),
             visual=torch.cat(media.visual) if media.visual else None,
         )

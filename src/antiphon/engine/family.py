@@ -1,0 +1,133 @@
+"""What the engine asks of a model family: the functions of its module, and the models of its stages.
+
+A graph names the module; nothing else in the engine knows which family it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antiphon.core.config import EngineOptions, NodeConfig
+from antiphon.core.conversation import Media
+from antiphon.core.facts import StagePrompt
+from antiphon.core.ports import Prompter
+from antiphon.nn.attention import PagedBatch
+
+Pages = Sequence[tuple[Tensor, Tensor]]
+"""Per layer keys and values, each [blocks, block_size, num_kv_heads, head_dim]."""
+
+
+class Family(Protocol):
+    """The functions of a family's module. Config is the family's own type."""
+
+    def read_config(self, values: Mapping[str, Any]) -> Any: ...
+
+    def read_geometry(
+        self, config: Any, generation: Mapping[str, Any], options: EngineOptions
+    ) -> NodeConfig: ...
+
+    def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter: ...
+
+    def voices(self, config: Any) -> tuple[str, ...]: ...
+
+    def tensor_names(self, stage: str, config: Any) -> list[str]: ...
+
+    def load_stage(
+        self,
+        stage: str,
+        tensors: Iterable[tuple[str, Tensor]],
+        config: Any,
+        place: tuple[torch.device, torch.dtype],
+        checkpoint: Path,
+    ) -> Any:
+        """MediaModel, TextModel, SpeechModel or VocoderModel, by the stage's kind."""
+        ...
+
+
+class MediaModel(Protocol):
+    """Encoders."""
+
+    def encode(self, media: Sequence[Media]) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
+        """Per medium embeddings [tokens, H] and deepstack rows, each [tokens, H]."""
+        ...
+
+
+class DecoderModel(Protocol):
+    """What every paged decoder has."""
+
+    device: torch.device
+    vocab_size: int
+
+    def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
+
+    def positions(self, prompt: StagePrompt) -> tuple[NDArray[np.float32], float]:
+        """fp32 [3, n], and the position of the token after the prompt."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final-norm hidden [r, H] -> fp32 [r, vocab_size]."""
+        ...
+
+
+class TextModel(DecoderModel, Protocol):
+    """A decoder that writes text. `payload_size` is the width of the hidden states it keeps for a stage that
+    speaks (0: none), of type `dtype`."""
+
+    dtype: torch.dtype
+    payload_size: int
+
+    def embed(self, ids: Tensor) -> Tensor: ...
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        batch: PagedBatch,
+        pages: Any,
+        *,
+        capture: bool = False,
+        deepstack: Sequence[Tensor] | None = None,
+        visual: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """x [n, H] -> final-norm hidden [n, H], and captured states [n, H] where asked for."""
+        ...
+
+
+class SpeechModel(DecoderModel, Protocol):
+    """A decoder that speaks: text tokens in beside its own frames. `pad_id` follows the last of the text."""
+
+    num_codebooks: int
+    hidden_size: int
+    pad_id: int
+    suppressed: Tensor
+
+    def prompt_inputs(
+        self, prompt: StagePrompt, hidden: Tensor | None, first_token: int, voice: str | None
+    ) -> Tensor:
+        """[n, H]; `hidden` are the upstream states at `prompt.gather`."""
+        ...
+
+    def step_inputs(self, frames: Tensor, text_ids: Tensor) -> Tensor: ...
+
+    def forward(self, x: Tensor, positions: Tensor, batch: PagedBatch, pages: Any) -> Tensor: ...
+
+    def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """hidden [r, H] and code 0 int64 [r] -> frames int64 [r, num_codebooks]."""
+        ...
+
+
+class VocoderModel(Protocol):
+    """A streaming codec decoder. A stream's state is a tuple of tensors with streams on dimension 0."""
+
+    def decode(
+        self, codes: Tensor, state: tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """codes int64 [b, codebooks, n] -> pcm [b, samples] and the new state."""
+        ...
