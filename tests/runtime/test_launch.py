@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     short = Path(tempfile.mkdtemp(prefix="t"))  # ipc paths have room for 107 characters
     monkeypatch.setattr(tempfile, "tempdir", str(short))
     return short
+
+
+@pytest.fixture
+async def engine(folder: Path) -> AsyncIterator[EngineProcess]:
+    """Not started yet, and stopped whatever happens."""
+    engine = EngineProcess()
+    yield engine
+    await engine.stop()
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -80,10 +88,9 @@ def is_over(heard: list[Output]) -> bool:
     return bool(heard) and isinstance(heard[-1], ResponseEnded)
 
 
-async def test_answers_and_leaves_nothing(tiny_checkpoint: Path, folder: Path) -> None:
+async def test_answers_and_leaves_nothing(engine: EngineProcess, tiny_checkpoint: Path, folder: Path) -> None:
     before = sockets()
     steps: list[str] = []
-    engine = EngineProcess()
     assert not engine.alive
     await engine.start(
         Start(str(tiny_checkpoint), "mine", CPU, str(folder / "a.record")),
@@ -99,8 +106,8 @@ async def test_answers_and_leaves_nothing(tiny_checkpoint: Path, folder: Path) -
         assert sum(len(np.frombuffer(o.audio, np.float32)) for o in outputs if isinstance(o, AudioOut)) > 0
     engine.send(SessionClosed("a"))
     engine.send(SessionClosed("b"))
-    await until(lambda: engine.stats and not engine.stats[Metric.SESSIONS], 5)
-    assert engine.stats[Metric.EMITTED.of("thinker")] == 12
+    await until(lambda: engine.stats.get(Metric.EMITTED.of("thinker")) == 12, 5)
+    await until(lambda: not engine.stats[Metric.SESSIONS], 5)
     assert engine.stats[Metric.EMITTED.of("talker")] == 14
     assert engine.stats[Metric.EMITTED.of("code2wav")] == 0
     pid = engine.pid
@@ -112,9 +119,8 @@ async def test_answers_and_leaves_nothing(tiny_checkpoint: Path, folder: Path) -
     assert sockets() <= before
 
 
-async def test_a_failed_start_speaks_and_leaves_nothing(folder: Path) -> None:
+async def test_a_failed_start_speaks_and_leaves_nothing(engine: EngineProcess, folder: Path) -> None:
     before = sockets()
-    engine = EngineProcess()
     with pytest.raises(AntiphonError, match="/no/such/checkpoint"):
         async with asyncio.timeout(20):
             await engine.start(Start("/no/such/checkpoint", "x", CPU), silent)
@@ -124,8 +130,9 @@ async def test_a_failed_start_speaks_and_leaves_nothing(folder: Path) -> None:
     await engine.stop()
 
 
-async def test_a_cancelled_start_leaves_nothing(tiny_checkpoint: Path, folder: Path) -> None:
-    engine = EngineProcess()
+async def test_a_cancelled_start_leaves_nothing(
+    engine: EngineProcess, tiny_checkpoint: Path, folder: Path
+) -> None:
     task = asyncio.create_task(engine.start(Start(str(tiny_checkpoint), "x", CPU), silent))
     await until(lambda: engine.pid, 5)
     pid = engine.pid
@@ -137,10 +144,9 @@ async def test_a_cancelled_start_leaves_nothing(tiny_checkpoint: Path, folder: P
 
 
 async def test_a_killed_engine_ends_its_responses(
-    tiny_checkpoint: Path, folder: Path, caplog: pytest.LogCaptureFixture
+    engine: EngineProcess, tiny_checkpoint: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also a broken listener does not keep the others from hearing of it, nor do broken messages kill it."""
-    engine = EngineProcess()
     await engine.start(Start(str(tiny_checkpoint), "x", CPU), silent)
 
     def broken(output: Output) -> None:

@@ -209,7 +209,7 @@ class _Link:
         self.folder = Path(tempfile.mkdtemp(prefix="antiphon-"))
         self._context = zmq.Context()
         self.orders = self._context.socket(zmq.PUSH)
-        self.events = zmq.asyncio.Socket(self._context, zmq.PULL)
+        self.events = zmq.asyncio.Context(shadow=self._context).socket(zmq.PULL)
         for socket, name in ((self.orders, "orders"), (self.events, "events")):
             socket.set_hwm(0)
             socket.bind(f"ipc://{self.folder}/{name}")

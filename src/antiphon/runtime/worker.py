@@ -31,6 +31,8 @@ START_WAIT_S = 60.0
 STATS_EVERY_S = 1.0
 LINGER_MS = 1000
 
+Message = Fact | Start | Stop
+
 
 class Orphaned(Exception):
     """The parent is gone: nobody is left to work for."""
@@ -52,9 +54,9 @@ class Link:
     def send(self, message: FromEngine) -> None:
         self._events.send(encode(message))
 
-    def receive(self, wait_s: float) -> list[Fact | Start | Stop]:
+    def receive(self, wait_s: float) -> list[Message]:
         """Everything that has arrived; waits up to `wait_s` for the first. What can't be read is dropped."""
-        messages: list[Fact | Start | Stop] = []
+        messages: list[Message] = []
         waits_ms = int(1000 * wait_s)
         while self._orders.poll(0 if messages else waits_ms):
             try:
@@ -96,7 +98,8 @@ def main(folder: str) -> int:
 
 def _serve(link: Link) -> int:
     link.send(Hello())
-    start = next(iter(link.receive(START_WAIT_S)), None)
+    early = link.receive(START_WAIT_S)
+    start = early.pop(0) if early else None
     if not isinstance(start, Start):
         return 1
 
@@ -109,25 +112,25 @@ def _serve(link: Link) -> int:
     driver = Driver(engine, link.send, recorder=recorder)
     link.send(engine.info)
     try:
-        _loop(link, driver)
+        _loop(link, driver, early)
     finally:
         if recorder is not None:
             recorder.close()
     return 0
 
 
-def _loop(link: Link, driver: Driver) -> None:
-    """Drain messages, advance; wait only when there is nothing to do."""
+def _loop(link: Link, driver: Driver, messages: list[Message]) -> None:
+    """Drain messages, advance; wait only when there is nothing to do. Begins with what came early."""
     next_stats = 0.0
     busy, stopped = False, False
     while not stopped:
         link.check_parent()
-        messages = link.receive(0.0 if busy else driver.idle_s(IDLE_WAIT_S))
         stopped = any(isinstance(message, Stop) for message in messages)
         busy = driver.advance([message for message in messages if not isinstance(message, Start | Stop)])
         if time.monotonic() >= next_stats:
             next_stats = time.monotonic() + STATS_EVERY_S
             link.send(Stats(driver.stats()))
+        messages = link.receive(0.0 if busy or stopped else driver.idle_s(IDLE_WAIT_S))
 
 
 if __name__ == "__main__":
