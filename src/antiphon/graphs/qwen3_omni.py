@@ -30,7 +30,7 @@ GRAPH = StageGraph(
     edges=(
         Edge("encoders", "thinker"),
         Edge("thinker", "talker", prompt_group="hidden"),
-        Edge("talker", "code2wav", first_chunk=2, chunk=6),
+        Edge("talker", "code2wav", first_chunk=2, chunk=4),
     ),
     module="antiphon.models.qwen3_omni.family",
 )
