@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from antiphon.assembly.preset import preset_names
 from antiphon.core.config import EngineOptions
@@ -133,7 +133,7 @@ class _LoadingBar:
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
         self._progress = Progress(*columns, console=console, transient=True)
-        self._tasks: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> _LoadingBar:
         return self
