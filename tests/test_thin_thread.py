@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -23,9 +25,20 @@ TURN_S = 60
 
 
 @pytest.fixture
-async def server(tiny_checkpoint: Path, tmp_path: Path) -> AsyncIterator[str]:
+def greedy_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """The tiny checkpoint without chance: a sampled reply may be empty, and then it is not spoken."""
+    copy = tmp_path / "greedy"
+    shutil.copytree(tiny_checkpoint, copy)
+    generation = json.loads((copy / "generation_config.json").read_text())
+    generation |= {"do_sample": False, "talker_do_sample": False}
+    (copy / "generation_config.json").write_text(json.dumps(generation))
+    return copy
+
+
+@pytest.fixture
+async def server(greedy_checkpoint: Path, tmp_path: Path) -> AsyncIterator[str]:
     """`antiphon serve` on a free port; yields its http URL. It has to leave by SIGTERM with status 0."""
-    command = ["serve", str(tiny_checkpoint), "--name", "tiny", "--port", "0", "--threads", "1"]
+    command = ["serve", str(greedy_checkpoint), "--name", "tiny", "--port", "0", "--threads", "1"]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "antiphon.cli", *command, "--record", str(tmp_path / "run.record")),
         stderr=asyncio.subprocess.PIPE,
