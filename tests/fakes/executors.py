@@ -128,6 +128,11 @@ class Row:
     def prompt_length(self) -> int:
         return len(self.join.prompt.token_ids)
 
+    @property
+    def first_length(self) -> int:
+        """What is computed before the row draws: its prompt, and what its request drew before it joined."""
+        return self.prompt_length + len(self.join.generated)
+
 
 Named = tuple[int, frozenset[int], frozenset[tuple[str, int]]]
 """A step in flight: its number, its rows, and its blocks as (group, block)."""
@@ -144,8 +149,9 @@ class FakeAr(FakeExecutor):
         self._groups = groups
         self._in_flight: deque[Named] = deque()
 
-    def _contents(self, join: Join) -> list[int]:
-        return join.prompt.keys.tolist()
+    def _contents(self, row: Row) -> list[int]:
+        """What the positions show that a row joins with. Its upstream tokens have come."""
+        return [*row.join.prompt.keys.tolist(), *row.join.generated[:, 0].tolist()]
 
     def _content(self, row: Row, position: int) -> int:
         """What a position shows."""
@@ -201,10 +207,10 @@ class FakeAr(FakeExecutor):
                 self._enter(delta.group, int(row), int(index), int(block))
         for row, token in zip(step.inputs_rows.tolist(), step.inputs_tokens.tolist(), strict=True):
             self.rows[row].inputs.append(token)
-        for group in self._groups:
-            held = [block for row in self.rows.values() for block in row.tables[group].values()]
-            assert len(held) == len(set(held)), "a block is in two live rows"
         for join in step.joins:
+            row = self.rows[join.row]
+            row.contents = self._contents(row)
+            row.states = toy.states(row.contents)
             kept = -(-join.cached // self.config.block_size)
             tables = self.rows[join.row].tables.values()
             assert all(len(table) >= kept for table in tables), "cached positions come with their blocks"
@@ -214,9 +220,9 @@ class FakeAr(FakeExecutor):
         assert join.row not in self.rows, "the row is taken"
         for _, rows, _ in self._in_flight:
             assert join.row not in rows, "the row is named by a step in flight"
-        assert 0 <= join.cached < len(join.prompt.token_ids), "something must be left to compute"
-        row = Row(join, self._contents(join), tables={group: {} for group in self._groups})
-        row.states = toy.states(row.contents)
+        assert join.generated.shape[1] == self.config.width
+        row = Row(join, [], tables={group: {} for group in self._groups})
+        assert 0 <= join.cached < row.first_length, "something must be left to compute"
         row.length = join.cached
         self.rows[join.row] = row
 
@@ -235,8 +241,8 @@ class FakeAr(FakeExecutor):
         """Compute positions [start, start + count) of a row; returns what it draws, if it does."""
         assert count > 0
         assert start == row.length, "positions are computed once and in order"
-        assert count == 1 or start + count <= row.prompt_length
-        assert emits == (start + count >= row.prompt_length)
+        assert count == 1 or start + count <= row.first_length
+        assert emits == (start + count >= row.first_length)
         row.broken |= fails
         row.length = start + count
         if row.broken:
@@ -244,7 +250,7 @@ class FakeAr(FakeExecutor):
             return [0] * self.config.width if emits else []
         self._check_history(row, start)
         self._check_inputs(row, range(start, start + count))
-        for position in range(max(start, row.prompt_length), start + count):
+        for position in range(max(start, row.first_length), start + count):
             row.states.append(toy.mix(row.states[position - 1], self._content(row, position)))
         self._write(row, start, row.states[start : start + count])
         return self._draw(row) if emits else []
@@ -255,8 +261,16 @@ class FakeAr(FakeExecutor):
 
     def _write(self, row: Row, start: int, values: list[int]) -> None:
         for group in self._groups:
+            elsewhere = {
+                block
+                for other in self.rows.values()
+                if other is not row
+                for block in other.tables[group].values()
+            }
             for position, value in enumerate(values, start):
-                self.kv[self._slot(row, group, position)] = value
+                slot = self._slot(row, group, position)
+                assert slot[1] not in elsewhere, "a block that two rows hold is written"
+                self.kv[slot] = value
 
     def _check_history(self, row: Row, start: int) -> None:
         for group in self._groups:
@@ -288,15 +302,20 @@ class FakeTalker(FakeAr):
         super().__init__(device, config, ("kv",))
         self.payloads: dict[int, list[int]] = {}
 
-    def _contents(self, join: Join) -> list[int]:
+    def _contents(self, row: Row) -> list[int]:
+        join = row.join
         assert join.first_input is not None
-        hidden = self.payloads.pop(join.request, [])
+        hidden = self.payloads.get(join.request, [])
         assert len(hidden) == len(join.prompt.gather), "the prompt's payload is not here"
-        return toy.talker_contents(join.prompt, hidden, join.first_input, join.voice)
+        contents = toy.talker_contents(join.prompt, hidden, join.first_input, join.voice)
+        frames = [tuple(frame) for frame in join.generated.tolist()]
+        return contents + [self._spoken(row, frame, at) for at, frame in enumerate(frames)]
 
     def _content(self, row: Row, position: int) -> int:
-        at = position - row.prompt_length
-        return toy.spoken(row.frame, row.inputs[at] if at < len(row.inputs) else toy.PAD)
+        return self._spoken(row, row.frame, position - row.prompt_length)
+
+    def _spoken(self, row: Row, frame: tuple[int, ...], at: int) -> int:
+        return toy.spoken(frame, row.inputs[at] if at < len(row.inputs) else toy.PAD)
 
     def _draw(self, row: Row) -> list[int]:
         row.frame = toy.draw_frame(row.states[row.length - 1], row.join.sampling.seed)

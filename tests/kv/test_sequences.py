@@ -1,4 +1,5 @@
-"""Sequences over tiny pools: whatever is opened, grown, parked and evicted, no block is lost or shared."""
+"""Sequences over tiny pools: whatever is opened, grown, shared, parked and evicted, no block is lost, and
+what a sequence was given as cached is what it was said to be."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from antiphon.core.facts import Ints
+from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import Sequence, StageKv, common_prefix
 
 SESSIONS = ("a", "b", "c")
@@ -28,18 +30,24 @@ def test_common_prefix(left: tuple[int, ...], right: tuple[int, ...], length: in
     assert common_prefix(keys(*left), keys(*right)) == length
 
 
+def prefix(*values: int, size: int = 2) -> Prefix:
+    return prefix_of(keys(*values), size)
+
+
 def parked(kv: StageKv, session: str, positions: Ints, after_step: int | None = None) -> None:
-    sequence, _ = kv.open(session, np.append(positions, 99), len(positions) + 1, None)
+    num_blocks = kv.blocks_for(len(positions) + 1)
+    sequence, _ = kv.open(session, prefix_of(np.append(positions, 99), kv.block_size), num_blocks, None)
     assert kv.grow(sequence, len(positions)) is not None
     kv.park(session, sequence, positions, after_step)
+    kv.check_integrity()
 
 
 def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
     kv = StageKv(("kv", "hidden"), 8, 2)
     parked(kv, "a", keys(1, 2, 3, 4, 5))
-    sequence, cached = kv.open("a", keys(1, 2, 3, 7, 8), 8, None)
+    sequence, cached = kv.open("a", prefix(1, 2, 3, 7, 8), 4, None)
     assert cached == 3
-    assert sequence.blocks == {"kv": [0, 1], "hidden": [0, 1]}
+    assert sequence.blocks == [(0, 0), (1, 1)]
     assert kv.grow(sequence, 5) == [("kv", 2, 3), ("hidden", 2, 3)]
     kv.check_integrity()
 
@@ -47,17 +55,81 @@ def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
 def test_of_a_prompt_that_is_wholly_cached_the_last_token_is_left() -> None:
     kv = StageKv(("kv",), 8, 2)
     parked(kv, "a", keys(1, 2, 3, 4))
-    assert kv.open("a", keys(1, 2, 3, 4), 6, None)[1] == 3
+    assert kv.open("a", prefix(1, 2, 3, 4), 3, None)[1] == 3
+    kv.check_integrity()
+
+
+def test_another_session_shares_whole_blocks_and_never_the_last_token() -> None:
+    kv = StageKv(("kv", "hidden"), 8, 2)
+    parked(kv, "a", keys(1, 2, 3, 4, 5))
+    shares, cached = kv.open("b", prefix(1, 2, 3, 4, 5, 6), 4, None)
+    assert (cached, shares.blocks) == (4, [(0, 0), (1, 1)])
+    assert kv.cached("c", prefix(1, 2, 3, 4)) == 2, "what is shared is not written, so its last token neither"
+    assert kv.cached("c", prefix(1, 2, 3, 9, 5)) == 2
+    assert kv.cached("c", prefix(9, 2, 3, 4, 5)) == 0, "equal blocks after something else are not equal"
+    assert (kv.num_shared, kv.num_idle) == (2, 1)
+    kv.check_integrity()
+
+
+def test_what_a_running_sequence_has_filled_is_shared_too() -> None:
+    kv = StageKv(("kv",), 8, 2)
+    first, _ = kv.open("a", prefix(1, 2, 3, 4, 5), 3, None)
+    assert kv.grow(first, 5) is not None
+    assert kv.cached("b", prefix(1, 2, 3, 4, 5)) == 0, "no step has been reported"
+    kv.learn(first, keys(1, 2, 3))
+    assert kv.cached("b", prefix(1, 2, 3, 4, 5)) == 2
+    kv.discard(first, None)
+    assert kv.cached("b", prefix(1, 2, 3, 4, 5)) == 0
+    kv.check_integrity()
+
+
+def test_the_own_partial_block_is_written_again_only_if_nobody_shares_it() -> None:
+    kv = StageKv(("kv",), 8, 4)
+    parked(kv, "a", keys(1, 2, 3, 4, 5, 6, 7, 8))
+    assert kv.cached("a", prefix(1, 2, 3, 4, 5, 6, 9, size=4)) == 6
+    other, _ = kv.open("b", prefix(1, 2, 3, 4, 5, 6, 7, 8, 9, size=4), 3, None)
+    assert other.num_blocks == 2
+    assert kv.cached("a", prefix(1, 2, 3, 4, 5, 6, 9, size=4)) == 4
+    kv.discard(other, None)
+    mine, cached = kv.open("a", prefix(1, 2, 3, 4, 5, 6, 9, size=4), 2, None)
+    assert cached == 6
+    assert kv.cached("b", prefix(1, 2, 3, 4, 5, 6, 7, 8, 9, size=4)) == 4, "the second block has changed"
+    assert mine.num_blocks == 2
+    kv.check_integrity()
+
+
+def test_a_shared_block_outlives_whoever_computed_it_and_waits_for_every_step() -> None:
+    kv = StageKv(("kv",), 4, 2)
+    parked(kv, "a", keys(1, 2))
+    shares, cached = kv.open("b", prefix(1, 2, 3), 2, None)
+    assert cached == 2
+    kv.drop("a", None)
+    assert kv.num_free == 3
+    kv.discard(shares, after_step=5)
+    assert (kv.num_free, kv.num_limbo) == (3, 1)
+    kv.settle(5)
+    assert kv.num_free == 4
+
+
+def test_an_idle_block_that_a_step_of_another_names_waits_for_it_when_evicted() -> None:
+    kv = StageKv(("kv",), 2, 2)
+    parked(kv, "a", keys(1, 2))
+    shares, _ = kv.open("b", prefix(1, 2, 3), 2, None)
+    kv.discard(shares, after_step=5)
+    following, _ = kv.open("c", prefix(8, 9, 7), 2, 5)
+    assert kv.grow(following, 4) is None
+    kv.settle(5)
+    assert kv.grow(following, 4) is not None
 
 
 def test_nothing_is_evicted_for_blocks_that_come_back_anyway() -> None:
     kv = StageKv(("kv",), 4, 1)
     parked(kv, "old", keys(1, 2))
-    sequence, _ = kv.open("b", keys(5), 2, None)
+    sequence, _ = kv.open("b", prefix(5, size=1), 2, None)
     assert kv.grow(sequence, 2) is not None
     kv.discard(sequence, after_step=7)
     assert kv.num_limbo == 2
-    following, _ = kv.open("c", keys(6), 2, 7)
+    following, _ = kv.open("c", prefix(6, size=1), 2, 7)
     assert kv.grow(following, 2) is None
     assert kv.num_idle == 2
     kv.settle(7)
@@ -65,16 +137,38 @@ def test_nothing_is_evicted_for_blocks_that_come_back_anyway() -> None:
     assert kv.num_evicted_blocks == 0
 
 
-def test_the_least_recently_parked_goes_first_and_waits_for_its_steps() -> None:
+def test_nothing_is_evicted_in_vain() -> None:
+    kv = StageKv(("kv",), 4, 1)
+    parked(kv, "old", keys(1, 2))
+    sequence, _ = kv.open("b", prefix(5, size=1), 2, None)
+    assert kv.grow(sequence, 5) is None
+    assert (kv.num_idle, kv.num_evicted_blocks) == (2, 0)
+
+
+def test_the_least_recently_parked_goes_first_from_its_end_and_waits_for_its_steps() -> None:
     kv = StageKv(("kv",), 4, 1)
     parked(kv, "a", keys(1, 2), after_step=3)
     parked(kv, "b", keys(3, 4))
-    sequence, _ = kv.open("c", keys(5), 2, 3)
+    sequence, _ = kv.open("c", prefix(5, size=1), 2, 3)
     assert kv.grow(sequence, 1) is None, "the blocks of a are named by step 3"
-    assert kv.num_evicted_blocks == 2
+    assert kv.num_evicted_blocks == 1
+    assert kv.cached("a", prefix(1, 2, size=1)) == 1
     kv.settle(3)
-    assert kv.grow(sequence, 1) == [("kv", 0, 0)]
+    assert kv.grow(sequence, 1) == [("kv", 0, 1)]
     kv.check_integrity()
+
+
+def test_a_prompt_fits_beside_what_others_were_promised() -> None:
+    kv = StageKv(("kv",), 6, 2)
+    parked(kv, "old", keys(1, 2, 3))
+    shares, _ = kv.open("a", prefix(1, 2, 9), 3, None)
+    assert kv.num_idle == 1
+    assert kv.fits("b", prefix(7, 8), 3), "six blocks: one in use, and two more are promised"
+    assert not kv.fits("b", prefix(7, 8), 4)
+    assert kv.fits("b", prefix(1, 2, 8), 4), "what is in use already is not needed again"
+    assert not kv.fits("b", prefix(1, 2, 8), 4, apart=1)
+    assert kv.grow(shares, 6) is not None
+    assert kv.fits("b", prefix(7, 8), 3)
 
 
 class Conversations(RuleBasedStateMachine):
@@ -84,6 +178,7 @@ class Conversations(RuleBasedStateMachine):
     def begin(self, groups: tuple[str, ...], blocks: int) -> None:
         self.kv = StageKv(groups, blocks, 2)
         self.active: list[tuple[str, Sequence, Ints, int, int]] = []
+        self.slots: dict[tuple[tuple[int, ...], int], tuple[int, bytes]] = {}
         self.step = 0
         self.settled = 0
 
@@ -94,13 +189,27 @@ class Conversations(RuleBasedStateMachine):
     @rule(session=st.sampled_from(SESSIONS), values=st.lists(st.integers(0, 1), min_size=1, max_size=9))
     def open(self, session: str, values: list[int]) -> None:
         prompt, most = keys(*values), len(values) + 4
-        if not self.kv.fits(most):
+        if not self.kv.fits(session, prefix(*values), self.kv.blocks_for(most)):
             return
-        sequence, cached = self.kv.open(session, prompt, most, self.busy)
+        expected = self.kv.cached(session, prefix(*values))
+        sequence, cached = self.kv.open(session, prefix(*values), self.kv.blocks_for(most), self.busy)
+        assert cached == expected
         assert 0 <= cached < len(prompt)
-        assert (sequence.keys == prompt[:cached]).all()
         assert sequence.num_blocks == self.kv.blocks_for(cached)
+        self.check_contents(sequence, prompt[:cached])
         self.active.append((session, sequence, prompt, most, cached))
+
+    def check_contents(self, sequence: Sequence, expected: Ints) -> None:
+        for position, key in enumerate(expected.tolist()):
+            block = sequence.blocks[position // 2]
+            assert self.slots[block, position % 2] == (position, expected[: position + 1].tobytes()), key
+
+    def write(self, sequence: Sequence, held: Ints, start: int) -> None:
+        others = {block for _, other, *_ in self.active if other is not sequence for block in other.blocks}
+        for position in range(start, len(held)):
+            block = sequence.blocks[position // 2]
+            assert block not in others, "a shared block is written"
+            self.slots[block, position % 2] = (position, held[: position + 1].tobytes())
 
     @precondition(lambda self: self.active)
     @rule(data=st.data())
@@ -111,18 +220,23 @@ class Conversations(RuleBasedStateMachine):
         before = sequence.num_blocks
         entries = self.kv.grow(sequence, size)
         if entries is None:
-            assert self.busy is not None, "what was promised is there once no step is in flight"
+            assert self.kv.blocks_for(size) - before > self.kv.num_free + (
+                self.kv.num_idle if self.busy is None else 0
+            )
             return
         assert len(entries) == len(self.kv.groups) * (sequence.num_blocks - before)
-        self.active[at] = (session, sequence, prompt, most, size)
+        held = np.concatenate([prompt, keys(0, 1, 0, 1)])[:size]
+        self.write(sequence, held, have)
+        self.active[at] = (session, sequence, held if size > len(prompt) else prompt, most, size)
+        if data.draw(st.booleans()):
+            self.kv.learn(sequence, held)
 
     @precondition(lambda self: self.active)
     @rule(data=st.data(), kept=st.integers(0, 20))
     def park(self, data: st.DataObject, kept: int) -> None:
         at = data.draw(st.integers(0, len(self.active) - 1))
         session, sequence, prompt, _, have = self.active.pop(at)
-        held = np.concatenate([prompt, keys(*range(50, 60))])[: min(kept, have)]
-        self.kv.park(session, sequence, held, self.busy)
+        self.kv.park(session, sequence, prompt[: min(kept, have)], self.busy)
 
     @precondition(lambda self: self.active)
     @rule(data=st.data())

@@ -15,16 +15,26 @@ class View:
     prefilling: Ints
     decoding: Ints
     num_waiting: int
+    running: Ints
+    starved: bool = False
 
 
 def test_prompts_then_the_admitted_then_replies() -> None:
-    choice = PrefillFirst().decide(View(ints([4, 1]), ints([0, 3]), 7), Budget(16, 8), now=0.0)
+    choice = PrefillFirst().decide(
+        View(ints([4, 1]), ints([0, 3]), 7, ints([0, 3, 4, 1])), Budget(16, 8), now=0.0
+    )
     assert choice.rows.tolist() == [4, 1, 0, 3]
     assert choice.admit == 7
     assert choice.admit_at == 2
+    assert not len(choice.preempt)
     assert choice.reason
 
 
+def test_who_came_last_makes_room() -> None:
+    view = View(ints([4, 1]), ints([0]), 7, ints([0, 3, 4, 1]), starved=True)
+    assert PrefillFirst().decide(view, Budget(16, 8), now=0.0).preempt.tolist() == [1]
+
+
 def test_nothing_to_do() -> None:
-    choice = PrefillFirst().decide(View(ints([]), ints([]), 0), Budget(16, 8), now=0.0)
+    choice = PrefillFirst().decide(View(ints([]), ints([]), 0, ints([])), Budget(16, 8), now=0.0)
     assert len(choice.rows) == choice.admit == 0

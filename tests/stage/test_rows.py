@@ -7,9 +7,11 @@ from antiphon.stage.rows import Rows
 
 
 def test_rows_prefill_then_decode_until_their_limit() -> None:
-    rows = Rows(4, conditioned=False)
-    rows.join(2, request=7, prompt=5, cached=0, limit=2)
-    rows.join(0, request=8, prompt=3, cached=2, limit=1)
+    rows = Rows(4, block_size=2, conditioned=False)
+    rows.join(2, request=7, prompt=5, cached=0, order=0)
+    rows.join(0, request=8, prompt=3, cached=2, order=1)
+    rows.limit[:] = 2
+    assert rows.running.tolist() == [2, 0]
     assert rows.prefilling.tolist() == [2, 0], "oldest first, whatever the row"
     assert rows.wanted(ints([2, 0])).tolist() == [5, 1]
     rows.planned[2] = 5
@@ -24,8 +26,9 @@ def test_rows_prefill_then_decode_until_their_limit() -> None:
 
 
 def test_a_conditioned_row_waits_for_its_text() -> None:
-    rows = Rows(1, conditioned=True)
-    rows.join(0, request=1, prompt=2, cached=0, limit=9)
+    rows = Rows(1, block_size=2, conditioned=True)
+    rows.join(0, request=1, prompt=2, cached=0, order=0)
+    rows.limit[0] = 9
     rows.planned[0], rows.sampled[0] = 2, 1
     assert not len(rows.decoding), "the first frame is drawn; the next step shows the second text token"
     rows.inputs[0] = 1
@@ -34,3 +37,17 @@ def test_a_conditioned_row_waits_for_its_text() -> None:
     assert not len(rows.decoding)
     rows.closed[0] = 1
     assert rows.decoding.tolist() == [0], "padding follows the text"
+
+
+def test_rows_are_starved_when_more_need_a_block_than_there_are() -> None:
+    rows = Rows(3, block_size=2, conditioned=False)
+    for row in range(2):
+        rows.join(row, request=row, prompt=4, cached=2, order=row)
+        rows.blocks[row] = 1
+    assert rows.num_needy == 2
+    rows.num_spare = 2
+    assert not rows.starved
+    rows.num_spare = 1
+    assert rows.starved
+    rows.blocks[0] = 2
+    assert not rows.starved, "one has room for its next token"

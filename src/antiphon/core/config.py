@@ -19,6 +19,9 @@ class ArConfig(msgspec.Struct, frozen=True):
     width: int = 1
     """Tokens per emitted row: 1, or the number of codebooks."""
     sampling: Sampling = Sampling()
+    headroom_blocks: int = 1
+    """Blocks beside its prompt that must be free for a request to get a row: room to draw before it may be
+    preempted."""
 
 
 class CodecConfig(msgspec.Struct, frozen=True):

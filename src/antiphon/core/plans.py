@@ -25,7 +25,11 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
 class Join(msgspec.Struct, frozen=True, eq=False):
     """A request takes a row of the executor's row table.
 
-    cached       leading prompt tokens whose KV is already in the blocks given with the join
+    A request that was preempted joins again with the tokens that it has drawn: they follow its prompt, and the
+    row draws its next one after them. All upstream tokens that it has received come again with the step.
+
+    cached       leading tokens (of prompt, then drawn) whose KV is already in the blocks given with the join
+    generated    int64 [k, width], tokens drawn before, all of them confirmed
     first_input  conditioned stages: the first upstream token (the talker's g0)
     voice        conditioned stages: speaker name
     """
@@ -35,6 +39,7 @@ class Join(msgspec.Struct, frozen=True, eq=False):
     prompt: StagePrompt
     cached: int
     sampling: Sampling
+    generated: Ints
     first_input: int | None = None
     voice: str | None = None
 
@@ -116,7 +121,8 @@ class Handoff(msgspec.Struct, frozen=True, tag=True, eq=False):
 
 
 class DropPayload(msgspec.Struct, frozen=True, tag=True):
-    """The request ended before it joined `target`: forget the payload that was handed over for it."""
+    """The request is over in `target`: forget the payload that was handed over for it. Until then it may be
+    needed again, since a preempted request joins anew."""
 
     target: str
     request: int

@@ -43,7 +43,8 @@ class BlockTables:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A row's prompt positions [start, start + count), at [first, first + count) of the flat batch."""
+    """Positions [start, start + count) of a row's prompt, and of what it drew before it joined, at
+    [first, first + count) of the flat batch."""
 
     row: int
     start: int
@@ -64,7 +65,7 @@ class FlatStep:
     """A step's tokens side by side: pieces of prompts, and one token of every other row.
 
     size         tokens in all
-    decoding     int64, rows past their prompt, one token each
+    decoding     int64, rows past all that they joined with, one token each
     decoding_at  int64, where in the flat batch those tokens are
     starts       int64, which position of its row each of them is
     """
@@ -77,21 +78,26 @@ class FlatStep:
 
 
 class PromptRows:
-    """What a row's prompt says about positions: its length, and what decoding adds to a cache index.
+    """What a row's prompt says about positions: its length, and what drawn tokens add to a cache index.
 
     Positions are fp32, exact up to 2^24 tokens.
     """
 
     def __init__(self, max_rows: int) -> None:
         self.lengths = np.zeros(max_rows, np.int64)
+        self._ends = np.zeros(max_rows, np.int64)
+        """Lengths of the prompts with what was drawn before the rows joined."""
         self._offsets = np.zeros(max_rows, np.float32)
         self._positions: dict[int, NDArray[np.float32]] = {}
 
-    def join(self, row: int, positions: NDArray[np.float32], following: float) -> None:
-        """A prompt's positions fp32 [3, n], and that of the token after it."""
+    def join(self, row: int, prompt: tuple[NDArray[np.float32], float], drawn: int) -> None:
+        """A prompt's positions fp32 [3, n] with that of the token after it, and how many were drawn before."""
+        positions, following = prompt
         length = positions.shape[1]
-        self._positions[row] = positions
+        after = np.broadcast_to(following + np.arange(drawn, dtype=np.float32), (3, drawn))
+        self._positions[row] = np.concatenate([positions, after], 1)
         self.lengths[row] = length
+        self._ends[row] = length + drawn
         self._offsets[row] = following - length
 
     def forget(self, rows: Iterable[int]) -> None:
@@ -101,7 +107,7 @@ class PromptRows:
 
     def flatten(self, step: ArStep) -> FlatStep:
         firsts = step.counts.cumsum() - step.counts
-        prefilling = step.starts < self.lengths[step.rows]
+        prefilling = step.starts < self._ends[step.rows]
         columns = (step.rows, step.starts, step.counts, firsts)
         pieces = [Piece(*values) for values in zip(*(c[prefilling].tolist() for c in columns), strict=True)]
         rows, starts, _, at = (column[~prefilling] for column in columns)
@@ -116,5 +122,5 @@ class PromptRows:
         return out
 
     def finished(self, flat: FlatStep) -> list[int]:
-        """Rows whose prompts end in this step."""
-        return [p.row for p in flat.pieces if p.start + p.count == self.lengths[p.row]]
+        """Rows that have computed all that they joined with once this step is done."""
+        return [p.row for p in flat.pieces if p.start + p.count == self._ends[p.row]]

@@ -35,13 +35,14 @@ class Sampler:
         self._params: list[Sampling] = [Sampling()] * max_rows
         self._drawn = np.zeros(max_rows, np.int64)
 
-    def join(self, row: int, sampling: Sampling, prompt_ids: Tensor | None = None) -> None:
-        """Begin anew on a row. The penalty counts `prompt_ids` int64 [n] where the reference counts them."""
+    def join(self, row: int, sampling: Sampling, seen: Tensor | None = None, drawn: int = 0) -> None:
+        """Begin on a row whose request has drawn `drawn` times. The penalty counts the ids `seen` int64 [n]:
+        what was drawn, and the prompt where the reference counts it."""
         self._params[row] = sampling
-        self._drawn[row] = 0
+        self._drawn[row] = drawn
         self._seen[row] = False
-        if prompt_ids is not None and sampling.repetition_penalty != 1.0:
-            self._seen[row, prompt_ids.to(self.device)] = True
+        if seen is not None and sampling.repetition_penalty != 1.0:
+            self._seen[row, seen.to(self.device)] = True
 
     def draw(self, logits: Tensor, rows: Ints) -> Tensor:
         """logits fp32 [n, vocab] of `rows` -> ids int64 [n]."""

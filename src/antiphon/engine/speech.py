@@ -35,35 +35,38 @@ class SpeechRunner:
         self._text: list[list[int]] = [[] for _ in range(config.max_rows)]
         self._prompts: dict[int, Tensor] = {}
         self._payloads: dict[int, Tensor] = {}
-        self._joining: dict[int, Tensor | None] = {}
 
     def receive(self, request: int, hidden: Tensor) -> None:
         """The thinker's hidden states [m, H] at the media positions that this request's prompt shows.
 
-        Kept until the request joins, or is dropped.
+        Kept until it is dropped: a request that was preempted joins, and may need it, again.
         """
         self._payloads[request] = hidden
 
     def drop(self, request: int) -> None:
-        """The request ended before it joined."""
+        """The request is over."""
         self._payloads.pop(request, None)
 
     def apply(self, step: ArStep) -> None:
         for row in (*step.leaves.tolist(), *(join.row for join in step.joins)):
             self._forget([row])
             self._text[row] = []
-        self._joining = {join.request: self._payloads.pop(join.request, None) for join in step.joins}
         for row, token in zip(step.inputs_rows.tolist(), step.inputs_tokens.tolist(), strict=True):
             self._text[row].append(token)
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
         assert join.first_input is not None, "who speaks starts on the reply's first token"
-        hidden = self._joining.pop(join.request)
+        hidden = self._payloads.get(join.request)
         x = self._model.prompt_inputs(join.prompt, hidden, join.first_input, join.voice)
+        drawn = len(join.generated)
+        if drawn:
+            frames = self._to_device(join.generated)
+            text = [self._text_at(join.row, step) for step in range(drawn)]
+            x = torch.cat([x, self._model.step_inputs(frames, torch.tensor(text, device=self._device))])
         self._prompts[join.row] = x
-        self._rows.join(join.row, *self._model.positions(join.prompt))
-        self._sampler.join(join.row, join.sampling)
+        self._rows.join(join.row, self._model.positions(join.prompt), drawn)
+        self._sampler.join(join.row, join.sampling, torch.from_numpy(join.generated[:, 0]), drawn)
 
     def run(self, step: ArStep) -> Tensor:
         """Frames int64 [emitting rows, codebooks]. A frame whose code 0 is the end of speech is none."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import Ints, StagePrompt
+from antiphon.core.facts import Ints, Span
 from antiphon.core.plans import ArStep, Join
 from antiphon.engine.family import TextModel
 from antiphon.engine.features import FeatureStore
@@ -33,7 +33,8 @@ class _Media:
 
 
 class TextRunner:
-    """Implements `engine.ar.ArRunner`. Row state: last token, prompt; pages of groups "kv" and "hidden"."""
+    """Implements `engine.ar.ArRunner`. Row state: last token; ids and media to compute, while they are;
+    pages of groups "kv" and "hidden"."""
 
     def __init__(self, model: TextModel, config: ArConfig, features: FeatureStore) -> None:
         self._model = model
@@ -46,16 +47,18 @@ class TextRunner:
         self._sampler = Sampler(config.max_rows, model.vocab_size, STAGE, None, self._device)
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
-        self._prompts: dict[int, StagePrompt] = {}
+        self._ids: dict[int, Ints] = {}
+        self._spans: dict[int, tuple[Span, ...]] = {}
 
     def apply(self, step: ArStep) -> None:
         self._forget(step.leaves.tolist())
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
-        self._rows.join(join.row, *self._model.positions(join.prompt))
-        self._prompts[join.row] = join.prompt
-        self._sampler.join(join.row, join.sampling, torch.from_numpy(join.prompt.token_ids))
+        ids = np.concatenate([join.prompt.token_ids, join.generated[:, 0]])
+        self._rows.join(join.row, self._model.positions(join.prompt), len(join.generated))
+        self._ids[join.row], self._spans[join.row] = ids, join.prompt.spans
+        self._sampler.join(join.row, join.sampling, torch.from_numpy(ids), len(join.generated))
 
     def run(self, step: ArStep) -> Tensor:
         """Tokens int64 [emitting rows, 1]."""
@@ -95,7 +98,7 @@ class TextRunner:
         """The step's inputs [n, H]: embedded ids, and encoder outputs where media stand."""
         known = np.zeros(flat.size, np.int64)
         for piece in flat.pieces:
-            known[piece.flat] = self._prompts[piece.row].token_ids[piece.prompt]
+            known[piece.flat] = self._ids[piece.row][piece.prompt]
         ids = self._to_device(known)
         if len(flat.decoding):
             ids[self._to_device(flat.decoding_at)] = self._last[self._to_device(flat.decoding)]
@@ -112,7 +115,7 @@ class TextRunner:
 
     def _collect_media(self, piece: Piece, media: _Media) -> None:
         """The parts of media spans that lie in this piece of a prompt."""
-        for span in self._prompts[piece.row].spans:
+        for span in self._spans[piece.row]:
             low = max(span.start, piece.start)
             high = min(span.start + span.length, piece.start + piece.count)
             if low >= high:
@@ -130,7 +133,8 @@ class TextRunner:
     def _forget(self, rows: list[int]) -> None:
         self._rows.forget(rows)
         for row in rows:
-            self._prompts.pop(row, None)
+            self._ids.pop(row, None)
+            self._spans.pop(row, None)
 
     def _to_device(self, column: Ints) -> Tensor:
         return torch.from_numpy(column).to(self._device)

@@ -42,8 +42,9 @@ from antiphon.core.sampling import Sampling
 from antiphon.flow.record import Record
 from antiphon.flow.stages import Stages
 from antiphon.flow.turn import Turn
-from antiphon.stage.ar import ArRequest, ArScheduler, Progress
+from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
+from antiphon.stage.requests import ArRequest, Progress
 
 
 class Session:
@@ -98,6 +99,7 @@ class Orchestrator:
 
     def drain(self) -> tuple[tuple[Order, ...], tuple[Output, ...]]:
         """Orders and outputs since the last call."""
+        self._want_lacking()
         surplus = self._stages.encode.surplus()
         if surplus is not None:
             self._orders.append(surplus)
@@ -109,7 +111,7 @@ class Orchestrator:
         """Sessions, turns and stages agree; raises AssertionError otherwise."""
         turns = [turn for session in self._sessions.values() for turn in session.turns.values()]
         assert {turn.request: turn for turn in turns} == self._turns, "a turn is lost or doubled"
-        pins = Counter(part.key for turn in turns if turn.pinned for part in turn.media)
+        pins = Counter(part.key for turn in turns for part in turn.pinned)
         assert self._stages.encode.pins == pins, "media are pinned for nobody, or needed and not pinned"
         for scheduler in (*self._stages.ar.values(), *self._stages.codec.values()):
             assert scheduler.requests <= self._turns.keys(), "a stage works for a response that is over"
@@ -172,24 +174,45 @@ class Orchestrator:
             self._end(turn, "failed", "context_length_exceeded", str(error))
             return
         turn.prompts = fact.prompts
-        turn.pinned = turn.waits_for_media = True
-        self._stages.encode.want(turn.media)
+        turn.entry = self._entry_request(turn)
+        self._want(turn, self._stages.entry.lacks(turn.entry))
+
+    def _want(self, turn: Turn, keys: frozenset[int]) -> None:
+        """Have these media encoded, and go on once they are."""
+        new = {part.key: part for part in turn.media if part.key in keys}
+        for part in turn.pinned:
+            new.pop(part.key, None)
+        self._stages.encode.want(tuple(new.values()))
+        turn.pinned += tuple(new.values())
+        turn.waits_for_media = True
         self._start_if_ready(turn)
 
+    def _want_lacking(self) -> None:
+        """Whose turn it is may have lost, while it waited, KV that was to spare it some media."""
+        waiting = self._stages.entry.next_waiting
+        if waiting is not None and (keys := self._stages.entry.lacks(waiting)):
+            self._want(self._turns[waiting.request], keys)
+
     def _start_if_ready(self, turn: Turn) -> None:
-        if not self._stages.encode.holds(turn.media):
+        if not self._stages.encode.holds(turn.pinned):
             return
         turn.waits_for_media = False
         entry = self._stages.entry
-        turn.open_stages.add(entry.name)
+        assert turn.entry is not None
+        turn.entry.media = frozenset(part.key for part in turn.pinned)
+        if entry.name not in turn.open_stages:
+            turn.open_stages.add(entry.name)
+            entry.submit(turn.entry)
+
+    def _entry_request(self, turn: Turn) -> ArRequest:
+        entry = self._stages.entry
         sampling = self._sampling(turn, entry.name)
         if turn.spec.max_tokens is not None:
             sampling = msgspec.structs.replace(
                 sampling, max_tokens=max(1, min(sampling.max_tokens, turn.spec.max_tokens))
             )
         prompt = turn.prompts[entry.name]
-        turn.entry = ArRequest(turn.request, turn.session, prompt, sampling)
-        entry.submit(turn.entry)
+        return ArRequest(turn.request, turn.session, prompt, sampling, media=frozenset())
 
     def _sampling(self, turn: Turn, stage: str) -> Sampling:
         """What the request asked for, or the stage's defaults with a seed of the response's own."""
@@ -218,7 +241,7 @@ class Orchestrator:
     def _encoded(self, fact: StageFact) -> None:
         changed = self._stages.encode.observe(fact)
         for turn in [t for t in self._turns.values() if t.waits_for_media]:
-            if isinstance(fact, StepFailed) and any(part.key in changed for part in turn.media):
+            if isinstance(fact, StepFailed) and any(part.key in changed for part in turn.pinned):
                 self._end(turn, "failed", "stage_failed", f"The input could not be encoded: {fact.message}")
             else:
                 self._start_if_ready(turn)
@@ -241,7 +264,7 @@ class Orchestrator:
             turn.reply.append(int(progress.tokens[0]))
             self._emit_tokens(turn, entry.name, progress)
         turn.cut = progress.end == "length"
-        if first:
+        if progress.end is not None:
             self._unpin(turn)
         speaker = self._stages.speaker if turn.spec.speech else None
         if speaker is None:
@@ -277,8 +300,10 @@ class Orchestrator:
             vocoder.push(turn.request, progress.tokens)
             if turn.spec.codes:
                 self._emit_tokens(turn, stage, progress)
-        if progress.end is not None and vocoder.close(turn.request):
-            turn.open_stages.discard(vocoder.name)
+        if progress.end is not None:
+            self._drop_payload(turn, stage)
+            if vocoder.close(turn.request):
+                turn.open_stages.discard(vocoder.name)
 
     def _heard(self, stage: str, heard: Heard) -> None:
         turn = self._turns[heard.request]
@@ -324,13 +349,15 @@ class Orchestrator:
     def _leave_stages(self, turn: Turn) -> None:
         self._unpin(turn)
         for stage in self._stages.abort(turn.request):
-            if len(turn.prompts[stage].gather):
-                self._orders.append(DropPayload(stage, turn.request))
+            self._drop_payload(turn, stage)
+
+    def _drop_payload(self, turn: Turn, stage: str) -> None:
+        if len(turn.prompts[stage].gather):
+            self._orders.append(DropPayload(stage, turn.request))
 
     def _unpin(self, turn: Turn) -> None:
-        if turn.pinned:
-            self._stages.encode.unpin(turn.media)
-            turn.pinned = False
+        self._stages.encode.unpin(turn.pinned)
+        turn.pinned = ()
 
 
 def _gone(spec: ResponseRequested) -> ResponseEnded:

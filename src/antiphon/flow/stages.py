@@ -38,11 +38,11 @@ class Stages:
         return (self.encode, *self.ar.values(), *self.codec.values())
 
     def abort(self, request: int) -> list[str]:
-        """Take a request out of every stage; returns the AR stages in which it still waited for a row."""
+        """Take a request out of every stage; returns the AR stages in which it still was."""
         aborted = {name: scheduler.abort(request) for name, scheduler in self.ar.items()}
         for scheduler in self.codec.values():
             scheduler.abort(request)
-        return [name for name, active in aborted.items() if active is not None and active.row is None]
+        return [name for name, active in aborted.items() if active is not None]
 
     def forget(self, session: str) -> None:
         """Drop a session's idle KV in every stage."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from antiphon.core.conversation import Item, Media
 from antiphon.core.facts import ResponseRequested, StagePrompt
 from antiphon.core.plans import Usage
-from antiphon.stage.ar import ArRequest
+from antiphon.stage.requests import ArRequest
 
 
 @dataclass(slots=True)
@@ -22,7 +22,8 @@ class Turn:
     """The item that was last when the reply was asked for ("root" if none): the reply comes after it."""
     media: tuple[Media, ...] = ()
     prompts: dict[str, StagePrompt] = field(default_factory=dict[str, StagePrompt])
-    pinned: bool = False
+    pinned: tuple[Media, ...] = ()
+    """Media whose features are kept for it until its text is written: those that the KV did not cover."""
     waits_for_media: bool = False
     open_stages: set[str] = field(default_factory=set[str])
     reply: list[int] = field(default_factory=list[int])
@@ -47,7 +48,7 @@ class Turn:
             input_text_tokens=len(prompt.token_ids) - audio - image,
             input_audio_tokens=audio,
             input_image_tokens=image,
-            cached_tokens=self.entry.cached if self.entry else 0,
+            cached_tokens=(self.entry.cached or 0) if self.entry else 0,
             output_text_tokens=len(self.reply),
             output_audio_tokens=self.num_frames,
         )

@@ -1,35 +1,43 @@
-"""The KV of one stage: sequences, their block tables per group, and what idle sessions left behind.
+"""The KV of one stage: sequences, the blocks they share, and what idle sessions left behind.
 
 KV is a cache of the conversation record. A sequence is known by its keys, the content identity of each
-cached position: a new prompt reuses the longest prefix whose keys are equal.
+cached position. A new prompt reuses the longest prefix that is resident: of its own session's idle sequence
+to the token, of anybody's to the block. A block that two sequences hold is full and never written again.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 
 from antiphon.core.facts import Ints
 from antiphon.kv.blocks import BlockPool
+from antiphon.kv.prefix import Prefix, chain_on
+
+Block = tuple[int, ...]
+"""A block of every group, in the groups' order: groups hold the same positions together."""
 
 
 class Sequence:
-    """Cached positions [0, len(keys)) of one conversation, in blocks of every group."""
+    """Cached positions [0, len(keys)) of one conversation, and blocks for them and what is computed next.
 
-    __slots__ = ("blocks", "busy_until", "keys", "reserved")
+    chain     hashes of its full blocks, as far as their content is known
+    promised  blocks that it was admitted for; it may hold more
+    """
 
-    def __init__(self, groups: tuple[str, ...]) -> None:
-        self.blocks: dict[str, list[int]] = {group: [] for group in groups}
+    __slots__ = ("blocks", "chain", "keys", "promised")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.chain: list[bytes] = []
         self.keys: Ints = np.zeros(0, np.int64)
-        self.reserved = 0
-        """Blocks per group this sequence may still grow by."""
-        self.busy_until: int | None = None
-        """Last step in flight that names its blocks, once it is idle."""
+        self.promised = 0
 
     @property
     def num_blocks(self) -> int:
-        return len(next(iter(self.blocks.values())))
+        return len(self.blocks)
 
 
 class StageKv:
@@ -38,127 +46,229 @@ class StageKv:
     def __init__(self, groups: tuple[str, ...], num_blocks: int, block_size: int) -> None:
         self.groups = groups
         self.block_size = block_size
-        self._pools = {group: BlockPool(num_blocks) for group in groups}
+        self._pools = [BlockPool(num_blocks) for _ in groups]
         self._idle: OrderedDict[str, Sequence] = OrderedDict()
         self._active: list[Sequence] = []
+        self._used: Counter[Block] = Counter()
+        """How many active sequences hold a block; `_kept`: how many idle ones."""
+        self._kept: Counter[Block] = Counter()
+        self._named: dict[Block, bytes] = {}
+        self._resident: dict[bytes, list[Block]] = {}
+        """The inverse of `_named`; some content is resident twice."""
+        self._busy: dict[Block, int] = {}
+        """Last step in flight that names a block which an active sequence gave up."""
         self._settled = -1
         self.num_evicted_blocks = 0
 
     @property
     def num_blocks(self) -> int:
-        return self._lead.num_blocks
+        return self._pools[0].num_blocks
 
     @property
     def num_free(self) -> int:
-        return self._lead.num_free
+        return self._pools[0].num_free
 
     @property
     def num_idle(self) -> int:
-        return sum(sequence.num_blocks for sequence in self._idle.values())
+        """Blocks that only idle sequences hold: they can be had."""
+        return len(self._kept.keys() - self._used.keys())
 
     @property
     def num_limbo(self) -> int:
-        return self._lead.num_limbo
+        return self._pools[0].num_limbo
 
     @property
-    def _promised(self) -> int:
-        return sum(sequence.reserved for sequence in self._active)
+    def num_shared(self) -> int:
+        """Blocks that more than one sequence holds."""
+        return sum(count > 1 for count in (self._used + self._kept).values())
 
     @property
-    def _lead(self) -> BlockPool:
-        return self._pools[self.groups[0]]
+    def num_spare(self) -> int:
+        """Blocks that can be had now, or once the steps in flight are done."""
+        return self.num_free + self.num_limbo + self.num_idle
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def fits(self, num_tokens: int) -> bool:
-        """Can a sequence of `num_tokens` in all be opened now, evicting idle ones if need be?
+    def cached(self, session: str, prefix: Prefix) -> int:
+        """Leading tokens of a prompt that `open` would find cached now."""
+        return self._match(session, prefix)[0]
 
-        Blocks in limbo do not count: they come back by themselves.
+    def fits(self, session: str, prefix: Prefix, num_blocks: int, apart: int = 0) -> bool:
+        """Can a prompt be opened and grow to `num_blocks` now, evicting idle sequences if need be?
+
+        What other prompts were promised, and `apart` blocks, are left alone. Blocks in limbo do not count:
+        they come back by themselves.
         """
-        return self.blocks_for(num_tokens) <= self._lead.num_free + self.num_idle - self._promised
+        used = sum(block in self._used for block in self._match(session, prefix)[1])
+        promised = sum(max(sequence.promised - sequence.num_blocks, 0) for sequence in self._active)
+        return num_blocks - used <= self.num_free + self.num_idle - promised - apart
 
-    def open(self, session: str, keys: Ints, num_tokens: int, after_step: int | None) -> tuple[Sequence, int]:
-        """Start a sequence that may grow to `num_tokens`; returns it and how many leading tokens are cached.
+    def open(
+        self, session: str, prefix: Prefix, num_blocks: int, after_step: int | None
+    ) -> tuple[Sequence, int]:
+        """Start a sequence that is promised `num_blocks`; returns it and how many leading tokens are cached.
 
-        At least the last prompt token is left to compute, since its output is wanted.
+        At least the last token is left to compute, since its output is wanted. What else the session left
+        behind is given up.
         """
-        sequence = self._idle.pop(session, None) or Sequence(self.groups)
-        cached = min(common_prefix(sequence.keys, keys), len(keys) - 1)
-        self._shorten(sequence, cached, after_step)
-        sequence.reserved = self.blocks_for(num_tokens) - sequence.num_blocks
+        cached, blocks = self._match(session, prefix)
+        sequence = Sequence()
+        sequence.blocks = blocks
+        sequence.keys = prefix.keys[:cached]
+        sequence.chain = list(prefix.chain[: cached // self.block_size])
+        sequence.promised = num_blocks
+        self._used.update(blocks)
         self._active.append(sequence)
+        self.drop(session, after_step)
+        for block in blocks[len(sequence.chain) :]:
+            self._unname(block)  # its end will be written
         return sequence, cached
 
     def grow(self, sequence: Sequence, num_tokens: int) -> list[tuple[str, int, int]] | None:
         """Make room for `num_tokens` in all; returns new table entries (group, index, block).
 
-        None while the blocks promised are still in limbo: a step in flight has to finish first.
+        None while there are not enough, or while they are in limbo.
         """
         have = sequence.num_blocks
         count = self.blocks_for(num_tokens) - have
         if count <= 0:
             return []
-        self._evict_until(count)
-        if self._lead.num_free < count:
+        if count > self.num_spare:
             return None
-        entries: list[tuple[str, int, int]] = []
-        for group in self.groups:
-            new = self._pools[group].allocate(count)
-            sequence.blocks[group] += new
-            entries += [(group, have + i, block) for i, block in enumerate(new)]
-        sequence.reserved -= count
-        return entries
+        self._evict_until(count)
+        if self.num_free < count:
+            return None
+        new: list[Block] = list(zip(*(pool.allocate(count) for pool in self._pools), strict=True))
+        sequence.blocks += new
+        self._used.update(new)
+        return self.entries(sequence, have)
+
+    def entries(self, sequence: Sequence, start: int = 0) -> list[tuple[str, int, int]]:
+        """Table entries (group, index, block) of a sequence's blocks from `start` on."""
+        return [
+            (group, start + i, block[g])
+            for g, group in enumerate(self.groups)
+            for i, block in enumerate(sequence.blocks[start:])
+        ]
+
+    def learn(self, sequence: Sequence, keys: Ints) -> None:
+        """Reported steps have filled the positions of `keys`: full blocks may be shared from now on."""
+        for name in chain_on(sequence.chain, keys, self.block_size):
+            block = sequence.blocks[len(sequence.chain)]
+            sequence.chain.append(name)
+            if block not in self._named:
+                self._named[block] = name
+                self._resident.setdefault(name, []).append(block)
+        sequence.keys = keys
 
     def park(self, session: str, sequence: Sequence, keys: Ints, after_step: int | None) -> None:
-        """The sequence rests: keep its positions with `keys` for the session's next turn."""
+        """The sequence rests: keep its positions with `keys` for whoever's prompt begins so."""
         self._active.remove(sequence)
-        sequence.reserved = 0
-        sequence.keys = keys
-        sequence.busy_until = after_step
-        self._shorten(sequence, len(keys), after_step)
+        self.learn(sequence, keys)
+        del sequence.chain[len(keys) // self.block_size :]
         self.drop(session, after_step)
+        keep = sequence.blocks[: self.blocks_for(len(keys))]
+        self._kept.update(keep)
+        self._release(self._used, sequence.blocks, after_step)
+        sequence.blocks = keep
         if len(keys):
             self._idle[session] = sequence
 
     def discard(self, sequence: Sequence, after_step: int | None) -> None:
         """The sequence ends and nothing of it is kept."""
         self._active.remove(sequence)
-        self._shorten(sequence, 0, after_step)
+        self._release(self._used, sequence.blocks, after_step)
 
     def drop(self, session: str, after_step: int | None) -> None:
         """Forget what the session left behind."""
         sequence = self._idle.pop(session, None)
         if sequence is not None:
-            self._shorten(sequence, 0, after_step)
+            self._release(self._kept, sequence.blocks, after_step)
 
     def settle(self, step: int) -> None:
         self._settled = step
-        for pool in self._pools.values():
+        for pool in self._pools:
             pool.settle(step)
 
     def check_integrity(self) -> None:
-        sequences = [*self._idle.values(), *self._active]
-        for group, pool in self._pools.items():
-            pool.check_integrity([block for sequence in sequences for block in sequence.blocks[group]])
-        assert self._promised <= self.num_free + self.num_limbo + self.num_idle, "more promised than there is"
+        """Raises AssertionError unless every block is where its holders say."""
+        resident = self._used.keys() | self._kept.keys()
+        for group, pool in enumerate(self._pools):
+            pool.check_integrity([block[group] for block in resident])
+        for holders, counts in ((self._active, self._used), (self._idle.values(), self._kept)):
+            assert Counter(block for holder in holders for block in holder.blocks) == counts, "miscounted"
+        for block, count in (self._used + self._kept).items():
+            assert count == 1 or block in self._named, "a block is shared though it is not full"
+        for sequence in (*self._active, *self._idle.values()):
+            named = sequence.blocks[: len(sequence.chain)]
+            assert [self._named[block] for block in named] == sequence.chain, "a block has the wrong name"
+        found = {block: name for name, blocks in self._resident.items() for block in blocks}
+        assert found == self._named, "the index of resident blocks is wrong"
+        assert self._named.keys() <= resident, "a free block has a name"
         for sequence in self._idle.values():
             assert self.blocks_for(len(sequence.keys)) == sequence.num_blocks, "idle blocks without keys"
 
-    def _shorten(self, sequence: Sequence, num_tokens: int, after_step: int | None) -> None:
-        keep = self.blocks_for(num_tokens)
-        sequence.keys = sequence.keys[:num_tokens]
-        for group, blocks in sequence.blocks.items():
-            self._pools[group].release(blocks[keep:], after_step)
-            del blocks[keep:]
+    def _match(self, session: str, prefix: Prefix) -> tuple[int, list[Block]]:
+        """The longest resident prefix, as tokens and the blocks that hold them."""
+        size, most = self.block_size, len(prefix.keys) - 1
+        shared: list[Block] = []
+        for name in prefix.chain[: most // size]:
+            blocks = self._resident.get(name)
+            if blocks is None:
+                break
+            shared.append(blocks[0])
+        own = self._idle.get(session)
+        if own is None:
+            return len(shared) * size, shared
+        cached = min(common_prefix(own.keys, prefix.keys), most)
+        if cached % size and self._is_shared(own.blocks[cached // size]):
+            cached -= cached % size
+        if cached <= len(shared) * size:
+            return len(shared) * size, shared
+        return cached, own.blocks[: self.blocks_for(cached)]
+
+    def _is_shared(self, block: Block) -> bool:
+        return self._used[block] + self._kept[block] > 1
+
+    def _release(self, holders: Counter[Block], blocks: Iterable[Block], after_step: int | None) -> None:
+        """One holder less. What nobody holds is free, once the steps that name it are done."""
+        for block in blocks:
+            if after_step is not None:
+                self._busy[block] = after_step
+            holders[block] -= 1
+            if not holders[block]:
+                del holders[block]
+                if block not in self._used and block not in self._kept:
+                    self._free(block)
+
+    def _free(self, block: Block) -> None:
+        self._unname(block)
+        busy = self._busy.pop(block, None)
+        after_step = busy if busy is not None and busy > self._settled else None
+        for pool, one in zip(self._pools, block, strict=True):
+            pool.release([one], after_step)
+
+    def _unname(self, block: Block) -> None:
+        name = self._named.pop(block, None)
+        if name is not None:
+            self._resident[name].remove(block)
+            if not self._resident[name]:
+                del self._resident[name]
 
     def _evict_until(self, count: int) -> None:
-        """Least recently parked first; blocks in limbo count, since they come back by themselves."""
-        while self._lead.num_free + self._lead.num_limbo < count and self._idle:
-            _, sequence = self._idle.popitem(last=False)
-            self.num_evicted_blocks += sequence.num_blocks
-            busy = sequence.busy_until
-            self._shorten(sequence, 0, busy if busy is not None and busy > self._settled else None)
+        """Least recently parked first, from the end; blocks in limbo count: they come back by themselves."""
+        while self.num_free + self.num_limbo < count and self._idle:
+            session, sequence = next(iter(self._idle.items()))
+            last = sequence.blocks.pop()
+            keep = sequence.num_blocks * self.block_size
+            sequence.keys = sequence.keys[:keep]
+            del sequence.chain[sequence.num_blocks :]
+            if not sequence.blocks:
+                del self._idle[session]
+            before = self.num_free + self.num_limbo
+            self._release(self._kept, [last], None)
+            self.num_evicted_blocks += self.num_free + self.num_limbo - before
 
 
 def common_prefix(left: Ints, right: Ints) -> int:

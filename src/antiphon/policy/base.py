@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from antiphon.core.facts import Ints
+from antiphon.core.facts import NO_INTS, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,16 @@ class StageView(Protocol):
         """Requests without a row, first come first."""
         ...
 
+    @property
+    def running(self) -> Ints:
+        """All rows in use, oldest first. A request keeps its age when it is preempted."""
+        ...
+
+    @property
+    def starved(self) -> bool:
+        """Some row cannot get the block that its next token needs, not even when steps in flight are done."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StepChoice:
@@ -43,20 +53,32 @@ class StepChoice:
     admit     how many of the waiting get a row, as far as rows and memory allow
     rows      priority order of the rows that run
     admit_at  where among `rows` the admitted come
+    preempt   rows that are given up first; their requests wait in front of all others, and compute again what
+              was lost. A step that preempts admits nobody.
     """
 
     admit: int
     rows: Ints
     admit_at: int
     reason: str
+    preempt: Ints = field(default_factory=lambda: NO_INTS)
 
 
 class StepPolicy(Protocol):
-    """Decides who runs in the next step of a stage."""
+    """Decides who runs in the next step of a stage.
+
+    If nobody can run after a preemption it is asked again at once. Who is starved and preempts nobody may
+    come to rest with work left: a policy has to make room, and may do it as `last_come` does.
+    """
 
     name: str
 
     def decide(self, view: StageView, budget: Budget, now: float) -> StepChoice: ...
+
+
+def last_come(view: StageView) -> Ints:
+    """The youngest row, if blocks are short. The oldest is never alone and starved, so it always gets on."""
+    return view.running[-1:] if view.starved else NO_INTS
 
 
 class DevicePolicy(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,51 +10,13 @@ from antiphon.core.config import ArConfig
 from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import Ints, StageFact, StagePrompt, StepDone
 from antiphon.core.graph import Stage, Survives
-from antiphon.core.plans import ArStep, BlockDelta, Join, ints
-from antiphon.core.sampling import Sampling
+from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.blocks import BlockPool
-from antiphon.kv.sequences import Sequence, StageKv
-from antiphon.policy.base import Budget, StepPolicy
+from antiphon.kv.prefix import Prefix, prefix_of
+from antiphon.kv.sequences import StageKv
+from antiphon.policy.base import Budget, StepChoice, StepPolicy
+from antiphon.stage.requests import ArRequest, Entry, Flight, Progress, block_deltas
 from antiphon.stage.rows import Rows
-
-Entry = tuple[str, int, int, int]
-"""A block table entry: (group, row, index, block)."""
-
-
-@dataclass(slots=True)
-class ArRequest:
-    """A request of this stage. `tokens` are its confirmed tokens, the stop token left out."""
-
-    request: int
-    session: str
-    prompt: StagePrompt
-    sampling: Sampling
-    first_input: int | None = None
-    voice: str | None = None
-    inputs: list[int] = field(default_factory=list[int])
-    closed: bool = False
-    row: int | None = None
-    sequence: Sequence | None = None
-    cached: int = 0
-    tokens: list[int] = field(default_factory=list[int])
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a reported step brought a request: its new token row, or its end ("stop" or "length")."""
-
-    request: int
-    tokens: Ints | None
-    end: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """A step in flight: which request each row worked for, and how far its KV then reaches."""
-
-    rows: Ints
-    requests: Ints
-    reach: Ints
 
 
 class ArScheduler:
@@ -66,15 +27,18 @@ class ArScheduler:
         self.survives = stage.survives
         self.config = config
         self.kv = StageKv(tuple(group.name for group in stage.groups), config.num_blocks, config.block_size)
-        self.rows = Rows(config.max_rows, stage.conditioned)
+        self.rows = Rows(config.max_rows, config.block_size, stage.conditioned)
         self.num_surplus_tokens = 0
+        self.num_preemptions = 0
         self._policy = policy
         self._row_pool = BlockPool(config.max_rows)
         self._requests: dict[int, ArRequest] = {}
         self._waiting: OrderedDict[int, ArRequest] = OrderedDict()
-        self._flights: OrderedDict[int, _Flight] = OrderedDict()
+        self._flights: OrderedDict[int, Flight] = OrderedDict()
         self._leaves: list[int] = []
         self._new_inputs: list[tuple[int, int]] = []
+        self._conditioned = stage.conditioned
+        self._num_submitted = 0
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -86,6 +50,8 @@ class ArScheduler:
 
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
+        request.order = self._num_submitted
+        self._num_submitted += 1
         self._requests[request.request] = request
         self._waiting[request.request] = request
         self.rows.num_waiting = len(self._waiting)
@@ -124,6 +90,19 @@ class ArScheduler:
         self.kv.drop(session, self._busy_until)
 
     @property
+    def next_waiting(self) -> ArRequest | None:
+        """Who gets the next row."""
+        return next(iter(self._waiting.values()), None)
+
+    def lacks(self, request: ArRequest) -> frozenset[int]:
+        """Media that a request without a row would have to compute if it joined now, and that are not at hand."""
+        if request.media is None:
+            return frozenset()
+        cached = self.kv.cached(request.session, self._prefix(request))
+        spans = request.prompt.spans
+        return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
+
+    @property
     def requests(self) -> frozenset[int]:
         """Waiting and running."""
         return frozenset(self._requests)
@@ -150,11 +129,20 @@ class ArScheduler:
     def plan(self, step: int, now: float) -> ArStep | None:
         """The next step, or None if nothing can run."""
         budget = Budget(self.config.step_tokens, self.config.max_rows)
-        choice = self._policy.decide(self.rows, budget, now)
+        while True:
+            self.rows.num_spare = self.kv.num_spare
+            choice = self._policy.decide(self.rows, budget, now)
+            self._preempt(choice.preempt)
+            order = self._carry_out(step, choice, budget)
+            if order is not None or not len(choice.preempt):
+                return order
+
+    def _carry_out(self, step: int, choice: StepChoice, budget: Budget) -> ArStep | None:
         blocks: list[Entry] = []
-        joins = self._admit(choice.admit, blocks)
-        at = choice.admit_at
-        order = np.concatenate([choice.rows[:at], ints([join.row for join in joins]), choice.rows[at:]])
+        joins = self._admit(0 if len(choice.preempt) else choice.admit, blocks)
+        at, stay = choice.admit_at, ~np.isin(choice.rows, choice.preempt)
+        joined = ints([join.row for join in joins])
+        order = np.concatenate([choice.rows[:at][stay[:at]], joined, choice.rows[at:][stay[at:]]])
         rows, counts = self._take(order, budget, blocks)
         if not len(rows) and not joins:
             return None
@@ -162,7 +150,8 @@ class ArScheduler:
         emits = (starts + counts >= self.rows.prompt[rows]).astype(np.int64)
         self.rows.planned[rows] += counts
         self.rows.sampled[rows] += emits
-        self._flights[step] = _Flight(rows, self.rows.request[rows].copy(), starts + counts)
+        requests = self.rows.request[rows].copy()
+        self._flights[step] = Flight(rows, requests, starts + counts, rows[emits == 1])
         return self._step(step, joins, blocks, (rows, starts, counts, emits), choice.reason)
 
     def _step(
@@ -180,7 +169,7 @@ class ArScheduler:
             step=step,
             joins=tuple(joins),
             leaves=ints(leaves),
-            blocks=_block_deltas(self.kv.groups, blocks),
+            blocks=block_deltas(self.kv.groups, blocks),
             inputs_rows=ints([row for row, _ in inputs]),
             inputs_tokens=ints([token for _, token in inputs]),
             rows=columns[0],
@@ -190,33 +179,67 @@ class ArScheduler:
             reason=reason,
         )
 
+    def _preempt(self, rows: Ints) -> None:
+        """Youngest first, so that the oldest of them comes to stand in front."""
+        for row in rows[np.argsort(-self.rows.order[rows])].tolist():
+            active = self._requests[int(self.rows.request[row])]
+            self._retire(active)
+            active.row = active.sequence = active.prefix = None
+            self._waiting[active.request] = active
+            self._waiting.move_to_end(active.request, last=False)
+            self.num_preemptions += 1
+        self.rows.num_waiting = len(self._waiting)
+
     def _admit(self, most: int, blocks: list[Entry]) -> list[Join]:
         """First come first served, until rows or blocks run out."""
         joins: list[Join] = []
+        needed = self.rows.num_needy
         while self._waiting and len(joins) < most and self._row_pool.num_free:
             request = next(iter(self._waiting.values()))
-            if not self.kv.fits(self._reach(request)):
+            if not self._can_join(request, needed):
                 break
             self._waiting.popitem(last=False)
             joins.append(self._join(request, blocks))
         self.rows.num_waiting = len(self._waiting)
         return joins
 
+    def _can_join(self, request: ArRequest, needed: int) -> bool:
+        """All that it computes at once is there: upstream text, media, and blocks beside `needed` ones."""
+        if self._conditioned and len(request.inputs) < len(request.tokens) and not request.closed:
+            return False
+        if self.lacks(request):
+            return False
+        return self.kv.fits(request.session, self._prefix(request), self._promise(request), needed)
+
     def _join(self, request: ArRequest, blocks: list[Entry]) -> Join:
         row = self._row_pool.allocate(1)[0]
-        prompt = request.prompt
-        sequence, cached = self.kv.open(request.session, prompt.keys, self._reach(request), self._busy_until)
-        self.rows.join(row, request.request, len(prompt.token_ids), cached, self._limit(request))
-        request.row, request.sequence, request.cached = row, sequence, cached
-        self.rows.inputs[row] = len(request.inputs)
-        self.rows.closed[row] = int(request.closed)
+        sequence, cached = self.kv.open(
+            request.session, self._prefix(request), self._promise(request), self._busy_until
+        )
+        request.row, request.sequence = row, sequence
+        request.cached = cached if request.cached is None else request.cached
+        self._seat(request, row, cached)
         self.rows.blocks[row] = sequence.num_blocks
         self._new_inputs += [(row, token) for token in request.inputs]
-        for group, held in sequence.blocks.items():
-            blocks += [(group, row, index, block) for index, block in enumerate(held)]
+        blocks += [(group, row, index, block) for group, index, block in self.kv.entries(sequence)]
         return Join(
-            row, request.request, prompt, cached, request.sampling, request.first_input, request.voice
+            row,
+            request.request,
+            request.prompt,
+            cached,
+            request.sampling,
+            np.array(request.tokens, np.int64).reshape(-1, self.config.width),
+            request.first_input,
+            request.voice,
         )
+
+    def _seat(self, request: ArRequest, row: int, cached: int) -> None:
+        drawn = len(request.tokens)
+        self.rows.join(row, request.request, len(request.prompt.token_ids) + drawn, cached, request.order)
+        self.rows.sampled[row] = drawn
+        self.rows.limit[row] = self._limit(request)
+        self.rows.inputs[row] = len(request.inputs)
+        self.rows.closed[row] = int(request.closed)
 
     def _take(self, order: Ints, budget: Budget, blocks: list[Entry]) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out."""
@@ -248,22 +271,35 @@ class ArScheduler:
         flight = self._flights.pop(fact.step)
         progress: list[Progress] = []
         if isinstance(fact, StepDone):
-            current = self.rows.request[flight.rows] == flight.requests
-            self.rows.confirmed[flight.rows[current]] = flight.reach[current]
-            for request, tokens in zip(fact.requests.tolist(), fact.tokens, strict=True):
-                progress += self._emitted(request, tokens)
+            self._confirm(flight)
+            drawn = zip(flight.drawing.tolist(), fact.requests.tolist(), fact.tokens, strict=True)
+            for row, request, tokens in drawn:
+                progress += self._emitted(row, request, tokens)
         self._settle(fact.step)
         return progress
 
-    def _emitted(self, request: int, tokens: Ints) -> list[Progress]:
+    def _confirm(self, flight: Flight) -> None:
+        """The rows still theirs have come this far; the blocks that they filled may be shared."""
+        current = self.rows.request[flight.rows] == flight.requests
+        rows, reach = flight.rows[current], flight.reach[current]
+        size = self.config.block_size
+        filled = reach // size > self.rows.confirmed[rows] // size
+        self.rows.confirmed[rows] = reach
+        for row in rows[filled].tolist():
+            active = self._requests[int(self.rows.request[row])]
+            assert active.sequence is not None
+            self.kv.learn(active.sequence, self._reusable(active))
+
+    def _emitted(self, row: int, request: int, tokens: Ints) -> list[Progress]:
+        """A token of who has left the row since, preempted or for good, is surplus."""
         active = self._requests.get(request)
-        if active is None:
+        if active is None or active.row != row:
             self.num_surplus_tokens += 1
             return []
         if int(tokens[0]) in self.config.stop_ids:
             self._finish(active)
             return [Progress(request, None, "stop")]
-        active.tokens.append(int(tokens[0]))
+        active.tokens.append(tokens)
         if len(active.tokens) < self._limit(active):
             return [Progress(request, tokens, None)]
         self._finish(active)
@@ -278,17 +314,23 @@ class ArScheduler:
         assert active.row is not None
         assert active.sequence is not None
         row, busy = active.row, self._busy_until
-        keys = np.concatenate([active.prompt.keys, ints(active.tokens)])[: int(self.rows.confirmed[row])]
-        if self.survives is Survives.PROMPT:
-            keys = keys[: active.prompt.num_stable]
         if self.survives is Survives.NONE:
             self.kv.discard(active.sequence, busy)
         else:
-            self.kv.park(active.session, active.sequence, keys, busy)
+            self.kv.park(active.session, active.sequence, self._reusable(active), busy)
         self.rows.leave(row)
         self._row_pool.release([row], busy)
         self._leaves.append(row)
         self._new_inputs = [entry for entry in self._new_inputs if entry[0] != row]
+
+    def _reusable(self, active: ArRequest) -> Ints:
+        """Keys of the row's positions that reported steps filled and that another prompt may begin with."""
+        return active.reusable(self.survives, int(self.rows.confirmed[active.row]))
+
+    def _prefix(self, request: ArRequest) -> Prefix:
+        if request.prefix is None:
+            request.prefix = prefix_of(request.keys(self.survives), self.config.block_size)
+        return request.prefix
 
     def _settle(self, step: int) -> None:
         """Steps report in order, so everything up to `step` is done."""
@@ -313,8 +355,11 @@ class ArScheduler:
         most = most if self.config.width == 1 else max(most - 1, 1)
         return min(most, self._capacity - len(request.prompt.token_ids))
 
-    def _reach(self, request: ArRequest) -> int:
-        return len(request.prompt.token_ids) + self._limit(request)
+    def _promise(self, request: ArRequest) -> int:
+        """Blocks that must be there for the request to get a row: for what it computes at once, and headroom."""
+        prompt = len(request.prompt.token_ids)
+        first = self.kv.blocks_for(prompt + len(request.tokens)) + self.config.headroom_blocks
+        return min(first, self.kv.blocks_for(prompt + self._limit(request)))
 
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
@@ -329,13 +374,3 @@ class ArScheduler:
             assert request.sequence is not None
             assert request.sequence.num_blocks == int(self.rows.blocks[row]), "block count of a row is wrong"
         assert (self.rows.confirmed <= self.rows.planned).all(), "confirmed runs ahead of planned"
-
-
-def _block_deltas(groups: tuple[str, ...], entries: list[Entry]) -> tuple[BlockDelta, ...]:
-    """One column set per group."""
-    deltas: list[BlockDelta] = []
-    for group in groups:
-        mine = np.array([entry[1:] for entry in entries if entry[0] == group], np.int64)
-        if len(mine):
-            deltas.append(BlockDelta(group, mine[:, 0], mine[:, 1], mine[:, 2]))
-    return tuple(deltas)

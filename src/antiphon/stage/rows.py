@@ -11,7 +11,7 @@ from antiphon.core.facts import Ints
 class Rows:
     """Columns over rows. Planned counts run ahead of confirmed ones by the steps in flight.
 
-    prompt     prompt length
+    prompt     tokens to compute before the next is drawn: the prompt, and what was drawn before the row joined
     planned    tokens in the KV once every planned step is done
     confirmed  tokens in the KV by reported steps
     sampled    tokens drawn once every planned step is done
@@ -19,10 +19,10 @@ class Rows:
     inputs     upstream tokens received (conditioned stages)
     closed     1: no more upstream tokens will come, padding follows
     blocks     blocks held per group
-    order      admission number; smaller is older
+    order      when the request came; smaller is older
     """
 
-    def __init__(self, size: int, conditioned: bool) -> None:
+    def __init__(self, size: int, block_size: int, conditioned: bool) -> None:
         self.request = np.full(size, -1, np.int64)
         self.prompt = np.zeros(size, np.int64)
         self.planned = np.zeros(size, np.int64)
@@ -33,21 +33,36 @@ class Rows:
         self.closed = np.zeros(size, np.int64)
         self.blocks = np.zeros(size, np.int64)
         self.order = np.zeros(size, np.int64)
+        self._block_size = block_size
         self._conditioned = conditioned
-        self._clock = 0
         self.num_waiting = 0
+        self.num_spare = 0
+        """Blocks per group that can be had now, or once the steps in flight are done."""
 
-    def join(self, row: int, request: int, prompt: int, cached: int, limit: int) -> None:
+    def join(self, row: int, request: int, prompt: int, cached: int, order: int) -> None:
         self.request[row] = request
         self.prompt[row] = prompt
         self.planned[row] = self.confirmed[row] = cached
-        self.sampled[row] = self.inputs[row] = self.closed[row] = self.blocks[row] = 0
-        self.limit[row] = limit
-        self.order[row] = self._clock
-        self._clock += 1
+        self.sampled[row] = self.limit[row] = self.inputs[row] = self.closed[row] = self.blocks[row] = 0
+        self.order[row] = order
 
     def leave(self, row: int) -> None:
         self.request[row] = -1
+
+    @property
+    def running(self) -> Ints:
+        """Live rows, oldest first."""
+        return self._oldest_first(self.request >= 0)
+
+    @property
+    def num_needy(self) -> int:
+        """Rows whose next token needs another block."""
+        rows = np.concatenate([self.prefilling, self.decoding])
+        return int((self.planned[rows] >= self.blocks[rows] * self._block_size).sum())
+
+    @property
+    def starved(self) -> bool:
+        return self.num_needy > self.num_spare
 
     @property
     def prefilling(self) -> Ints:
