@@ -39,8 +39,9 @@ from antiphon.runtime.driver import Driver
 
 Content = str | Sequence[str | dict[str, Any]]
 """Text, or parts: a str, {"text": str}, {"audio": float32 [n] at 16 kHz},
-{"image": PIL image or uint8 [h, w, 3]}, {"video": uint8 [t, h, w, 3], "fps": frames a second} with its own sound
-as a further "audio" where it has any. All frames are shown to the model: choose them before."""
+{"image": PIL image or uint8 [h, w, 3]}, {"video": uint8 [t, h, w, 3], "fps": frames a second}, the last with
+the video's own sound as a further "audio" where it has any. The model is shown all frames: choose them before.
+"""
 
 REPLACEMENT = "\ufffd"
 """What bytes that are no whole character yet are decoded to."""

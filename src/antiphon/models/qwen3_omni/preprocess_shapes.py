@@ -131,16 +131,13 @@ def image_fields(path: Path) -> dict[str, Any]:
 
 def video_fields(path: Path) -> dict[str, Any]:
     """The video processor's fields; without any of its own it is made of the image processor's."""
-    for name, section in (
-        ("processor_config.json", "video_processor"),
-        ("video_preprocessor_config.json", ""),
-    ):
-        file = path / name
-        if file.is_file():
-            content = _json(file)
-            fields = content.get(section) if section else content
-            if isinstance(fields, dict) and "patch_size" in fields:
-                return fields
+    nested = path / "processor_config.json"
+    found = [_json(nested).get("video_processor")] if nested.is_file() else []
+    own = path / "video_preprocessor_config.json"
+    found += [_json(own)] if own.is_file() else []
+    for fields in found:
+        if isinstance(fields, dict) and "patch_size" in fields:
+            return fields
     return image_fields(path)
 
 
