@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from antiphon.core.conversation import AudioPart, ImagePart, Item
+from antiphon.core.conversation import AudioPart, ImagePart, Item, VideoPart
 from antiphon.core.facts import PromptReady
 from antiphon.core.plans import RenderPrompt
-from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
+from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor, VideoPreprocessor
 from antiphon.models.qwen3_omni.prompt import Prompter
 
 GREEDY_TALKER = {
@@ -50,6 +50,7 @@ class Oracle:
         self._prompter = prompter
         self._audio = AudioPreprocessor(checkpoint)
         self._image = ImagePreprocessor(checkpoint)
+        self._video = VideoPreprocessor(checkpoint)
         self._codes: torch.Tensor | None = None
         self._watch_codes()
 
@@ -81,9 +82,8 @@ class Oracle:
         ids = torch.from_numpy(ready.prompts["thinker"].token_ids)[None]
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         parts = [part for item in items for part in item.parts]
-        mels = [
-            self._audio.mel(np.frombuffer(p.samples, np.float32)) for p in parts if isinstance(p, AudioPart)
-        ]
+        sounds = [p.samples if isinstance(p, AudioPart) else getattr(p, "audio", None) for p in parts]
+        mels = [self._audio.mel(np.frombuffer(s, np.float32)) for s in sounds if s is not None]
         images = [self._image.patches_of(p.rgb, p.width, p.height) for p in parts if isinstance(p, ImagePart)]
         if mels:
             length = max(mel.shape[1] for mel in mels)
@@ -95,7 +95,19 @@ class Oracle:
         if images:
             inputs["pixel_values"] = torch.cat([patches for patches, _ in images]).double()
             inputs["image_grid_thw"] = torch.tensor([grid for _, grid in images])
-        return inputs
+        return inputs | self._video_inputs([p for p in parts if isinstance(p, VideoPart)])
+
+    def _video_inputs(self, videos: list[VideoPart]) -> dict[str, Any]:
+        """As transformers' processor names them; sound is in all of the videos, or in none."""
+        if not videos:
+            return {}
+        shown = [self._video.patches_of(p.frames, p.width, p.height, p.num_frames) for p in videos]
+        return {
+            "pixel_values_videos": torch.cat([patches for patches, _ in shown]).double(),
+            "video_grid_thw": torch.tensor([grid for _, grid in shown]),
+            "video_second_per_grid": torch.tensor([2 / p.fps for p in videos]),
+            "use_audio_in_video": any(p.audio is not None for p in videos),
+        }
 
     def _watch_codes(self) -> None:
         """Keep the talker's frames, which generate() only turns into sound."""

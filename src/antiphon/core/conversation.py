@@ -54,8 +54,34 @@ class ImagePart(msgspec.Struct, frozen=True, tag=True):
         return ImagePart(rgb, width, height, content_key(b"image", f"{width}x{height}".encode(), rgb))
 
 
-Part = TextPart | TokensPart | AudioPart | ImagePart
-Media = AudioPart | ImagePart
+class VideoPart(msgspec.Struct, frozen=True, tag=True):
+    """Decoded RGB frames, row-major [num_frames, height, width, 3], `fps` of them a second.
+
+    audio  the video's own sound as in AudioPart, told to the model frame by frame; None for a silent video
+    """
+
+    frames: bytes
+    width: int
+    height: int
+    num_frames: int
+    fps: float
+    audio: bytes | None
+    key: int
+
+    @staticmethod
+    def of(
+        frames: bytes, size: tuple[int, int], num_frames: int, fps: float, audio: bytes | None = None
+    ) -> VideoPart:
+        """`size` is (width, height)."""
+        width, height = size
+        shape = f"{width}x{height}x{num_frames}@{fps!r}".encode()
+        sound = () if audio is None else (audio,)
+        key = content_key(b"video", shape, frames, *sound)
+        return VideoPart(frames, width, height, num_frames, fps, audio, key)
+
+
+Part = TextPart | TokensPart | AudioPart | ImagePart | VideoPart
+Media = AudioPart | ImagePart | VideoPart
 
 
 class Item(msgspec.Struct, frozen=True, tag=True):
@@ -67,5 +93,5 @@ class Item(msgspec.Struct, frozen=True, tag=True):
 
 
 def media_of(items: tuple[Item, ...]) -> tuple[Media, ...]:
-    """Every audio and image part, in order."""
-    return tuple(part for item in items for part in item.parts if isinstance(part, AudioPart | ImagePart))
+    """Every audio, image and video part, in order."""
+    return tuple(part for item in items for part in item.parts if isinstance(part, Media))

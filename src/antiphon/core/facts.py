@@ -78,7 +78,10 @@ class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
 class Span(msgspec.Struct, frozen=True):
     """Where a media part lies in a prompt: positions [start, start + length).
 
-    grid  (t, h, w) in patches before merging, for images; None for audio
+    kind              audio | image | video
+    grid              (t, h, w) in patches before merging, for images and videos; None for audio
+    seconds_per_grid  of a video, from one of the grid's t to the next
+    audio_length      how many of a video's positions stand for its own sound, in between those of its frames
     """
 
     key: int
@@ -86,6 +89,8 @@ class Span(msgspec.Struct, frozen=True):
     start: int
     length: int
     grid: tuple[int, int, int] | None = None
+    seconds_per_grid: float = 1.0
+    audio_length: int = 0
 
 
 class StagePrompt(msgspec.Struct, frozen=True, eq=False):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One media part as embeddings [tokens, H]; images also bring deepstack rows, each [tokens, H]."""
+    """One media part as embeddings [tokens, H]; what is seen also brings deepstack rows, each [tokens, H]."""
 
     embeddings: Tensor
     deepstack: tuple[Tensor, ...] = ()

@@ -38,12 +38,12 @@ class Turn:
         return self.spec.session
 
     def usage(self, entry_stage: str) -> Usage:
-        """Counts so far. Media tokens are told apart by their spans."""
+        """Counts so far. Media tokens are told apart by their spans; a video's frames count as images."""
         prompt = self.prompts.get(entry_stage)
         if prompt is None:
             return Usage()
-        audio = sum(span.length for span in prompt.spans if span.kind == "audio")
-        image = sum(span.length for span in prompt.spans if span.kind == "image")
+        audio = sum(s.length if s.kind == "audio" else s.audio_length for s in prompt.spans)
+        image = sum(s.length for s in prompt.spans) - audio
         return Usage(
             input_text_tokens=len(prompt.token_ids) - audio - image,
             input_audio_tokens=audio,

@@ -23,7 +23,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from antiphon.core.config import EngineOptions
-from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart
+from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart, VideoPart
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.facts import (
     Fact,
@@ -39,7 +39,9 @@ from antiphon.runtime.driver import Driver
 
 Content = str | Sequence[str | dict[str, Any]]
 """Text, or parts: a str, {"text": str}, {"audio": float32 [n] at 16 kHz},
-{"image": PIL image or uint8 [h, w, 3]}."""
+{"image": PIL image or uint8 [h, w, 3]}, {"video": uint8 [t, h, w, 3], "fps": frames a second}, the last with
+the video's own sound as a further "audio" where it has any. The model is shown all frames: choose them before.
+"""
 
 REPLACEMENT = "\ufffd"
 """What bytes that are no whole character yet are decoded to."""
@@ -269,9 +271,12 @@ def _part(entry: dict[str, Any]) -> Part:
             return _audio_part(np.asarray(samples))
         case {"image": image, **rest} if not rest:
             return _image_part(np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image))
+        case {"video": frames, "fps": fps, **rest} if rest.keys() <= {"audio"}:
+            return _video_part(np.asarray(frames), fps, rest.get("audio"))
     got = f"the keys {', '.join(map(str, entry))}" if isinstance(entry, dict) else type(entry).__name__
     raise ConfigError(
-        f'a content part must be a str, {{"text": str}}, {{"audio": …}} or {{"image": …}}; got {got}'
+        'a content part must be a str, {"text": str}, {"audio": …}, {"image": …} or '
+        f'{{"video": …, "fps": …, "audio": … (its own sound, if any)}}; got {got}'
     )
 
 
@@ -287,3 +292,14 @@ def _image_part(pixels: NDArray[Any]) -> ImagePart:
         got = f"{pixels.dtype} {list(pixels.shape)}"
         raise ConfigError(f"an image must be a PIL image or uint8 [h, w, 3], got {got}")
     return ImagePart.of(pixels.tobytes(), pixels.shape[1], pixels.shape[0])
+
+
+def _video_part(frames: NDArray[Any], fps: Any, audio: Any) -> VideoPart:
+    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
+        got = f"{frames.dtype} {list(frames.shape)}"
+        raise ConfigError(f"a video must be uint8 [t, h, w, 3], got {got}")
+    if isinstance(fps, bool) or not isinstance(fps, int | float | np.number):
+        raise ConfigError(f"a video's fps must be a number, got {fps!r}")
+    sound = None if audio is None else _audio_part(np.asarray(audio)).samples
+    num_frames, height, width, _ = frames.shape
+    return VideoPart.of(frames.tobytes(), (width, height), num_frames, float(fps), sound)

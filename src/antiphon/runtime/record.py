@@ -16,7 +16,7 @@ import msgspec
 
 from antiphon.assembly.node import Node
 from antiphon.core.config import NodeConfig
-from antiphon.core.conversation import AudioPart, ImagePart
+from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import Fact
 from antiphon.core.plans import Decision
@@ -130,6 +130,9 @@ def without_media(message: Any) -> Any:
         return AudioPart(b"", message.key)
     if isinstance(message, ImagePart):
         return ImagePart(b"", message.width, message.height, message.key)
+    if isinstance(message, VideoPart):
+        sound = None if message.audio is None else b""
+        return msgspec.structs.replace(message, frames=b"", audio=sound)
     if isinstance(message, tuple):
         return tuple(without_media(entry) for entry in message)
     if not isinstance(message, msgspec.Struct):

@@ -12,7 +12,7 @@ from antiphon.models.qwen3_omni import weights
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.geometry import read_geometry
 from antiphon.models.qwen3_omni.prompt import load_prompter
-from antiphon.models.qwen3_omni.stages import MediaStage, SpeechStage, TextStage
+from antiphon.models.qwen3_omni.stages import MediaStage, Scale, SpeechStage, TextStage
 
 __all__ = ["load_prompter", "load_stage", "read_config", "read_geometry", "tensor_names", "voices"]
 
@@ -50,10 +50,11 @@ def load_stage(
     if stage == "code2wav" and dtype.itemsize < 4:
         dtype = torch.float32
     model = weights.load(PARTS[stage], tensors, config, device, dtype)
+    scale = Scale(config.merge_size, config.positions_per_second)
     if stage == "encoders":
-        return MediaStage(model, checkpoint)
+        return MediaStage(model, checkpoint, scale)
     if stage == "thinker":
         return TextStage(model)
     if stage == "talker":
-        return SpeechStage(model, config.tokens.tts_pad, config.merge_size)
+        return SpeechStage(model, config.tokens.tts_pad, scale)
     return model

@@ -2,13 +2,16 @@
 
 Text and audio move all three rows on by one a token. An image or video stands still in its own box: the rows
 count its frames, rows and columns from the position after the text before it; what follows goes on after the
-largest. Positions are floats because a video's frames may lie between integers.
+largest. A video's own sound runs beside it from the same position on, and the tokens of both are sorted by
+time. Positions are floats because a video's frames may lie between integers; sums are rounded piece by piece
+(text, start marks, medium, end marks) as the reference rounds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,30 +19,51 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An image or video in a prompt: the index of its first placeholder token, its (time, height, width) grid
-    of patches, and for a video the seconds from one frame of the grid to the next.
+    """A medium in a prompt: the index of its first placeholder token, the (time, height, width) grid of
+    patches of an image or video (zeros for audio), for a video the seconds from one frame of the grid to the
+    next, and the tokens of audio: a recording's, or those of a video's own sound.
     """
 
     start: int
     grid: tuple[int, int, int]
     seconds_per_frame: float = 1.0
     merge_size: int = 2
+    audio_tokens: int = 0
+
+    @property
+    def visual_tokens(self) -> int:
+        time, height, width = self.grid
+        return time * height * width // self.merge_size**2
 
     @property
     def num_tokens(self) -> int:
-        time, height, width = self.grid
-        return time * height * width // self.merge_size**2
+        return self.visual_tokens + self.audio_tokens
+
+    @property
+    def num_marks(self) -> int:
+        """Tokens that open it, and as many that close it."""
+        return 2 if self.visual_tokens and self.audio_tokens else 1
 
     def moved_to(self, start: int) -> Span:
         """The same in another prompt."""
         return replace(self, start=start)
 
+    def order(self, positions_per_second: int) -> NDArray[np.int64]:
+        """int64 [num_tokens]: which token stands at each place, counting those of the frames first and then
+        those of the sound. Sorted by time, frames first on ties.
+        """
+        frames = np.arange(self.grid[0]) * self.seconds_per_frame * positions_per_second
+        visual = np.repeat(frames, self.visual_tokens // max(self.grid[0], 1))
+        return np.concatenate([visual, np.arange(self.audio_tokens)]).argsort(kind="stable")
+
     def positions(self, positions_per_second: int) -> NDArray[np.float32]:
-        """fp32 [3, num_tokens], counted from 0."""
+        """fp32 [3, num_tokens], counted from 0, frames first and then sound."""
         time, height, width = self.grid[0], self.grid[1] // self.merge_size, self.grid[2] // self.merge_size
         frames = np.arange(time, dtype=np.float32) * np.float32(self.seconds_per_frame)
         axes = (frames * np.float32(positions_per_second), np.arange(height), np.arange(width))
-        return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")]).astype(np.float32)
+        visual = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")])
+        sound = np.broadcast_to(np.arange(self.audio_tokens), (3, self.audio_tokens))
+        return np.concatenate([visual, sound], 1).astype(np.float32)
 
 
 def mrope_positions(
@@ -50,19 +74,37 @@ def mrope_positions(
     While decoding, the token at cache index i stands at i + (next position - num_tokens) on all three rows.
     """
     out = np.empty((3, num_tokens), np.float32)
-    done, position = 0, np.float32(0)
+    done, marks, position = 0, 0, np.float32(0)
     for span in sorted(spans, key=lambda span: span.start):
         if span.start < done or span.start + span.num_tokens > num_tokens:
             raise ValueError(
                 f"{span} doesn't fit a prompt of {num_tokens} tokens, of which {done} are placed"
             )
-        position = place_text(out[:, done : span.start], position)
-        done = span.start + span.num_tokens
-        box = span.positions(positions_per_second) + position
-        out[:, span.start : done] = box
-        position = box.max() + np.float32(1)
-    position = place_text(out[:, done:], position)
-    return out, float(position)
+        closed = min(done + marks, span.start)
+        opened = max(closed, span.start - span.num_marks)
+        for low, high in pairwise((done, closed, opened, span.start)):
+            position = place_text(out[:, low:high], position)
+        done, marks = span.start + span.num_tokens, span.num_marks
+        position = place_media(out[:, span.start : done], span, position, positions_per_second)
+    for low, high in pairwise((done, min(done + marks, num_tokens), num_tokens)):
+        position = place_text(out[:, low:high], position)
+    return out, float(out.max() + np.float32(1)) if num_tokens else 0.0
+
+
+def place_media(
+    out: NDArray[np.float32], span: Span, position: np.float32, positions_per_second: int
+) -> np.float32:
+    """Fill `out` [3, span.num_tokens]; returns where to go on.
+
+    Where frames and sound are sorted into one another, that is after the run that ends them: after the frames
+    if the sound is over first, and after the sound although frames may reach further down or to the right.
+    """
+    order = span.order(positions_per_second)
+    out[:] = span.positions(positions_per_second)[:, order] + position
+    visual = order < span.visual_tokens
+    others = np.flatnonzero(visual != visual[-1])
+    run = others[-1] + 1 if len(others) else 0
+    return out[:, run:].max() + np.float32(1)
 
 
 def place_text(out: NDArray[np.float32], position: np.float32) -> np.float32:

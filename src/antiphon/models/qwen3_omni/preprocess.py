@@ -1,26 +1,35 @@
 """Raw media to what the encoders take: samples to mel frames, pixels to patches.
 
 Equal to the reference processors, without torchvision. It must not know tokens, prompts or the engine.
-Both classes hold constants only, so any number of threads may share one.
+The classes hold constants only, so any number of threads may share one.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import Qwen2VLImageProcessorPil, WhisperFeatureExtractor
+from transformers.image_utils import PILImageResampling
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
+from antiphon.core.errors import CheckpointError
 from antiphon.models.qwen3_omni.preprocess_shapes import (
     AudioShape,
     Grid,
     ImageShape,
+    VideoShape,
     audio_fields,
     audio_shape,
     image_fields,
     image_shape,
+    video_fields,
+    video_shape,
 )
 
 # How pixels become numbers; sizes are passed apart, because they have two spellings.
@@ -92,3 +101,53 @@ class ImagePreprocessor:
         if len(rgb) != width * height * 3:
             raise ValueError(f"an image of {width}x{height} has {width * height * 3} bytes, got {len(rgb)}")
         return self.patches(np.frombuffer(rgb, np.uint8).reshape(height, width, 3))
+
+
+class VideoPreprocessor:
+    """Patches of a video's frames as the vision encoder expects them, in merge order.
+
+    Bit for bit the reference's: it resizes bytes by the same torch function that is called here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.shape: VideoShape = video_shape(path)
+        fields = video_fields(path)
+        _check_pixels(path, fields)
+        scale = 1.0 / fields.get("rescale_factor", 1 / 255)
+        self._mean = torch.tensor(fields.get("image_mean") or OPENAI_CLIP_MEAN)[:, None, None] * scale
+        self._std = torch.tensor(fields.get("image_std") or OPENAI_CLIP_STD)[:, None, None] * scale
+
+    def patches(self, frames: NDArray[np.uint8]) -> tuple[Tensor, Grid]:
+        """uint8 [t, h, w, 3] to float32 [grid t * h * w, channels * temporal * patch * patch] and the grid.
+
+        Raises ValueError for a video that cannot be used.
+        """
+        grid = self.shape.grid_of(frames.shape[0], frames.shape[2], frames.shape[1])
+        patch = self.shape.frame.patch
+        video = torch.from_numpy(np.ascontiguousarray(frames.transpose(0, 3, 1, 2)))
+        size = grid[1] * patch, grid[2] * patch
+        if video.shape[-2:] != size:
+            video = F.interpolate(video, size, mode="bicubic", align_corners=False, antialias=True)
+        pixels = video.float().sub_(self._mean).div_(self._std)
+        return self._cut(pixels, grid), grid
+
+    def patches_of(self, frames: bytes, width: int, height: int, num_frames: int) -> tuple[Tensor, Grid]:
+        """The same for row-major bytes."""
+        shape = num_frames, height, width, 3
+        return self.patches(np.frombuffer(frames, np.uint8).reshape(shape))
+
+    def _cut(self, pixels: Tensor, grid: Grid) -> Tensor:
+        """float32 [t, 3, h, w] to patches; frames that the last patch lacks repeat the last one."""
+        time, rows, columns = grid
+        depth, patch, merge = self.shape.frame.temporal_patch, self.shape.frame.patch, self.shape.frame.merge
+        missing = time * depth - len(pixels)
+        pixels = torch.cat([pixels, pixels[-1:].expand(missing, -1, -1, -1)])
+        split = pixels.view(time, depth, 3, rows // merge, merge, patch, columns // merge, merge, patch)
+        return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(time * rows * columns, -1)
+
+
+def _check_pixels(path: Path, fields: dict[str, Any]) -> None:
+    """Raises CheckpointError for steps that no released checkpoint changes, and this class does not know."""
+    on = all(fields.get(name, True) for name in ("do_resize", "do_rescale", "do_normalize"))
+    if not on or fields.get("resample", PILImageResampling.BICUBIC) != PILImageResampling.BICUBIC:
+        raise CheckpointError(f"{path}: video frames must be resized (bicubic), rescaled and normalised")

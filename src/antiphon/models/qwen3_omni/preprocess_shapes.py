@@ -18,6 +18,11 @@ from antiphon.models.qwen3_omni.counts import num_audio_tokens, num_image_tokens
 
 Grid = tuple[int, int, int]
 MAX_ASPECT_RATIO = 200
+MIN_FPS, MAX_FPS = 0.01, 1000.0
+
+FRAME_PIXELS = 128 * 32 * 32, 768 * 32 * 32
+"""Fewest and most pixels of a frame after resizing: the reference's processor names them in every call, so
+whatever limits a checkpoint's files have for pictures or videos, these count for frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,11 @@ class ImageShape:
     def grid_of(self, width: int, height: int) -> Grid:
         """(t, h, w) in patches, before merging. Raises ValueError for a picture that cannot be used."""
         if width < 1 or height < 1:
-            raise ValueError(f"an image needs a width and a height, got {width}x{height}")
+            raise ValueError(f"a picture needs a width and a height, got {width}x{height}")
         ratio = max(width, height) / min(width, height)
         if ratio > MAX_ASPECT_RATIO:
             raise ValueError(
-                f"an image may be at most {MAX_ASPECT_RATIO} times as long as wide, got {width}x{height}"
+                f"a picture may be at most {MAX_ASPECT_RATIO} times as long as wide, got {width}x{height}"
             )
         rows, columns = self._resized(width, height)
         return 1, rows // self.patch, columns // self.patch
@@ -87,6 +92,33 @@ class ImageShape:
         return rows, columns
 
 
+@dataclass(frozen=True, slots=True)
+class VideoShape:
+    """From frames to a grid of patches, each `frame.temporal_patch` frames deep, to LLM positions."""
+
+    frame: ImageShape
+
+    def grid_of(self, num_frames: int, width: int, height: int) -> Grid:
+        """(t, h, w) in patches, before merging; a last patch that lacks frames repeats the last one.
+
+        Raises ValueError for a video that cannot be used.
+        """
+        if num_frames < 1:
+            raise ValueError("a video needs at least one frame")
+        _, rows, columns = self.frame.grid_of(width, height)
+        return -(-num_frames // self.frame.temporal_patch), rows, columns
+
+    def seconds_per_grid(self, fps: float) -> float:
+        """From one of the grid's t to the next. Raises ValueError for a rate that means nothing."""
+        if not MIN_FPS <= fps <= MAX_FPS:
+            raise ValueError(f"a video's fps must lie between {MIN_FPS} and {MAX_FPS}, got {fps}")
+        return self.frame.temporal_patch / fps
+
+    def tokens(self, grid: Grid) -> int:
+        """LLM positions of a video with this grid, its sound not counted."""
+        return self.frame.tokens(grid)
+
+
 def audio_fields(path: Path) -> dict[str, Any]:
     """The feature extractor's fields, wherever the checkpoint keeps them."""
     return _fields(path, "feature_extractor", "n_fft")
@@ -95,6 +127,18 @@ def audio_fields(path: Path) -> dict[str, Any]:
 def image_fields(path: Path) -> dict[str, Any]:
     """The image processor's fields, wherever the checkpoint keeps them."""
     return _fields(path, "image_processor", "patch_size")
+
+
+def video_fields(path: Path) -> dict[str, Any]:
+    """The video processor's fields; without any of its own it is made of the image processor's."""
+    nested = path / "processor_config.json"
+    found = [_json(nested).get("video_processor")] if nested.is_file() else []
+    own = path / "video_preprocessor_config.json"
+    found += [_json(own)] if own.is_file() else []
+    for fields in found:
+        if isinstance(fields, dict) and "patch_size" in fields:
+            return fields
+    return image_fields(path)
 
 
 def audio_shape(path: Path) -> AudioShape:
@@ -109,6 +153,13 @@ def image_shape(path: Path) -> ImageShape:
     fields = image_fields(path)
     patch, temporal, merge = _whole_numbers(path, fields, ("patch_size", "temporal_patch_size", "merge_size"))
     return ImageShape(patch, temporal, merge, *pixel_limits(fields))
+
+
+def video_shape(path: Path) -> VideoShape:
+    """From the checkpoint's files; raises CheckpointError."""
+    names = ("patch_size", "temporal_patch_size", "merge_size")
+    patch, temporal, merge = _whole_numbers(path, video_fields(path), names)
+    return VideoShape(ImageShape(patch, temporal, merge, *FRAME_PIXELS))
 
 
 def pixel_limits(fields: Mapping[str, Any]) -> tuple[int, int]:
@@ -131,16 +182,20 @@ def _fields(path: Path, section: str, witness: str) -> dict[str, Any]:
         file = path / name
         if not file.is_file():
             continue
-        try:
-            content = json.loads(file.read_text())
-        except ValueError as error:
-            raise CheckpointError(f"{file} is not JSON: {error}") from None
+        content = _json(file)
         for fields in (content, content.get(section)):
             if isinstance(fields, dict) and witness in fields:
                 return fields
     raise CheckpointError(
         f"{path}: no preprocessor_config.json with the fields of the {section} ({witness}, …)"
     )
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from None
 
 
 def _whole_numbers(path: Path, fields: Mapping[str, Any], names: tuple[str, ...]) -> list[int]:

@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from antiphon.core.conversation import AudioPart, ImagePart, Item, Media, Part, TextPart, TokensPart, media_of
+from antiphon.core.conversation import Item, Media, Part, TextPart, TokensPart, media_of
 from antiphon.core.errors import AntiphonError, CheckpointError, LimitExceeded, ProtocolError
 from antiphon.core.facts import NO_INTS, Ints, PromptFailed, PromptReady, Span, StagePrompt
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.qwen3_omni.config import TALKER_HEADER, Qwen3OmniConfig, TokenIds
-from antiphon.models.qwen3_omni.preprocess_shapes import AudioShape, ImageShape, audio_shape, image_shape
+from antiphon.models.qwen3_omni.media_spans import MediaSpans, kind_of
 from antiphon.models.qwen3_omni.talker_prompt import talker_header, user_positions
 
 Message = dict[str, Any]
@@ -50,13 +51,13 @@ class Prompter:
         vocabulary: Vocabulary,
         template: Template,
         tokens: TokenIds,
-        shapes: tuple[AudioShape, ImageShape],
+        media: MediaSpans,
         max_prompt_tokens: int,
     ) -> None:
         self._vocabulary = vocabulary
         self._template = template
         self._tokens = tokens
-        self._audio, self._image = shapes
+        self._media = media
         self._max_prompt_tokens = max_prompt_tokens
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
@@ -73,11 +74,11 @@ class Prompter:
     def _thinker(self, items: tuple[Item, ...]) -> StagePrompt:
         check_items(items)
         messages, parts = to_messages(items)
-        spans = [self._measure(media) for media in media_of(items)]
+        spans = [self._media.measure(part) for part in media_of(items)]
         known = sum(span.length for span in spans)
         known += sum(len(part.token_ids) for part in parts if isinstance(part, TokensPart))
         self._check_length(known)
-        line = Line(self._vocabulary, self._tokens, parts, spans)
+        line = Line(self._vocabulary, self._tokens, parts, spans, self._media)
         for piece in self._vocabulary.pieces(self._run_template(messages)):
             line.add(piece)
         line.finish()
@@ -90,17 +91,6 @@ class Prompter:
             return self._template(messages)
         except jinja2.TemplateError as error:
             raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None
-
-    def _measure(self, part: Media) -> Span:
-        """The part's span, not placed yet."""
-        try:
-            if isinstance(part, AudioPart):
-                return Span(part.key, "audio", 0, self._audio.tokens(check_audio(part).num_samples))
-            grid = self._image.grid_of(part.width, part.height)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
-        check_image(part)
-        return Span(part.key, "image", 0, self._image.tokens(grid), grid)
 
     def _check_length(self, num_tokens: int) -> None:
         allowed = self._max_prompt_tokens
@@ -175,6 +165,7 @@ class Line:
     tokens: TokenIds
     parts: Sequence[TextPart | TokensPart]
     unplaced: Sequence[Span]
+    media: MediaSpans
     ids: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     num_parts: int = 0
@@ -213,10 +204,11 @@ class Line:
         if len(self.spans) == len(self.unplaced):
             raise _misplaced()
         span = self.unplaced[len(self.spans)]
-        if token_id != (self.tokens.audio if span.kind == "audio" else self.tokens.image):
+        if token_id != self.media.placeholder(span):
             raise _misplaced()
-        self.spans.append(Span(span.key, span.kind, len(self.ids), span.length, span.grid))
-        self.ids += [token_id] * span.length
+        ids, first = self.media.expanded(span)
+        self.spans.append(msgspec.structs.replace(span, start=len(self.ids) + first))
+        self.ids += ids
 
     def _flush(self) -> None:
         if self.text:
@@ -236,8 +228,8 @@ def check_items(items: tuple[Item, ...]) -> None:
         raise ProtocolError("there is nothing to answer: the conversation has no content")
     for item in items:
         for part in item.parts:
-            if isinstance(part, AudioPart | ImagePart) and item.role != "user":
-                kind = "audio" if isinstance(part, AudioPart) else "an image"
+            if isinstance(part, Media) and item.role != "user":
+                kind = {"audio": "audio", "image": "an image", "video": "a video"}[kind_of(part)]
                 raise ProtocolError(f"item {item.id}: {kind} can only be in a user item, not in {item.role}")
             if isinstance(part, TokensPart) and item.role != "assistant":
                 raise ProtocolError(f"item {item.id}: token ids can only be in an assistant item")
@@ -249,19 +241,6 @@ def _says_something(item: Item) -> bool:
 
 def _length(part: TextPart | TokensPart) -> int:
     return len(part.text if isinstance(part, TextPart) else part.token_ids)
-
-
-def check_audio(part: AudioPart) -> AudioPart:
-    if len(part.samples) % 4:
-        raise ValueError(f"an audio part of {len(part.samples)} bytes does not hold whole float32 samples")
-    return part
-
-
-def check_image(part: ImagePart) -> None:
-    expected = part.width * part.height * 3
-    if len(part.rgb) != expected:
-        size = f"{part.width}x{part.height}"
-        raise ProtocolError(f"the image is broken: {size} pixels are {expected} bytes, got {len(part.rgb)}")
 
 
 def to_messages(items: tuple[Item, ...]) -> tuple[list[Message], list[TextPart | TokensPart]]:
@@ -277,7 +256,7 @@ def _content(parts: tuple[Part, ...], slots: list[TextPart | TokensPart]) -> str
             entries.append({"type": "text", "text": SLOT.format(len(slots))})
             slots.append(part)
         else:
-            kind = "audio" if isinstance(part, AudioPart) else "image"
+            kind = kind_of(part)
             entries.append({"type": kind, kind: ""})
     if all(entry["type"] == "text" for entry in entries):
         return "".join(entry["text"] for entry in entries)
@@ -290,8 +269,7 @@ def talker_prompt(thinker: StagePrompt, tokens: TokenIds, request: int) -> Stage
     ids = np.concatenate([thinker.token_ids[kept], talker_header(thinker.token_ids, tokens)])
     starts = np.searchsorted(kept, [span.start for span in thinker.spans]).tolist()
     spans = tuple(
-        Span(span.key, span.kind, start, span.length, span.grid)
-        for span, start in zip(thinker.spans, starts, strict=True)
+        msgspec.structs.replace(span, start=start) for span, start in zip(thinker.spans, starts, strict=True)
     )
     gather = [np.arange(span.start, span.start + span.length) for span in thinker.spans]
     # What stands there depends on the voice and on the reply, so no other request may match these.
@@ -342,7 +320,8 @@ def _scrambled(x: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dt
 
 def load_prompter(path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
     """From a checkpoint's directory and its parsed config.json; raises CheckpointError."""
-    tokens = Qwen3OmniConfig.from_dict(config).tokens
+    known = Qwen3OmniConfig.from_dict(config)
+    tokens = known.tokens
     tokenizer = load_tokenizer(path)
     source = find_template(path) or tokenizer.chat_template
     if not isinstance(source, str):
@@ -355,7 +334,8 @@ def load_prompter(path: Path, config: Mapping[str, Any], max_prompt_tokens: int)
 
     vocabulary = Vocabulary(tokenizer.backend_tokenizer)
     check_roles(vocabulary, tokens)
-    return Prompter(vocabulary, template, tokens, (audio_shape(path), image_shape(path)), max_prompt_tokens)
+    media = MediaSpans(path, tokens, known.positions_per_second)
+    return Prompter(vocabulary, template, tokens, media, max_prompt_tokens)
 
 
 def load_tokenizer(path: Path) -> Any:

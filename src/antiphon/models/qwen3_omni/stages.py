@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.core.conversation import AudioPart, ImagePart, Media
+from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
+from antiphon.core.facts import Span as PromptSpan
 from antiphon.core.facts import StagePrompt
 from antiphon.models.decoder import Pages
 from antiphon.models.qwen3_omni.encoders import Encoders
 from antiphon.models.qwen3_omni.positions import Span, mrope_positions
 from antiphon.models.qwen3_omni.predictor import Pick
-from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
+from antiphon.models.qwen3_omni.preprocess import (
+    AudioPreprocessor,
+    Grid,
+    ImagePreprocessor,
+    VideoPreprocessor,
+)
 from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.models.qwen3_omni.thinker import Thinker
@@ -24,35 +32,69 @@ from antiphon.nn.attention import PagedBatch
 Positions = tuple[NDArray[np.float32], float]
 """Positions fp32 [3, n] of a prompt, and that of the token after it."""
 
+NO_GRID = 0, 0, 0
+
 Encoded = tuple[Tensor, tuple[Tensor, ...]]
 """Embeddings [tokens, H] of one medium, and its deepstack rows, each [tokens, H]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a prompt's media become positions: patches a side that make a token, positions of a second."""
+
+    merge_size: int
+    positions_per_second: int
+
+    def span(self, span: PromptSpan) -> Span:
+        """The span as positions see it."""
+        audio = span.length if span.kind == "audio" else span.audio_length
+        return Span(span.start, span.grid or NO_GRID, span.seconds_per_grid, self.merge_size, audio)
 
 
 class MediaStage:
     """Both encoders with their preprocessing."""
 
-    def __init__(self, encoders: Encoders, checkpoint: Path) -> None:
+    def __init__(self, encoders: Encoders, checkpoint: Path, scale: Scale) -> None:
         self._encoders = encoders
+        self._scale = scale
         self._audio = AudioPreprocessor(checkpoint)
         self._image = ImagePreprocessor(checkpoint)
+        self._video = VideoPreprocessor(checkpoint)
 
     def encode(self, media: Sequence[Media]) -> list[Encoded]:
-        """Each medium as if alone, in order."""
-        out: dict[int, Encoded] = {}
-        audio = [(i, part) for i, part in enumerate(media) if isinstance(part, AudioPart)]
-        images = [(i, part) for i, part in enumerate(media) if isinstance(part, ImagePart)]
-        if audio:
-            mels = [self._audio.mel(np.frombuffer(part.samples, np.float32)) for _, part in audio]
-            for (i, _), rows in zip(audio, self._encoders.audio.encode(mels), strict=True):
-                out[i] = rows, ()
-        if images:
-            prepared = [self._image.patches_of(part.rgb, part.width, part.height) for _, part in images]
-            patches, grids = zip(*prepared, strict=True)
-            for (i, _), (rows, deep) in zip(
-                images, self._encoders.vision.encode(patches, grids), strict=True
-            ):
-                out[i] = rows, tuple(deep)
-        return [out[i] for i in range(len(media))]
+        """Each medium as if alone, in order. A video's sound is sorted in among its frames."""
+        sounds = {i: sound for i, part in enumerate(media) if (sound := sound_of(part)) is not None}
+        mels = [self._audio.mel(np.frombuffer(sound, np.float32)) for sound in sounds.values()]
+        heard = dict(zip(sounds, self._encoders.audio.encode(mels), strict=True))
+        shown = {i: self._patches(part) for i, part in enumerate(media) if not isinstance(part, AudioPart)}
+        grids = {i: grid for i, (_, grid) in shown.items()}
+        encoded = self._encoders.vision.encode([patches for patches, _ in shown.values()], [*grids.values()])
+        seen = dict(zip(shown, encoded, strict=True))
+        out: list[Encoded] = []
+        for i, part in enumerate(media):
+            if i not in seen:
+                out.append((heard[i], ()))
+            elif i in heard and isinstance(part, VideoPart):
+                out.append(self._joined(part, grids[i], heard[i], seen[i]))
+            else:
+                out.append((seen[i][0], tuple(seen[i][1])))
+        return out
+
+    def _patches(self, part: ImagePart | VideoPart) -> tuple[Tensor, Grid]:
+        if isinstance(part, ImagePart):
+            return self._image.patches_of(part.rgb, part.width, part.height)
+        return self._video.patches_of(part.frames, part.width, part.height, part.num_frames)
+
+    def _joined(
+        self, part: VideoPart, grid: Grid, heard: Tensor, seen: tuple[Tensor, list[Tensor]]
+    ) -> Encoded:
+        """Rows of frames and sound by time. Deepstack adds nothing to sound: its rows are zeros."""
+        seconds = self._video.shape.seconds_per_grid(part.fps)
+        span = Span(0, grid, seconds, self._scale.merge_size, len(heard))
+        order = torch.from_numpy(span.order(self._scale.positions_per_second)).to(heard.device)
+        rows, deep = seen
+        silence = torch.zeros_like(heard)
+        return torch.cat([rows, heard])[order], tuple(torch.cat([layer, silence])[order] for layer in deep)
 
 
 class TextStage:
@@ -68,15 +110,19 @@ class TextStage:
         self.new_pages = thinker.decoder.new_pages
 
     def positions(self, prompt: StagePrompt) -> Positions:
-        return prompt_positions(prompt, self._thinker.config.merge_size)
+        config = self._thinker.config
+        scale = Scale(config.merge_size, config.positions_per_second)
+        return mrope_positions(
+            len(prompt.token_ids), [scale.span(span) for span in prompt.spans], scale.positions_per_second
+        )
 
 
 class SpeechStage:
     """The talker with its code predictor. Implements `engine.family.SpeechModel`."""
 
-    def __init__(self, talker: Talker, pad_id: int, merge_size: int) -> None:
+    def __init__(self, talker: Talker, pad_id: int, scale: Scale) -> None:
         self._talker = talker
-        self._merge_size = merge_size
+        self._scale = scale
         self.pad_id = pad_id
         self.device = talker.head.device
         self.vocab_size = talker.config.talker_vocab
@@ -87,7 +133,9 @@ class SpeechStage:
         self.new_pages = talker.decoder.new_pages
 
     def positions(self, prompt: StagePrompt) -> Positions:
-        return prompt_positions(prompt, self._merge_size)
+        """The reference doesn't tell its talker that videos have sound: it counts those videos as text."""
+        spans = [self._scale.span(span) for span in prompt.spans if not (span.grid and span.audio_length)]
+        return mrope_positions(len(prompt.token_ids), spans, self._scale.positions_per_second)
 
     def prompt_inputs(
         self, prompt: StagePrompt, hidden: Tensor | None, first_token: int, voice: str | None
@@ -110,9 +158,8 @@ class SpeechStage:
         return self._talker.predictor.frame(hidden, c0, pick)
 
 
-def prompt_positions(prompt: StagePrompt, merge_size: int) -> Positions:
-    """M-RoPE positions of a prompt with its images."""
-    spans = [
-        Span(span.start, span.grid, merge_size=merge_size) for span in prompt.spans if span.grid is not None
-    ]
-    return mrope_positions(len(prompt.token_ids), spans)
+def sound_of(part: Media) -> bytes | None:
+    """float32 bytes at 16 kHz of a recording, or of a video that has sound."""
+    if isinstance(part, AudioPart):
+        return part.samples
+    return part.audio if isinstance(part, VideoPart) else None
