@@ -26,7 +26,11 @@ from antiphon.core.facts import (
 )
 from antiphon.core.sampling import Sampling
 from fakes import toy
+from fakes.whims import whims_of
 from fakes.world import World, toy_config
+
+LONG = "please listen to all of what is said here before you say anything at all"
+"""A beginning that fills blocks, so that sessions have some to share."""
 
 words = ["hi", "one two three", "tell me more", "what is that over there", "yes", "why not"]
 texts = st.sampled_from(words)
@@ -60,6 +64,7 @@ class People(RuleBasedStateMachine):
     )
     def begin(self, depth: int, lags: bool, **sizes: Any) -> None:
         self.world = World(toy_config(**sizes), depth, lags=lags)
+        self.whims = {name: whims_of(scheduler) for name, scheduler in self.world.node.stages.ar.items()}
         self.sessions: list[str] = []
         self.items: dict[str, list[str]] = {}
         self.count = 0
@@ -126,6 +131,26 @@ class People(RuleBasedStateMachine):
             self.open(parts)
             name = self._name("response")
             self.world.send(ResponseRequested(self.sessions[-1], name, f"reply-{name}", speech=speech))
+
+    @rule(parts=part_lists, others=st.lists(media, max_size=2), count=st.integers(1, 3))
+    def meet_after_the_same_words(self, parts: list[Part], others: list[Part], count: int) -> None:
+        """Conversations that begin alike, media included, and then part."""
+        for number in range(count):
+            self.open([TextPart(LONG), *others])
+            self._add(self.sessions[-1], "user", [TextPart(f"number {number}"), *parts], None)
+            name = self._name("response")
+            self.world.send(ResponseRequested(self.sessions[-1], name, f"reply-{name}"))
+
+    @rule(
+        stage=st.sampled_from(["thinker", "talker"]),
+        victims=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+        count=st.integers(1, 6),
+    )
+    def preempt(self, stage: str, victims: list[int], count: int) -> None:
+        """Rows are given up, whatever they were doing."""
+        if stage in self.whims:
+            self.whims[stage].victims = victims
+        self.turn(count)
 
     @precondition(lambda self: self.sessions)
     @rule(data=st.data(), text=texts)

@@ -220,9 +220,8 @@ class Conversations(RuleBasedStateMachine):
         before = sequence.num_blocks
         entries = self.kv.grow(sequence, size)
         if entries is None:
-            assert self.kv.blocks_for(size) - before > self.kv.num_free + (
-                self.kv.num_idle if self.busy is None else 0
-            )
+            there = self.kv.num_free + (self.kv.num_idle if self.busy is None else 0)
+            assert self.kv.blocks_for(size) - before > there
             return
         assert len(entries) == len(self.kv.groups) * (sequence.num_blocks - before)
         held = np.concatenate([prompt, keys(0, 1, 0, 1)])[:size]

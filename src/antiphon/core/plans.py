@@ -25,8 +25,8 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
 class Join(msgspec.Struct, frozen=True, eq=False):
     """A request takes a row of the executor's row table.
 
-    A request that was preempted joins again with the tokens that it has drawn: they follow its prompt, and the
-    row draws its next one after them. All upstream tokens that it has received come again with the step.
+    A request that was preempted joins again with the tokens that it has drawn: they follow its prompt, and
+    the row draws its next one after them. All upstream tokens that it has received come again with the step.
 
     cached       leading tokens (of prompt, then drawn) whose KV is already in the blocks given with the join
     generated    int64 [k, width], tokens drawn before, all of them confirmed

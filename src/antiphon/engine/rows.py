@@ -91,7 +91,7 @@ class PromptRows:
         self._positions: dict[int, NDArray[np.float32]] = {}
 
     def join(self, row: int, prompt: tuple[NDArray[np.float32], float], drawn: int) -> None:
-        """A prompt's positions fp32 [3, n] with that of the token after it, and how many were drawn before."""
+        """A prompt's positions fp32 [3, n] with that of the token after it, and how many followed it."""
         positions, following = prompt
         length = positions.shape[1]
         after = np.broadcast_to(following + np.arange(drawn, dtype=np.float32), (3, drawn))

@@ -8,7 +8,10 @@ from antiphon.policy.base import Budget, StageView, StepChoice, last_come
 
 
 class PrefillFirst:
-    """A new prompt runs at once; running replies share what is left of the step. Last come, first preempted."""
+    """A new prompt runs at once; running replies share what is left of the step.
+
+    Who came last is preempted first.
+    """
 
     name = "prefill-first"
 

@@ -95,7 +95,7 @@ class ArScheduler:
         return next(iter(self._waiting.values()), None)
 
     def lacks(self, request: ArRequest) -> frozenset[int]:
-        """Media that a request without a row would have to compute if it joined now, and that are not at hand."""
+        """Media that a request would have to compute if it joined now, and that are not at hand."""
         if request.media is None:
             return frozenset()
         cached = self.kv.cached(request.session, self._prefix(request))
@@ -356,7 +356,7 @@ class ArScheduler:
         return min(most, self._capacity - len(request.prompt.token_ids))
 
     def _promise(self, request: ArRequest) -> int:
-        """Blocks that must be there for the request to get a row: for what it computes at once, and headroom."""
+        """Blocks that must be there for the request to get a row: what it computes at once, and headroom."""
         prompt = len(request.prompt.token_ids)
         first = self.kv.blocks_for(prompt + len(request.tokens)) + self.config.headroom_blocks
         return min(first, self.kv.blocks_for(prompt + self._limit(request)))

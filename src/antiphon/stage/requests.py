@@ -70,7 +70,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step in flight: which request each row worked for, how far its KV then reaches, and which rows draw."""
+    """A step in flight: which request each row works for, how far its KV then reaches, which rows draw."""
 
     rows: Ints
     requests: Ints

@@ -11,7 +11,7 @@ from antiphon.core.facts import Ints
 class Rows:
     """Columns over rows. Planned counts run ahead of confirmed ones by the steps in flight.
 
-    prompt     tokens to compute before the next is drawn: the prompt, and what was drawn before the row joined
+    prompt     tokens that a row joined with: its prompt, and what its request drew before
     planned    tokens in the KV once every planned step is done
     confirmed  tokens in the KV by reported steps
     sampled    tokens drawn once every planned step is done
