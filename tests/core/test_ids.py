@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.core.conversation import AudioPart, ImagePart, Item, TextPart, media_of
+from antiphon.core.conversation import AudioPart, ImagePart, Item, TextPart, VideoPart, media_of
 from antiphon.core.ids import IdSource, content_key
 
 
@@ -25,5 +25,6 @@ def test_media_know_their_kind_and_shape() -> None:
     audio, image = AudioPart.of(bytes(12)), ImagePart.of(bytes(12), 2, 2)
     assert audio.num_samples == 3
     assert len({audio.key, image.key, ImagePart.of(bytes(12), 4, 1).key}) == 3
-    items = (Item("a", "user", (TextPart("hi"), audio)), Item("b", "user", (image,)))
-    assert media_of(items) == (audio, image)
+    video = VideoPart.of(bytes(12), (2, 2), 1, 1.0)
+    items = (Item("a", "user", (TextPart("hi"), audio)), Item("b", "user", (video, image)))
+    assert media_of(items) == (audio, video, image)

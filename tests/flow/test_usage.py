@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from antiphon.core.conversation import Item, TextPart
-from antiphon.core.facts import PromptReady, ResponseRequested
-from antiphon.core.plans import RenderPrompt, Usage
+from antiphon.core.facts import NO_INTS, PromptReady, ResponseRequested, Span, StagePrompt
+from antiphon.core.plans import RenderPrompt, Usage, ints
 from antiphon.flow.turn import Turn
 from fakes import toy
 
@@ -24,3 +24,10 @@ def test_usage_counts_text_audio_and_images() -> None:
     assert usage.input_image_tokens == 1 + toy.picture(1).key % 5
     assert usage.input_text_tokens == 7, "role 2, two words, end, header 2"
     assert (usage.output_text_tokens, usage.output_audio_tokens, usage.cached_tokens) == (2, 3, 0)
+
+
+def test_a_videos_frames_count_as_images_and_its_sound_as_audio() -> None:
+    spans = (Span(1, "video", 1, 9, (2, 4, 4), 0.5, 1), Span(2, "audio", 11, 2), Span(3, "image", 14, 4))
+    turn = Turn(1, 1, ResponseRequested("s", "r", "i"), (), "root")
+    turn.prompts = {"thinker": StagePrompt(ints(range(20)), ints(range(20)), spans, 20, NO_INTS)}
+    assert turn.usage("thinker") == Usage(input_text_tokens=5, input_audio_tokens=3, input_image_tokens=12)

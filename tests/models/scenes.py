@@ -31,6 +31,7 @@ class Scene:
     mels: list[torch.Tensor] = field(default_factory=list)
     patches: list[torch.Tensor] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    sounds: list[Span] = field(default_factory=list)
 
     def open(self, role: str) -> Scene:
         tokens = self.config.tokens
@@ -46,6 +47,7 @@ class Scene:
     def audio(self, frames: int) -> Scene:
         tokens = self.config.tokens
         self.mels.append(noise((128, frames), seed=frames))
+        self.sounds.append(Span(len(self.ids) + 1, (0, 0, 0), audio_tokens=num_audio_tokens(frames)))
         return self.text([tokens.audio_start, *[tokens.audio] * num_audio_tokens(frames), tokens.audio_end])
 
     def image(self, grid: Grid) -> Scene:
@@ -53,6 +55,26 @@ class Scene:
         self.spans.append(Span(len(self.ids) + 1, grid))
         self.patches.append(noise((grid[0] * grid[1] * grid[2], PATCH_SIZE), seed=grid[1]))
         return self.text([tokens.vision_start, *[tokens.image] * num_image_tokens(grid), tokens.vision_end])
+
+    def video(self, film: tuple[Grid, float]) -> Scene:
+        """A silent one: grid and seconds per frame of the grid."""
+        grid, seconds = film
+        return self._film(Span(len(self.ids) + 1, grid, seconds), [])
+
+    def film(self, film: tuple[Grid, float, int]) -> Scene:
+        """One with sound of so many mel frames."""
+        grid, seconds, frames = film
+        self.mels.append(noise((128, frames), seed=frames))
+        tokens, sound = self.config.tokens, num_audio_tokens(frames)
+        span = Span(len(self.ids) + 2, grid, seconds, audio_tokens=sound)
+        return self._film(span, [tokens.audio_start, tokens.audio_end])
+
+    def _film(self, span: Span, marks: list[int]) -> Scene:
+        tokens = self.config.tokens
+        self.spans.append(span)
+        seen = span.order(self.config.positions_per_second) < span.visual_tokens
+        pads = [tokens.video if is_seen else tokens.audio for is_seen in seen]
+        return self.text([tokens.vision_start, *marks[:1], *pads, *marks[1:], tokens.vision_end])
 
     def kwargs(self) -> dict[str, Any]:
         """The arguments of transformers' generate()."""
@@ -66,7 +88,9 @@ class Scene:
             out["feature_attention_mask"] = torch.stack([(frames < m.shape[1]).long() for m in self.mels])
         if self.patches:
             out["pixel_values"] = torch.cat(self.patches)
-            out["image_grid_thw"] = torch.tensor([span.grid for span in self.spans])
+            out["image_grid_thw"] = torch.tensor(
+                [span.grid for span in self.spans if self.ids[span.start] == self.config.tokens.image]
+            )
         return out
 
 

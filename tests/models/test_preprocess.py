@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from transformers import Qwen2VLImageProcessorPil, WhisperFeatureExtractor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import _get_feat_extract_output_lengths
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
-from antiphon.models.qwen3_omni.preprocess_shapes import AudioShape, ImageShape, audio_shape, image_shape
+from antiphon.models.qwen3_omni.preprocess import (
+    AudioPreprocessor,
+    ImagePreprocessor,
+    VideoPreprocessor,
+)
+from antiphon.models.qwen3_omni.preprocess_shapes import (
+    AudioShape,
+    ImageShape,
+    VideoShape,
+    audio_shape,
+    image_shape,
+    video_shape,
+)
 
 AUDIO_FIELDS = {
     "feature_extractor_type": "WhisperFeatureExtractor",
@@ -44,6 +59,7 @@ IMAGE_FIELDS = {
 }
 PIXELS = {"min_pixels": 4096, "max_pixels": 65536}
 SHAPE = ImageShape(16, 2, 2, 4096, 65536)
+VIDEO_SHAPE = VideoShape(ImageShape(16, 2, 2, 128 * 32 * 32, 768 * 32 * 32))
 LENGTHS = [201, 319, 320, 399, 400, 401, 1601, 15999, 16000, 16001, 16161, 480000, 480001, 560037]
 
 
@@ -202,3 +218,97 @@ def test_missing_fields_are_named(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not JSON"):
         image_shape(tmp_path)
+
+
+def reference_function(file: str, name: str) -> Callable[..., Any]:
+    """A function or method of transformers as it is written there, without importing its module: the video
+    processor's needs torchvision.
+    """
+    tree = ast.parse((Path(transformers.__file__).parent / file).read_text())
+    found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
+    found.decorator_list, found.returns = [], None
+    for argument in found.args.args:
+        argument.annotation = None
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(ast.Module([found], []), file, "exec"), namespace)
+    return namespace[name]
+
+
+def movie(frames: int, height: int, width: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    rng = np.random.default_rng(frames + height)
+    return rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8)
+
+
+def reference_patches(pixels: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """uint8 [t, 3, h, w] of the final size, through the reference's arithmetic."""
+    fuse = reference_function("image_processing_backends.py", "_fuse_mean_std_and_rescale_factor")
+    mean, std, _ = fuse(None, True, [0.5] * 3, [0.5] * 3, True, 1 / 255)
+    normal = (pixels.float() - mean[:, None, None]) / std[:, None, None]
+    patchify = reference_function("models/qwen2_vl/video_processing_qwen2_vl.py", "patchify")
+    patches, *grid = patchify(None, normal[None], 16, 2, 2)
+    return patches[0], tuple(grid)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 5])
+def test_video_patches_equal_the_reference(released: Path, frames: int) -> None:
+    """Frames that need no resizing; a last frame without a partner is shown twice."""
+    video, ours = movie(frames, 256, 544), VideoPreprocessor(released)
+    expected, expected_grid = reference_patches(torch.from_numpy(video).permute(0, 3, 1, 2))
+    patches, grid = ours.patches(video)
+    assert torch.equal(patches, expected)
+    assert grid == expected_grid == ours.shape.grid_of(frames, 544, 256)
+    assert ours.shape.tokens(grid) * 4 == len(patches)
+    assert torch.equal(ours.patches_of(video.tobytes(), 544, 256, frames)[0], patches)
+
+
+@pytest.mark.parametrize("size", [(64, 96), (250, 600), (1500, 900)])
+def test_resized_frames_are_pillows_but_for_rounding(released: Path, size: tuple[int, int]) -> None:
+    """The reference resizes bytes with torch's kernel, as we do; Pillow's bicubic filter is the same one."""
+    video = movie(2, *size)
+    patches, (_, rows, columns) = VideoPreprocessor(released).patches(video)
+    resized = [
+        np.array(Image.fromarray(frame).resize((columns * 16, rows * 16), Image.Resampling.BICUBIC))
+        for frame in video
+    ]
+    expected, _ = reference_patches(torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2))
+    levels = ((patches - expected) * 127.5).abs()
+    assert levels.max() < 2.01
+    assert levels.mean() < 0.1
+    assert 128 * 32 * 32 <= rows * columns * 256 <= 768 * 32 * 32
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.integers(1, 9))
+def test_video_grid_equals_smart_resize(height: int, width: int, frames: int) -> None:
+    shape = VIDEO_SHAPE
+    try:
+        rows, columns = smart_resize(height, width, 32, 128 * 32 * 32, 768 * 32 * 32)
+    except ValueError:
+        with pytest.raises(ValueError, match="200 times"):
+            shape.grid_of(frames, width, height)
+    else:
+        assert shape.grid_of(frames, width, height) == ((frames + 1) // 2, rows // 16, columns // 16)
+
+
+def test_videos_have_their_fields_from_the_nearest_place(released: Path, tmp_path: Path) -> None:
+    """Their own section, their own file, or the image processor's; limits of pixels are never read."""
+    write(tmp_path, AUDIO_FIELDS | IMAGE_FIELDS | PIXELS)
+    assert video_shape(released) == video_shape(tmp_path) == VIDEO_SHAPE
+    write(tmp_path, IMAGE_FIELDS | {"patch_size": 14} | PIXELS, "video_preprocessor_config.json")
+    assert video_shape(tmp_path).frame.patch == 14
+    write(tmp_path, {"video_processor": IMAGE_FIELDS | {"patch_size": 8}}, "processor_config.json")
+    assert video_shape(tmp_path).frame.patch == 8
+    write(tmp_path, {"video_processor": IMAGE_FIELDS | {"resample": 2}}, "processor_config.json")
+    with pytest.raises(CheckpointError, match="bicubic"):
+        VideoPreprocessor(tmp_path)
+
+
+@pytest.mark.parametrize("fps", [0.0, -1.0, float("nan"), float("inf"), 1e-9])
+def test_a_rate_that_means_nothing_is_refused(fps: float) -> None:
+    with pytest.raises(ValueError, match="fps must lie between"):
+        VIDEO_SHAPE.seconds_per_grid(fps)
+
+
+def test_a_video_without_frames_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one frame"):
+        VIDEO_SHAPE.grid_of(0, 64, 64)
+    assert VIDEO_SHAPE.seconds_per_grid(4) == 0.5

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
-from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart, TokensPart
+from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
+    Item,
+    Part,
+    Role,
+    TextPart,
+    TokensPart,
+    VideoPart,
+)
 from antiphon.core.errors import CheckpointError
 from antiphon.core.facts import PromptFailed, PromptReady, StagePrompt
 from antiphon.core.plans import RenderPrompt
@@ -32,6 +41,7 @@ RELEASED = """
     {%- if content is string %}{{- content }}{%- else %}
     {%- for part in content %}
         {%- if part.type == 'image' or 'image' in part %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}
+        {%- elif part.type == 'video' %}{{- '<|vision_start|><|video_pad|><|vision_end|>' }}
         {%- elif part.type == 'audio' or 'audio' in part %}{{- '<|audio_start|><|audio_pad|><|audio_end|>' }}
         {%- elif 'text' in part %}{{- part.text }}
         {%- endif %}
@@ -266,6 +276,53 @@ def test_spans_lie_on_their_placeholders(room: Room) -> None:
     assert len(thinker.gather) == 0
 
 
+def movie(frames: int, sound: int | None = None, fps: float = 2.0, seed: int = 0) -> VideoPart:
+    pixels = np.random.default_rng(seed).integers(0, 256, (frames, 64, 96, 3), dtype=np.uint8)
+    return VideoPart.of(
+        pixels.tobytes(), (96, 64), frames, fps, None if sound is None else clip(sound, seed).samples
+    )
+
+
+def test_videos_expand_as_the_reference_writes_them(room: Room) -> None:
+    """140 tokens a pair of frames: 64 x 96 is resized to 320 x 448. At two frames a second a pair lasts 13
+    positions, and a second of sound is 13 tokens.
+    """
+    silent, loud = movie(3), movie(4, 24000)
+    prompts = room.render(item("user", "see", silent, "hear", loud, MEDIA[0]))
+    thinker, talker = prompts["thinker"], prompts["talker"]
+    t = room.tokens
+    first, second, third = thinker.spans
+    assert (first.key, first.kind, first.grid, first.audio_length) == (silent.key, "video", (2, 20, 28), 0)
+    assert (second.seconds_per_grid, second.audio_length, second.length) == (1.0, 20, 300)
+    assert third.kind == "audio"
+    ids = thinker.token_ids.tolist()
+    around = ids[first.start - 1 : first.start + first.length + 1]
+    assert around == [t.vision_start, *[t.video] * 280, t.vision_end]
+    frame, tick = [t.video] * 140, [t.audio]
+    around = ids[second.start - 2 : second.start + second.length + 2]
+    marks = [t.vision_start, t.audio_start], [t.audio_end, t.vision_end]
+    assert around == [*marks[0], *frame, *tick * 13, *frame, *tick * 7, *marks[1]]
+    assert np.isin(ids, t.media).sum() == first.length + second.length + third.length == len(talker.gather)
+    for seen, shown in zip(thinker.spans, talker.spans, strict=True):
+        theirs = talker.token_ids[shown.start : shown.start + shown.length]
+        assert theirs.tolist() == ids[seen.start : seen.start + seen.length]
+
+
+def test_videos_that_differ_in_anything_differ_in_key() -> None:
+    sound = bytes(4 * 1600)
+    base = VideoPart.of(bytes(48), (2, 2), 4, 2.0, sound)
+    others = [
+        VideoPart.of(bytes(48), (4, 1), 4, 2.0, sound),
+        VideoPart.of(bytes(48), (2, 2), 4, 3.0, sound),
+        VideoPart.of(bytes(48), (2, 2), 4, 2.0, sound[4:]),
+        VideoPart.of(bytes(48), (2, 2), 4, 2.0),
+        VideoPart.of(bytes(48), (2, 2), 4, 2.0, b""),
+        VideoPart.of(bytes(47) + b"x", (2, 2), 4, 2.0, sound),
+    ]
+    assert len({base.key, *(other.key for other in others)}) == 7
+    assert VideoPart.of(bytes(48), (2, 2), 4, 2.0, sound) == base
+
+
 def test_keys_are_ids_for_text_and_content_for_media(demo: Room) -> None:
     prompt = demo.render(item("user", "a", clip(16000, 1), clip(16000, 1), clip(16000, 2)))["thinker"]
     a, b, c = (prompt.keys[span.start : span.start + span.length].tolist() for span in prompt.spans)
@@ -415,6 +472,15 @@ def test_without_speech_there_is_no_talker_prompt(demo: Room) -> None:
         ((item("user", ImagePart(b"", 0, 2, 3)),), "width and a height, got 0x2"),
         ((item("user", picture(402, 2)),), "200 times as long as wide, got 402x2"),
         ((item("user", "\ud800"),), "not valid Unicode"),
+        ((item("system", movie(2)),), "a video can only be in a user item, not in system"),
+        (
+            (item("user", VideoPart(bytes(11), 2, 2, 3, 1.0, None, 3)),),
+            "3 frames of 2x2 are 36 bytes, got 11",
+        ),
+        ((item("user", movie(0)),), "at least one frame"),
+        ((item("user", movie(2, fps=0.0)),), "fps must lie between"),
+        ((item("user", movie(2, sound=200)),), "at least 201 samples, got 200"),
+        ((item("user", movie(80)),), f"max_prompt_tokens: 5600 is over the limit of {LIMIT}"),
     ],
 )
 def test_what_cannot_be_rendered_says_why(demo: Room, items: tuple[Item, ...], message: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon.core.config import EngineOptions
-from antiphon.core.conversation import AudioPart, ImagePart, Item, TextPart, TokensPart
+from antiphon.core.conversation import AudioPart, ImagePart, Item, TextPart, TokensPart, VideoPart
 from antiphon.core.facts import (
     NO_INTS,
     NO_TOKENS,
@@ -57,12 +57,14 @@ ITEM = Item(
         TokensPart((1, 2)),
         AudioPart.of(np.ones(3, np.float32).tobytes()),
         ImagePart.of(bytes(12), 2, 2),
+        VideoPart.of(bytes(24), (2, 2), 2, 1.5, bytes(4)),
+        VideoPart.of(bytes(24), (2, 2), 2, 1.5),
     ),
 )
 PROMPT = StagePrompt(
     ints([5, 6]),
     ints([1 << 61, 6]),
-    (Span(3, "image", 0, 1, (1, 2, 2)), Span(4, "audio", 1, 1)),
+    (Span(3, "image", 0, 1, (1, 2, 2)), Span(4, "audio", 1, 1), Span(5, "video", 2, 4, (2, 2, 2), 0.7, 2)),
     2,
     ints([0]),
 )

@@ -102,6 +102,19 @@ def test_text_waits_for_whole_characters(omni: Omni, monkeypatch: pytest.MonkeyP
     assert [part.text for part in omni.stream(request)] == ["a", "", "é", "", "\ufffd"]
 
 
+def test_a_video_with_its_sound(omni: Omni) -> None:
+    """Two frames are one picture of 140 tokens; sound is counted as audio, and changes the answer."""
+    film = {"video": np.stack([PICTURE, 255 - PICTURE]), "fps": 2.0}
+    requests = [Request([part, "what is it?"], sampling=SHORT) for part in (film, {**film, "audio": NOISE})]
+    silent, loud = omni.generate(requests)
+    assert silent.usage.input_image_tokens == loud.usage.input_image_tokens == 140
+    assert (silent.usage.input_audio_tokens, loud.usage.input_audio_tokens) == (0, 13)
+    assert silent.token_ids["talker"].tolist() != loud.token_ids["talker"].tolist()
+    (broken,) = omni.generate([Request([{**film, "fps": 0}])])
+    assert (broken.status, "fps" in broken.message) == ("failed", True)
+    check_all_free(omni)
+
+
 def test_a_too_long_request_fails_alone(omni: Omni) -> None:
     long, short = omni.generate([Request("word " * 40_000, sampling=SHORT), REQUESTS[0]])
     assert long.status == "failed"
@@ -135,6 +148,12 @@ def test_a_failure_while_generating_frees_everything(omni: Omni, monkeypatch: py
         (Request([{"audio": NOISE.astype(np.float64)}]), "float64"),
         (Request([{"audio": NOISE[None]}]), "16 kHz"),
         (Request([{"image": PICTURE[..., 0]}]), "uint8"),
+        (Request([{"video": PICTURE, "fps": 2}]), r"uint8 \[t, h, w, 3\]"),
+        (Request([{"video": PICTURE[None] / 255, "fps": 2}]), "float64"),
+        (Request([{"video": PICTURE[None]}]), "the keys video"),
+        (Request([{"video": PICTURE[None], "fps": "2"}]), "fps must be a number, got '2'"),
+        (Request([{"video": PICTURE[None], "fps": 2, "audio": PICTURE}]), "audio must be float32"),
+        (Request([{"video": PICTURE[None], "fps": 2, "sound": NOISE}]), "the keys video, fps, sound"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_runs(omni: Omni, request_: Request, words: str) -> None:

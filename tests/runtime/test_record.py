@@ -29,6 +29,7 @@ def record(engine: Engine, tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     noise = {"audio": (0.1 * rng.standard_normal(17_000)).astype(np.float32)}
     picture = {"image": rng.integers(0, 255, (64, 96, 3), dtype=np.uint8)}
+    film = {"video": rng.integers(0, 255, (2, 64, 96, 3), dtype=np.uint8), "fps": 1, **noise}
     path = tmp_path / "a.record"
     writer = RecordWriter(path, engine.node, engine.depth)
     talk = Talk(engine, recorder=writer)
@@ -38,7 +39,7 @@ def record(engine: Engine, tmp_path: Path) -> Path:
     talk.step(20)
     talk.cancel("b")
     talk.run()
-    talk.add("a", Item("q2", "user", parts_of([noise, "again"])))
+    talk.add("a", Item("q2", "user", parts_of([film, "again"])))
     talk.ask("a", "second")
     talk.run()
     talk.close("a", "b", "empty")
@@ -51,6 +52,7 @@ def record(engine: Engine, tmp_path: Path) -> Path:
     ]
     assert noise["audio"].tobytes()[1000:1016] not in path.read_bytes()
     assert picture["image"].tobytes()[1000:1016] not in path.read_bytes()
+    assert film["video"].tobytes()[1000:1016] not in path.read_bytes()
     assert all(len(said) < 16 or said[:16] not in path.read_bytes() for said in talk.said["a"].audio)
     return path
 

@@ -40,7 +40,7 @@ from antiphon.runtime.driver import Driver
 Content = str | Sequence[str | dict[str, Any]]
 """Text, or parts: a str, {"text": str}, {"audio": float32 [n] at 16 kHz},
 {"image": PIL image or uint8 [h, w, 3]}, {"video": uint8 [t, h, w, 3], "fps": frames a second}, the last with
-the video's own sound as a further "audio" where it has any. The model is shown all frames: choose them before.
+the video's own sound as a further "audio" where it has any. The model is shown every frame: choose before.
 """
 
 REPLACEMENT = "\ufffd"
