@@ -46,6 +46,9 @@ def serve(
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
     threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
+    depth: Annotated[
+        int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
+    ] = None,
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
     origins: Comma = "",
     api_keys: Annotated[
@@ -72,6 +75,7 @@ def serve(
             kv_tokens=kv_tokens,
             max_context_tokens=max_context_tokens,
             threads=threads,
+            depth=depth,
         )
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         settings = ServerSettings(

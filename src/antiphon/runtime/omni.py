@@ -10,7 +10,6 @@ print(reply.text, reply.audio.shape)
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +97,7 @@ class Omni:
     preset   name of a scheduling preset
     device   auto | cpu | cuda | cuda:N
     dtype    auto | float32 | bfloat16 | float16 | float64
-    options  further fields of EngineOptions (max_rows, kv_tokens, step_tokens, …)
+    options  further fields of EngineOptions (max_rows, kv_tokens, step_tokens, depth, …)
 
     Raises CheckpointError or ConfigError.
     """
@@ -179,11 +178,12 @@ class Omni:
                 return
 
     def _advance(self) -> None:
-        if self.driver.advance([]):
+        more = self.driver.advance([])
+        if any(self._inbox.values()):
             return
-        if self.driver.wake_at is None and not any(self._inbox.values()):
+        if not more and self.driver.wake_at is None:
             raise AntiphonError("the engine stopped with responses open: this is a bug of Antiphon")
-        time.sleep(self.driver.idle_s(0.0 if self.driver.wake_at is None else MOST_IDLE_S))
+        self.driver.wait(MOST_IDLE_S)
 
     def _collect(self, output: Output) -> None:
         """What nobody waits for any more is dropped."""
