@@ -19,6 +19,8 @@ class ArConfig(msgspec.Struct, frozen=True):
     width: int = 1
     """Tokens per emitted row: 1, or the number of codebooks."""
     sampling: Sampling = Sampling()
+    max_context_tokens: int | None = None
+    """Prompt plus reply of one request, below what the KV holds anyway."""
 
 
 class CodecConfig(msgspec.Struct, frozen=True):

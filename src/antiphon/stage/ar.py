@@ -51,11 +51,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step in flight: which request each row worked for, and how far its KV then reaches."""
+    """A step in flight: which request each row worked for, how far its KV then reaches, and who joined."""
 
     rows: Ints
     requests: Ints
     reach: Ints
+    joined: tuple[int, ...]
 
 
 class ArScheduler:
@@ -162,7 +163,8 @@ class ArScheduler:
         emits = (starts + counts >= self.rows.prompt[rows]).astype(np.int64)
         self.rows.planned[rows] += counts
         self.rows.sampled[rows] += emits
-        self._flights[step] = _Flight(rows, self.rows.request[rows].copy(), starts + counts)
+        joined = tuple(join.request for join in joins)
+        self._flights[step] = _Flight(rows, self.rows.request[rows].copy(), starts + counts, joined)
         return self._step(step, joins, blocks, (rows, starts, counts, emits), choice.reason)
 
     def _step(
@@ -243,6 +245,11 @@ class ArScheduler:
 
     # -- accounting ----------------------------------------------------------------------------------
 
+    def named_by(self, step: int) -> tuple[int, ...]:
+        """Requests that ran or joined in a step in flight, whatever its executor will say of them."""
+        flight = self._flights[step]
+        return tuple(flight.requests.tolist()) + flight.joined
+
     def observe(self, fact: StageFact) -> list[Progress]:
         """Fold a reported step in. A failed step brings no progress: its requests are to be aborted."""
         flight = self._flights.pop(fact.step)
@@ -301,11 +308,13 @@ class ArScheduler:
 
     @property
     def _capacity(self) -> int:
-        """Tokens that one request alone could have in the KV."""
-        return self.kv.num_blocks * self.config.block_size
+        """Tokens that one request may have in the KV if it is alone there."""
+        held = self.kv.num_blocks * self.config.block_size
+        most = self.config.max_context_tokens
+        return held if most is None else min(most, held)
 
     def _limit(self, request: ArRequest) -> int:
-        """Tokens to draw, at most what the KV holds beside the prompt.
+        """Tokens to draw, at most what the context holds beside the prompt.
 
         A frame stage draws one less than asked: the last code of a cut reply is never spoken.
         """
