@@ -50,6 +50,10 @@ def serve(
         int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
     ] = None,
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
+    max_audio_s: Annotated[
+        float, typer.Option(help="Seconds of audio in one turn of a person; more is refused.")
+    ] = 600.0,
+    max_items: Annotated[int, typer.Option(help="Items of one conversation; more are refused.")] = 1000,
     origins: Comma = "",
     api_keys: Annotated[
         str, typer.Option(envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open.")
@@ -64,6 +68,7 @@ def serve(
     from antiphon.runtime.messages import Start
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
+    from antiphon.wire.limits import Limits
 
     _log_to_stderr()
     try:
@@ -79,7 +84,10 @@ def serve(
         )
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         settings = ServerSettings(
-            origins=_split(origins), api_keys=_split(api_keys), max_sessions=max_sessions
+            limits=Limits(max_audio_s=max_audio_s, max_items=max_items),
+            origins=_split(origins),
+            api_keys=_split(api_keys),
+            max_sessions=max_sessions,
         )
         where = ServeOptions(host, port, tls_certificate, tls_key)
         with _LoadingBar() as progress:

@@ -28,6 +28,7 @@ class Join(msgspec.Struct, frozen=True, eq=False):
     cached       leading prompt tokens whose KV is already in the blocks given with the join
     first_input  conditioned stages: the first upstream token (the talker's g0)
     voice        conditioned stages: speaker name
+    residual     how a token's further columns are drawn; None mirrors `sampling`
     """
 
     row: int
@@ -37,6 +38,7 @@ class Join(msgspec.Struct, frozen=True, eq=False):
     sampling: Sampling
     first_input: int | None = None
     voice: str | None = None
+    residual: Sampling | None = None
 
 
 class BlockDelta(msgspec.Struct, frozen=True, eq=False):

@@ -63,7 +63,7 @@ class SpeechRunner:
         x = self._model.prompt_inputs(join.prompt, hidden, join.first_input, join.voice)
         self._prompts[join.row] = x
         self._rows.join(join.row, *self._model.positions(join.prompt))
-        self._sampler.join(join.row, join.sampling)
+        self._sampler.join(join.row, join.sampling, residual=join.residual)
 
     def run(self, step: ArStep) -> Tensor:
         """Frames int64 [emitting rows, codebooks]. A frame whose code 0 is the end of speech is none."""

@@ -270,9 +270,9 @@ class Orchestrator:
             self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
         turn.open_stages |= {target, self._stages.vocoder_name}
         sampling = self._sampling(turn, target)
-        speaker.submit(
-            ArRequest(turn.request, turn.session, prompt, sampling, turn.reply[0], turn.spec.voice)
-        )
+        residual = turn.spec.sampling.get(self._graph.stage(target).residual or "")
+        first, voice = turn.reply[0], turn.spec.voice
+        speaker.submit(ArRequest(turn.request, turn.session, prompt, sampling, first, voice, residual))
 
     def _frame(self, turn: Turn, stage: str, progress: Progress) -> None:
         vocoder = self._stages.codec[self._stages.vocoder_name]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Tokenizer
 
-from antiphon.core.config import EngineOptions
+from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.facts import (
@@ -34,6 +34,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.sampling import Sampling
 from antiphon.engine.load import load_engine
+from antiphon.graphs import find_graph
 from antiphon.runtime.driver import Driver
 
 Content = str | Sequence[str | dict[str, Any]]
@@ -57,7 +58,8 @@ class Request:
     speech        False: text only
     voice         speaker name; None is the checkpoint's first
     max_tokens    of the text reply; None leaves the checkpoint's default
-    sampling      per stage ("thinker", "talker"); stages not named use the checkpoint's defaults
+    sampling      per stage ("thinker", "talker"), and "predictor" for the further codes of a talker's frame;
+                  what is not named uses the checkpoint's defaults, and the predictor mirrors the talker
 
     A reply of a single text token has nothing to speak: its audio is empty.
     """
@@ -242,10 +244,8 @@ class Omni:
 
     def _check(self, request: Request) -> None:
         """Raise ConfigError where a misspelt name would otherwise go unnoticed."""
-        stages, voices = self.engine.node.ar, self.engine.info.voices
-        for stage in request.sampling:
-            if stage not in stages:
-                raise ConfigError(f"sampling names the stage {stage!r}; stages are {', '.join(stages)}")
+        voices = self.engine.info.voices
+        _check_sampling(request.sampling, self.engine.node)
         if request.voice is not None and request.voice.lower() not in voices:
             raise ConfigError(f"the voice {request.voice!r} is unknown; voices are {', '.join(voices)}")
         if request.max_tokens is not None and request.max_tokens < 1:
@@ -253,6 +253,17 @@ class Omni:
         for role, _ in request.messages:
             if role not in ROLES:
                 raise ConfigError(f"a message has the role {role!r}; roles are {', '.join(ROLES)}")
+
+
+def _check_sampling(sampling: dict[str, Sampling], node: NodeConfig) -> None:
+    stages = [stage for stage in find_graph(node.graph).stages if stage.name in node.ar]
+    residuals = [stage.residual for stage in stages if stage.residual]
+    names = [*(stage.name for stage in stages), *residuals]
+    for name, asked in sampling.items():
+        if name not in names:
+            raise ConfigError(f"sampling names the stage {name!r}; stages are {', '.join(names)}")
+        if name in residuals and (asked.suppress or asked.repetition_penalty != 1.0):
+            raise ConfigError(f"sampling of {name!r} has no suppress and no repetition_penalty")
 
 
 def parts_of(content: Content) -> tuple[Part, ...]:

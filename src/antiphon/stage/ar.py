@@ -32,6 +32,7 @@ class ArRequest:
     sampling: Sampling
     first_input: int | None = None
     voice: str | None = None
+    residual: Sampling | None = None
     inputs: list[int] = field(default_factory=list[int])
     closed: bool = False
     row: int | None = None
@@ -216,9 +217,8 @@ class ArScheduler:
         self._new_inputs += [(row, token) for token in request.inputs]
         for group, held in sequence.blocks.items():
             blocks += [(group, row, index, block) for index, block in enumerate(held)]
-        return Join(
-            row, request.request, prompt, cached, request.sampling, request.first_input, request.voice
-        )
+        spoken = (request.first_input, request.voice, request.residual)
+        return Join(row, request.request, prompt, cached, request.sampling, *spoken)
 
     def _take(self, order: Ints, budget: Budget, blocks: list[Entry]) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out."""
