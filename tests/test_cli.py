@@ -50,7 +50,7 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         assert words in result.output
 
 
-@pytest.mark.parametrize("options", [["--max-rows", "0"], ["--kv-tokens", "10"]])
+@pytest.mark.parametrize("options", [["--max-rows", "0"], ["--kv-tokens", "10"], ["--depth", "2"]])
 def test_serve_with_a_wrong_option(tiny_checkpoint: Path, options: list[str]) -> None:
     result = CliRunner().invoke(app, ["serve", str(tiny_checkpoint), *options])
     assert result.exit_code == 1

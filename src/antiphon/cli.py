@@ -51,9 +51,11 @@ def serve(
     ] = None,
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
     max_audio_s: Annotated[
-        float, typer.Option(help="Seconds of audio in one turn of a person; more is refused.")
+        float, typer.Option(min=0.1, help="Seconds of audio in one turn of a person; more is refused.")
     ] = 600.0,
-    max_items: Annotated[int, typer.Option(help="Items of one conversation; more are refused.")] = 1000,
+    max_items: Annotated[
+        int, typer.Option(min=1, help="Items of one conversation; more are refused.")
+    ] = 1000,
     origins: Comma = "",
     api_keys: Annotated[
         str, typer.Option(envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open.")

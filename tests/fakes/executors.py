@@ -104,12 +104,14 @@ class FakeEncoder(FakeExecutor):
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self.features: set[int] = set()
+        self.bad: set[int] = set()
+        """Media that break every step they are in."""
 
     def _carry_out(self, step: Step, fails: bool) -> StageFact:
         assert isinstance(step, EncodeStep)
         keys = ints([part.key for part in step.media])
         assert len(keys)
-        if fails:
+        if fails or not self.bad.isdisjoint(keys.tolist()):
             return StepFailed(step.stage, step.step, NO_INTS, keys, "injected")
         assert self.features.isdisjoint(keys.tolist()), "encoded twice"
         self.features.update(keys.tolist())
