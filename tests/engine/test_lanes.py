@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.core.facts import NO_INTS, Fact, StepFailed
 from antiphon.core.plans import EncodeStep, Step
-from antiphon.engine.lanes import Lane, Landing, LanedExecutor, StreamLane, landing
+from antiphon.engine.lanes import Landing, Lane, LanedExecutor, StreamLane, landing
 
 WAIT_S = 10.0
 

@@ -7,6 +7,7 @@ move payloads, so that work is carried out in the order in which it was decided.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections import deque
@@ -87,11 +88,9 @@ class Lane:
         return self._ears
 
     def clear(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self._ears, 512):
                 pass
-        except BlockingIOError:
-            pass
         if self._trouble:
             raise self._trouble.popleft()
 
@@ -103,10 +102,9 @@ class Lane:
             work()
         except Exception as error:
             self._trouble.append(error)
-        try:
+        # full after thousands of steps that nobody listened to: it rings already
+        with contextlib.suppress(BlockingIOError):
             os.write(self._bell, b"!")
-        except BlockingIOError:
-            pass  # nobody has listened for thousands of steps: it rings already
 
 
 class StreamLane(Lane):

@@ -64,7 +64,7 @@ class GenerationPatch(Strict, frozen=True, kw_only=True):
     reasoning: Any = None
     parallel_tool_calls: bool | None = None
     temperature: float | None = None
-    """Not in the GA protocol. Taken from older clients and without effect: the checkpoint samples as it says."""
+    """Not in the GA protocol; taken from older clients, without effect: the checkpoint's sampling is used."""
 
 
 class SessionPatch(GenerationPatch, frozen=True, kw_only=True):
