@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from antiphon.cli import app
+from antiphon.server import launch
 
 COMMANDS = [[], ["serve"], ["replay"], ["checkpoint"], ["checkpoint", "demo"]]
 STARTED = [sys.executable, "-m", "antiphon.cli"]
@@ -50,7 +52,7 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         assert words in result.output
 
 
-@pytest.mark.parametrize("options", [["--max-rows", "0"], ["--kv-tokens", "10"]])
+@pytest.mark.parametrize("options", [["--max-rows", "0"], ["--kv-tokens", "10"], ["--depth", "2"]])
 def test_serve_with_a_wrong_option(tiny_checkpoint: Path, options: list[str]) -> None:
     result = CliRunner().invoke(app, ["serve", str(tiny_checkpoint), *options])
     assert result.exit_code == 1
@@ -130,3 +132,18 @@ def test_serve_until_terminated(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert not re.search("Traceback|ERROR", said), said
     result = CliRunner().invoke(app, ["replay", str(record)])
     assert result.exit_code == 0, result.output
+
+
+def test_serve_hands_its_limits_and_depth_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    async def run(start: Any, settings: Any, *_: object) -> None:
+        seen.extend([start.options.depth, settings.limits.max_audio_s, settings.limits.max_items])
+
+    monkeypatch.setattr(launch, "run", run)
+    options = ["--depth", "1", "--max-audio-s", "2.5", "--max-items", "7"]
+    assert CliRunner().invoke(app, ["serve", "somewhere", *options]).exit_code == 0
+    assert CliRunner().invoke(app, ["serve", "somewhere"]).exit_code == 0
+    assert seen == [1, 2.5, 7, None, 600.0, 1000]
+    for option, value in (("--max-audio-s", "0"), ("--max-items", "0"), ("--depth", "deep")):
+        assert CliRunner().invoke(app, ["serve", "somewhere", option, value]).exit_code == 2

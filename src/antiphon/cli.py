@@ -46,7 +46,16 @@ def serve(
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
     threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
+    depth: Annotated[
+        int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
+    ] = None,
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
+    max_audio_s: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of audio in one turn of a person; more is refused.")
+    ] = 600.0,
+    max_items: Annotated[
+        int, typer.Option(min=1, help="Items of one conversation; more are refused.")
+    ] = 1000,
     origins: Comma = "",
     api_keys: Annotated[
         str, typer.Option(envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open.")
@@ -61,6 +70,7 @@ def serve(
     from antiphon.runtime.messages import Start
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
+    from antiphon.wire.limits import Limits
 
     _log_to_stderr()
     try:
@@ -72,10 +82,14 @@ def serve(
             kv_tokens=kv_tokens,
             max_context_tokens=max_context_tokens,
             threads=threads,
+            depth=depth,
         )
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         settings = ServerSettings(
-            origins=_split(origins), api_keys=_split(api_keys), max_sessions=max_sessions
+            limits=Limits(max_audio_s=max_audio_s, max_items=max_items),
+            origins=_split(origins),
+            api_keys=_split(api_keys),
+            max_sessions=max_sessions,
         )
         where = ServeOptions(host, port, tls_certificate, tls_key)
         with _LoadingBar() as progress:

@@ -61,10 +61,13 @@ class People(RuleBasedStateMachine):
         step_tokens=st.sampled_from([1, 5, 40]),
         media=st.integers(1, 3),
         speaks=st.sampled_from([True, True, True, False]),
+        context=st.sampled_from([None, None, 12, 40]),
+        is_vague=st.booleans(),
     )
-    def begin(self, depth: int, lags: bool, **sizes: Any) -> None:
+    def begin(self, depth: int, lags: bool, is_vague: bool, **sizes: Any) -> None:
         self.world = World(toy_config(**sizes), depth, lags=lags)
         self.whims = {name: whims_of(scheduler) for name, scheduler in self.world.node.stages.ar.items()}
+        self.world.device.is_vague = is_vague
         self.sessions: list[str] = []
         self.items: dict[str, list[str]] = {}
         self.count = 0

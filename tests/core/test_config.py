@@ -34,3 +34,10 @@ def test_one_context_fits_in_whole_blocks(kv_tokens: int, fits: bool) -> None:
     else:
         with pytest.raises(ConfigError, match="in whole blocks of 16"):
             EngineOptions(kv_tokens=kv_tokens, max_context_tokens=63)
+
+
+def test_depth_is_chosen_or_left_open() -> None:
+    assert [EngineOptions(depth=depth).depth for depth in (None, 0, 1)] == [None, 0, 1]
+    for depth in (-1, 2):
+        with pytest.raises(ConfigError, match=f"depth is {depth}; it must be 0 or 1"):
+            EngineOptions(depth=depth)

@@ -25,6 +25,7 @@ from antiphon.core.sampling import Sampling
         ("repetition_penalty", math.nan),
         ("repetition_penalty", math.inf),
         ("max_tokens", 0),
+        ("suppress", (5, -1)),
         ("seed", 1 << 63),
         ("seed", -(1 << 63) - 1),
     ],

@@ -23,6 +23,7 @@ from antiphon.engine.sampler import (
     Sampler,
     penalise,
     predictor_sampling,
+    suppress,
 )
 
 VOCAB = 211
@@ -144,3 +145,68 @@ def test_the_predictor_samples_when_the_talker_does() -> None:
     drawn = np.array([pick(logits, codebook).tolist() for codebook in range(1, 16)])
     assert (drawn[:, 0] == logits[0].argmax().item()).all()
     assert len(set(drawn[:, 1].tolist())) > 3, "codebooks have noise of their own"
+
+
+def test_a_request_says_how_its_residual_codes_are_drawn() -> None:
+    talker = Sampler(3, VOCAB, 1, None, torch.device("cpu"))
+    hot = Sampling(temperature=0.9, seed=3)
+    talker.join(0, hot, residual=Sampling())
+    talker.join(1, Sampling(), residual=Sampling(temperature=1.0, top_k=2, seed=8))
+    talker.join(2, hot)
+    pick = PredictorSampler(talker, ints([0, 1, 2]), 2)
+    logits = logits_of(1).repeat(3, 1) / 3
+    drawn = np.array([pick(logits, codebook).tolist() for codebook in range(1, 30)])
+    best = logits[0].argsort(descending=True)
+    assert (drawn[:, 0] == best[0].item()).all()
+    assert set(drawn[:, 1].tolist()) == set(best[:2].tolist())
+    assert len(set(drawn[:, 2].tolist())) > 2
+    talker.join(1, Sampling())
+    again = PredictorSampler(talker, ints([1]), 2)
+    assert again(logits[:1], 1).tolist() == [best[0].item()], "the next request begins anew"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_suppressed_ids_are_never_drawn_and_only_in_their_row(temperature: float) -> None:
+    model = torch.zeros(VOCAB, dtype=torch.bool)
+    logits = logits_of(1).repeat(2, 1)
+    best = logits[0].argsort(descending=True).tolist()
+    model[best[2]] = True
+    mine = Sampling(temperature=temperature, seed=4, suppress=(best[0], best[1], VOCAB + 5))
+    free = Sampling(temperature=temperature, seed=4)
+    sampler = Sampler(2, VOCAB, 0, model, torch.device("cpu"))
+    sampler.join(0, mine)
+    sampler.join(1, free)
+    drawn = np.array([sampler.draw(logits, ints([0, 1])).tolist() for _ in range(200)])
+    assert not set(drawn[:, 0].tolist()) & set(best[:3])
+    assert best[0] in drawn[:, 1]
+    alone = Sampler(1, VOCAB, 0, model, torch.device("cpu"))
+    alone.join(0, mine)
+    assert [alone.draw(logits[:1], ints([0])).item() for _ in range(200)] == drawn[:, 0].tolist()
+
+
+def test_nothing_suppressed_nothing_changed() -> None:
+    logits = logits_of(2)
+    assert suppress(logits, [Sampling(), Sampling(suppress=(VOCAB,))]) is logits
+
+
+@pytest.mark.parametrize("top_k", [0, 4])
+def test_draws_are_distributed_as_the_reference_says(top_k: int) -> None:
+    """Chi-square over a small vocabulary: as many degrees of freedom as kept ids less one."""
+    vocab, num_rows, num_draws = 8, 4, 3000
+    logits = torch.randn(vocab, generator=torch.Generator().manual_seed(1))
+    want = TemperatureLogitsWarper(1.3)(None, logits[None])
+    if top_k:
+        want = TopKLogitsWarper(top_k)(None, want)
+    shares = want.softmax(-1)[0].double().numpy()
+    sampler = Sampler(num_rows, vocab, 0, None, torch.device("cpu"))
+    for row in range(num_rows):
+        sampler.join(row, Sampling(temperature=1.3, top_k=top_k, seed=100 + row))
+    rows = ints(list(range(num_rows)))
+    drawn = torch.cat([sampler.draw(logits.repeat(num_rows, 1), rows) for _ in range(num_draws)])
+    counts = torch.bincount(drawn, minlength=vocab).numpy()
+    kept = shares > 0
+    assert not counts[~kept].any()
+    expected = shares[kept] * num_rows * num_draws
+    freedom = kept.sum() - 1
+    chi_square = ((counts[kept] - expected) ** 2 / expected).sum()
+    assert chi_square < freedom + 4 * np.sqrt(2 * freedom)

@@ -24,6 +24,9 @@ from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 from antiphon.runtime.driver import Driver, Recorder
 
+WAIT_S = 30.0
+"""Far longer than a step: a wait that nothing ends shows as a test that hangs."""
+
 MAX_TEXT, MAX_CODES = 14, 20
 GREEDY = {
     "thinker": Sampling(max_tokens=MAX_TEXT),
@@ -86,6 +89,8 @@ class Talk:
             facts, self._facts = self._facts, []
             more = self.driver.advance(facts)
             self.driver.node.check_integrity()
+            if more:
+                self.driver.wait(WAIT_S)
         return more
 
     def run(self) -> None:
@@ -101,7 +106,8 @@ class Talk:
             assert stats[Metric.REQUESTS_WAITING.of(stage)] == 0
         assert stats[Metric.SESSIONS] == 0
         assert stats[Metric.RESPONSES_OPEN] == 0
-        assert not self.engine.executors["talker"].runner._payloads
+        talker = self.engine.executors["talker"]
+        assert not getattr(talker, "inner", talker).runner._payloads
 
     def _hear(self, output: Output) -> None:
         said = self.said[output.response]

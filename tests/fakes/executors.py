@@ -40,6 +40,8 @@ class Device:
         self.depth = depth
         self.lags = lags
         self.failing: set[str] = set()
+        self.is_vague = False
+        """Failures name nobody, as an executor's never should."""
         self._unreported: deque[tuple[Callable[[StageFact], None], StageFact]] = deque()
 
     @property
@@ -80,7 +82,10 @@ class FakeExecutor:
     def submit(self, step: Step) -> None:
         assert step.step > self._last_step, "steps of a stage come in order"
         self._last_step = step.step
-        self._device.run(self._carry_out(step, self._device.fails(step.stage)), self._report)
+        fact = self._carry_out(step, self._device.fails(step.stage))
+        if self._device.is_vague and isinstance(fact, StepFailed):
+            fact = StepFailed(fact.stage, fact.step, NO_INTS, NO_INTS, fact.message)
+        self._device.run(fact, self._report)
 
     def poll(self) -> list[Fact]:
         done, self._done = self._done, []
@@ -99,12 +104,14 @@ class FakeEncoder(FakeExecutor):
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self.features: set[int] = set()
+        self.bad: set[int] = set()
+        """Media that break every step they are in."""
 
     def _carry_out(self, step: Step, fails: bool) -> StageFact:
         assert isinstance(step, EncodeStep)
         keys = ints([part.key for part in step.media])
         assert len(keys)
-        if fails:
+        if fails or not self.bad.isdisjoint(keys.tolist()):
             return StepFailed(step.stage, step.step, NO_INTS, keys, "injected")
         assert self.features.isdisjoint(keys.tolist()), "encoded twice"
         self.features.update(keys.tolist())

@@ -183,7 +183,8 @@ def _sampling(spec: ResponseRequested, stage: str, config: NodeConfig) -> Sampli
 
 
 def _room(prompt: StagePrompt, config: ArConfig) -> int:
-    return config.num_blocks * config.block_size - len(prompt.token_ids)
+    held = config.num_blocks * config.block_size
+    return min(held, config.max_context_tokens or held) - len(prompt.token_ids)
 
 
 def _text(contents: list[int], seed: int, limit: int) -> tuple[list[int], bool]:

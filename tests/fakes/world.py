@@ -49,11 +49,20 @@ class Recorder(Protocol):
 
 
 def toy_config(
-    *, rows: int = 2, blocks: int = 24, step_tokens: int = 8, media: int = 2, speaks: bool = True
+    *,
+    rows: int = 2,
+    blocks: int = 24,
+    step_tokens: int = 8,
+    media: int = 2,
+    speaks: bool = True,
+    context: int | None = None,
 ) -> NodeConfig:
     """Tiny pools, so that everything that can run out does."""
     sizes = {"max_rows": rows, "block_size": 4, "num_blocks": blocks, "step_tokens": step_tokens}
-    ar = {"thinker": ArConfig(**sizes, stop_ids=(toy.STOP,), sampling=Sampling(max_tokens=12))}
+    thinker = ArConfig(
+        **sizes, stop_ids=(toy.STOP,), sampling=Sampling(max_tokens=12), max_context_tokens=context
+    )
+    ar = {"thinker": thinker}
     if speaks:
         talker = Sampling(max_tokens=16)
         ar["talker"] = ArConfig(**sizes, stop_ids=(toy.CODEC_STOP,), width=toy.WIDTH, sampling=talker)

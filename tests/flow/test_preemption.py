@@ -147,7 +147,9 @@ def test_media_whose_kv_is_evicted_while_a_turn_waits_are_encoded_then(depth: in
     world.responses["other", "other"].spec.sampling["thinker"] = Sampling(max_tokens=12, seed=1)
     while not world.node.stages.entry.num_running:
         world.turn()
-    world.send(ResponseRequested("s", "again", "reply2", sampling={"thinker": Sampling(max_tokens=4, seed=2)}))
+    world.send(
+        ResponseRequested("s", "again", "reply2", sampling={"thinker": Sampling(max_tokens=4, seed=2)})
+    )
     finish(world)
     assert counts[toy.tone(1).key] == 2
     again = world.responses["s", "again"].end

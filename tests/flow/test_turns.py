@@ -321,3 +321,61 @@ def test_sampling_is_what_was_asked_for_or_the_default_with_a_seed_of_its_own() 
     assert (first.text, first.audio) == (second.text, second.audio)
     assert msgspec.structs.replace(first.spec, session="b") != second.spec
     finish(world)
+
+
+@DEPTHS
+@pytest.mark.parametrize("stage", ["thinker", "talker", "code2wav"])
+def test_whom_a_failure_forgets_to_name_ends_all_the_same(stage: str, depth: int) -> None:
+    world = World(toy_config(), depth)
+    for session, response in (("a", "r"), ("b", "other")):
+        talk(world, session, user("u", "good morning", toy.tone(1)))
+        ask(world, session, response)
+    world.device.is_vague = True
+    world.device.failing.add(stage)
+    world.run()
+    assert not world.device.failing, "the step has failed"
+    ends = [heard.end for heard in world.responses.values()]
+    assert ("failed", "stage_failed") in [(end.status, end.reason) for end in ends if end is not None]
+    finish(world)
+
+
+@DEPTHS
+def test_one_bad_medium_fails_those_who_need_it_only(depth: int) -> None:
+    """All are encoded in one step, which fails; one by one, the others come through."""
+    world = World(toy_config(rows=4, blocks=48, media=4), depth)
+    good, bad = [toy.tone(1), toy.picture(1)], toy.tone(2)
+    world.encoder.bad.add(bad.key)
+    for number, media in enumerate(([good[0]], [bad], [good[1], bad], good)):
+        talk(world, f"s{number}", user("u", "what is it", *media))
+        ask(world, f"s{number}", f"r{number}")
+    finish(world)
+    ends = [heard.end.status for heard in world.responses.values() if heard.end is not None]
+    assert [status == "failed" for status in ends] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("room", [1, 2, 5])
+def test_the_context_counts_the_reply(room: int) -> None:
+    """Far less than the KV could hold; what is cut by it is incomplete."""
+    spoken = "a b c d e f g h i j"
+    prompt = 15
+    world = World(toy_config(**ROOMY, context=prompt + room))
+    for number in range(20):
+        talk(world, f"s{number}", user("u", spoken))
+        ask(world, f"s{number}", f"r{number}", speech=bool(number % 2))
+    finish(world)
+    cut = [heard for heard in world.responses.values() if heard.end and heard.end.status == "incomplete"]
+    assert cut
+    for heard in cut:
+        assert heard.end is not None
+        assert heard.end.reason == "max_output_tokens"
+        assert len(heard.prompts["thinker"].token_ids) + len(heard.text) == prompt + room
+
+
+def test_a_prompt_over_the_context_fails_and_says_both_numbers() -> None:
+    world = World(toy_config(**ROOMY, context=15))
+    talk(world, "s", user("u", "a b c d e f g h i j"))
+    heard = ask(world, "s", "r")
+    world.run()
+    assert heard.end is not None
+    assert (heard.end.status, heard.end.reason) == ("failed", "context_length_exceeded")
+    assert "16 is over the limit of 15" in heard.end.message

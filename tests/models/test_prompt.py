@@ -488,6 +488,7 @@ def test_what_cannot_be_rendered_says_why(demo: Room, items: tuple[Item, ...], m
     assert isinstance(fact, PromptFailed)
     assert fact.request == 7
     assert re.search(message, fact.message)
+    assert fact.code == ("context_length_exceeded" if "max_prompt_tokens" in message else "invalid_prompt")
 
 
 def with_template(tiny_checkpoint: Path, path: Path, template: str | None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -197,3 +198,57 @@ def test_an_engine_that_stops_is_our_bug_and_says_so(omni: Omni, monkeypatch: py
     monkeypatch.setattr(omni.driver, "advance", lambda facts: False)
     with pytest.raises(AntiphonError, match="bug"):
         omni.generate(REQUESTS[:1])
+
+
+def test_the_predictor_has_sampling_of_its_own(omni: Omni) -> None:
+    """Left out it mirrors the talker; a frame's first code does not depend on it within the same frame."""
+    hot = Sampling(temperature=0.9, top_k=50, max_tokens=9, seed=3)
+    mirror = Sampling(temperature=1.0, top_k=50, top_p=0.8, seed=3)
+    other = Sampling(temperature=1.5, seed=4)
+
+    def frames(**sampling: Sampling) -> np.ndarray:
+        sampling = {"thinker": Sampling(max_tokens=6), **sampling}
+        return omni.generate([Request("hello", sampling=sampling)])[0].token_ids["talker"]
+
+    usual = frames(talker=hot)
+    assert np.array_equal(usual, frames(talker=hot, predictor=mirror))
+    own = frames(talker=hot, predictor=other)
+    assert usual[0, 0] == own[0, 0]
+    assert not np.array_equal(usual[0, 1:], own[0, 1:])
+    assert np.array_equal(own, frames(talker=hot, predictor=other))
+
+
+@pytest.mark.parametrize("asked", [{"suppress": (1,)}, {"repetition_penalty": 1.1}])
+def test_what_the_predictor_cannot_do_is_refused(omni: Omni, asked: dict) -> None:
+    with pytest.raises(ConfigError, match="'predictor' has no suppress"):
+        omni.generate([Request("hello", sampling={"predictor": Sampling(**asked)})])
+
+
+def test_suppressed_ids_are_not_said(omni: Omni) -> None:
+    def reply(suppress: dict[str, tuple[int, ...]]) -> Reply:
+        sampling = {
+            "thinker": Sampling(max_tokens=6, suppress=suppress.get("thinker", ())),
+            "talker": Sampling(max_tokens=9, suppress=suppress.get("talker", ())),
+        }
+        return omni.generate([Request("hello", sampling=sampling)])[0]
+
+    free = reply({})
+    said = {stage: set(ids[:, 0].tolist()) for stage, ids in free.token_ids.items()}
+    other = reply({stage: tuple(ids) for stage, ids in said.items()})
+    for stage, ids in said.items():
+        assert not ids & set(other.token_ids[stage][:, 0].tolist())
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_context_is_prompt_plus_reply(tiny_checkpoint: Path, depth: int) -> None:
+    sizes = {"max_context_tokens": 40, "kv_tokens": 4096, "depth": depth}
+    omni = Omni(tiny_checkpoint, device="cpu", **sizes)
+    long = {"thinker": Sampling(max_tokens=500)}
+    cut, refused = omni.generate(
+        [Request("hello", sampling=long, speech=False), Request("one two three four " * 20)]
+    )
+    assert (cut.status, cut.reason) == ("incomplete", "max_output_tokens")
+    assert cut.usage.input_text_tokens + cut.usage.output_text_tokens == 40
+    assert (refused.status, refused.reason) == ("failed", "context_length_exceeded")
+    assert re.search(r"\d+ is over the limit of 39", refused.message)
+    check_all_free(omni)

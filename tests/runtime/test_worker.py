@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,12 +13,16 @@ import pytest
 import zmq
 
 from antiphon.core.config import EngineOptions
-from antiphon.core.facts import SessionOpened
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import ItemAdded, ResponseRequested, SessionOpened
 from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import ResponseEnded
+from antiphon.engine.lanes import Lane
 from antiphon.runtime import worker
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.messages import Failed, FromEngine, Hello, Start, Stop
+from antiphon.runtime.record import read_record, replay
 
 
 class Server:
@@ -42,6 +47,19 @@ class Server:
                 if self._events.poll(0):
                     heard.append(self._next())
             return status.result(), heard
+
+    def talk(self, *messages: object) -> list:
+        """Send these, hear a response to its end, then stop the worker."""
+        with ThreadPoolExecutor(1) as pool:
+            status = pool.submit(worker.main, str(self._folder))
+            heard = [self._next()]
+            for message in messages:
+                self._orders.send(encode(message))
+            while not isinstance(heard[-1], ResponseEnded | Failed):
+                heard.append(self._next())
+            self._orders.send(encode(Stop()))
+            assert status.result(10) == 0
+        return heard
 
     def _next(self) -> object:
         assert self._events.poll(10_000)
@@ -132,3 +150,36 @@ def test_an_orphan_ends(
 def test_something_else_than_a_start_ends_it(server: Server, tmp_path: Path) -> None:
     status, _ = server.employ(Stop())
     assert status == 1
+
+
+def test_the_wait_for_messages_ends_when_a_step_does(tmp_path: Path) -> None:
+    """Or at the time asked for, rounded up to whole milliseconds; never before either."""
+    with tempfile.TemporaryDirectory() as folder:
+        server, link, lane = Server(Path(folder)), worker.Link(folder), Lane()
+        try:
+            began = time.monotonic()
+            assert link.receive(0.0101, lane) == []
+            assert time.monotonic() - began > 0.01
+            lane.carry_out(lambda: None)
+            assert link.receive(60.0, lane) == []
+            lane.clear()
+            server._orders.send(encode(SessionOpened("s")))
+            assert link.receive(60.0, lane) == [SessionOpened("s")]
+            assert time.monotonic() - began < 30.0
+        finally:
+            link.close()
+            server.close()
+
+
+def test_a_turn_with_a_step_in_flight(server: Server, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    """Through the worker's own loop, and what it records decides again the same."""
+    record = tmp_path / "record"
+    order = Start(str(tiny_checkpoint), "x", EngineOptions(device="cpu", depth=1), str(record))
+    asked = ResponseRequested("s", "r", "reply", max_tokens=6)
+    facts = [SessionOpened("s"), ItemAdded("s", Item("q", "user", (TextPart("hello"),))), asked]
+    heard = server.talk(order, *facts)
+    assert [message.status for message in heard if isinstance(message, ResponseEnded)] == ["incomplete"]
+    assert read_record(record)[0].depth == 1
+    count, differences = replay(record)
+    assert count
+    assert not differences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import signal
 import sys
 import textwrap
@@ -12,8 +13,9 @@ import httpx
 
 from antiphon.server.app import attach_engine, create_app
 from antiphon.server.settings import ServerSettings
+from antiphon.wire.limits import Limits
 from server.conftest import Running, running
-from server.fake_engine import CharDetokeniser, FakeEngine
+from server.fake_engine import CharDetokeniser, FakeEngine, Script
 
 TESTS = Path(__file__).parents[1]
 
@@ -88,6 +90,25 @@ async def test_metrics_after_a_turn(served: Running) -> None:
     assert 'antiphon_server_error_events_total{code="invalid_value"} 1.0' in text
     assert "antiphon_sessions 3.0" in text
     assert 'antiphon_steps_total{stage="thinker"} 8.0' in text
+
+
+async def test_metrics_count_what_limits_refuse() -> None:
+    limits = Limits(max_items=1, max_audio_s=0.1)
+    script = Script(status="failed", reason="context_length_exceeded", message="9 is over the limit of 8")
+    async with running(ServerSettings(limits=limits), FakeEngine(script)) as served:
+        async with served.socket() as client:
+            message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]}
+            second = base64.b64encode(bytes(48_000)).decode()
+            await client.send("input_audio_buffer.append", audio=second)
+            await client.send("response.create")
+            await client.until("response.done")
+            for _ in range(2):
+                await client.send("conversation.item.create", item=message)
+            await client.until("error")
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            text = (await client.get("/metrics")).text
+    for limit in ("max_items", "max_audio_s", "max_context_tokens"):
+        assert f'antiphon_server_refusals_total{{limit="{limit}"}}' in text
 
 
 async def test_two_apps_share_no_metrics() -> None:

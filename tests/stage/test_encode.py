@@ -74,3 +74,30 @@ def test_a_failed_step_loses_its_media_and_they_may_be_tried_again() -> None:
     encode.want((A,))
     assert planned(encode, 1) == [A.key]
     assert encode.num_running == encode.num_in_flight == 1
+
+
+def test_media_of_a_failed_step_are_tried_one_by_one() -> None:
+    encode = scheduler()
+    encode.want((A, B, C))
+    planned(encode, 0)
+    encode.unpin((C,))
+    assert encode.observe(StepFailed("encoders", 0, NO_INTS, NO_INTS, "no")) == frozenset()
+    encode.want((A,))
+    encode.check_integrity()
+    assert encode.num_running == 2, "nobody waits for C any more, and A is wanted once"
+    assert planned(encode, 1) == [A.key]
+    assert planned(encode, 2) == [B.key]
+    assert not encode.has_work
+    assert encode.observe(StepFailed("encoders", 1, NO_INTS, NO_INTS, "no")) == {A.key}
+    assert done(encode, 2) == {B.key}
+    encode.check_integrity()
+
+
+def test_a_suspect_that_nobody_waits_for_is_not_tried() -> None:
+    encode = scheduler()
+    encode.want((A, B))
+    planned(encode, 0)
+    encode.observe(StepFailed("encoders", 0, NO_INTS, NO_INTS, "no"))
+    encode.unpin((A, B))
+    assert not encode.has_work
+    encode.check_integrity()

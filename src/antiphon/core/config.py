@@ -22,6 +22,8 @@ class ArConfig(msgspec.Struct, frozen=True):
     headroom_blocks: int = 1
     """Blocks beside its prompt that must be free for a request to get a row: room to draw before it may be
     preempted."""
+    max_context_tokens: int | None = None
+    """Prompt plus reply of one request, below what the KV holds anyway."""
 
 
 class CodecConfig(msgspec.Struct, frozen=True):
@@ -58,6 +60,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
+    depth       steps in flight while the next is decided: 0 or 1; None is 1 on CUDA, 0 on a CPU
     """
 
     device: str = "auto"
@@ -69,6 +72,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_tokens: int = 1024
     max_context_tokens: int = 8192
     threads: int = 0
+    depth: int | None = None
 
     @property
     def held_tokens(self) -> int:
@@ -81,6 +85,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.threads < 0:
             raise ConfigError(f"threads is {self.threads}; it must be 0 (torch's default) or more")
+        if self.depth not in (None, 0, 1):
+            raise ConfigError(f"depth is {self.depth}; it must be 0 or 1 (steps in flight)")
         if self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "

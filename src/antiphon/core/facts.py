@@ -118,10 +118,11 @@ class PromptReady(msgspec.Struct, frozen=True, tag=True):
 
 
 class PromptFailed(msgspec.Struct, frozen=True, tag=True):
-    """A prompt could not be rendered; the text is for the client."""
+    """A prompt could not be rendered; the text is for the client, the code what clients match on."""
 
     request: int
     message: str
+    code: str = "invalid_prompt"
 
 
 class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):

@@ -40,6 +40,8 @@ class Stage:
     survives: Survives = Survives.NONE
     conditioned: bool = False
     """A step needs one more input from upstream (the talker's text)."""
+    residual: str | None = None
+    """Under which name a request gives the sampling of a token's further columns (the code predictor's)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Join(msgspec.Struct, frozen=True, eq=False):
     generated    int64 [k, width], tokens drawn before, all of them confirmed
     first_input  conditioned stages: the first upstream token (the talker's g0)
     voice        conditioned stages: speaker name
+    residual     how a token's further columns are drawn; None mirrors `sampling`
     """
 
     row: int
@@ -42,6 +43,7 @@ class Join(msgspec.Struct, frozen=True, eq=False):
     generated: Ints
     first_input: int | None = None
     voice: str | None = None
+    residual: Sampling | None = None
 
 
 class BlockDelta(msgspec.Struct, frozen=True, eq=False):

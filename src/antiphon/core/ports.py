@@ -28,6 +28,21 @@ class Executor(Protocol):
     def poll(self) -> list[Fact]: ...
 
 
+class Wakeup(Protocol):
+    """Wakes a driver that waits while steps are in flight."""
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable once a step has ended since the last `clear`."""
+        ...
+
+    def clear(self) -> None:
+        """Forget what has ended so far; executors are polled after it, so that no end is missed.
+
+        Raises what an order beside the steps (a hand-off, a drop) raised.
+        """
+        ...
+
+
 class PayloadMover(Protocol):
     """Moves payloads between stages as ordered."""
 

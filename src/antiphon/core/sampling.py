@@ -20,6 +20,7 @@ class Sampling(msgspec.Struct, frozen=True):
     top_p        1.0 keeps all
     repetition_penalty  over the set of ids seen so far; 1.0 is none (kept under greedy, as transformers does)
     seed         one seed, one output, whatever else is in the batch
+    suppress     ids never drawn, beside those the model itself never draws; unknown ids mean nothing
     """
 
     temperature: float = 0.0
@@ -28,6 +29,7 @@ class Sampling(msgspec.Struct, frozen=True):
     repetition_penalty: float = 1.0
     max_tokens: int = 256
     seed: int = 0
+    suppress: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -42,3 +44,5 @@ class Sampling(msgspec.Struct, frozen=True):
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
         if not -MAX_SEED <= self.seed < MAX_SEED:
             raise ConfigError(f"seed is {self.seed}; it must fit into 64 signed bits")
+        if any(token < 0 for token in self.suppress):
+            raise ConfigError(f"suppress is {self.suppress}; it must be token ids, 0 or more")

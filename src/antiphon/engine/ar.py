@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
 from antiphon.core.plans import ArStep, Join, Step
+from antiphon.engine.lanes import Landing, landing, mark
 
 log = logging.getLogger(__name__)
 
@@ -35,44 +37,72 @@ class ArRunner(Protocol):
 
 
 class ArExecutor:
-    """Runs steps when they are submitted (depth 0). Implements `core.ports.Executor`."""
+    """Runs steps when they are submitted (depth 0). Implements `core.ports.Executor`.
+
+    A row of a failed step sits out every later step, until it is given up or handed out anew: what was
+    planned before the failure was known must not run on its half-done state, nor fail with it.
+    """
 
     depth = 0
 
     def __init__(self, runner: ArRunner) -> None:
         self.runner = runner
         self._requests: dict[int, int] = {}
+        self._broken: set[int] = set()
         self._done: list[Fact] = []
 
     def submit(self, step: Step) -> None:
+        self._done.append(self.launch(step)())
+
+    def launch(self, step: Step) -> Landing:
         assert isinstance(step, ArStep)
-        requests = self._seat(step)
-        try:
-            self._done.append(self._run(step, requests))
-        except Exception as error:
-            log.exception("step %d of stage %s failed", step.step, step.stage)
-            named = np.union1d(requests, np.array([join.request for join in step.joins], np.int64))
-            message = f"{type(error).__name__}: {error}"
-            self._done.append(StepFailed(step.stage, step.step, named, NO_INTS, message))
+        self._seat(step)
+        step = self._healthy(step)
+        requests = self._requests_of(step.rows.tolist())
+        return landing(lambda: self._run(step, requests), lambda error: self._failed(step, requests, error))
 
     def poll(self) -> list[Fact]:
         done, self._done = self._done, []
         return done
 
-    def _seat(self, step: ArStep) -> Ints:
-        """Who sits where from this step on; returns the requests of the step's rows."""
+    def _seat(self, step: ArStep) -> None:
+        """Who sits where from this step on."""
         for row in step.leaves.tolist():
             del self._requests[row]
         for join in step.joins:
             self._requests[join.row] = join.request
-        return np.array([self._requests[row] for row in step.rows.tolist()], np.int64)
+        self._broken -= {*step.leaves.tolist(), *(join.row for join in step.joins)}
+
+    def _healthy(self, step: ArStep) -> ArStep:
+        """The step without rows of failed steps; its delta stays whole."""
+        if not self._broken:
+            return step
+        runs = ~np.isin(step.rows, list(self._broken))
+        columns = {name: getattr(step, name)[runs] for name in ("rows", "starts", "counts", "emits")}
+        return msgspec.structs.replace(step, **columns)
+
+    def _requests_of(self, rows: list[int]) -> Ints:
+        return np.array([self._requests[row] for row in rows], np.int64)
+
+    def _failed(self, step: ArStep, requests: Ints, error: Exception) -> StepFailed:
+        log.exception("step %d of stage %s failed", step.step, step.stage)
+        self._broken |= {*step.rows.tolist(), *(join.row for join in step.joins)}
+        named = np.union1d(requests, np.array([join.request for join in step.joins], np.int64))
+        return StepFailed(step.stage, step.step, named, NO_INTS, f"{type(error).__name__}: {error}")
 
     @torch.inference_mode()
-    def _run(self, step: ArStep, requests: Ints) -> StepDone:
+    def _run(self, step: ArStep, requests: Ints) -> Landing:
         self.runner.apply(step)
         for join in step.joins:
             self.runner.join(join)
         if not len(step.rows):
-            return StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, NO_INTS)
-        tokens = self.runner.run(step).cpu().numpy()
-        return StepDone(step.stage, step.step, requests[step.emits == 1], tokens, NO_INTS, NO_INTS)
+            return lambda: StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, NO_INTS)
+        drawn = self.runner.run(step)
+        tokens = drawn.to("cpu", non_blocking=True)
+        wait, emitting = mark(drawn.device), requests[step.emits == 1]
+
+        def land() -> StepDone:
+            wait()
+            return StepDone(step.stage, step.step, emitting, tokens.numpy(), NO_INTS, NO_INTS)
+
+        return land

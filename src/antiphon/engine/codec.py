@@ -12,6 +12,7 @@ from torch import Tensor
 from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
 from antiphon.core.plans import CodecStep, Step
 from antiphon.engine.family import VocoderModel
+from antiphon.engine.lanes import Landing, landing, mark
 
 log = logging.getLogger(__name__)
 
@@ -31,23 +32,36 @@ class CodecExecutor:
         self._done: list[Fact] = []
 
     def submit(self, step: Step) -> None:
+        self._done.append(self.launch(step)())
+
+    def launch(self, step: Step) -> Landing:
         assert isinstance(step, CodecStep)
-        try:
-            audio = self._run(step)
+        return landing(lambda: self._begin(step), lambda error: self._failed(step, error))
+
+    def _begin(self, step: CodecStep) -> Landing:
+        streams = self._run(step)
+        wait = mark(self._device)
+
+        def land() -> StepDone:
+            wait()
+            audio = tuple(pcm.numpy().tobytes() for pcm in streams)
             samples = np.array([len(pcm) // 4 for pcm in audio], np.int64)
-            fact = StepDone(step.stage, step.step, step.requests, NO_TOKENS, samples, NO_INTS, tuple(audio))
-            self._done.append(fact)
-        except Exception as error:
-            log.exception("step %d of stage %s failed", step.step, step.stage)
-            message = f"{type(error).__name__}: {error}"
-            self._done.append(StepFailed(step.stage, step.step, step.requests, NO_INTS, message))
+            return StepDone(step.stage, step.step, step.requests, NO_TOKENS, samples, NO_INTS, audio)
+
+        return land
+
+    def _failed(self, step: CodecStep, error: Exception) -> StepFailed:
+        log.exception("step %d of stage %s failed", step.step, step.stage)
+        message = f"{type(error).__name__}: {error}"
+        return StepFailed(step.stage, step.step, step.requests, NO_INTS, message)
 
     def poll(self) -> list[Fact]:
         done, self._done = self._done, []
         return done
 
     @torch.inference_mode()
-    def _run(self, step: CodecStep) -> list[bytes]:
+    def _run(self, step: CodecStep) -> list[Tensor]:
+        """Per stream its fp32 waveform [samples], on the host or on the way there."""
         for row in step.joins.tolist():
             self._states.pop(row, None)
         ends = np.cumsum(step.counts)
@@ -56,14 +70,14 @@ class CodecExecutor:
         groups: dict[tuple[bool, int], list[int]] = defaultdict(list)
         for i, row in enumerate(rows):
             groups[row in self._states, len(codes[i])].append(i)
-        audio = [b""] * len(rows)
+        audio = [torch.empty(0)] * len(rows)
         for (continues, _), members in groups.items():
             for i, pcm in zip(members, self._decode(rows, codes, members, continues), strict=True):
                 audio[i] = pcm
         return audio
 
-    def _decode(self, rows: list[int], codes: list[Ints], members: list[int], continues: bool) -> list[bytes]:
-        """Equal chunks of several streams at once; returns float32 bytes per stream."""
+    def _decode(self, rows: list[int], codes: list[Ints], members: list[int], continues: bool) -> Tensor:
+        """Equal chunks of several streams at once; returns fp32 [streams, samples]."""
         stacked = torch.from_numpy(np.stack([codes[i].T for i in members])).to(self._device)
         before = [self._states[rows[i]] for i in members] if continues else []
         state = tuple(torch.cat(parts) for parts in zip(*before, strict=True)) if continues else None
@@ -71,4 +85,4 @@ class CodecExecutor:
         for at, i in enumerate(members):
             # a view would hold the memory of the whole batch for as long as this one stream is silent
             self._states[rows[i]] = tuple(part[at : at + 1].clone() for part in state)
-        return [row.tobytes() for row in pcm.float().cpu().numpy()]
+        return pcm.float().to("cpu", non_blocking=True)

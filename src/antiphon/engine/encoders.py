@@ -7,10 +7,11 @@ import logging
 import numpy as np
 import torch
 
-from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
 from antiphon.core.plans import EncodeStep, Step
 from antiphon.engine.family import MediaModel
 from antiphon.engine.features import Features, FeatureStore
+from antiphon.engine.lanes import Landing, landing, mark
 
 log = logging.getLogger(__name__)
 
@@ -26,17 +27,27 @@ class EncoderExecutor:
         self._done: list[Fact] = []
 
     def submit(self, step: Step) -> None:
+        self._done.append(self.launch(step)())
+
+    def launch(self, step: Step) -> Landing:
         assert isinstance(step, EncodeStep)
-        keys = np.array([part.key for part in step.media], np.int64)
-        try:
-            for key, features in self._encode(step).items():
-                self._features.put(key, features)
-            self._done.append(StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, keys))
-        except Exception as error:
-            log.exception("step %d of stage %s failed", step.step, step.stage)
-            self._done.append(
-                StepFailed(step.stage, step.step, NO_INTS, keys, f"{type(error).__name__}: {error}")
-            )
+        return landing(lambda: self._begin(step), lambda error: self._failed(step, error))
+
+    def _begin(self, step: EncodeStep) -> Landing:
+        encoded = self._encode(step)
+        for key, features in encoded.items():
+            self._features.put(key, features)
+        wait = mark(next(iter(encoded.values())).embeddings.device)
+
+        def land() -> StepDone:
+            wait()
+            return StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, _keys(step))
+
+        return land
+
+    def _failed(self, step: EncodeStep, error: Exception) -> StepFailed:
+        log.exception("step %d of stage %s failed", step.step, step.stage)
+        return StepFailed(step.stage, step.step, NO_INTS, _keys(step), f"{type(error).__name__}: {error}")
 
     def poll(self) -> list[Fact]:
         done, self._done = self._done, []
@@ -53,3 +64,7 @@ class EncoderExecutor:
             part.key: Features(rows.clone(), tuple(layer.clone() for layer in deep))
             for part, (rows, deep) in encoded
         }
+
+
+def _keys(step: EncodeStep) -> Ints:
+    return np.array([part.key for part in step.media], np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -16,12 +16,13 @@ from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.ports import Executor, PayloadMover, Prompter
+from antiphon.core.ports import Executor, PayloadMover, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import Family
 from antiphon.engine.features import FeatureStore
+from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.payloads import InlinePayloads
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
@@ -35,13 +36,17 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float1
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A loaded model: one executor per stage, and what a driver needs beside them."""
+    """A loaded model: one executor per stage, and what a driver needs beside them.
+
+    wakeup  rings when a step ends; None where steps run when they are submitted
+    """
 
     executors: dict[str, Executor]
     payloads: PayloadMover
     prompter: Prompter
     node: NodeConfig
     info: ModelInfo
+    wakeup: Wakeup | None = None
 
     @property
     def depth(self) -> int:
@@ -73,7 +78,17 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
     )
-    return Engine(executors, payloads, prompter, node, info)
+    engine = Engine(executors, payloads, prompter, node, info)
+    return engine if pick_depth(options.depth, device) == 0 else in_lane(engine, device)
+
+
+def in_lane(engine: Engine, device: torch.device) -> Engine:
+    """The engine with one step in flight while the next is decided."""
+    lane = StreamLane() if device.type == "cuda" else Lane()
+    executors: dict[str, Executor] = {
+        name: LanedExecutor(cast("Launcher", inner), lane) for name, inner in engine.executors.items()
+    }
+    return replace(engine, executors=executors, payloads=LanedPayloads(engine.payloads, lane), wakeup=lane)
 
 
 def build_executors(
@@ -153,6 +168,13 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise ConfigError(f"--dtype {name!r} is unknown; use auto, {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def pick_depth(depth: int | None, device: torch.device) -> int:
+    """Steps in flight while the next is decided: 1 on CUDA, 0 on a CPU, unless chosen."""
+    if depth is not None:
+        return depth
+    return 1 if device.type == "cuda" else 0
 
 
 def available_bytes(device: torch.device) -> int:

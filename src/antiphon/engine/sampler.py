@@ -33,12 +33,24 @@ class Sampler:
         self._suppressed = suppressed
         self._seen = torch.zeros(max_rows, vocab, dtype=torch.bool, device=device)
         self._params: list[Sampling] = [Sampling()] * max_rows
+        self._residuals: list[Sampling] = [Sampling()] * max_rows
         self._drawn = np.zeros(max_rows, np.int64)
 
-    def join(self, row: int, sampling: Sampling, seen: Tensor | None = None, drawn: int = 0) -> None:
-        """Begin on a row whose request has drawn `drawn` times. The penalty counts the ids `seen` int64 [n]:
-        what was drawn, and the prompt where the reference counts it."""
+    def join(
+        self,
+        row: int,
+        sampling: Sampling,
+        seen: Tensor | None = None,
+        drawn: int = 0,
+        residual: Sampling | None = None,
+    ) -> None:
+        """Begin on a row whose request has drawn `drawn` times.
+
+        seen      int64 [n], ids the penalty counts: those drawn, and the prompt's where the reference does so
+        residual  how a token's further columns are drawn; None is what `predictor_sampling` says
+        """
         self._params[row] = sampling
+        self._residuals[row] = residual or predictor_sampling(sampling)
         self._drawn[row] = drawn
         self._seen[row] = False
         if seen is not None and sampling.repetition_penalty != 1.0:
@@ -54,6 +66,7 @@ class Sampler:
             logits = penalise(logits, self._seen[where], penalties)
         if self._suppressed is not None:
             logits = logits.masked_fill(self._suppressed, -torch.inf)
+        logits = suppress(logits, params)
         ids = Draw(params, self.drawn(rows), self._stage, self.device)(logits)
         self._drawn[rows] += 1
         if penalises:
@@ -63,20 +76,22 @@ class Sampler:
     def params(self, rows: Ints) -> list[Sampling]:
         return [self._params[row] for row in rows.tolist()]
 
+    def residuals(self, rows: Ints) -> list[Sampling]:
+        return [self._residuals[row] for row in rows.tolist()]
+
     def drawn(self, rows: Ints) -> Ints:
         """How often each row has drawn."""
         return self._drawn[rows]
 
 
 class PredictorSampler:
-    """Draws a frame's residual codes: greedy or not as the talker's rows, with the predictor's own cuts.
+    """Draws a frame's residual codes, each row by its own parameters.
 
     Made before the talker draws the frame's first code.
     """
 
     def __init__(self, talker: Sampler, rows: Ints, stage: int) -> None:
-        params = [predictor_sampling(param) for param in talker.params(rows)]
-        self._draw = Draw(params, talker.drawn(rows), stage, talker.device)
+        self._draw = Draw(talker.residuals(rows), talker.drawn(rows), stage, talker.device)
 
     def __call__(self, logits: Tensor, codebook: int) -> Tensor:
         """logits fp32 [r, vocab] -> ids int64 [r]."""
@@ -84,7 +99,7 @@ class PredictorSampler:
 
 
 def predictor_sampling(talker: Sampling) -> Sampling:
-    """What the code predictor samples with beside a talker that samples so."""
+    """What the code predictor samples with beside a talker that samples so, unless a request says."""
     if talker.temperature == 0:
         return Sampling(seed=talker.seed)
     return Sampling(temperature=1.0, top_k=PREDICTOR_TOP_K, top_p=PREDICTOR_TOP_P, seed=talker.seed)
@@ -157,3 +172,17 @@ def penalise(logits: Tensor, seen: Tensor, penalties: Tensor) -> Tensor:
     """Ids seen, bool [n, vocab], become less likely: fp32 [n, vocab] by penalties [n, 1]."""
     scaled = torch.where(logits < 0, logits * penalties, logits / penalties)
     return torch.where(seen, scaled, logits)
+
+
+def suppress(logits: Tensor, params: Sequence[Sampling]) -> Tensor:
+    """What each row's request never wants drawn becomes -inf: fp32 [n, vocab]."""
+    pairs = [
+        (row, token)
+        for row, param in enumerate(params)
+        for token in param.suppress
+        if token < logits.shape[-1]
+    ]
+    if not pairs:
+        return logits
+    rows, tokens = torch.tensor(pairs, device=logits.device).T
+    return logits.index_put((rows, tokens), logits.new_tensor(-torch.inf))

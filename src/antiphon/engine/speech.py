@@ -66,7 +66,8 @@ class SpeechRunner:
             x = torch.cat([x, self._model.step_inputs(frames, torch.tensor(text, device=self._device))])
         self._prompts[join.row] = x
         self._rows.join(join.row, self._model.positions(join.prompt), drawn)
-        self._sampler.join(join.row, join.sampling, torch.from_numpy(join.generated[:, 0]), drawn)
+        seen = torch.from_numpy(join.generated[:, 0])
+        self._sampler.join(join.row, join.sampling, seen, drawn, join.residual)
 
     def run(self, step: ArStep) -> Tensor:
         """Frames int64 [emitting rows, codebooks]. A frame whose code 0 is the end of speech is none."""

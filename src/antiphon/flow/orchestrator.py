@@ -93,7 +93,7 @@ class Orchestrator:
             case PromptReady():
                 self._prompt_ready(fact)
             case PromptFailed():
-                self._fail(fact.request, "invalid_prompt", fact.message)
+                self._fail(fact.request, fact.code, fact.message)
             case StepDone() | StepFailed():
                 self._stepped(fact)
 
@@ -228,14 +228,18 @@ class Orchestrator:
         name = fact.stage
         if name == self._stages.encode.name:
             self._encoded(fact)
-        elif name in self._stages.ar:
+            return
+        scheduler = self._stages.ar.get(name) or self._stages.codec[name]
+        named = scheduler.named_by(fact.step)
+        if name in self._stages.ar:
             for progress in self._stages.ar[name].observe(fact):
                 self._progress(name, progress)
         else:
             for heard in self._stages.codec[name].observe(fact):
                 self._heard(name, heard)
         if isinstance(fact, StepFailed):
-            for request in fact.requests.tolist():
+            # the step's own record as well: a request that an executor forgot to name must not hang
+            for request in dict.fromkeys((*named, *fact.requests.tolist())):
                 self._fail(request, "stage_failed", f"The {name} stage failed: {fact.message}")
 
     def _encoded(self, fact: StageFact) -> None:
@@ -289,9 +293,9 @@ class Orchestrator:
             self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
         turn.open_stages |= {target, self._stages.vocoder_name}
         sampling = self._sampling(turn, target)
-        speaker.submit(
-            ArRequest(turn.request, turn.session, prompt, sampling, turn.reply[0], turn.spec.voice)
-        )
+        residual = turn.spec.sampling.get(self._graph.stage(target).residual or "")
+        first, voice = turn.reply[0], turn.spec.voice
+        speaker.submit(ArRequest(turn.request, turn.session, prompt, sampling, first, voice, residual))
 
     def _frame(self, turn: Turn, stage: str, progress: Progress) -> None:
         vocoder = self._stages.codec[self._stages.vocoder_name]

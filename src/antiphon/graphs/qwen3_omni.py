@@ -24,6 +24,7 @@ GRAPH = StageGraph(
             groups=(KvGroup("kv"),),
             survives=Survives.PROMPT,
             conditioned=True,
+            residual="predictor",
         ),
         Stage("code2wav", StageKind.CODEC),
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.assembly.node import Node
-from antiphon.core.facts import Fact, StepDone
+from antiphon.core.facts import Fact, StepDone, StepFailed
 from antiphon.core.plans import Decision, DropMedia, DropPayload, Handoff, Order, Output, RenderPrompt, Step
+from antiphon.core.ports import Wakeup
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 
@@ -20,7 +22,8 @@ class Recorder(Protocol):
 
 
 class Driver:
-    """One node over one engine. Single-threaded: `advance` is called again while it returns True."""
+    """One node over one engine. For one thread: `advance` is called again while it returns True, once a new
+    fact is there, a step has ended or `idle_s` has passed, whichever is first."""
 
     def __init__(
         self,
@@ -37,6 +40,9 @@ class Driver:
         self._clock = clock
         self._recorder = recorder
         self._facts: list[Fact] = []
+        self._ordered = False
+        self._begun: dict[int, float] = {}
+        self._ended_at = 0.0
         self._steps = dict.fromkeys(engine.executors, 0)
         self._seconds = dict.fromkeys(engine.executors, 0.0)
         self._emitted = dict.fromkeys(engine.executors, 0)
@@ -46,6 +52,7 @@ class Driver:
 
         Returns True if there is more to do without a new fact from outside.
         """
+        self._collect()
         facts = [*facts, *self._facts]
         self._facts = []
         now = self._clock()
@@ -57,14 +64,31 @@ class Driver:
             self._emit(output)
         for order in decision.orders:
             self._execute(order)
-        for name, executor in self._engine.executors.items():
-            done = executor.poll()
-            self._facts += done
-            self._emitted[name] += sum(len(fact.tokens) for fact in done if isinstance(fact, StepDone))
-        return bool(self._facts) or bool(decision.orders) or self.node.num_in_flight > 0
+        self._ordered = bool(decision.orders)
+        if self._engine.wakeup is None:
+            self._collect()  # steps have run: their time ends here, not when the next fact comes
+        return self._ordered or self.node.num_in_flight > 0
+
+    @property
+    def wakeup(self) -> Wakeup | None:
+        """Becomes readable when a step ends; None where none is ever in flight between two calls."""
+        return self._engine.wakeup
+
+    def wait(self, most: float) -> None:
+        """Until a step ends or `idle_s` has passed."""
+        wait_s = self.idle_s(most)
+        if self.wakeup is not None:
+            select.select([self.wakeup], [], [], wait_s)
+        elif wait_s:
+            time.sleep(wait_s)
 
     def idle_s(self, most: float) -> float:
-        """Seconds until the node wants to be asked again, if nothing happens before; `most` at most."""
+        """Seconds until the node wants to be asked again, if nothing happens before; `most` at most.
+
+        None at all after orders: there may be more to order.
+        """
+        if self._ordered:
+            return 0.0
         return most if self.wake_at is None else min(max(self.wake_at - self._clock(), 0.0), most)
 
     def stats(self) -> dict[str, float]:
@@ -90,7 +114,24 @@ class Driver:
                 self._run(order)
 
     def _run(self, step: Step) -> None:
-        before = self._clock()
+        self._begun[step.step] = self._clock()
         self._engine.executors[step.stage].submit(step)
         self._steps[step.stage] += 1
-        self._seconds[step.stage] += self._clock() - before
+
+    def _collect(self) -> None:
+        """Take what the executors report."""
+        if self._engine.wakeup is not None:
+            self._engine.wakeup.clear()
+        for name, executor in self._engine.executors.items():
+            for fact in executor.poll():
+                self._facts.append(fact)
+                self._account(name, fact)
+
+    def _account(self, stage: str, fact: Fact) -> None:
+        """Steps run one after the other: one begins when it is ordered, or when the one before has ended."""
+        assert isinstance(fact, StepDone | StepFailed)
+        now = self._clock()
+        self._seconds[stage] += now - max(self._begun.pop(fact.step), self._ended_at)
+        self._ended_at = now
+        if isinstance(fact, StepDone):
+            self._emitted[stage] += len(fact.tokens)

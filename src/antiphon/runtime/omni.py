@@ -10,7 +10,6 @@ print(reply.text, reply.audio.shape)
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Tokenizer
 
-from antiphon.core.config import EngineOptions
+from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart, VideoPart
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.facts import (
@@ -35,6 +34,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.sampling import Sampling
 from antiphon.engine.load import load_engine
+from antiphon.graphs import find_graph
 from antiphon.runtime.driver import Driver
 
 Content = str | Sequence[str | dict[str, Any]]
@@ -60,7 +60,8 @@ class Request:
     speech        False: text only
     voice         speaker name; None is the checkpoint's first
     max_tokens    of the text reply; None leaves the checkpoint's default
-    sampling      per stage ("thinker", "talker"); stages not named use the checkpoint's defaults
+    sampling      per stage ("thinker", "talker"), and "predictor" for the further codes of a talker's frame;
+                  what is not named uses the checkpoint's defaults, and the predictor mirrors the talker
 
     A reply of a single text token has nothing to speak: its audio is empty.
     """
@@ -100,7 +101,7 @@ class Omni:
     preset   name of a scheduling preset
     device   auto | cpu | cuda | cuda:N
     dtype    auto | float32 | bfloat16 | float16 | float64
-    options  further fields of EngineOptions (max_rows, kv_tokens, step_tokens, …)
+    options  further fields of EngineOptions (max_rows, kv_tokens, step_tokens, depth, …)
 
     Raises CheckpointError or ConfigError.
     """
@@ -181,11 +182,12 @@ class Omni:
                 return
 
     def _advance(self) -> None:
-        if self.driver.advance([]):
+        more = self.driver.advance([])
+        if any(self._inbox.values()):
             return
-        if self.driver.wake_at is None and not any(self._inbox.values()):
+        if not more and self.driver.wake_at is None:
             raise AntiphonError("the engine stopped with responses open: this is a bug of Antiphon")
-        time.sleep(self.driver.idle_s(0.0 if self.driver.wake_at is None else MOST_IDLE_S))
+        self.driver.wait(MOST_IDLE_S)
 
     def _collect(self, output: Output) -> None:
         """What nobody waits for any more is dropped."""
@@ -244,10 +246,8 @@ class Omni:
 
     def _check(self, request: Request) -> None:
         """Raise ConfigError where a misspelt name would otherwise go unnoticed."""
-        stages, voices = self.engine.node.ar, self.engine.info.voices
-        for stage in request.sampling:
-            if stage not in stages:
-                raise ConfigError(f"sampling names the stage {stage!r}; stages are {', '.join(stages)}")
+        voices = self.engine.info.voices
+        _check_sampling(request.sampling, self.engine.node)
         if request.voice is not None and request.voice.lower() not in voices:
             raise ConfigError(f"the voice {request.voice!r} is unknown; voices are {', '.join(voices)}")
         if request.max_tokens is not None and request.max_tokens < 1:
@@ -255,6 +255,17 @@ class Omni:
         for role, _ in request.messages:
             if role not in ROLES:
                 raise ConfigError(f"a message has the role {role!r}; roles are {', '.join(ROLES)}")
+
+
+def _check_sampling(sampling: dict[str, Sampling], node: NodeConfig) -> None:
+    stages = [stage for stage in find_graph(node.graph).stages if stage.name in node.ar]
+    residuals = [stage.residual for stage in stages if stage.residual]
+    names = [*(stage.name for stage in stages), *residuals]
+    for name, asked in sampling.items():
+        if name not in names:
+            raise ConfigError(f"sampling names the stage {name!r}; stages are {', '.join(names)}")
+        if name in residuals and (asked.suppress or asked.repetition_penalty != 1.0):
+            raise ConfigError(f"sampling of {name!r} has no suppress and no repetition_penalty")
 
 
 def parts_of(content: Content) -> tuple[Part, ...]:

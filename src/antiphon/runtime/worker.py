@@ -7,6 +7,7 @@ folder; exits when its parent is gone.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ import zmq
 
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import Fact
+from antiphon.core.ports import Wakeup
 from antiphon.engine.load import load_engine
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver
@@ -54,16 +56,25 @@ class Link:
     def send(self, message: FromEngine) -> None:
         self._events.send(encode(message))
 
-    def receive(self, wait_s: float) -> list[Message]:
-        """Everything that has arrived; waits up to `wait_s` for the first. What can't be read is dropped."""
+    def receive(self, wait_s: float, wakeup: Wakeup | None = None) -> list[Message]:
+        """Everything that has arrived; waits up to `wait_s` for the first, and no longer than until `wakeup`
+        is readable. What can't be read is dropped."""
         messages: list[Message] = []
-        waits_ms = int(1000 * wait_s)
-        while self._orders.poll(0 if messages else waits_ms):
+        # rounded up: a wait cut short would be asked for again and again
+        self._poller_of(wakeup).poll(math.ceil(1000 * wait_s))
+        while self._orders.poll(0):
             try:
                 messages.append(self._decoder.decode(self._orders.recv()))
             except (msgspec.MsgspecError, AntiphonError) as error:
                 log.error("dropped a message that cannot be read: %s", error)
         return messages
+
+    def _poller_of(self, wakeup: Wakeup | None) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._orders, zmq.POLLIN)
+        if wakeup is not None:
+            poller.register(wakeup.fileno(), zmq.POLLIN)
+        return poller
 
     def check_parent(self) -> None:
         """Raises Orphaned."""
@@ -120,17 +131,18 @@ def _serve(link: Link) -> int:
 
 
 def _loop(link: Link, driver: Driver, messages: list[Message]) -> None:
-    """Drain messages, advance; wait only when there is nothing to do. Begins with what came early."""
+    """Drain messages, advance; wait for a message, the end of a step or the node's own time, whichever is
+    first. Begins with what came early."""
     next_stats = 0.0
-    busy, stopped = False, False
+    stopped = False
     while not stopped:
         link.check_parent()
         stopped = any(isinstance(message, Stop) for message in messages)
-        busy = driver.advance([message for message in messages if not isinstance(message, Start | Stop)])
+        driver.advance([message for message in messages if not isinstance(message, Start | Stop)])
         if time.monotonic() >= next_stats:
             next_stats = time.monotonic() + STATS_EVERY_S
             link.send(Stats(driver.stats()))
-        messages = link.receive(0.0 if busy or stopped else driver.idle_s(IDLE_WAIT_S))
+        messages = link.receive(0.0 if stopped else driver.idle_s(IDLE_WAIT_S), driver.wakeup)
 
 
 if __name__ == "__main__":

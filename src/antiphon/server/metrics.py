@@ -56,6 +56,12 @@ class ServerMetrics:
         self.errors = Counter(
             "antiphon_server_error_events", "Error events sent, by code.", ["code"], registry=registry
         )
+        self.limits = Counter(
+            "antiphon_server_refusals",
+            "Events and responses refused because they passed a limit, by limit.",
+            ["limit"],
+            registry=registry,
+        )
         self.responses = Counter(
             "antiphon_server_responses", "Responses ended, by status.", ["status"], registry=registry
         )
@@ -92,7 +98,7 @@ class ResponseMeter:
         elif kind == "response.done":
             self._ended(event["response"])
         elif kind == "error":
-            self._metrics.errors.labels(event["error"]["code"]).inc()
+            self._refused(event["error"])
 
     def _first(self, kind: str, response: str, now: float) -> None:
         histogram, seen = self._waiting[kind]
@@ -100,7 +106,15 @@ class ResponseMeter:
             seen.add(response)
             histogram.observe(now - self._created_s[response])
 
+    def _refused(self, error: Payload) -> None:
+        self._metrics.errors.labels(error["code"]).inc()
+        if error["code"] == "limit_exceeded":
+            self._metrics.limits.labels(error["param"]).inc()
+
     def _ended(self, response: Payload) -> None:
+        details = response["status_details"] or {}
+        if details.get("error", {}).get("code") == "context_length_exceeded":
+            self._metrics.limits.labels("max_context_tokens").inc()
         self._metrics.responses.labels(response["status"]).inc()
         del self._created_s[response["id"]]
         for _, seen in self._waiting.values():

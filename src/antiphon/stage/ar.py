@@ -151,7 +151,8 @@ class ArScheduler:
         self.rows.planned[rows] += counts
         self.rows.sampled[rows] += emits
         requests = self.rows.request[rows].copy()
-        self._flights[step] = Flight(rows, requests, starts + counts, rows[emits == 1])
+        joined = tuple(join.request for join in joins)
+        self._flights[step] = Flight(rows, requests, starts + counts, rows[emits == 1], joined)
         return self._step(step, joins, blocks, (rows, starts, counts, emits), choice.reason)
 
     def _step(
@@ -231,6 +232,7 @@ class ArScheduler:
             np.array(request.tokens, np.int64).reshape(-1, self.config.width),
             request.first_input,
             request.voice,
+            request.residual,
         )
 
     def _seat(self, request: ArRequest, row: int, cached: int) -> None:
@@ -265,6 +267,11 @@ class ArScheduler:
         return True
 
     # -- accounting ----------------------------------------------------------------------------------
+
+    def named_by(self, step: int) -> tuple[int, ...]:
+        """Requests that ran or joined in a step in flight, whatever its executor will say of them."""
+        flight = self._flights[step]
+        return tuple(flight.requests.tolist()) + flight.joined
 
     def observe(self, fact: StageFact) -> list[Progress]:
         """Fold a reported step in. A failed step brings no progress: its requests are to be aborted."""
@@ -343,11 +350,13 @@ class ArScheduler:
 
     @property
     def _capacity(self) -> int:
-        """Tokens that one request alone could have in the KV."""
-        return self.kv.num_blocks * self.config.block_size
+        """Tokens that one request may have in the KV if it is alone there."""
+        held = self.kv.num_blocks * self.config.block_size
+        most = self.config.max_context_tokens
+        return held if most is None else min(most, held)
 
     def _limit(self, request: ArRequest) -> int:
-        """Tokens to draw, at most what the KV holds beside the prompt.
+        """Tokens to draw, at most what the context holds beside the prompt.
 
         A frame stage draws one less than asked: the last code of a cut reply is never spoken.
         """

@@ -105,6 +105,10 @@ class CodecScheduler:
             reason="whole chunks",
         )
 
+    def named_by(self, step: int) -> tuple[int, ...]:
+        """Requests of a step in flight."""
+        return self._flights[step]
+
     def observe(self, fact: StageFact) -> list[Heard]:
         """Fold a reported step in; streams that were aborted meanwhile bring nothing."""
         requests = self._flights.pop(fact.step)

@@ -11,24 +11,28 @@ from antiphon.core.plans import DropMedia, EncodeStep
 
 
 class EncodeScheduler:
-    """Encodes each media content once while anybody needs it; keeps some outputs that nobody needs now."""
+    """Encodes each media content once while anybody needs it; keeps some outputs that nobody needs now.
+
+    Media of a failed step are tried again, each in a step of its own: one that is bad takes no other along.
+    """
 
     def __init__(self, name: str, config: EncoderConfig) -> None:
         self.name = name
         self.config = config
         self._queue: OrderedDict[int, Media] = OrderedDict()
-        self._flights: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        self._flights: OrderedDict[int, tuple[Media, ...]] = OrderedDict()
+        self._suspects: OrderedDict[int, Media] = OrderedDict()
         self._ready: OrderedDict[int, None] = OrderedDict()
         self._pins: Counter[int] = Counter()
 
     def want(self, media: tuple[Media, ...]) -> None:
         """Pin these contents and queue those that are not at hand."""
-        flying = {key for keys in self._flights.values() for key in keys}
+        busy = {*self._flying, *self._suspects}
         for part in media:
             self._pins[part.key] += 1
             if part.key in self._ready:
                 self._ready.move_to_end(part.key)
-            elif part.key not in flying:
+            elif part.key not in busy:
                 self._queue.setdefault(part.key, part)
 
     def unpin(self, media: tuple[Media, ...]) -> None:
@@ -38,6 +42,7 @@ class EncodeScheduler:
             if self._pins[part.key] <= 0:
                 del self._pins[part.key]
                 self._queue.pop(part.key, None)
+                self._suspects.pop(part.key, None)
 
     def holds(self, media: tuple[Media, ...]) -> bool:
         return all(part.key in self._ready for part in media)
@@ -57,7 +62,7 @@ class EncodeScheduler:
 
     @property
     def num_running(self) -> int:
-        return len(self._queue) + sum(len(keys) for keys in self._flights.values())
+        return len(self._queue) + len(self._suspects) + len(self._flying)
 
     @property
     def num_in_flight(self) -> int:
@@ -65,27 +70,36 @@ class EncodeScheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue)
+        return bool(self._queue or self._suspects)
+
+    @property
+    def _flying(self) -> list[int]:
+        return [part.key for media in self._flights.values() for part in media]
 
     def plan(self, step: int, now: float) -> EncodeStep | None:
-        if not self._queue:
+        if not self.has_work:
             return None
-        count = min(self.config.step_media, len(self._queue))
-        media = tuple(self._queue.popitem(last=False)[1] for _ in range(count))
-        self._flights[step] = tuple(part.key for part in media)
-        return EncodeStep(self.name, step, media, "first come first served")
+        if self._suspects:
+            media, reason = (self._suspects.popitem(last=False)[1],), "alone, after a failed step"
+        else:
+            count = min(self.config.step_media, len(self._queue))
+            media = tuple(self._queue.popitem(last=False)[1] for _ in range(count))
+            reason = "first come first served"
+        self._flights[step] = media
+        return EncodeStep(self.name, step, media, reason)
 
     def observe(self, fact: StageFact) -> frozenset[int]:
-        """Fold a reported step in; returns the keys whose state changed (ready, or lost if it failed)."""
-        keys = self._flights.pop(fact.step)
+        """Fold a reported step in; returns the keys whose state changed: ready, or lost if it failed."""
+        media = self._flights.pop(fact.step)
         if isinstance(fact, StepDone):
-            for key in keys:
-                self._ready[key] = None
-        return frozenset(keys)
+            self._ready.update(dict.fromkeys(part.key for part in media))
+        elif len(media) > 1:
+            self._suspects.update({part.key: part for part in media if part.key in self._pins})
+            return frozenset()
+        return frozenset(part.key for part in media)
 
     def check_integrity(self) -> None:
         """A key is queued, in flight or ready, never two of them."""
-        flying = [key for keys in self._flights.values() for key in keys]
-        everywhere = [*self._queue, *flying, *self._ready]
+        everywhere = [*self._queue, *self._suspects, *self._flying, *self._ready]
         assert len(everywhere) == len(set(everywhere)), "a media key is in two places"
-        assert all(key in self._pins for key in self._queue), "queued though nobody waits"
+        assert all(key in self._pins for key in [*self._queue, *self._suspects]), "queued though nobody waits"

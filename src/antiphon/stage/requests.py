@@ -35,6 +35,7 @@ class ArRequest:
     sampling: Sampling
     first_input: int | None = None
     voice: str | None = None
+    residual: Sampling | None = None
     inputs: list[int] = field(default_factory=list[int])
     closed: bool = False
     media: frozenset[int] | None = None
@@ -70,12 +71,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step in flight: which request each row works for, how far its KV then reaches, which rows draw."""
+    """A step in flight: which request each row works for, how far its KV then reaches, which rows draw, and
+    which requests joined."""
 
     rows: Ints
     requests: Ints
     reach: Ints
     drawing: Ints
+    joined: tuple[int, ...]
 
 
 def block_deltas(groups: tuple[str, ...], entries: list[Entry]) -> tuple[BlockDelta, ...]:

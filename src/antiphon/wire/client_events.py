@@ -64,7 +64,7 @@ class GenerationPatch(Strict, frozen=True, kw_only=True):
     reasoning: Any = None
     parallel_tool_calls: bool | None = None
     temperature: float | None = None
-    """Taken from older clients and without effect: the checkpoint's own sampling is used."""
+    """Not in the GA protocol; taken from older clients, without effect: the checkpoint's sampling is used."""
 
 
 class SessionPatch(GenerationPatch, frozen=True, kw_only=True):

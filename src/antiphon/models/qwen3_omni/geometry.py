@@ -32,6 +32,7 @@ def read_geometry(config: Qwen3OmniConfig, generation: Json, options: EngineOpti
         **sizes,
         stop_ids=_ids(generation.get("eos_token_id")) or (config.tokens.im_end,),
         sampling=thinker_sampling(generation),
+        max_context_tokens=options.max_context_tokens,
     )
     ar, codec = {"thinker": thinker}, {}
     if config.speech is not None:

@@ -64,6 +64,8 @@ class Prompter:
         """Every AR stage's prompt. Whatever a client may have got wrong comes back as PromptFailed."""
         try:
             thinker = self._thinker(order.items)
+        except LimitExceeded as error:
+            return PromptFailed(order.request, str(error), "context_length_exceeded")
         except AntiphonError as error:
             return PromptFailed(order.request, str(error))
         prompts = {"thinker": thinker}

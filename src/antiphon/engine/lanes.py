@@ -1,0 +1,162 @@
+"""Lanes: a device's work in the order given, one step beside the deciding half (depth 1).
+
+An executor launches a step and gets a landing, which waits for the step and gives its fact. At depth 0 an
+executor lands at once. At depth 1 a lane lands: all stages of a device share one, and so do the orders that
+move payloads, so that work is carried out in the order in which it was decided.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from antiphon.core.facts import Fact
+from antiphon.core.plans import DropMedia, DropPayload, Handoff, Step
+from antiphon.core.ports import PayloadMover
+
+Landing = Callable[[], Fact]
+"""Waits for a step that was launched and gives its fact. Called once; never raises."""
+
+
+class Launcher(Protocol):
+    """What an executor offers to a lane."""
+
+    def launch(self, step: Step) -> Landing:
+        """Begin a step; on CUDA it may still run when this returns. Never raises."""
+        ...
+
+
+def landing(begin: Callable[[], Landing], failed: Callable[[Exception], Fact]) -> Landing:
+    """What `begin` launches; an exception, of `begin` or while it lands, becomes the fact `failed` makes."""
+    try:
+        lands = begin()
+    except Exception as error:
+        return partial(_given, failed(error))
+
+    def land() -> Fact:
+        try:
+            return lands()
+        except Exception as error:
+            return failed(error)
+
+    return land
+
+
+def mark(device: torch.device) -> Callable[[], None]:
+    """Waits until what has been asked of the device so far is done; on a CPU it is done already.
+
+    CUDA: unverified, has not run on an accelerator.
+    """
+    if device.type != "cuda":
+        return lambda: None
+    event = torch.cuda.Event(blocking=True)
+    event.record(torch.cuda.current_stream(device))
+    return event.synchronize
+
+
+class Lane:
+    """A CPU's lane: one thread launches and lands each step, and carries out the orders between.
+
+    Implements `core.ports.Wakeup`.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "antiphon-lane")
+        self._trouble: deque[Exception] = deque()
+        self._ears, self._bell = os.pipe()
+        for end in (self._ears, self._bell):
+            os.set_blocking(end, False)
+            weakref.finalize(self, os.close, end)
+
+    def run(self, launcher: Launcher, step: Step, report: Callable[[Fact], None]) -> None:
+        """Let the step run after all that came before it; `report` is called in the lane's thread."""
+        self._queue(lambda: report(launcher.launch(step)()))
+
+    def carry_out(self, work: Callable[[], None]) -> None:
+        """After all that came before it. What it raises comes out of `clear`."""
+        self._queue(work)
+
+    def fileno(self) -> int:
+        return self._ears
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._ears, 512):
+                pass
+        if self._trouble:
+            raise self._trouble.popleft()
+
+    def _queue(self, work: Callable[[], None]) -> None:
+        self._pool.submit(self._do, work)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._trouble.append(error)
+        # full after thousands of steps that nobody listened to: it rings already
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._bell, b"!")
+
+
+class StreamLane(Lane):
+    """A GPU's lane: the caller launches, stream order keeps the order, and the thread only waits.
+
+    Unverified: has not run on an accelerator.
+    """
+
+    def run(self, launcher: Launcher, step: Step, report: Callable[[Fact], None]) -> None:
+        lands = launcher.launch(step)
+        self._queue(lambda: report(lands()))
+
+    def carry_out(self, work: Callable[[], None]) -> None:
+        work()
+
+
+class LanedExecutor:
+    """An executor whose steps run in a lane. Implements `core.ports.Executor`."""
+
+    depth = 1
+
+    def __init__(self, inner: Launcher, lane: Lane) -> None:
+        self.inner = inner
+        self._lane = lane
+        self._done: deque[Fact] = deque()
+
+    def submit(self, step: Step) -> None:
+        self._lane.run(self.inner, step, self._done.append)
+
+    def poll(self) -> list[Fact]:
+        done: list[Fact] = []
+        while self._done:
+            done.append(self._done.popleft())
+        return done
+
+
+class LanedPayloads:
+    """Moves payloads in a lane, between the steps. Implements `core.ports.PayloadMover`."""
+
+    def __init__(self, inner: PayloadMover, lane: Lane) -> None:
+        self._inner = inner
+        self._lane = lane
+
+    def handoff(self, order: Handoff) -> None:
+        self._lane.carry_out(partial(self._inner.handoff, order))
+
+    def drop_payload(self, order: DropPayload) -> None:
+        self._lane.carry_out(partial(self._inner.drop_payload, order))
+
+    def drop_media(self, order: DropMedia) -> None:
+        self._lane.carry_out(partial(self._inner.drop_media, order))
+
+
+def _given(fact: Fact) -> Fact:
+    return fact
