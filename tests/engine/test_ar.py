@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from antiphon.core.facts import NO_INTS, StagePrompt, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, StagePrompt, StepDone, StepFailed
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.core.sampling import Sampling
 from antiphon.engine.ar import ArExecutor
@@ -34,7 +34,7 @@ class Fragile:
 
 
 def step(number: int, joins: dict[int, int], rows: list[int], leaves: list[int]) -> ArStep:
-    seats = tuple(Join(row, request, PROMPT, 0, Sampling()) for row, request in joins.items())
+    seats = tuple(Join(row, request, PROMPT, 0, Sampling(), NO_TOKENS) for row, request in joins.items())
     ones = np.ones(len(rows), np.int64)
     empty = (NO_INTS, NO_INTS)
     return ArStep("thinker", number, seats, ints(leaves), (), *empty, ints(rows), ones, ones, ones, "")

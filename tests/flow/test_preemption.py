@@ -36,7 +36,7 @@ def finish(world: World) -> None:
 
 @DEPTHS
 @pytest.mark.parametrize("stage", ["thinker", "talker"])
-@pytest.mark.parametrize("turns", range(2, 50, 4))
+@pytest.mark.parametrize("turns", [2, 3, 5, 7, 11, 16])
 def test_a_preempted_reply_goes_on_as_if_nothing_had_been(stage: str, turns: int, depth: int) -> None:
     world = World(toy_config(rows=3, step_tokens=5), depth)
     scheduler = world.node.stages.ar[stage]
@@ -54,16 +54,18 @@ def test_a_preempted_reply_goes_on_as_if_nothing_had_been(stage: str, turns: int
 
 
 def test_what_a_step_in_flight_draws_for_a_preempted_row_is_surplus() -> None:
-    world = World(toy_config(rows=2), depth=1)
-    whims = whims_of(world.node.stages.entry)
+    world = World(toy_config(rows=2, speaks=False), depth=1, lags=True)
+    entry = world.node.stages.entry
+    whims = whims_of(entry)
     heard = begin(world, "s", "tell me more")
-    while not heard.text:
+    while len(heard.text) < 2:
         world.turn()
     whims.victims = [0]
-    world.turn()
-    world.turn()
-    assert world.node.stages.entry.num_surplus_tokens == 1
+    while not entry.num_preemptions:
+        world.turn()
     finish(world)
+    assert entry.num_surplus_tokens > 0
+    assert len(heard.text) > 3, "it went on after that"
 
 
 @DEPTHS
@@ -82,17 +84,17 @@ def test_many_long_replies_share_a_pool_that_holds_few_of_them(depth: int) -> No
 
 @DEPTHS
 def test_the_oldest_gets_on_whatever_comes_after_it(depth: int) -> None:
-    """With one block more than the longest needs, everybody ends, in the order of arrival."""
-    config = toy_config(rows=4, blocks=8, step_tokens=3, speaks=False)
-    world = World(config, depth)
-    ended: list[str] = []
+    """The pool is little larger than one reply: whoever is oldest never loses its row."""
+    world = World(toy_config(rows=4, blocks=8, step_tokens=3, speaks=False), depth)
     for number in range(6):
         begin(world, f"s{number}", "a b c")
+    entry = world.node.stages.entry
+    oldest = -1
     while world.turn():
-        ended += [name for (name, _), heard in world.responses.items() if heard.end and name not in ended]
-    assert len(ended) == 6
-    oldest = world.node.stages.entry
-    assert oldest.num_preemptions < 60, "nobody is let in only to be thrown out at once"
+        rows = entry.rows.running
+        assert oldest not in entry.requests or oldest == entry.rows.request[rows[0]]
+        oldest = int(entry.rows.request[rows[0]]) if len(rows) else -1
+    assert entry.num_preemptions
     finish(world)
 
 
@@ -117,7 +119,7 @@ def encoded(world: World) -> Counter[int]:
     counts: Counter[int] = Counter()
     submit = world.encoder.submit
 
-    def watched(step):  # noqa: ANN001, ANN202
+    def watched(step):
         counts.update(part.key for part in step.media)
         submit(step)
 
@@ -140,16 +142,16 @@ def test_media_that_the_kv_covers_are_not_encoded_again() -> None:
 def test_media_whose_kv_is_evicted_while_a_turn_waits_are_encoded_then(depth: int) -> None:
     """The turn counts on its session's KV, waits for a row, and meanwhile another takes the blocks."""
     world = World(toy_config(rows=1, blocks=12, media=1, speaks=False), depth)
-    counts = encoded(world)
-    begin(world, "s", toy.tone(1), "what is that", toy.tone(2))
+    counts, entry = encoded(world), world.node.stages.entry
+    begin(world, "s", "what is that over there", toy.tone(1))
     world.run()
-    begin(world, "other", "a b c d e f g h i j k l m n o p q r s t u v w x", toy.tone(3))
-    world.responses["other", "other"].spec.sampling["thinker"] = Sampling(max_tokens=12, seed=1)
-    while not world.node.stages.entry.num_running:
+    begin(world, "other", "a b c d e f g h i j k l m n o p q r s t u v w x y z", toy.tone(3))
+    while not entry.num_running:
         world.turn()
-    world.send(
-        ResponseRequested("s", "again", "reply2", sampling={"thinker": Sampling(max_tokens=4, seed=2)})
-    )
+    world.send(ResponseRequested("s", "again", "reply2", sampling={"thinker": Sampling(seed=2)}))
+    while not entry.num_waiting:
+        world.turn()
+    assert toy.tone(1).key not in world.node.stages.encode.pins, "its KV is still there"
     finish(world)
     assert counts[toy.tone(1).key] == 2
     again = world.responses["s", "again"].end
