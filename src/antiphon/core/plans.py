@@ -154,7 +154,7 @@ class AudioOut(msgspec.Struct, frozen=True, tag=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of one response. Audio tokens out are codec frames."""
+    """Token counts of one response. A video's frames count as images; audio tokens out are codec frames."""
 
     input_text_tokens: int = 0
     input_audio_tokens: int = 0
