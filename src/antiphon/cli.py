@@ -42,6 +42,9 @@ def serve(
     ] = "baseline",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    attention: Annotated[
+        str, typer.Option(help="Attention back-end: auto, cpu, flashinfer (unverified) or reference.")
+    ] = "auto",
     max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
@@ -67,6 +70,7 @@ def serve(
         options = EngineOptions(
             device=device,
             dtype=dtype,
+            attention=attention,
             preset=preset,
             max_rows=max_rows,
             kv_tokens=kv_tokens,

@@ -50,6 +50,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
 
     device      auto | cpu | cuda | cuda:N
     dtype       auto | float32 | bfloat16 | float16 | float64; auto is float32 on a CPU, bfloat16 on CUDA
+    attention   auto | the name of a back-end; auto is the fastest that is verified on the device
     max_rows    requests that run at once in a stage
     kv_tokens   KV capacity of each AR stage, in tokens
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
@@ -59,6 +60,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
 
     device: str = "auto"
     dtype: str = "auto"
+    attention: str = "auto"
     preset: str = "baseline"
     max_rows: int = 16
     block_size: int = 16

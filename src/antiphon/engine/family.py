@@ -19,6 +19,7 @@ from antiphon.core.conversation import Media
 from antiphon.core.facts import StagePrompt
 from antiphon.core.ports import Prompter
 from antiphon.nn.attention import PagedBatch
+from antiphon.nn.backends import Attention
 
 Pages = Sequence[tuple[Tensor, Tensor]]
 """Per layer keys and values, each [blocks, block_size, num_kv_heads, head_dim]."""
@@ -64,6 +65,10 @@ class DecoderModel(Protocol):
 
     device: torch.device
     vocab_size: int
+
+    def use_attention(self, attention: Attention) -> None:
+        """From now on attention is computed so."""
+        ...
 
     def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
 

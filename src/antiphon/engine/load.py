@@ -20,12 +20,13 @@ from antiphon.core.ports import Executor, PayloadMover, Prompter
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
 from antiphon.engine.encoders import EncoderExecutor
-from antiphon.engine.family import Family
+from antiphon.engine.family import DecoderModel, Family
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.payloads import InlinePayloads
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
+from antiphon.nn.backends import BACKENDS, pick_backend
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total); units are bytes where weights are read."""
@@ -53,6 +54,7 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     """Load a checkpoint directory or hub id. Raises CheckpointError or ConfigError before serving begins."""
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
+    attention = pick_backend(options.attention, device, dtype)
     if options.threads:
         torch.set_num_threads(options.threads)
     checkpoint = open_checkpoint(source, progress=lambda text: progress(text, 0, 0))
@@ -61,7 +63,7 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     family: Family = cast("Family", import_module(graph.module))
     config = family.read_config(checkpoint.config)
     node = family.read_geometry(config, checkpoint.generation, options)
-    loader = Loader(checkpoint, family, config, (device, dtype), progress)
+    loader = Loader(checkpoint, family, config, (device, dtype), progress, attention)
     executors, payloads = build_executors(graph, node, loader)
     prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
     info = ModelInfo(
@@ -91,10 +93,10 @@ def build_executors(
         elif stage.kind is StageKind.CODEC and name in node.codec:
             executors[name] = CodecExecutor(loader.stage(name), loader.device)
         elif name in node.ar and stage.conditioned:
-            targets[name] = SpeechRunner(loader.stage(name), node.ar[name])
+            targets[name] = SpeechRunner(loader.decoder(name), node.ar[name])
             executors[name] = ArExecutor(targets[name])
         elif name in node.ar:
-            sources[name] = TextRunner(loader.stage(name), node.ar[name], features)
+            sources[name] = TextRunner(loader.decoder(name), node.ar[name], features)
             executors[name] = ArExecutor(sources[name])
     return executors, InlinePayloads(sources, targets, features)
 
@@ -109,8 +111,10 @@ class Loader:
         config: Any,
         place: tuple[torch.device, torch.dtype],
         progress: Progress,
+        attention: str,
     ) -> None:
         self.device = place[0]
+        self._attention = attention
         self._checkpoint = checkpoint
         self._family = family
         self._config = config
@@ -125,6 +129,12 @@ class Loader:
 
         tensors = self._checkpoint.read(self._family.tensor_names(name, self._config), progress=progress)
         return self._family.load_stage(name, tensors, self._config, self._place, self._checkpoint.path)
+
+    def decoder(self, name: str) -> Any:
+        """A paged decoder, with an attention of its own."""
+        model: DecoderModel = self.stage(name)
+        model.use_attention(BACKENDS[self._attention].create())
+        return model
 
 
 def pick_device(name: str) -> torch.device:

@@ -8,7 +8,7 @@ leave out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,15 +16,13 @@ from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, paged_attention, write_kv
+from antiphon.nn.backends import Attention
 from antiphon.nn.layers import add_linear, gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import route, run_experts
 from antiphon.nn.rope import Rope, rotate
 
 Pages = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [blocks, block_size, num_kv_heads, head_dim]."""
-
-Attention = Callable[[Tensor, Tensor, Tensor, PagedBatch], Tensor]
-"""(q [n, H, d], k_pages, v_pages, batch) -> [n, H, d]."""
 
 
 class DecoderLayer:
@@ -88,6 +86,7 @@ class Decoder:
         self.config = config
         self.layers = [DecoderLayer(config, params, f"{prefix}layers.{i}.") for i in range(config.num_layers)]
         self.norm = params[prefix + "norm"]
+        self.attention: Attention = paged_attention
         self.rope = Rope(config.head_dim, config.rope_theta, config.mrope_section, self.norm.device)
 
     def new_pages(self, num_blocks: int, block_size: int) -> list[Pages]:
@@ -105,7 +104,6 @@ class Decoder:
         capture: int | None = None,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
-        attention: Attention = paged_attention,
     ) -> tuple[Tensor, Tensor | None]:
         """One step over the flat tokens x [n, hidden] at `positions` [3, n] or [n]; writes the new keys and
         values.
@@ -120,7 +118,7 @@ class Decoder:
         for i, (layer, (k_pages, v_pages)) in enumerate(zip(self.layers, pages, strict=True)):
             q, k, v = layer.pre_attention(x, cos, sin)
             write_kv(k_pages, v_pages, k, v, batch.slots)
-            x = layer.post_attention(x, attention(q, k_pages, v_pages, batch))
+            x = layer.post_attention(x, self.attention(q, k_pages, v_pages, batch))
             if capture == i + 1:
                 captured = x
             if deepstack is not None and visual is not None and i < len(deepstack):

@@ -20,6 +20,7 @@ from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.models.qwen3_omni.thinker import Thinker
 from antiphon.nn.attention import PagedBatch
+from antiphon.nn.backends import Attention
 
 Positions = tuple[NDArray[np.float32], float]
 """Positions fp32 [3, n] of a prompt, and that of the token after it."""
@@ -67,6 +68,9 @@ class TextStage:
         self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
         self.new_pages = thinker.decoder.new_pages
 
+    def use_attention(self, attention: Attention) -> None:
+        self._thinker.decoder.attention = attention
+
     def positions(self, prompt: StagePrompt) -> Positions:
         return prompt_positions(prompt, self._thinker.config.merge_size)
 
@@ -85,6 +89,9 @@ class SpeechStage:
         self.suppressed = talker.suppressed
         self.step_inputs, self.logits = talker.step_inputs, talker.logits
         self.new_pages = talker.decoder.new_pages
+
+    def use_attention(self, attention: Attention) -> None:
+        self._talker.decoder.attention = attention
 
     def positions(self, prompt: StagePrompt) -> Positions:
         return prompt_positions(prompt, self._merge_size)
