@@ -49,6 +49,9 @@ def serve(
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
     threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
+    load_format: Annotated[
+        str, typer.Option(help="auto, or dummy: random weights, for which config and tokenizer are enough.")
+    ] = "auto",
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
     origins: Comma = "",
     api_keys: Annotated[
@@ -76,6 +79,7 @@ def serve(
             kv_tokens=kv_tokens,
             max_context_tokens=max_context_tokens,
             threads=threads,
+            load_format=load_format,
         )
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         settings = ServerSettings(

@@ -45,6 +45,9 @@ class NodeConfig(msgspec.Struct, frozen=True):
     preset: str = "baseline"
 
 
+LOAD_FORMATS = ("auto", "dummy")
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """What an operator chooses when an engine starts.
 
@@ -56,6 +59,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
+    load_format auto: the checkpoint's weights | dummy: random ones, of which no file need be there
+    dummy_seed  other dummy weights
     """
 
     device: str = "auto"
@@ -68,6 +73,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_tokens: int = 1024
     max_context_tokens: int = 8192
     threads: int = 0
+    load_format: str = "auto"
+    dummy_seed: int = 0
 
     @property
     def held_tokens(self) -> int:
@@ -80,6 +87,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.threads < 0:
             raise ConfigError(f"threads is {self.threads}; it must be 0 (torch's default) or more")
+        if self.load_format not in LOAD_FORMATS:
+            known = ", ".join(LOAD_FORMATS)
+            raise ConfigError(f"load_format is {self.load_format!r}; it must be one of {known}")
         if self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "

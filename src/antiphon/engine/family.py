@@ -40,6 +40,8 @@ class Family(Protocol):
 
     def tensor_names(self, stage: str, config: Any) -> list[str]: ...
 
+    def tensor_shapes(self, stage: str, config: Any) -> dict[str, tuple[int, ...]]: ...
+
     def load_stage(
         self,
         stage: str,

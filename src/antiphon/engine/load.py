@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import torch
 
-from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint
+from antiphon.checkpoint.dummy import DummyCheckpoint
+from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint, open_directory
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
@@ -57,12 +58,16 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     attention = pick_backend(options.attention, device, dtype)
     if options.threads:
         torch.set_num_threads(options.threads)
-    checkpoint = open_checkpoint(source, progress=lambda text: progress(text, 0, 0))
-    check_memory(checkpoint, dtype, available_bytes(device))
+    opened = open_directory if options.load_format == "dummy" else open_checkpoint
+    checkpoint = opened(source, progress=lambda text: progress(text, 0, 0))
     graph = find_graph(checkpoint.config["model_type"])
     family: Family = cast("Family", import_module(graph.module))
     config = family.read_config(checkpoint.config)
     node = family.read_geometry(config, checkpoint.generation, options)
+    if options.load_format == "dummy":
+        shapes = tensor_shapes(graph, node, family, config)
+        checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)
+    check_memory(checkpoint, dtype, available_bytes(device))
     loader = Loader(checkpoint, family, config, (device, dtype), progress, attention)
     executors, payloads = build_executors(graph, node, loader)
     prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
@@ -99,6 +104,17 @@ def build_executors(
             sources[name] = TextRunner(loader.decoder(name), node.ar[name], features)
             executors[name] = ArExecutor(sources[name])
     return executors, InlinePayloads(sources, targets, features)
+
+
+def tensor_shapes(
+    graph: StageGraph, node: NodeConfig, family: Family, config: Any
+) -> dict[str, tuple[int, ...]]:
+    """The tensors of a whole checkpoint: those that any of its stages needs."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stage in graph.stages:
+        if stage.kind is StageKind.ENCODER or stage.name in node.codec or stage.name in node.ar:
+            shapes |= family.tensor_shapes(stage.name, config)
+    return shapes
 
 
 class Loader:

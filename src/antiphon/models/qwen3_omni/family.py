@@ -14,7 +14,15 @@ from antiphon.models.qwen3_omni.geometry import read_geometry
 from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.qwen3_omni.stages import MediaStage, SpeechStage, TextStage
 
-__all__ = ["load_prompter", "load_stage", "read_config", "read_geometry", "tensor_names", "voices"]
+__all__ = [
+    "load_prompter",
+    "load_stage",
+    "read_config",
+    "read_geometry",
+    "tensor_names",
+    "tensor_shapes",
+    "voices",
+]
 
 PARTS = {"encoders": "encoders", "thinker": "thinker", "talker": "talker", "code2wav": "vocoder"}
 """Stage of the graph -> part of the checkpoint."""
@@ -33,6 +41,11 @@ def voices(config: Qwen3OmniConfig) -> tuple[str, ...]:
 def tensor_names(stage: str, config: Qwen3OmniConfig) -> list[str]:
     """Checkpoint tensors that a stage needs."""
     return weights.names_for(PARTS[stage], config)
+
+
+def tensor_shapes(stage: str, config: Qwen3OmniConfig) -> dict[str, tuple[int, ...]]:
+    """The same tensors with their shapes in a checkpoint."""
+    return weights.shapes_for(PARTS[stage], config)
 
 
 def load_stage(
