@@ -49,6 +49,9 @@ def serve(
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
     threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
+    tensor_parallel: Annotated[
+        int, typer.Option(help="Processes that compute each decoder together (CPU only).")
+    ] = 1,
     load_format: Annotated[
         str, typer.Option(help="auto, or dummy: random weights, for which config and tokenizer are enough.")
     ] = "auto",
@@ -79,6 +82,7 @@ def serve(
             kv_tokens=kv_tokens,
             max_context_tokens=max_context_tokens,
             threads=threads,
+            tensor_parallel=tensor_parallel,
             load_format=load_format,
         )
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)

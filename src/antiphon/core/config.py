@@ -59,6 +59,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
+    tensor_parallel  processes that compute each decoder together
     load_format auto: the checkpoint's weights | dummy: random ones, of which no file need be there
     dummy_seed  other dummy weights
     """
@@ -73,6 +74,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_tokens: int = 1024
     max_context_tokens: int = 8192
     threads: int = 0
+    tensor_parallel: int = 1
     load_format: str = "auto"
     dummy_seed: int = 0
 
@@ -82,7 +84,15 @@ class EngineOptions(msgspec.Struct, frozen=True):
         return self.kv_tokens // self.block_size * self.block_size
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens"):
+        sizes = (
+            "max_rows",
+            "block_size",
+            "kv_tokens",
+            "step_tokens",
+            "max_context_tokens",
+            "tensor_parallel",
+        )
+        for name in sizes:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.threads < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -21,13 +21,15 @@ from antiphon.core.ports import Executor, PayloadMover, Prompter
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
 from antiphon.engine.encoders import EncoderExecutor
-from antiphon.engine.family import DecoderModel, Family
+from antiphon.engine.family import DecoderModel, Family, FollowerModel
 from antiphon.engine.features import FeatureStore
+from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
 from antiphon.nn.backends import BACKENDS, pick_backend
+from antiphon.nn.shard import Shard
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total); units are bytes where weights are read."""
@@ -44,6 +46,8 @@ class Engine:
     prompter: Prompter
     node: NodeConfig
     info: ModelInfo
+    check: Callable[[], None] = lambda: None
+    """Raises EngineLost once the engine cannot go on."""
 
     @property
     def depth(self) -> int:
@@ -51,15 +55,51 @@ class Engine:
         return max(executor.depth for executor in self.executors.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A checkpoint that has been understood and not yet loaded."""
+
+    checkpoint: Checkpoint
+    graph: StageGraph
+    family: Family
+    config: Any
+    node: NodeConfig
+    device: torch.device
+    dtype: torch.dtype
+    attention: str
+
+    @property
+    def place(self) -> tuple[torch.device, torch.dtype]:
+        return self.device, self.dtype
+
+
 def load_engine(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
     """Load a checkpoint directory or hub id. Raises CheckpointError or ConfigError before serving begins."""
+    opened = open_source(source, options, progress)
+    check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
+    if options.tensor_parallel == 1:
+        return build_engine(opened, options, name, Loader(opened, progress))
+    check_place(options, opened.device.type)
+    opened.family.check_ranks(opened.config, options.tensor_parallel)
+    followers = Followers(str(opened.checkpoint.path), options)
+    try:
+        engine = build_engine(opened, options, name, Loader(opened, progress, followers))
+        followers.meet()
+    except BaseException:
+        followers.stop()
+        raise
+    return replace(engine, check=followers.check)
+
+
+def open_source(source: str, options: EngineOptions, progress: Progress) -> Opened:
+    """Find and check everything that needs no weights. Raises CheckpointError or ConfigError."""
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
     attention = pick_backend(options.attention, device, dtype)
     if options.threads:
         torch.set_num_threads(options.threads)
-    opened = open_directory if options.load_format == "dummy" else open_checkpoint
-    checkpoint = opened(source, progress=lambda text: progress(text, 0, 0))
+    find = open_directory if options.load_format == "dummy" else open_checkpoint
+    checkpoint = find(source, progress=lambda text: progress(text, 0, 0))
     graph = find_graph(checkpoint.config["model_type"])
     family: Family = cast("Family", import_module(graph.module))
     config = family.read_config(checkpoint.config)
@@ -67,20 +107,37 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     if options.load_format == "dummy":
         shapes = tensor_shapes(graph, node, family, config)
         checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)
-    check_memory(checkpoint, dtype, available_bytes(device))
-    loader = Loader(checkpoint, family, config, (device, dtype), progress, attention)
-    executors, payloads = build_executors(graph, node, loader)
+    return Opened(checkpoint, graph, family, config, node, device, dtype, attention)
+
+
+def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Loader) -> Engine:
+    """Load every stage that the checkpoint has."""
+    executors, payloads = build_executors(opened.graph, opened.node, loader)
+    checkpoint, family = opened.checkpoint, opened.family
     prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
     info = ModelInfo(
         name=name,
         path=str(checkpoint.path),
-        family=graph.family,
-        voices=family.voices(config),
+        family=opened.graph.family,
+        voices=family.voices(opened.config),
         max_context_tokens=options.max_context_tokens,
-        device=str(device),
-        dtype=str(dtype).removeprefix("torch."),
+        device=str(opened.device),
+        dtype=str(opened.dtype).removeprefix("torch."),
     )
-    return Engine(executors, payloads, prompter, node, info)
+    return Engine(executors, payloads, prompter, opened.node, info)
+
+
+def load_followers(
+    source: str, options: EngineOptions, shard: Shard
+) -> tuple[dict[str, FollowerModel], torch.dtype]:
+    """A rank's part of every paged decoder, by stage; for ranks other than 0."""
+    opened = open_source(source, options, lambda what, done, total: None)
+    models: dict[str, FollowerModel] = {}
+    for name in opened.node.ar:
+        model = opened.family.load_follower(name, opened.checkpoint.read, opened.config, opened.place, shard)
+        model.use_attention(BACKENDS[opened.attention].create())
+        models[name] = model
+    return models, opened.dtype
 
 
 def build_executors(
@@ -120,22 +177,11 @@ def tensor_shapes(
 class Loader:
     """Streams each stage's tensors from disk to the device and says how far it is."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        family: Family,
-        config: Any,
-        place: tuple[torch.device, torch.dtype],
-        progress: Progress,
-        attention: str,
-    ) -> None:
-        self.device = place[0]
-        self._attention = attention
-        self._checkpoint = checkpoint
-        self._family = family
-        self._config = config
-        self._place = place
+    def __init__(self, opened: Opened, progress: Progress, followers: Followers | None = None) -> None:
+        self.device = opened.device
+        self._opened = opened
         self._progress = progress
+        self._followers = followers
 
     def stage(self, name: str) -> Any:
         """One stage's model."""
@@ -143,14 +189,19 @@ class Loader:
         def progress(done: int, total: int) -> None:
             self._progress(f"loading {name}", done, total)
 
-        tensors = self._checkpoint.read(self._family.tensor_names(name, self._config), progress=progress)
-        return self._family.load_stage(name, tensors, self._config, self._place, self._checkpoint.path)
+        opened = self._opened
+        names = opened.family.tensor_names(name, opened.config)
+        tensors = opened.checkpoint.read(names, progress=progress)
+        shard = None if self._followers is None else self._followers.shard
+        return opened.family.load_stage(
+            name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
+        )
 
     def decoder(self, name: str) -> Any:
-        """A paged decoder, with an attention of its own."""
+        """A paged decoder, with an attention of its own, on all ranks if there are several."""
         model: DecoderModel = self.stage(name)
-        model.use_attention(BACKENDS[self._attention].create())
-        return model
+        model.use_attention(BACKENDS[self._opened.attention].create())
+        return model if self._followers is None else LeadingModel(model, name, self._followers)
 
 
 def pick_device(name: str) -> torch.device:

@@ -8,7 +8,7 @@ leave out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,18 @@ Pages = tuple[Tensor, Tensor]
 class DecoderLayer:
     """One layer's weights and the two halves of its arithmetic, before and after the attention."""
 
-    __slots__ = ("config", "down", "gate_up", "input_norm", "mixture", "o", "post_norm", "qk_norm", "qkv")
+    __slots__ = (
+        "config",
+        "down",
+        "gate_up",
+        "input_norm",
+        "mixture",
+        "o",
+        "post_norm",
+        "qk_norm",
+        "qkv",
+        "total",
+    )
 
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
@@ -39,6 +50,8 @@ class DecoderLayer:
         self.qk_norm = torch.cat((q_norm, k_norm))
         self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
         self.mixture = Mixture(config, params, prefix) if config.is_moe else None
+        self.total: Callable[[Tensor], Tensor] | None = None
+        """Where this layer is a part of one: what adds up the parts [n, hidden]."""
 
     def pre_attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [n, hidden], cos and signed sin [n, d] -> q [n, H, d], k [n, K, d] (both turned), v [n, K, d]."""
@@ -51,11 +64,22 @@ class DecoderLayer:
 
     def post_attention(self, x: Tensor, attention: Tensor) -> Tensor:
         """x [n, hidden] and attention [n, H, d] -> the layer's output [n, hidden]."""
+        if self.total is not None:
+            return self._post_attention_shared(x, attention, self.total)
         x = add_linear(x, attention.reshape(x.shape[0], -1), self.o)
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         if self.mixture is None:
             return add_linear(x, swiglu(F.linear(h, self.gate_up)), self.down)
         return x + self.mixture(h)
+
+    def _post_attention_shared(
+        self, x: Tensor, attention: Tensor, total: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """The same where every rank computes a part of both sums."""
+        x = x + total(F.linear(attention.reshape(x.shape[0], -1), self.o))
+        h = rms_norm(x, self.post_norm, self.config.rms_eps)
+        part = gated_mlp(h, self.gate_up, self.down) if self.mixture is None else self.mixture(h)
+        return x + total(part)
 
 
 class Mixture:

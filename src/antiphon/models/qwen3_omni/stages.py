@@ -63,7 +63,7 @@ class TextStage:
         self._thinker = thinker
         self.device = thinker.head.device
         self.dtype = thinker.head.dtype
-        self.vocab_size = thinker.head.shape[0]
+        self.vocab_size = thinker.config.thinker_vocab
         self.payload_size = 0 if thinker.capture_layer is None else thinker.decoder.config.hidden_size
         self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
         self.new_pages = thinker.decoder.new_pages
