@@ -59,7 +59,7 @@ def test_a_dead_rank_ends_the_engine_in_words(pair: Omni) -> None:
 
 
 def test_what_breaks_on_rank_0_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rank waits in the middle of a step that will never go on: what comes next would be mistaken."""
+    """The other rank waits in the middle of a step that will never go on: it must not take what comes."""
     start = ["sleep", "60"]
     monkeypatch.setattr(
         leader, "_start", lambda: subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
