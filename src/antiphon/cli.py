@@ -42,6 +42,9 @@ def serve(
     ] = "baseline",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    attention: Annotated[
+        str, typer.Option(help="Attention back-end: auto, cpu, flashinfer (unverified) or reference.")
+    ] = "auto",
     max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
@@ -49,6 +52,12 @@ def serve(
     depth: Annotated[
         int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
     ] = None,
+    tensor_parallel: Annotated[
+        int, typer.Option(help="Processes that compute each decoder together (CPU only).")
+    ] = 1,
+    load_format: Annotated[
+        str, typer.Option(help="auto, or dummy: random weights, for which config and tokenizer are enough.")
+    ] = "auto",
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
     max_audio_s: Annotated[
         float, typer.Option(min=0.1, help="Seconds of audio in one turn of a person; more is refused.")
@@ -77,12 +86,15 @@ def serve(
         options = EngineOptions(
             device=device,
             dtype=dtype,
+            attention=attention,
             preset=preset,
             max_rows=max_rows,
             kv_tokens=kv_tokens,
             max_context_tokens=max_context_tokens,
             threads=threads,
             depth=depth,
+            tensor_parallel=tensor_parallel,
+            load_format=load_format,
         )
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         settings = ServerSettings(

@@ -6,7 +6,7 @@ the tensors mean, which model code reads them, or how a GPU is chosen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -145,12 +145,20 @@ def open_checkpoint(source: str, *, progress: Callable[[str], None] | None = Non
     Raises CheckpointError: not found or hub out of reach; files missing or not JSON; another model; a shard
     missing or cut short; weights only as pickles.
     """
+    directory = open_directory(source, progress=progress)
+    return replace(directory, tensors=_read_headers(directory.path))
+
+
+def open_directory(source: str, *, progress: Callable[[str], None] | None = None) -> Checkpoint:
+    """All of a checkpoint but its weights, which need not be there: a Checkpoint without tensors.
+
+    Raises CheckpointError as `open_checkpoint` does.
+    """
     path = find_directory(source, progress)
     config = read_json(path / "config.json", "it is not a model checkpoint")
     _check_model(path, config)
     check_side_files(path)
-    generation = read_optional_json(path / "generation_config.json")
-    return Checkpoint(path, config, generation, _read_headers(path))
+    return Checkpoint(path, config, read_optional_json(path / "generation_config.json"), {})
 
 
 def check_memory(checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: int) -> None:

@@ -50,21 +50,29 @@ class NodeConfig(msgspec.Struct, frozen=True):
     preset: str = "baseline"
 
 
+LOAD_FORMATS = ("auto", "dummy")
+
+
 class EngineOptions(msgspec.Struct, frozen=True):
     """What an operator chooses when an engine starts.
 
     device      auto | cpu | cuda | cuda:N
     dtype       auto | float32 | bfloat16 | float16 | float64; auto is float32 on a CPU, bfloat16 on CUDA
+    attention   auto | the name of a back-end; auto is the fastest that is verified on the device
     max_rows    requests that run at once in a stage
     kv_tokens   KV capacity of each AR stage, in tokens
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
     depth       steps in flight while the next is decided: 0 or 1; None is 1 on CUDA, 0 on a CPU
+    tensor_parallel  processes that compute each decoder together
+    load_format auto: the checkpoint's weights | dummy: random ones, of which no file need be there
+    dummy_seed  other dummy weights
     """
 
     device: str = "auto"
     dtype: str = "auto"
+    attention: str = "auto"
     preset: str = "baseline"
     max_rows: int = 16
     block_size: int = 16
@@ -73,6 +81,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_context_tokens: int = 8192
     threads: int = 0
     depth: int | None = None
+    tensor_parallel: int = 1
+    load_format: str = "auto"
+    dummy_seed: int = 0
 
     @property
     def held_tokens(self) -> int:
@@ -80,13 +91,24 @@ class EngineOptions(msgspec.Struct, frozen=True):
         return self.kv_tokens // self.block_size * self.block_size
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens"):
+        sizes = (
+            "max_rows",
+            "block_size",
+            "kv_tokens",
+            "step_tokens",
+            "max_context_tokens",
+            "tensor_parallel",
+        )
+        for name in sizes:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.threads < 0:
             raise ConfigError(f"threads is {self.threads}; it must be 0 (torch's default) or more")
         if self.depth not in (None, 0, 1):
             raise ConfigError(f"depth is {self.depth}; it must be 0 or 1 (steps in flight)")
+        if self.load_format not in LOAD_FORMATS:
+            known = ", ".join(LOAD_FORMATS)
+            raise ConfigError(f"load_format is {self.load_format!r}; it must be one of {known}")
         if self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "

@@ -6,6 +6,7 @@ AntiphonError
 ├── ProtocolError        a client's event or request is wrong (code, param, event_id)
 ├── LimitExceeded        an explicit limit was passed (limit, allowed, got)
 ├── Overloaded           no room now; come back later (retry_after_s)
+├── EngineLost           a process that the engine needs has ended, and the engine with it
 ├── SessionGone          the session named does not exist any more
 └── StageFailed          a stage could not carry out a step (stage, requests)
 
@@ -65,6 +66,10 @@ class Overloaded(AntiphonError):
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class EngineLost(AntiphonError):
+    """A process that the engine cannot do without has ended; the engine ends too."""
 
 
 class SessionGone(AntiphonError):

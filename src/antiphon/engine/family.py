@@ -19,6 +19,8 @@ from antiphon.core.conversation import Media
 from antiphon.core.facts import StagePrompt
 from antiphon.core.ports import Prompter
 from antiphon.nn.attention import PagedBatch
+from antiphon.nn.backends import Attention
+from antiphon.nn.shard import Shard
 
 Pages = Sequence[tuple[Tensor, Tensor]]
 """Per layer keys and values, each [blocks, block_size, num_kv_heads, head_dim]."""
@@ -39,6 +41,8 @@ class Family(Protocol):
 
     def tensor_names(self, stage: str, config: Any) -> list[str]: ...
 
+    def tensor_shapes(self, stage: str, config: Any) -> dict[str, tuple[int, ...]]: ...
+
     def load_stage(
         self,
         stage: str,
@@ -46,8 +50,27 @@ class Family(Protocol):
         config: Any,
         place: tuple[torch.device, torch.dtype],
         checkpoint: Path,
+        shard: Shard | None = None,
     ) -> Any:
-        """MediaModel, TextModel, SpeechModel or VocoderModel, by the stage's kind."""
+        """MediaModel, TextModel, SpeechModel or VocoderModel, by the stage's kind.
+
+        With `shard`, a paged decoder has rank 0's part of its layers and of its head.
+        """
+        ...
+
+    def check_ranks(self, config: Any, ranks: int) -> None:
+        """Raises ConfigError unless so many ranks can divide the paged decoders among them."""
+        ...
+
+    def load_follower(
+        self,
+        stage: str,
+        read: Callable[[list[str]], Iterable[tuple[str, Tensor]]],
+        config: Any,
+        place: tuple[torch.device, torch.dtype],
+        shard: Shard,
+    ) -> FollowerModel:
+        """Another rank's part of a paged decoder; `read` gives the checkpoint tensors of these names."""
         ...
 
 
@@ -65,6 +88,10 @@ class DecoderModel(Protocol):
     device: torch.device
     vocab_size: int
 
+    def use_attention(self, attention: Attention) -> None:
+        """From now on attention is computed so."""
+        ...
+
     def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
 
     def positions(self, prompt: StagePrompt) -> tuple[NDArray[np.float32], float]:
@@ -73,6 +100,29 @@ class DecoderModel(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, vocab_size]."""
+        ...
+
+
+class FollowerModel(Protocol):
+    """A decoder's part on a rank other than 0."""
+
+    def use_attention(self, attention: Attention) -> None: ...
+
+    def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
+
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        batch: PagedBatch,
+        pages: Any,
+        *,
+        deepstack: Sequence[Tensor] | None = None,
+        visual: Tensor | None = None,
+    ) -> None: ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""
         ...
 
 

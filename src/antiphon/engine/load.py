@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import torch
 
-from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint
+from antiphon.checkpoint.dummy import DummyCheckpoint
+from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint, open_directory
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
@@ -20,13 +21,16 @@ from antiphon.core.ports import Executor, PayloadMover, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
 from antiphon.engine.encoders import EncoderExecutor
-from antiphon.engine.family import Family
+from antiphon.engine.family import DecoderModel, Family, FollowerModel
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
+from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
+from antiphon.nn.backends import BACKENDS, pick_backend
+from antiphon.nn.shard import Shard
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total); units are bytes where weights are read."""
@@ -47,6 +51,8 @@ class Engine:
     node: NodeConfig
     info: ModelInfo
     wakeup: Wakeup | None = None
+    check: Callable[[], None] = lambda: None
+    """Raises EngineLost once the engine cannot go on."""
 
     @property
     def depth(self) -> int:
@@ -54,32 +60,77 @@ class Engine:
         return max(executor.depth for executor in self.executors.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A checkpoint that has been understood and not yet loaded."""
+
+    checkpoint: Checkpoint
+    graph: StageGraph
+    family: Family
+    config: Any
+    node: NodeConfig
+    device: torch.device
+    dtype: torch.dtype
+    attention: str
+
+    @property
+    def place(self) -> tuple[torch.device, torch.dtype]:
+        return self.device, self.dtype
+
+
 def load_engine(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
     """Load a checkpoint directory or hub id. Raises CheckpointError or ConfigError before serving begins."""
+    opened = open_source(source, options, progress)
+    check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
+    if options.tensor_parallel == 1:
+        return build_engine(opened, options, name, Loader(opened, progress))
+    check_place(options, opened.device.type)
+    opened.family.check_ranks(opened.config, options.tensor_parallel)
+    followers = Followers(str(opened.checkpoint.path), options)
+    try:
+        engine = build_engine(opened, options, name, Loader(opened, progress, followers))
+        followers.meet()
+    except BaseException:
+        followers.stop()
+        raise
+    return replace(engine, check=followers.check)
+
+
+def open_source(source: str, options: EngineOptions, progress: Progress) -> Opened:
+    """Find and check everything that needs no weights. Raises CheckpointError or ConfigError."""
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
+    attention = pick_backend(options.attention, device, dtype)
     if options.threads:
         torch.set_num_threads(options.threads)
-    checkpoint = open_checkpoint(source, progress=lambda text: progress(text, 0, 0))
-    check_memory(checkpoint, dtype, available_bytes(device))
+    find = open_directory if options.load_format == "dummy" else open_checkpoint
+    checkpoint = find(source, progress=lambda text: progress(text, 0, 0))
     graph = find_graph(checkpoint.config["model_type"])
     family: Family = cast("Family", import_module(graph.module))
     config = family.read_config(checkpoint.config)
     node = family.read_geometry(config, checkpoint.generation, options)
-    loader = Loader(checkpoint, family, config, (device, dtype), progress)
-    executors, payloads = build_executors(graph, node, loader)
+    if options.load_format == "dummy":
+        shapes = tensor_shapes(graph, node, family, config)
+        checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)
+    return Opened(checkpoint, graph, family, config, node, device, dtype, attention)
+
+
+def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Loader) -> Engine:
+    """Load every stage that the checkpoint has."""
+    executors, payloads = build_executors(opened.graph, opened.node, loader)
+    checkpoint, family = opened.checkpoint, opened.family
     prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
     info = ModelInfo(
         name=name,
         path=str(checkpoint.path),
-        family=graph.family,
-        voices=family.voices(config),
+        family=opened.graph.family,
+        voices=family.voices(opened.config),
         max_context_tokens=options.max_context_tokens,
-        device=str(device),
-        dtype=str(dtype).removeprefix("torch."),
+        device=str(opened.device),
+        dtype=str(opened.dtype).removeprefix("torch."),
     )
-    engine = Engine(executors, payloads, prompter, node, info)
-    return engine if pick_depth(options.depth, device) == 0 else in_lane(engine, device)
+    engine = Engine(executors, payloads, prompter, opened.node, info)
+    return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
 
 
 def in_lane(engine: Engine, device: torch.device) -> Engine:
@@ -89,6 +140,19 @@ def in_lane(engine: Engine, device: torch.device) -> Engine:
         name: LanedExecutor(cast("Launcher", inner), lane) for name, inner in engine.executors.items()
     }
     return replace(engine, executors=executors, payloads=LanedPayloads(engine.payloads, lane), wakeup=lane)
+
+
+def load_followers(
+    source: str, options: EngineOptions, shard: Shard
+) -> tuple[dict[str, FollowerModel], torch.dtype]:
+    """A rank's part of every paged decoder, by stage; for ranks other than 0."""
+    opened = open_source(source, options, lambda what, done, total: None)
+    models: dict[str, FollowerModel] = {}
+    for name in opened.node.ar:
+        model = opened.family.load_follower(name, opened.checkpoint.read, opened.config, opened.place, shard)
+        model.use_attention(BACKENDS[opened.attention].create())
+        models[name] = model
+    return models, opened.dtype
 
 
 def build_executors(
@@ -106,31 +170,33 @@ def build_executors(
         elif stage.kind is StageKind.CODEC and name in node.codec:
             executors[name] = CodecExecutor(loader.stage(name), loader.device)
         elif name in node.ar and stage.conditioned:
-            targets[name] = SpeechRunner(loader.stage(name), node.ar[name])
+            targets[name] = SpeechRunner(loader.decoder(name), node.ar[name])
             executors[name] = ArExecutor(targets[name])
         elif name in node.ar:
-            sources[name] = TextRunner(loader.stage(name), node.ar[name], features)
+            sources[name] = TextRunner(loader.decoder(name), node.ar[name], features)
             executors[name] = ArExecutor(sources[name])
     return executors, InlinePayloads(sources, targets, features)
+
+
+def tensor_shapes(
+    graph: StageGraph, node: NodeConfig, family: Family, config: Any
+) -> dict[str, tuple[int, ...]]:
+    """The tensors of a whole checkpoint: those that any of its stages needs."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stage in graph.stages:
+        if stage.kind is StageKind.ENCODER or stage.name in node.codec or stage.name in node.ar:
+            shapes |= family.tensor_shapes(stage.name, config)
+    return shapes
 
 
 class Loader:
     """Streams each stage's tensors from disk to the device and says how far it is."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        family: Family,
-        config: Any,
-        place: tuple[torch.device, torch.dtype],
-        progress: Progress,
-    ) -> None:
-        self.device = place[0]
-        self._checkpoint = checkpoint
-        self._family = family
-        self._config = config
-        self._place = place
+    def __init__(self, opened: Opened, progress: Progress, followers: Followers | None = None) -> None:
+        self.device = opened.device
+        self._opened = opened
         self._progress = progress
+        self._followers = followers
 
     def stage(self, name: str) -> Any:
         """One stage's model."""
@@ -138,8 +204,19 @@ class Loader:
         def progress(done: int, total: int) -> None:
             self._progress(f"loading {name}", done, total)
 
-        tensors = self._checkpoint.read(self._family.tensor_names(name, self._config), progress=progress)
-        return self._family.load_stage(name, tensors, self._config, self._place, self._checkpoint.path)
+        opened = self._opened
+        names = opened.family.tensor_names(name, opened.config)
+        tensors = opened.checkpoint.read(names, progress=progress)
+        shard = None if self._followers is None else self._followers.shard
+        return opened.family.load_stage(
+            name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
+        )
+
+    def decoder(self, name: str) -> Any:
+        """A paged decoder, with an attention of its own, on all ranks if there are several."""
+        model: DecoderModel = self.stage(name)
+        model.use_attention(BACKENDS[self._opened.attention].create())
+        return model if self._followers is None else LeadingModel(model, name, self._followers)
 
 
 def pick_device(name: str) -> torch.device:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, paged_attention, write_kv
+from antiphon.nn.backends import Attention
 from antiphon.nn.layers import add_linear, gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import route, run_experts
 from antiphon.nn.rope import Rope, rotate
@@ -23,14 +24,22 @@ from antiphon.nn.rope import Rope, rotate
 Pages = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [blocks, block_size, num_kv_heads, head_dim]."""
 
-Attention = Callable[[Tensor, Tensor, Tensor, PagedBatch], Tensor]
-"""(q [n, H, d], k_pages, v_pages, batch) -> [n, H, d]."""
-
 
 class DecoderLayer:
     """One layer's weights and the two halves of its arithmetic, before and after the attention."""
 
-    __slots__ = ("config", "down", "gate_up", "input_norm", "mixture", "o", "post_norm", "qk_norm", "qkv")
+    __slots__ = (
+        "config",
+        "down",
+        "gate_up",
+        "input_norm",
+        "mixture",
+        "o",
+        "post_norm",
+        "qk_norm",
+        "qkv",
+        "total",
+    )
 
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
@@ -41,6 +50,8 @@ class DecoderLayer:
         self.qk_norm = torch.cat((q_norm, k_norm))
         self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
         self.mixture = Mixture(config, params, prefix) if config.is_moe else None
+        self.total: Callable[[Tensor], Tensor] | None = None
+        """Where this layer is a part of one: what adds up the parts [n, hidden]."""
 
     def pre_attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [n, hidden], cos and signed sin [n, d] -> q [n, H, d], k [n, K, d] (both turned), v [n, K, d]."""
@@ -53,11 +64,22 @@ class DecoderLayer:
 
     def post_attention(self, x: Tensor, attention: Tensor) -> Tensor:
         """x [n, hidden] and attention [n, H, d] -> the layer's output [n, hidden]."""
+        if self.total is not None:
+            return self._post_attention_shared(x, attention, self.total)
         x = add_linear(x, attention.reshape(x.shape[0], -1), self.o)
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         if self.mixture is None:
             return add_linear(x, swiglu(F.linear(h, self.gate_up)), self.down)
         return x + self.mixture(h)
+
+    def _post_attention_shared(
+        self, x: Tensor, attention: Tensor, total: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """The same where every rank computes a part of both sums."""
+        x = x + total(F.linear(attention.reshape(x.shape[0], -1), self.o))
+        h = rms_norm(x, self.post_norm, self.config.rms_eps)
+        part = gated_mlp(h, self.gate_up, self.down) if self.mixture is None else self.mixture(h)
+        return x + total(part)
 
 
 class Mixture:
@@ -88,6 +110,7 @@ class Decoder:
         self.config = config
         self.layers = [DecoderLayer(config, params, f"{prefix}layers.{i}.") for i in range(config.num_layers)]
         self.norm = params[prefix + "norm"]
+        self.attention: Attention = paged_attention
         self.rope = Rope(config.head_dim, config.rope_theta, config.mrope_section, self.norm.device)
 
     def new_pages(self, num_blocks: int, block_size: int) -> list[Pages]:
@@ -105,7 +128,6 @@ class Decoder:
         capture: int | None = None,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
-        attention: Attention = paged_attention,
     ) -> tuple[Tensor, Tensor | None]:
         """One step over the flat tokens x [n, hidden] at `positions` [3, n] or [n]; writes the new keys and
         values.
@@ -120,7 +142,7 @@ class Decoder:
         for i, (layer, (k_pages, v_pages)) in enumerate(zip(self.layers, pages, strict=True)):
             q, k, v = layer.pre_attention(x, cos, sin)
             write_kv(k_pages, v_pages, k, v, batch.slots)
-            x = layer.post_attention(x, attention(q, k_pages, v_pages, batch))
+            x = layer.post_attention(x, self.attention(q, k_pages, v_pages, batch))
             if capture == i + 1:
                 captured = x
             if deepstack is not None and visual is not None and i < len(deepstack):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class Chunk:
 
     first: int
     last: int
-    blocks: Tensor  # int64 [blocks of the row]
+    blocks: Tensor | slice  # int64 [blocks of the row], or a slice where they lie side by side
     length: int  # keys after this step
     mask: Tensor | None  # bool [last - first, length]; None where plain causal
 
@@ -57,6 +58,8 @@ class PagedBatch:
     block_size: int
     query_lens: tuple[int, ...] = ()
     cached_lens: tuple[int, ...] = ()
+    prepared: Any = field(default=None, repr=False)
+    """What the back-end that reads this batch has found out about it; its own matter."""
     _singles: Singles | None = field(default=None, repr=False)
     _chunks: list[Chunk] | None = field(default=None, repr=False)
 

@@ -50,8 +50,9 @@ class Driver:
     def advance(self, facts: list[Fact]) -> bool:
         """Observe, decide, execute. Outputs leave before the next step runs, so nobody waits for it.
 
-        Returns True if there is more to do without a new fact from outside.
+        Returns True if there is more to do without a new fact from outside. Raises EngineLost.
         """
+        self._engine.check()
         self._collect()
         facts = [*facts, *self._facts]
         self._facts = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,21 @@ from antiphon.models.qwen3_omni import weights
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.geometry import read_geometry
 from antiphon.models.qwen3_omni.prompt import load_prompter
+from antiphon.models.qwen3_omni.shards import Follower, load_shard, shard_config, shard_layout
 from antiphon.models.qwen3_omni.stages import MediaStage, Scale, SpeechStage, TextStage
+from antiphon.nn.shard import Shard
 
-__all__ = ["load_prompter", "load_stage", "read_config", "read_geometry", "tensor_names", "voices"]
+__all__ = [
+    "check_ranks",
+    "load_follower",
+    "load_prompter",
+    "load_stage",
+    "read_config",
+    "read_geometry",
+    "tensor_names",
+    "tensor_shapes",
+    "voices",
+]
 
 PARTS = {"encoders": "encoders", "thinker": "thinker", "talker": "talker", "code2wav": "vocoder"}
 """Stage of the graph -> part of the checkpoint."""
@@ -35,21 +47,47 @@ def tensor_names(stage: str, config: Qwen3OmniConfig) -> list[str]:
     return weights.names_for(PARTS[stage], config)
 
 
+def tensor_shapes(stage: str, config: Qwen3OmniConfig) -> dict[str, tuple[int, ...]]:
+    """The same tensors with their shapes in a checkpoint."""
+    return weights.shapes_for(PARTS[stage], config)
+
+
+def check_ranks(config: Qwen3OmniConfig, ranks: int) -> None:
+    """Raises ConfigError unless so many ranks can divide thinker and talker among them."""
+    shard_config(config, ranks)
+
+
+def load_follower(
+    stage: str,
+    read: Callable[[list[str]], Iterable[tuple[str, torch.Tensor]]],
+    config: Qwen3OmniConfig,
+    place: tuple[torch.device, torch.dtype],
+    shard: Shard,
+) -> Follower:
+    """Another rank's part of the thinker or the talker; `read` gives the tensors it names."""
+    names = sorted(shard_layout(stage, config, shard).sources)
+    return load_shard(stage, read(names), config, place, shard)
+
+
 def load_stage(
     stage: str,
     tensors: Iterable[tuple[str, torch.Tensor]],
     config: Qwen3OmniConfig,
     place: tuple[torch.device, torch.dtype],
     checkpoint: Path,
+    shard: Shard | None = None,
 ) -> Any:
-    """A stage's model on a device.
+    """A stage's model on a device; with `shard`, thinker and talker have rank 0's part of the layers.
 
     The vocoder runs in fp32 at least: bf16 is audibly wrong (rel. rms 8e-2).
     """
     device, dtype = place
     if stage == "code2wav" and dtype.itemsize < 4:
         dtype = torch.float32
-    model = weights.load(PARTS[stage], tensors, config, device, dtype)
+    if shard is not None and stage in ("thinker", "talker"):
+        model = load_shard(stage, tensors, config, place, shard)
+    else:
+        model = weights.load(PARTS[stage], tensors, config, device, dtype)
     scale = Scale(config.merge_size, config.positions_per_second)
     if stage == "encoders":
         return MediaStage(model, checkpoint, scale)

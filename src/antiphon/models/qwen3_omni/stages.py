@@ -28,6 +28,7 @@ from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.models.qwen3_omni.thinker import Thinker
 from antiphon.nn.attention import PagedBatch
+from antiphon.nn.backends import Attention
 
 Positions = tuple[NDArray[np.float32], float]
 """Positions fp32 [3, n] of a prompt, and that of the token after it."""
@@ -104,10 +105,13 @@ class TextStage:
         self._thinker = thinker
         self.device = thinker.head.device
         self.dtype = thinker.head.dtype
-        self.vocab_size = thinker.head.shape[0]
+        self.vocab_size = thinker.config.thinker_vocab
         self.payload_size = 0 if thinker.capture_layer is None else thinker.decoder.config.hidden_size
         self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
         self.new_pages = thinker.decoder.new_pages
+
+    def use_attention(self, attention: Attention) -> None:
+        self._thinker.decoder.attention = attention
 
     def positions(self, prompt: StagePrompt) -> Positions:
         config = self._thinker.config
@@ -131,6 +135,9 @@ class SpeechStage:
         self.suppressed = talker.suppressed
         self.step_inputs, self.logits = talker.step_inputs, talker.logits
         self.new_pages = talker.decoder.new_pages
+
+    def use_attention(self, attention: Attention) -> None:
+        self._talker.decoder.attention = attention
 
     def positions(self, prompt: StagePrompt) -> Positions:
         """The reference doesn't tell its talker that videos have sound: it counts those videos as text."""

@@ -29,6 +29,11 @@ def names_for(stage: str, config: Qwen3OmniConfig) -> list[str]:
     return sorted(layout_for(stage, config).sources)
 
 
+def shapes_for(stage: str, config: Qwen3OmniConfig) -> dict[str, tuple[int, ...]]:
+    """The same tensors with the shapes that they have in a checkpoint."""
+    return {name: source.shape for name, source in layout_for(stage, config).sources.items()}
+
+
 def load(
     stage: str,
     tensors: Tensors,

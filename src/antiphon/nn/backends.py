@@ -1,0 +1,89 @@
+"""Attention back-ends by name: where each can run, whether it has been verified there, and how to make it.
+
+Every back-end is a function like `nn.attention.paged_attention` and agrees with it. Which one runs is settled
+before anything runs; libraries a back-end needs are imported by its creator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from antiphon.core.errors import ConfigError
+from antiphon.nn.attention import PagedBatch, paged_attention
+
+Attention = Callable[[Tensor, Tensor, Tensor, PagedBatch], Tensor]
+"""(q [n, H, d], k_pages, v_pages, batch) -> [n, H, d]. One batch is read by one back-end only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A way to compute paged attention.
+
+    create    makes one; a stage has its own, because it may keep a workspace
+    devices   device types it runs on
+    dtypes    what it computes in; empty: anything
+    library   the importable module it needs, if any
+    verified  it has run on such a device and agreed with the reference there; `auto` takes no other
+    """
+
+    create: Callable[[], Attention]
+    devices: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...] = ()
+    library: str = ""
+    verified: bool = True
+
+    def obstacle(self, device: torch.device, dtype: torch.dtype) -> str:
+        """Why it cannot run here, for people; empty where it can."""
+        if device.type not in self.devices:
+            return f"runs on {' and '.join(self.devices)}, not on {device.type}"
+        if self.dtypes and dtype not in self.dtypes:
+            return f"computes in {' and '.join(map(str, self.dtypes))}, not in {dtype}"
+        if self.library and find_spec(self.library) is None:
+            return f"needs the package {self.library}, which is not installed"
+        return ""
+
+
+def reference() -> Attention:
+    return paged_attention
+
+
+def cpu() -> Attention:
+    from antiphon.nn.cpu_attention import cpu_attention
+
+    return cpu_attention
+
+
+def flashinfer() -> Attention:
+    from antiphon.nn.flashinfer_attention import FlashInfer
+
+    return FlashInfer()
+
+
+BACKENDS: dict[str, Backend] = {
+    "cpu": Backend(cpu, ("cpu",)),
+    "flashinfer": Backend(
+        flashinfer, ("cuda",), (torch.float16, torch.bfloat16), library="flashinfer", verified=False
+    ),
+    "reference": Backend(reference, ("cpu", "cuda")),
+}
+"""In the order in which `auto` tries them."""
+
+
+def pick_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The name of the back-end to use: `auto` is the first verified one that runs here.
+
+    Raises ConfigError for a name that doesn't exist or a back-end that cannot run here.
+    """
+    if name == "auto":
+        return next(n for n, b in BACKENDS.items() if b.verified and not b.obstacle(device, dtype))
+    if name not in BACKENDS:
+        raise ConfigError(f"--attention {name!r} is unknown; use auto, {', '.join(BACKENDS)}")
+    obstacle = BACKENDS[name].obstacle(device, dtype)
+    if obstacle:
+        raise ConfigError(f"--attention {name} {obstacle}")
+    return name

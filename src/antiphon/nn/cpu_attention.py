@@ -1,0 +1,160 @@
+"""Paged attention on a CPU: keys and values are read where they lie instead of being gathered first.
+
+On a CPU the reference's copies cost more than its arithmetic. Blocks that lie side by side are a view of the
+pages. So a row's table is cut into runs of neighbouring blocks; long runs are viewed, what is left is
+gathered; the order of keys is free, because a decoding row sees them all. Rows that are mostly scattered go
+the reference's way together, in groups of about the same length whose copies stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antiphon.nn.attention import Chunk, PagedBatch, Singles, attend_chunk, attend_singles
+
+VIEWED_TOKENS = 64
+"""Shorter runs are cheaper gathered than looked at one by one."""
+
+GROUP_TOKENS = 4096
+"""Keys of the rows that are gathered together, padding included."""
+
+
+@dataclass(slots=True)
+class Cut:
+    """A decoding row: its token, its runs (first slot, one past the last), and slots that lie elsewhere."""
+
+    token: int
+    runs: list[tuple[int, int]]
+    rest: Tensor | None  # int64 [keys]
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch as this back-end reads it; found once a step, used by every layer."""
+
+    cuts: list[Cut] = field(default_factory=list[Cut])
+    groups: list[Singles] = field(default_factory=list[Singles])
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+
+
+def cpu_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch) -> Tensor:
+    """q [n, H, d] over pages [blocks, block_size, K, d] that hold this step's keys already -> [n, H, d]."""
+    if batch.prepared is None:
+        batch.prepared = prepare(batch)
+    prepared: Prepared = batch.prepared
+    out = torch.empty_like(q)
+    keys, values = k_pages.flatten(0, 1), v_pages.flatten(0, 1)
+    for cut in prepared.cuts:
+        attend_cut(q[cut.token], keys, values, cut, out[cut.token])
+    for group in prepared.groups:
+        out[group.tokens] = attend_singles(q[group.tokens], k_pages, v_pages, group)
+    for chunk in prepared.chunks:
+        out[chunk.first : chunk.last] = attend_chunk(q[chunk.first : chunk.last], k_pages, v_pages, chunk)
+    return out
+
+
+def attend_cut(q: Tensor, keys: Tensor, values: Tensor, cut: Cut, out: Tensor) -> None:
+    """One query q [H, d] over keys and values [slots, K, d], into out [H, d]."""
+    heads, dim = q.shape
+    grouped = q.view(keys.shape[1], heads // keys.shape[1], dim)
+    k, v = ([part.transpose(0, 1) for part in parts(pages, cut)] for pages in (keys, values))
+    if len(k) == 1:
+        attended = F.scaled_dot_product_attention(grouped[None], k[0][None], v[0][None])
+        out.copy_(attended.view(heads, dim))
+        return
+    scores = torch.cat([torch.bmm(grouped, part.transpose(1, 2)) for part in k], -1)
+    shares = (scores * dim**-0.5).softmax(-1).split([part.shape[1] for part in v], -1)
+    total = torch.bmm(shares[0], v[0])
+    for share, part in zip(shares[1:], v[1:], strict=True):
+        total.baddbmm_(share, part)
+    out.copy_(total.view(heads, dim))
+
+
+def parts(pages: Tensor, cut: Cut) -> Iterator[Tensor]:
+    """What the row sees of the pages [slots, K, d], in pieces [keys, K, d]."""
+    for first, last in cut.runs:
+        yield pages[first:last]
+    if cut.rest is not None:
+        yield pages.index_select(0, cut.rest)
+
+
+def prepare(batch: PagedBatch) -> Prepared:
+    prepared = Prepared()
+    tables, starts = batch.tables.numpy(), batch.starts.numpy()
+    scattered: list[tuple[int, int]] = []
+    for row, token in decoding(batch):
+        length = int(starts[row]) + 1
+        cut = cut_row(tables[row], token, length, batch.block_size)
+        if cut.rest is not None and 2 * len(cut.rest) > length:
+            scattered.append((length, row))
+        else:
+            prepared.cuts.append(cut)
+    prepared.groups = [gather(batch, rows) for rows in in_groups(sorted(scattered))]
+    prepared.chunks = [viewed(chunk) for chunk in batch.chunks()]
+    return prepared
+
+
+def decoding(batch: PagedBatch) -> Iterator[tuple[int, int]]:
+    """(row, its token's place in the flat batch) of every row with one query."""
+    if batch.is_decode:
+        yield from ((row, row) for row in range(len(batch.tables)))
+        return
+    token = 0
+    for row, queries in enumerate(batch.query_lens):
+        if queries == 1:
+            yield row, token
+        token += queries
+
+
+def cut_row(table: NDArray[np.int64], token: int, length: int, block_size: int) -> Cut:
+    """The runs of neighbouring blocks among the first `length` keys of a row's table."""
+    table = table[: -(-length // block_size)]
+    breaks = np.flatnonzero(np.diff(table) != 1) + 1
+    runs: list[tuple[int, int]] = []
+    rest: list[NDArray[np.int64]] = []
+    for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(table)], strict=True):
+        start = int(table[first]) * block_size
+        stop = start + min(last * block_size, length) - first * block_size
+        if stop - start >= VIEWED_TOKENS or len(breaks) == 0:
+            runs.append((start, stop))
+        else:
+            rest.append(np.arange(start, stop))
+    return Cut(token, runs, torch.from_numpy(np.concatenate(rest)) if rest else None)
+
+
+def in_groups(rows: list[tuple[int, int]]) -> Iterator[list[int]]:
+    """Rows given as (length, row), short ones first, in groups of at most GROUP_TOKENS keys with padding."""
+    group: list[int] = []
+    for length, row in rows:
+        if group and (len(group) + 1) * length > GROUP_TOKENS:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def gather(batch: PagedBatch, rows: list[int]) -> Singles:
+    """These rows, padded to the longest of them."""
+    index = torch.tensor(rows)
+    starts = batch.starts[index]
+    width = int(starts.max()) // batch.block_size + 1
+    tables = batch.tables[index, :width]
+    keys = torch.arange(width * batch.block_size)
+    return Singles(batch.cu[index], tables, (keys <= starts[:, None])[:, None, None])
+
+
+def viewed(chunk: Chunk) -> Chunk:
+    """The same chunk, with neighbouring blocks as a slice."""
+    blocks = chunk.blocks
+    if isinstance(blocks, slice) or bool((blocks.diff() != 1).any()):
+        return chunk
+    first = int(blocks[0])
+    return replace(chunk, blocks=slice(first, first + len(blocks)))

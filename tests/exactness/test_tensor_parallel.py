@@ -1,0 +1,48 @@
+"""Two processes that compute one model together give the reference's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from antiphon import Omni
+from exactness.conftest import World
+from exactness.talk import Talk
+from exactness.test_reference import ask_all
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`"),
+    pytest.mark.parametrize("world", [0], indirect=True),
+]
+
+CONTENTS = [0, 1, 3, 5]
+"""Text, audio, images and what mixes them."""
+
+
+@pytest.fixture(scope="module")
+def pair(world: World) -> Iterator[Omni]:
+    omni = Omni(world.path, device="cpu", dtype="float64", step_tokens=4096, tensor_parallel=2)
+    yield omni
+    followers = omni.engine.check.__self__
+    followers.check()
+    followers.stop()
+    assert [process.returncode for process in followers._processes] == [0], "the end of its orders is its end"
+
+
+def test_batched_tokens_are_the_references(world: World, pair: Omni) -> None:
+    ask_all(world, Talk(pair.engine), CONTENTS)
+
+
+def test_tokens_of_chunked_prompts_are_the_references(world: World, pair: Omni) -> None:
+    ask_all(world, Talk(pair.engine, step_tokens=33), CONTENTS, pause=3)
+
+
+def test_every_rank_has_half_of_the_layers(world: World, pair: Omni) -> None:
+    for stage in ("thinker", "talker"):
+        ours = pair.engine.executors[stage].runner._model._model.new_pages.__self__
+        whole = world.omni.engine.executors[stage].runner._model.new_pages.__self__
+        assert ours.config.num_heads * 2 == whole.config.num_heads
+        for mine, full in zip(ours.layers, whole.layers, strict=True):
+            for name in ("o", "gate_up", "down"):
+                assert getattr(mine, name).numel() * 2 == getattr(full, name).numel()
