@@ -70,12 +70,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step in flight: which request each row works for, how far its KV then reaches, which rows draw."""
+    """A step in flight: which request each row works for, and how far its KV then reaches."""
 
     rows: Ints
     requests: Ints
     reach: Ints
-    drawing: Ints
 
 
 def block_deltas(groups: tuple[str, ...], entries: list[Entry]) -> tuple[BlockDelta, ...]:
