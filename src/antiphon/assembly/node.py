@@ -61,6 +61,7 @@ class Node:
             stats[Metric.REQUESTS_WAITING.of(name)] = ar.num_waiting
             stats[Metric.REQUESTS_RUNNING.of(name)] = ar.num_running
             stats[Metric.SURPLUS_TOKENS.of(name)] = ar.num_surplus_tokens
+            stats[Metric.PREEMPTIONS.of(name)] = ar.num_preemptions
         return stats
 
     def check_integrity(self) -> None:

@@ -19,6 +19,7 @@ class Metric(StrEnum):
     KV_BLOCKS_FREE = "antiphon_kv_blocks_free"
     KV_BLOCKS_IDLE = "antiphon_kv_blocks_idle"
     SURPLUS_TOKENS = "antiphon_surplus_tokens_total"
+    PREEMPTIONS = "antiphon_preemptions_total"
     STEPS = "antiphon_steps_total"
     STEP_SECONDS = "antiphon_step_seconds_total"
     EMITTED = "antiphon_emitted_tokens_total"
@@ -35,7 +36,8 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.KV_BLOCKS: "Blocks per KV group of a stage.",
     Metric.KV_BLOCKS_FREE: "Blocks that hold nothing.",
     Metric.KV_BLOCKS_IDLE: "Blocks that hold the past of sessions without a running response.",
-    Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended.",
+    Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended or lost their row.",
+    Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
     Metric.STEPS: "Steps a stage has run.",
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",

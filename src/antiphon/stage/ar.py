@@ -151,8 +151,8 @@ class ArScheduler:
         self.rows.planned[rows] += counts
         self.rows.sampled[rows] += emits
         requests = self.rows.request[rows].copy()
-        joined = tuple(join.request for join in joins)
-        self._flights[step] = Flight(rows, requests, starts + counts, rows[emits == 1], joined)
+        newcomers = tuple(join.request for join in joins)
+        self._flights[step] = Flight(rows, requests, starts + counts, newcomers)
         return self._step(step, joins, blocks, (rows, starts, counts, emits), choice.reason)
 
     def _step(
@@ -279,9 +279,9 @@ class ArScheduler:
         progress: list[Progress] = []
         if isinstance(fact, StepDone):
             self._confirm(flight)
-            drawn = zip(flight.drawing.tolist(), fact.requests.tolist(), fact.tokens, strict=True)
-            for row, request, tokens in drawn:
-                progress += self._emitted(row, request, tokens)
+            seats = dict(zip(flight.requests.tolist(), flight.rows.tolist(), strict=True))
+            for request, tokens in zip(fact.requests.tolist(), fact.tokens, strict=True):
+                progress += self._emitted(seats.get(request), request, tokens)
         self._settle(fact.step)
         return progress
 
@@ -297,10 +297,10 @@ class ArScheduler:
             assert active.sequence is not None
             self.kv.learn(active.sequence, self._reusable(active))
 
-    def _emitted(self, row: int, request: int, tokens: Ints) -> list[Progress]:
+    def _emitted(self, row: int | None, request: int, tokens: Ints) -> list[Progress]:
         """A token of who has left the row since, preempted or for good, is surplus."""
         active = self._requests.get(request)
-        if active is None or active.row != row:
+        if active is None or row is None or active.row != row:
             self.num_surplus_tokens += 1
             return []
         if int(tokens[0]) in self.config.stop_ids:

@@ -71,13 +71,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step in flight: which request each row works for, how far its KV then reaches, which rows draw, and
-    which requests joined."""
+    """A step in flight: which request each row works for, how far its KV then reaches, and who joined."""
 
     rows: Ints
     requests: Ints
     reach: Ints
-    drawing: Ints
     joined: tuple[int, ...]
 
 
