@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.models.qwen3_omni.weights import load
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import PagedBatch, over
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def whole(thinker: Thinker, x: torch.Tensor, positions: torch.Tensor, **options:
     """One sequence in one step."""
     n = len(x)
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
-    return thinker.decoder.forward(x, positions, batch, thinker.decoder.new_pages(64, BLOCK), **options)
+    return thinker.decoder.forward(x, positions, over(thinker.decoder.new_pages(64, BLOCK), batch), **options)
 
 
 def test_prefill_equals_transformers_hidden_states(reference: Any, thinker: Thinker) -> None:
@@ -65,7 +65,7 @@ def test_chunked_prefill_and_decoding_equal_one_prefill(thinker: Thinker, step: 
     for start in range(0, n, step):
         part = slice(start, start + step)
         batch = PagedBatch.build([step], [start], tables([n]), BLOCK)
-        out, _ = thinker.decoder.forward(x[part], positions[part], batch, pages)
+        out, _ = thinker.decoder.forward(x[part], positions[part], over(pages, batch))
         torch.testing.assert_close(out, expected[part], rtol=0, atol=1e-12)
 
 
@@ -87,7 +87,7 @@ def test_batched_equals_alone(thinker: Thinker, steps: list[Rows]) -> None:
         x = torch.cat([xs[i][part] for i, part in enumerate(parts)])
         positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
         batch = PagedBatch.build([n for _, n in rows], [c for c, _ in rows], tables(lengths), BLOCK)
-        out, _ = thinker.decoder.forward(x, positions, batch, pages)
+        out, _ = thinker.decoder.forward(x, positions, over(pages, batch))
         expected = torch.cat([alone[i][part] for i, part in enumerate(parts)])
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
@@ -98,7 +98,7 @@ def test_thinker_embeds_and_scores_as_transformers(reference: Any, thinker: Thin
     n = ids.shape[1]
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
     pages = thinker.decoder.new_pages(8, BLOCK)
-    hidden, captured = thinker.forward(thinker.embed(ids[0]), torch.arange(n), batch, pages)
+    hidden, captured = thinker.forward(thinker.embed(ids[0]), torch.arange(n), over(pages, batch))
     assert captured is None
     assert torch.equal(thinker.logits(hidden), theirs.float())
     assert batch.last_tokens.tolist() == [n - 1]

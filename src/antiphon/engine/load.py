@@ -16,9 +16,10 @@ from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.ports import Executor, PayloadMover, Prompter
+from antiphon.core.ports import Executor, KvMover, PayloadMover, Prompter
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
+from antiphon.engine.copies import KvCopies, pick_lane
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import Family
 from antiphon.engine.features import FeatureStore
@@ -39,6 +40,7 @@ class Engine:
 
     executors: dict[str, Executor]
     payloads: PayloadMover
+    mover: KvMover
     prompter: Prompter
     node: NodeConfig
     info: ModelInfo
@@ -62,7 +64,7 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     config = family.read_config(checkpoint.config)
     node = family.read_geometry(config, checkpoint.generation, options)
     loader = Loader(checkpoint, family, config, (device, dtype), progress)
-    executors, payloads = build_executors(graph, node, loader)
+    executors, payloads, mover = build_executors(graph, node, loader)
     prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
     info = ModelInfo(
         name=name,
@@ -73,13 +75,13 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
     )
-    return Engine(executors, payloads, prompter, node, info)
+    return Engine(executors, payloads, mover, prompter, node, info)
 
 
 def build_executors(
     graph: StageGraph, node: NodeConfig, loader: Loader
-) -> tuple[dict[str, Executor], PayloadMover]:
-    """One executor per stage that the checkpoint has, in pipeline order, and what moves payloads between."""
+) -> tuple[dict[str, Executor], PayloadMover, KvMover]:
+    """One executor per stage that the checkpoint has, in pipeline order, and what moves payloads and KV."""
     features = FeatureStore()
     executors: dict[str, Executor] = {}
     sources: dict[str, TextRunner] = {}
@@ -96,7 +98,8 @@ def build_executors(
         elif name in node.ar:
             sources[name] = TextRunner(loader.stage(name), node.ar[name], features)
             executors[name] = ArExecutor(sources[name])
-    return executors, InlinePayloads(sources, targets, features)
+    pools = {name: runner.pool for name, runner in (sources | targets).items()}
+    return executors, InlinePayloads(sources, targets, features), KvCopies(pools, pick_lane(loader.device))
 
 
 class Loader:

@@ -8,7 +8,17 @@ from typing import Protocol
 
 from antiphon.assembly.node import Node
 from antiphon.core.facts import Fact, StepDone
-from antiphon.core.plans import Decision, DropMedia, DropPayload, Handoff, Order, Output, RenderPrompt, Step
+from antiphon.core.plans import (
+    CopyBlocks,
+    Decision,
+    DropMedia,
+    DropPayload,
+    Handoff,
+    Order,
+    Output,
+    RenderPrompt,
+    Step,
+)
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 
@@ -61,7 +71,9 @@ class Driver:
             done = executor.poll()
             self._facts += done
             self._emitted[name] += sum(len(fact.tokens) for fact in done if isinstance(fact, StepDone))
-        return bool(self._facts) or bool(decision.orders) or self.node.num_in_flight > 0
+        self._facts += self._engine.mover.poll()
+        in_flight = self.node.num_in_flight + self._engine.mover.num_in_flight
+        return bool(self._facts) or bool(decision.orders) or in_flight > 0
 
     def idle_s(self, most: float) -> float:
         """Seconds until the node wants to be asked again, if nothing happens before; `most` at most."""
@@ -86,6 +98,8 @@ class Driver:
                 self._engine.payloads.drop_payload(order)
             case DropMedia():
                 self._engine.payloads.drop_media(order)
+            case CopyBlocks():
+                self._engine.mover.copy(order)
             case _:
                 self._run(order)
 

@@ -16,6 +16,7 @@ from antiphon.core.sampling import Sampling
 from antiphon.kv.blocks import BlockPool
 from antiphon.kv.sequences import Sequence, StageKv
 from antiphon.policy.base import Budget, StepPolicy
+from antiphon.stage.groups import kv_groups
 from antiphon.stage.rows import Rows
 
 Entry = tuple[str, int, int, int]
@@ -65,7 +66,7 @@ class ArScheduler:
         self.name = stage.name
         self.survives = stage.survives
         self.config = config
-        self.kv = StageKv(tuple(group.name for group in stage.groups), config.num_blocks, config.block_size)
+        self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
         self.rows = Rows(config.max_rows, stage.conditioned)
         self.num_surplus_tokens = 0
         self._policy = policy

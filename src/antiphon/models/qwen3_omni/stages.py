@@ -11,7 +11,6 @@ from torch import Tensor
 
 from antiphon.core.conversation import AudioPart, ImagePart, Media
 from antiphon.core.facts import StagePrompt
-from antiphon.models.decoder import Pages
 from antiphon.models.qwen3_omni.encoders import Encoders
 from antiphon.models.qwen3_omni.positions import Span, mrope_positions
 from antiphon.models.qwen3_omni.predictor import Pick
@@ -19,7 +18,7 @@ from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePrepro
 from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.models.qwen3_omni.thinker import Thinker
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv
 
 Positions = tuple[NDArray[np.float32], float]
 """Positions fp32 [3, n] of a prompt, and that of the token after it."""
@@ -103,8 +102,8 @@ class SpeechStage:
         talker_prompt = TalkerPrompt(prompt.token_ids, shown, prompt.gather, ())
         return self._talker.prompt_inputs(talker_prompt, hidden, first_token, speaker)
 
-    def forward(self, x: Tensor, positions: Tensor, batch: PagedBatch, pages: Sequence[Pages]) -> Tensor:
-        return self._talker.forward(x, positions, batch, pages)
+    def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor:
+        return self._talker.forward(x, positions, kv)
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Pick) -> Tensor:
         return self._talker.predictor.frame(hidden, c0, pick)
