@@ -35,13 +35,15 @@ def split(num_layers: int, count: int) -> Groups:
     return tuple((f"layers-{a}", a, b) for a, b in pairwise(ends))
 
 
-def regrouped(engine: Engine, count: int) -> Engine:
+def regrouped(engine: Engine, count: int, host_blocks: int = 0) -> Engine:
     """The engine's models over pages in `count` groups of layers a stage, or one a layer if it has fewer."""
     thinker, talker = (engine.executors[name].runner for name in ("thinker", "talker"))
     features = thinker._features
     ar = {
         name: msgspec.structs.replace(
-            engine.node.ar[name], layer_groups=split(n := runner.pool.num_layers, min(n, count))
+            engine.node.ar[name],
+            layer_groups=split(n := runner.pool.num_layers, min(n, count)),
+            host_blocks=host_blocks,
         )
         for name, runner in (("thinker", thinker), ("talker", talker))
     }
@@ -49,8 +51,9 @@ def regrouped(engine: Engine, count: int) -> Engine:
     speech = SpeechRunner(talker._model, ar["talker"])
     executors = {**engine.executors, "thinker": ArExecutor(text), "talker": ArExecutor(speech)}
     payloads = InlinePayloads({"thinker": text}, {"talker": speech}, features)
+    mover = KvCopies({"thinker": text.pool, "talker": speech.pool}, ThreadLane())
     node = msgspec.structs.replace(engine.node, ar=ar)
-    return replace(engine, executors=executors, payloads=payloads, node=node)
+    return replace(engine, executors=executors, payloads=payloads, mover=mover, node=node)
 
 
 class Rig:

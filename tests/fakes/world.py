@@ -49,10 +49,22 @@ class Recorder(Protocol):
 
 
 def toy_config(
-    *, rows: int = 2, blocks: int = 24, step_tokens: int = 8, media: int = 2, speaks: bool = True
+    *,
+    rows: int = 2,
+    blocks: int = 24,
+    step_tokens: int = 8,
+    media: int = 2,
+    speaks: bool = True,
+    layer_groups: tuple[tuple[str, int, int], ...] = (),
 ) -> NodeConfig:
     """Tiny pools, so that everything that can run out does."""
-    sizes = {"max_rows": rows, "block_size": 4, "num_blocks": blocks, "step_tokens": step_tokens}
+    sizes = {
+        "max_rows": rows,
+        "block_size": 4,
+        "num_blocks": blocks,
+        "step_tokens": step_tokens,
+        "layer_groups": layer_groups,
+    }
     ar = {"thinker": ArConfig(**sizes, stop_ids=(toy.STOP,), sampling=Sampling(max_tokens=12))}
     if speaks:
         talker = Sampling(max_tokens=16)
