@@ -77,6 +77,33 @@ def test_what_lies_beside_the_layers_is_copied_as_well(world: World) -> None:
     assert torch.equal(rig.runner.payload(0, positions), before)
 
 
+def test_captured_states_wait_for_what_their_blocks_still_wait_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt's last block may be on its way while more of the prompt is written to it."""
+    rng = np.random.default_rng(3)
+    rig, undisturbed = (Rig(world, np.random.default_rng(3), [1], 0, host_blocks=8) for _ in range(2))
+    undisturbed.step([], joins=[0])
+    computed = Event()
+    copy_runs, end = copies.copy_runs, rig.runner._piggyback.end
+
+    def copies_late(source, target, pieces):
+        assert computed.wait(20)
+        copy_runs(source, target, pieces)
+
+    def watched(*args):
+        end(*args)
+        computed.set()
+
+    monkeypatch.setattr(copies, "copy_runs", copies_late)
+    monkeypatch.setattr(rig.runner._piggyback, "end", watched)
+    ticket = rig._copy("hidden", "device", rng.permutation(8).tolist(), rig.free["hidden"][:8])
+    rig.step([], joins=[0], waits=(ticket,))
+    rig.settle()
+    positions = np.arange(rig.lengths[0])
+    assert torch.equal(rig.runner.payload(0, positions), undisturbed.runner.payload(0, positions))
+
+
 def test_a_late_layer_is_waited_for_at_that_layer_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last layers arrive only after the step has come to the attention of the first that is late."""
     rig = Rig(world, np.random.default_rng(1), [1, 2], 0, host_blocks=48)

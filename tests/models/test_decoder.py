@@ -101,7 +101,6 @@ def test_thinker_embeds_and_scores_as_transformers(reference: Any, thinker: Thin
     hidden, captured = thinker.forward(thinker.embed(ids[0]), torch.arange(n), over(pages, batch))
     assert captured is None
     assert torch.equal(thinker.logits(hidden), theirs.float())
-    assert batch.last_tokens.tolist() == [n - 1]
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])

@@ -80,7 +80,6 @@ def test_build_lays_out_a_batch() -> None:
     assert batch.starts.tolist() == [3, 4]
     assert batch.tables.tolist() == [[7, 2], [5, 9]]
     assert batch.slots.tolist() == [7 * 4 + 3, 2 * 4, 9 * 4]
-    assert batch.last_tokens.tolist() == [1, 2]
     assert not batch.is_decode
 
 

@@ -88,7 +88,7 @@ class CopyBlocks(msgspec.Struct, frozen=True, tag=True, eq=False):
 
     Done layer by layer, in the order of the tickets, which ascend; answered by CopyDone or CopyFailed. What
     was computed before the order is copied. Until the answer no step may write the sources, nor touch the
-    targets unless it names the ticket in `waits`.
+    targets unless it names the ticket in `waits`; nor may a hand-off read them.
     """
 
     stage: str

@@ -1,6 +1,7 @@
 """Ports: what the executing half offers to a driver, and nothing more.
 
-Each port has a fake in tests/fakes, which checks what it is ordered to do.
+Each port has a fake in tests/fakes, which checks what it is ordered to do; except KvMover, since nothing
+in the deciding half orders copies.
 """
 
 from __future__ import annotations

@@ -106,11 +106,6 @@ class PagedBatch:
         """Every row has exactly one query token."""
         return self.slots.shape[0] == self.tables.shape[0]
 
-    @property
-    def last_tokens(self) -> Tensor:
-        """int64 [r], the place of each row's last query token in the flat batch."""
-        return self.cu[1:] - 1
-
     def singles(self) -> Singles | None:
         """The rows of one query token, or None; found once a step."""
         if self._singles is None:
