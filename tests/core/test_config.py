@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.core.config import EngineOptions
+from antiphon.core.config import ArConfig, EngineOptions
 from antiphon.core.errors import ConfigError
 
 
@@ -41,3 +41,24 @@ def test_depth_is_chosen_or_left_open() -> None:
     for depth in (-1, 2):
         with pytest.raises(ConfigError, match=f"depth is {depth}; it must be 0 or 1"):
             EngineOptions(depth=depth)
+
+
+def test_layers_may_be_split_into_groups() -> None:
+    assert ArConfig().layer_groups == ()
+    assert len(ArConfig(layer_groups=(("low", 0, 3), ("high", 3, 4))).layer_groups) == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "why"),
+    [
+        ((("a", 1, 4),), "'a' holds layers 1 to 4; it must begin at layer 0"),
+        ((("a", 0, 2), ("b", 3, 4)), "'b' holds layers 3 to 4; it must begin at layer 2"),
+        ((("a", 0, 2), ("b", 1, 4)), "'b' holds layers 1 to 4; it must begin at layer 2"),
+        ((("a", 0, 2), ("b", 2, 2)), "and hold one or more"),
+        ((("a", 0, 2), ("a", 2, 4)), "must differ"),
+    ],
+    ids=["from the first", "gap", "overlap", "empty", "names"],
+)
+def test_groups_of_layers_lie_side_by_side(groups: tuple, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        ArConfig(layer_groups=groups)

@@ -70,6 +70,11 @@ class Device:
             report(fact)
 
 
+def layer_groups(config: ArConfig) -> tuple[str, ...]:
+    """Groups that hold layers: one, unless they are configured."""
+    return tuple(name for name, _, _ in config.layer_groups) or ("kv",)
+
+
 class FakeExecutor:
     """Runs at submit, reports when the device lets it. Implements `core.ports.Executor`."""
 
@@ -290,7 +295,7 @@ class FakeThinker(FakeAr):
     """Reads media features while it computes their positions."""
 
     def __init__(self, device: Device, config: ArConfig, encoder: FakeEncoder) -> None:
-        super().__init__(device, config, ("kv", "hidden"))
+        super().__init__(device, config, (*layer_groups(config), "hidden"))
         self._encoder = encoder
 
     def payload(self, row: int, positions: Ints) -> list[int]:
@@ -306,7 +311,7 @@ class FakeTalker(FakeAr):
     """Takes text beside its own frames, and the thinker's hidden states with its prompt."""
 
     def __init__(self, device: Device, config: ArConfig) -> None:
-        super().__init__(device, config, ("kv",))
+        super().__init__(device, config, layer_groups(config))
         self.payloads: dict[int, list[int]] = {}
 
     def _contents(self, row: Row) -> list[int]:

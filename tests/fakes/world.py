@@ -56,9 +56,16 @@ def toy_config(
     media: int = 2,
     speaks: bool = True,
     context: int | None = None,
+    layer_groups: tuple[tuple[str, int, int], ...] = (),
 ) -> NodeConfig:
     """Tiny pools, so that everything that can run out does."""
-    sizes = {"max_rows": rows, "block_size": 4, "num_blocks": blocks, "step_tokens": step_tokens}
+    sizes = {
+        "max_rows": rows,
+        "block_size": 4,
+        "num_blocks": blocks,
+        "step_tokens": step_tokens,
+        "layer_groups": layer_groups,
+    }
     thinker = ArConfig(
         **sizes, stop_ids=(toy.STOP,), sampling=Sampling(max_tokens=12), max_context_tokens=context
     )

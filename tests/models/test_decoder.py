@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.models.qwen3_omni.weights import load
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv, PagedBatch, over
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def whole(thinker: Thinker, x: torch.Tensor, positions: torch.Tensor, **options:
     """One sequence in one step."""
     n = len(x)
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
-    return thinker.decoder.forward(x, positions, batch, thinker.decoder.new_pages(64, BLOCK), **options)
+    return thinker.decoder.forward(x, positions, over(thinker.decoder.new_pages(64, BLOCK), batch), **options)
 
 
 def test_prefill_equals_transformers_hidden_states(reference: Any, thinker: Thinker) -> None:
@@ -65,7 +65,7 @@ def test_chunked_prefill_and_decoding_equal_one_prefill(thinker: Thinker, step: 
     for start in range(0, n, step):
         part = slice(start, start + step)
         batch = PagedBatch.build([step], [start], tables([n]), BLOCK)
-        out, _ = thinker.decoder.forward(x[part], positions[part], batch, pages)
+        out, _ = thinker.decoder.forward(x[part], positions[part], over(pages, batch))
         torch.testing.assert_close(out, expected[part], rtol=0, atol=1e-12)
 
 
@@ -87,7 +87,7 @@ def test_batched_equals_alone(thinker: Thinker, steps: list[Rows]) -> None:
         x = torch.cat([xs[i][part] for i, part in enumerate(parts)])
         positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
         batch = PagedBatch.build([n for _, n in rows], [c for c, _ in rows], tables(lengths), BLOCK)
-        out, _ = thinker.decoder.forward(x, positions, batch, pages)
+        out, _ = thinker.decoder.forward(x, positions, over(pages, batch))
         expected = torch.cat([alone[i][part] for i, part in enumerate(parts)])
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
@@ -98,10 +98,9 @@ def test_thinker_embeds_and_scores_as_transformers(reference: Any, thinker: Thin
     n = ids.shape[1]
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
     pages = thinker.decoder.new_pages(8, BLOCK)
-    hidden, captured = thinker.forward(thinker.embed(ids[0]), torch.arange(n), batch, pages)
+    hidden, captured = thinker.forward(thinker.embed(ids[0]), torch.arange(n), over(pages, batch))
     assert captured is None
     assert torch.equal(thinker.logits(hidden), theirs.float())
-    assert batch.last_tokens.tolist() == [n - 1]
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])
@@ -117,3 +116,24 @@ def test_other_types_come_close(
     logits = other.logits(hidden)
     assert logits.dtype is torch.float32
     torch.testing.assert_close(logits, thinker.logits(expected), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("groups", [[0, 0, 1, 1], [0, 1, 2, 3]])
+def test_each_layer_reads_through_its_own_table(thinker: Thinker, groups: list[int]) -> None:
+    """Prefill, a mixed chunk and decoding, with other blocks in every group of layers."""
+    xs = [inputs(18, thinker.decoder.config.hidden_size, seed) for seed in range(3)]
+    alone = [whole(thinker, x, torch.arange(18))[0] for x in xs]
+    pages = thinker.decoder.new_pages(64, BLOCK)
+    generators = [torch.Generator().manual_seed(group) for group in (0, 1)]
+    dealt = [torch.randperm(60, generator=generator).view(-1, 5)[:3] for generator in generators]
+    dealt += [group.flip(0) for group in dealt]
+    for rows in [[(0, 4), (0, 7)], [(4, 1), (7, 6), (0, 3)], [(5, 1), (13, 1), (3, 1)]]:
+        parts = [slice(cached, cached + new) for cached, new in rows]
+        first = PagedBatch.build([n for _, n in rows], [c for c, _ in rows], dealt[0].tolist(), BLOCK)
+        batches = [first, *(first.retabled(group.tolist()) for group in dealt[1:])]
+        kv = [LayerKv(*page, batches[group]) for page, group in zip(pages, groups, strict=True)]
+        x = torch.cat([xs[i][part] for i, part in enumerate(parts)])
+        positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
+        out, _ = thinker.decoder.forward(x, positions, kv)
+        expected = torch.cat([alone[i][part] for i, part in enumerate(parts)])
+        torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)

@@ -11,7 +11,7 @@ import torch
 
 from antiphon.models.qwen3_omni.positions import mrope_positions
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt, talker_prompt, talker_prompt_length
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv, PagedBatch, over
 from models.scenes import Scene, scenes
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class Sequence:
     def __post_init__(self) -> None:
         self.pages = self.decoder.new_pages(BLOCKS, BLOCK)
 
-    def batch(self, new: int) -> PagedBatch:
+    def kv(self, new: int) -> list[LayerKv]:
         batch = PagedBatch.build([new], [self.cached], [range(BLOCKS)], BLOCK)
         self.cached += new
-        return batch
+        return over(self.pages, batch)
 
     def next_position(self) -> torch.Tensor:
         return torch.full((3, 1), self.cached + self.delta)
@@ -105,8 +105,7 @@ def think(scene: Scene, thinker: Thinker, encoders: Encoders) -> tuple[list[int]
     hidden, captured = thinker.forward(
         x,
         positions,
-        sequence.batch(len(ids)),
-        sequence.pages,
+        sequence.kv(len(ids)),
         capture=True,
         deepstack=deepstack,
         visual=visual,
@@ -115,9 +114,7 @@ def think(scene: Scene, thinker: Thinker, encoders: Encoders) -> tuple[list[int]
     text = [int(thinker.logits(hidden[-1:]).argmax())]
     while len(text) < TEXT and text[-1] != tokens.im_end:
         at = sequence.next_position()
-        hidden, _ = thinker.forward(
-            thinker.embed(torch.tensor(text[-1:])), at, sequence.batch(1), sequence.pages
-        )
+        hidden, _ = thinker.forward(thinker.embed(torch.tensor(text[-1:])), at, sequence.kv(1))
         text.append(int(thinker.logits(hidden).argmax()))
     return text, captured
 
@@ -129,7 +126,7 @@ def speak(
     tokens = scene.config.tokens
     sequence = Sequence(talker.decoder)
     positions = sequence.prompt_positions(len(prompt), prompt.spans)
-    hidden = talker.forward(inputs, positions, sequence.batch(len(prompt)), sequence.pages)[-1:]
+    hidden = talker.forward(inputs, positions, sequence.kv(len(prompt)))[-1:]
     beside = [*text[1:-1], tokens.tts_eos, *[tokens.tts_pad] * FRAMES]
     frames = []
     for i in range(FRAMES):
@@ -139,7 +136,7 @@ def speak(
         frames.append(talker.predictor.frame(hidden, c0, lambda logits, _: logits.argmax(-1)))
         x = talker.step_inputs(frames[-1], torch.tensor([beside[i]]))
         at = sequence.next_position()
-        hidden = talker.forward(x, at, sequence.batch(1), sequence.pages)
+        hidden = talker.forward(x, at, sequence.kv(1))
     return torch.cat(frames)
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.nn.attention import PagedBatch, paged_attention, write_kv
+from antiphon.nn.attention import LayerKv, PagedBatch, paged_attention, write_kv
 
 HEADS, KV_HEADS, DIM, BLOCKS = 4, 2, 8, 64
 
@@ -80,7 +80,6 @@ def test_build_lays_out_a_batch() -> None:
     assert batch.starts.tolist() == [3, 4]
     assert batch.tables.tolist() == [[7, 2], [5, 9]]
     assert batch.slots.tolist() == [7 * 4 + 3, 2 * 4, 9 * 4]
-    assert batch.last_tokens.tolist() == [1, 2]
     assert not batch.is_decode
 
 
@@ -112,3 +111,42 @@ def test_padding_beyond_a_row_is_not_seen() -> None:
         page[3, 2:] += 100
         page[4:] += 100
     torch.testing.assert_close(paged_attention(q, *pages, batch)[0], before, rtol=0, atol=1e-14)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4)), min_size=1, max_size=5))
+def test_the_same_queries_over_another_table(rows: list[tuple[int, int]]) -> None:
+    """Equal to a batch built for that table; the masks are the first batch's own."""
+    free = list(range(1, BLOCKS))
+    first, other = ([[free.pop() for _ in range(-(-(c + n) // 4))] for c, n in rows] for _ in range(2))
+    lens = [n for _, n in rows], [c for c, _ in rows]
+    base = PagedBatch.build(*lens, first, 4)
+    shared, built = base.retabled(other), PagedBatch.build(*lens, other, 4)
+    assert torch.equal(shared.slots, built.slots)
+    assert torch.equal(shared.tables, built.tables)
+    pages = noise(BLOCKS, 4, KV_HEADS, DIM, seed=0), noise(BLOCKS, 4, KV_HEADS, DIM, seed=1)
+    q = noise(int(base.cu[-1]), HEADS, DIM, seed=2)
+    assert torch.equal(paged_attention(q, *pages, shared), paged_attention(q, *pages, built))
+    mine, theirs = shared.singles(), base.singles()
+    assert (mine is None) == (theirs is None)
+    assert mine is None or mine.mask is theirs.mask
+    assert all(a.mask is b.mask for a, b in zip(shared.chunks(), base.chunks(), strict=True))
+
+
+def test_a_batch_may_be_empty() -> None:
+    """Everybody has left the layer."""
+    batch = PagedBatch.build([], [], np.zeros((0, 3), np.int64), block_size=4)
+    assert batch.cu.tolist() == [0]
+    assert batch.slots.tolist() == []
+
+
+def test_a_layer_waits_before_it_writes() -> None:
+    """What is still on its way may lie in the block that the new token is written to."""
+    pages = torch.zeros(2, 4, KV_HEADS, DIM, dtype=torch.float64), noise(2, 4, KV_HEADS, DIM, seed=1)
+    batch = PagedBatch.build([1], [2], [[1]], 4)
+    loaded = noise(4, KV_HEADS, DIM, seed=3)
+    kv = LayerKv(*pages, batch, lambda: pages[0][1].copy_(loaded))
+    k, v = noise(1, KV_HEADS, DIM, seed=4), noise(1, KV_HEADS, DIM, seed=5)
+    kv.attend(noise(1, HEADS, DIM, seed=2), k, v, paged_attention)
+    assert torch.equal(pages[0][1, 2], k[0])
+    assert torch.equal(pages[0][1, :2], loaded[:2])

@@ -13,6 +13,8 @@ from antiphon.core.conversation import AudioPart, ImagePart, Item, TextPart, Tok
 from antiphon.core.facts import (
     NO_INTS,
     NO_TOKENS,
+    CopyDone,
+    CopyFailed,
     Fact,
     ItemAdded,
     ItemRemoved,
@@ -33,6 +35,7 @@ from antiphon.core.plans import (
     AudioOut,
     BlockDelta,
     CodecStep,
+    CopyBlocks,
     DropMedia,
     DropPayload,
     EncodeStep,
@@ -86,6 +89,9 @@ MESSAGES: list[Any] = [
     DropPayload("talker", 4),
     DropMedia((1, 2)),
     ArStep("t", 1, (JOIN,), ONE, (BlockDelta("kv", ONE, ONE, ONE),), ONE, ONE, ONE, ONE, ONE, ONE, "why"),
+    CopyBlocks("t", "kv", "host", ONE, ints([4]), 7),
+    CopyDone("t", 7),
+    CopyFailed("t", 8, "no"),
     CodecStep("c", 1, ONE, ONE, ONE, ONE, np.zeros((1, 16), np.int64), "why"),
     EncodeStep("e", 1, ITEM.parts[2:], "why"),
     TokensOut("s", "r", 1, "thinker", NO_TOKENS),
@@ -118,6 +124,13 @@ def plain(value: Any) -> Any:
 def test_every_type_is_here() -> None:
     known = {kind for union in UNIONS for kind in get_args(union)}
     assert {type(message) for message in MESSAGES} == known
+
+
+def test_an_ar_step_carries_waits_and_moves() -> None:
+    step = next(message for message in MESSAGES if isinstance(message, ArStep))
+    moving = msgspec.structs.replace(step, waits=(3, 4), leaves_at=(ONE, ints([2])), enters_at=(ONE, ONE))
+    for message in (step, moving):
+        assert plain(decoder(Order).decode(encode(message))) == plain(message)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)

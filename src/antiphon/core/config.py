@@ -9,7 +9,10 @@ from antiphon.core.sampling import Sampling
 
 
 class ArConfig(msgspec.Struct, frozen=True):
-    """An AR stage. Blocks are per KV group, tokens per step over all rows."""
+    """An AR stage. Blocks are per KV group, tokens per step over all rows.
+
+    Raises ConfigError where `layer_groups` leave a gap, overlap or share a name.
+    """
 
     max_rows: int = 8
     block_size: int = 16
@@ -24,6 +27,24 @@ class ArConfig(msgspec.Struct, frozen=True):
     preempted."""
     max_context_tokens: int | None = None
     """Prompt plus reply of one request, below what the KV holds anyway."""
+    layer_groups: tuple[tuple[str, int, int], ...] = ()
+    """KV groups (name, first layer, end), half-open and in order; empty: one group of all layers. That the
+    last one ends with the model's last layer is checked where the pages are made."""
+    host_blocks: int = 0
+    """Blocks per KV group in the host tier."""
+
+    def __post_init__(self) -> None:
+        at = 0
+        for name, first, end in self.layer_groups:
+            if first != at or end <= first:
+                raise ConfigError(
+                    f"layer_groups: {name!r} holds layers {first} to {end}; it must begin at layer {at} "
+                    "and hold one or more"
+                )
+            at = end
+        names = [name for name, _, _ in self.layer_groups]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"layer_groups: the names {names} must differ")
 
 
 class CodecConfig(msgspec.Struct, frozen=True):

@@ -154,9 +154,25 @@ class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):
     message: str
 
 
+class CopyDone(msgspec.Struct, frozen=True, tag=True):
+    """Every block of a CopyBlocks order is where it should be."""
+
+    stage: str
+    ticket: int
+
+
+class CopyFailed(msgspec.Struct, frozen=True, tag=True):
+    """A copy broke off: its target blocks hold nothing of use. Steps that wait for it fail."""
+
+    stage: str
+    ticket: int
+    message: str
+
+
 PersonFact = SessionOpened | SessionClosed | ItemAdded | ItemRemoved | ResponseRequested | ResponseCancelled
 StageFact = StepDone | StepFailed
-Fact = PersonFact | PromptReady | PromptFailed | StageFact
+CopyFact = CopyDone | CopyFailed
+Fact = PersonFact | PromptReady | PromptFailed | StageFact | CopyFact
 
 NO_INTS: Ints = np.zeros(0, np.int64)
 NO_TOKENS: Ints = np.zeros((0, 1), np.int64)

@@ -23,6 +23,10 @@ class Survives(StrEnum):
     NONE = "none"
 
 
+LAYERS = "kv"
+"""Name of the group that holds a stage's layers, which a configuration may split (ArConfig.layer_groups)."""
+
+
 @dataclass(frozen=True, slots=True)
 class KvGroup:
     """A set of layers, or another per-token payload, that is allocated together."""

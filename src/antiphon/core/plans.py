@@ -6,11 +6,13 @@ the device. Nothing named by an order is reused until its step is reported done.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import numpy as np
 
 from antiphon.core.conversation import Item, Media
-from antiphon.core.facts import Ints, StagePrompt
+from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.sampling import Sampling
 
 
@@ -62,6 +64,13 @@ class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     emits                 bool [n] as int64: the row samples a token after its last position
     inputs_rows/_tokens   int64 [m]: upstream tokens appended to rows before the step (conditioned stages)
     leaves                int64: rows given up before the step
+    waits                 tickets of CopyBlocks orders that bring blocks which the step reads: each layer
+                          waits for its own part only
+    leaves_at             int64 (rows, layers): rows of one token behind their prompt that stop before the
+                          attention of a layer and are parked there; they emit nothing
+    enters_at             int64 (rows, layers): parked rows that go on from the attention of the layer where
+                          they stopped. Their token stands in the columns again as it did when they left; in
+                          the same step they may leave at a later layer
     """
 
     stage: str
@@ -76,6 +85,25 @@ class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     counts: Ints
     emits: Ints
     reason: str
+    waits: tuple[int, ...] = ()
+    leaves_at: tuple[Ints, Ints] = (NO_INTS, NO_INTS)
+    enters_at: tuple[Ints, Ints] = (NO_INTS, NO_INTS)
+
+
+class CopyBlocks(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """Copy blocks of a KV group between the device and the host tier, targets[i] = sources[i], int64 [n].
+
+    Done layer by layer, in the order of the tickets, which ascend; answered by CopyDone or CopyFailed. What
+    was computed before the order is copied. Until the answer no step may write the sources, nor touch the
+    targets unless it names the ticket in `waits`; nor may a hand-off read them.
+    """
+
+    stage: str
+    group: str
+    to: Literal["host", "device"]
+    sources: Ints
+    targets: Ints
+    ticket: int
 
 
 class CodecStep(msgspec.Struct, frozen=True, tag=True, eq=False):
@@ -131,7 +159,7 @@ class DropPayload(msgspec.Struct, frozen=True, tag=True):
 
 
 Step = ArStep | CodecStep | EncodeStep
-Order = RenderPrompt | Handoff | DropPayload | DropMedia | Step
+Order = RenderPrompt | Handoff | DropPayload | DropMedia | CopyBlocks | Step
 
 
 class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False):

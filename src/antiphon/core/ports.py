@@ -1,6 +1,7 @@
 """Ports: what the executing half offers to a driver, and nothing more.
 
-Each port has a fake in tests/fakes, which checks what it is ordered to do.
+Each port has a fake in tests/fakes, which checks what it is ordered to do; except KvMover, since nothing
+in the deciding half orders copies.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from antiphon.core.facts import Fact, PromptFailed, PromptReady
-from antiphon.core.plans import DropMedia, DropPayload, Handoff, RenderPrompt, Step
+from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, RenderPrompt, Step
 
 
 class Executor(Protocol):
@@ -51,6 +52,23 @@ class PayloadMover(Protocol):
     def drop_payload(self, order: DropPayload) -> None: ...
 
     def drop_media(self, order: DropMedia) -> None: ...
+
+
+class KvMover(Protocol):
+    """Copies KV blocks between the tiers of a stage, in the order given, beside the steps.
+
+    `copy` returns at once and never raises for what goes wrong while copying: `poll` returns one CopyDone or
+    CopyFailed per order, in the order given.
+    """
+
+    @property
+    def num_in_flight(self) -> int:
+        """Copies that are not reported yet."""
+        ...
+
+    def copy(self, order: CopyBlocks) -> None: ...
+
+    def poll(self) -> list[Fact]: ...
 
 
 class Prompter(Protocol):

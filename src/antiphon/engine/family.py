@@ -18,9 +18,10 @@ from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.conversation import Media
 from antiphon.core.facts import StagePrompt
 from antiphon.core.ports import Prompter
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.shard import Shard
+from antiphon.nn.transfers import Transfers
 
 Pages = Sequence[tuple[Tensor, Tensor]]
 """Per layer keys and values, each [blocks, block_size, num_kv_heads, head_dim]."""
@@ -114,8 +115,7 @@ class FollowerModel(Protocol):
         self,
         x: Tensor,
         positions: Tensor,
-        batch: PagedBatch,
-        pages: Any,
+        kv: Sequence[LayerKv],
         *,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
@@ -139,12 +139,12 @@ class TextModel(DecoderModel, Protocol):
         self,
         x: Tensor,
         positions: Tensor,
-        batch: PagedBatch,
-        pages: Any,
+        kv: Sequence[LayerKv],
         *,
         capture: bool = False,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
+        transfers: Transfers | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """x [n, H] -> final-norm hidden [n, H], and captured states [n, H] where asked for."""
         ...
@@ -166,7 +166,7 @@ class SpeechModel(DecoderModel, Protocol):
 
     def step_inputs(self, frames: Tensor, text_ids: Tensor) -> Tensor: ...
 
-    def forward(self, x: Tensor, positions: Tensor, batch: PagedBatch, pages: Any) -> Tensor: ...
+    def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor: ...
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:
         """hidden [r, H] and code 0 int64 [r] -> frames int64 [r, num_codebooks]."""

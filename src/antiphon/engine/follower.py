@@ -19,7 +19,7 @@ from antiphon.engine.family import FollowerModel, Pages
 from antiphon.engine.leader import READY
 from antiphon.engine.load import load_followers
 from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, read_order
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.shard import Shard
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class Rank:
         tables = np.frombuffer(order.tables, np.int64).reshape(len(order.query_lens), -1)
         batch = PagedBatch.build(order.query_lens, order.cached_lens, tables, order.block_size)
         model = self.models[order.stage]
-        model.forward(x, positions, batch, self.pages[order.stage], deepstack=deepstack, visual=visual)
+        kv = over(self.pages[order.stage], batch)
+        model.forward(x, positions, kv, deepstack=deepstack, visual=visual)
 
     def logits(self, order: Logits) -> None:
         hidden = self.collective.share(torch.empty(order.rows, order.hidden_size, dtype=self.dtype))

@@ -19,8 +19,9 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError, EngineLost
 from antiphon.engine.family import Pages
 from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, Order, write_order
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv
 from antiphon.nn.shard import Shard
+from antiphon.nn.transfers import Transfers
 
 READY = b"ready\n"
 STOP_WAIT_S = 5.0
@@ -139,14 +140,20 @@ class LeadingModel:
         self,
         x: Tensor,
         positions: Tensor,
-        batch: PagedBatch,
-        pages: Any,
+        kv: Sequence[LayerKv],
         *,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
+        transfers: Transfers | None = None,
         **own: Any,
     ) -> Any:
-        """As the model's own; `own` are options that concern rank 0 only."""
+        """As the model's own; `own` are options that concern rank 0 only.
+
+        The other ranks are told of one batch for all layers: their KV is in one group and stays where it is.
+        """
+        batch = kv[0].batch
+        one = all(layer.batch is batch and layer.ready is None for layer in kv) and transfers is None
+        assert one, "layer groups, copies and moves of rows are not divided among ranks"
         deep = [] if deepstack is None or visual is None else [layer.to(x.dtype) for layer in deepstack]
         tables = batch.tables.cpu().numpy().tobytes()
         self._followers.tell(
@@ -166,7 +173,7 @@ class LeadingModel:
             if deep and visual is not None:
                 shared = [self._share(tensor) for tensor in (visual, *deep)]
                 own |= {"visual": shared[0], "deepstack": shared[1:]}
-            return self._model.forward(x, positions, batch, pages, **own)
+            return self._model.forward(x, positions, kv, **own)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 [r, vocab_size]: each rank has an equal part of the vocabulary, or rank 0 has all of it."""

@@ -17,9 +17,10 @@ from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.ports import Executor, PayloadMover, Prompter, Wakeup
+from antiphon.core.ports import Executor, KvMover, PayloadMover, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
+from antiphon.engine.copies import KvCopies, pick_lane
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel
 from antiphon.engine.features import FeatureStore
@@ -47,6 +48,7 @@ class Engine:
 
     executors: dict[str, Executor]
     payloads: PayloadMover
+    mover: KvMover
     prompter: Prompter
     node: NodeConfig
     info: ModelInfo
@@ -117,7 +119,7 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
 
 def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Loader) -> Engine:
     """Load every stage that the checkpoint has."""
-    executors, payloads = build_executors(opened.graph, opened.node, loader)
+    executors, payloads, mover = build_executors(opened.graph, opened.node, loader)
     checkpoint, family = opened.checkpoint, opened.family
     prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
     info = ModelInfo(
@@ -129,7 +131,7 @@ def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Load
         device=str(opened.device),
         dtype=str(opened.dtype).removeprefix("torch."),
     )
-    engine = Engine(executors, payloads, prompter, opened.node, info)
+    engine = Engine(executors, payloads, mover, prompter, opened.node, info)
     return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
 
 
@@ -157,8 +159,8 @@ def load_followers(
 
 def build_executors(
     graph: StageGraph, node: NodeConfig, loader: Loader
-) -> tuple[dict[str, Executor], PayloadMover]:
-    """One executor per stage that the checkpoint has, in pipeline order, and what moves payloads between."""
+) -> tuple[dict[str, Executor], PayloadMover, KvMover]:
+    """One executor per stage that the checkpoint has, in pipeline order, and what moves payloads and KV."""
     features = FeatureStore()
     executors: dict[str, Executor] = {}
     sources: dict[str, TextRunner] = {}
@@ -175,7 +177,8 @@ def build_executors(
         elif name in node.ar:
             sources[name] = TextRunner(loader.decoder(name), node.ar[name], features)
             executors[name] = ArExecutor(sources[name])
-    return executors, InlinePayloads(sources, targets, features)
+    pools = {name: runner.pool for name, runner in (sources | targets).items()}
+    return executors, InlinePayloads(sources, targets, features), KvCopies(pools, pick_lane(loader.device))
 
 
 def tensor_shapes(

@@ -27,18 +27,28 @@ class BlockTables:
 
     def batch(self, group: str, step: ArStep, device: torch.device) -> PagedBatch:
         """The flat batch of a step in one group."""
-        return PagedBatch.build(
-            step.counts.tolist(),
-            step.starts.tolist(),
-            self._tables[group][step.rows],
-            self.block_size,
-            device,
+        return self.batches((group,), (step.rows, step.starts, step.counts), device)[group]
+
+    def batches(
+        self, groups: tuple[str, ...], columns: tuple[Ints, Ints, Ints], device: torch.device
+    ) -> dict[str, PagedBatch]:
+        """The flat batch over columns (rows, starts, counts), once a group."""
+        rows, starts, counts = columns
+        first = PagedBatch.build(
+            counts.tolist(), starts.tolist(), self._tables[groups[0]][rows], self.block_size, device
         )
+        rest = {group: first.retabled(self._tables[group][rows]) for group in groups[1:]}
+        return {groups[0]: first, **rest}
 
     def slots(self, group: str, row: int, positions: Ints) -> Ints:
         """Flat slots of a row's token positions."""
         blocks = self._tables[group][row, positions // self.block_size]
         return blocks * self.block_size + positions % self.block_size
+
+
+def last_tokens(step: ArStep) -> Ints:
+    """int64 [rows], the place of each row's last token in the flat batch."""
+    return step.counts.cumsum() - 1
 
 
 @dataclass(frozen=True, slots=True)

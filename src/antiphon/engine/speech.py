@@ -10,7 +10,8 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep, Join
 from antiphon.engine.family import SpeechModel
-from antiphon.engine.rows import BlockTables, FlatStep, PromptRows
+from antiphon.engine.kv_pool import KvPool
+from antiphon.engine.rows import BlockTables, FlatStep, PromptRows, last_tokens
 from antiphon.engine.sampler import PredictorSampler, Sampler
 
 STAGE = 1
@@ -26,8 +27,8 @@ class SpeechRunner:
     def __init__(self, model: SpeechModel, config: ArConfig) -> None:
         self._model = model
         self._device = model.device
-        self._pages = model.new_pages(config.num_blocks, config.block_size)
-        self._tables = BlockTables(("kv",), config.max_rows, config.num_blocks, config.block_size)
+        self.pool = KvPool(model.new_pages(config.num_blocks, config.block_size), config)
+        self._tables = BlockTables(self.pool.groups, config.max_rows, config.num_blocks, config.block_size)
         self._sampler = Sampler(config.max_rows, model.vocab_size, STAGE, model.suppressed, self._device)
         shape = config.max_rows, model.num_codebooks
         self._frames = torch.zeros(shape, dtype=torch.int64, device=self._device)
@@ -71,13 +72,17 @@ class SpeechRunner:
 
     def run(self, step: ArStep) -> Tensor:
         """Frames int64 [emitting rows, codebooks]. A frame whose code 0 is the end of speech is none."""
-        batch = self._tables.batch("kv", step, self._device)
+        assert not len(step.leaves_at[0]) + len(step.enters_at[0]), "rows that speak are not parked"
+        batches = self._tables.batches(
+            self.pool.layer_groups, (step.rows, step.starts, step.counts), self._device
+        )
+        kv = self.pool.kv(lambda _, group: batches[group], step.waits)
         flat = self._rows.flatten(step)
         positions = torch.from_numpy(self._rows.positions(flat)).to(self._device)
-        hidden = self._model.forward(self._inputs(flat), positions, batch, self._pages)
+        hidden = self._model.forward(self._inputs(flat), positions, kv)
         self._forget(self._rows.finished(flat))
         emits = np.flatnonzero(step.emits)
-        return self._draw(hidden[batch.last_tokens[self._to_device(emits)]], step.rows[emits])
+        return self._draw(hidden[self._to_device(last_tokens(step)[emits])], step.rows[emits])
 
     def _draw(self, hidden: Tensor, rows: Ints) -> Tensor:
         """Final-norm hidden [r, Ht] of emitting rows -> frames int64 [r, codebooks]."""

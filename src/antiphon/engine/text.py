@@ -16,7 +16,9 @@ from antiphon.core.facts import Ints, Span
 from antiphon.core.plans import ArStep, Join
 from antiphon.engine.family import TextModel
 from antiphon.engine.features import FeatureStore
-from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows
+from antiphon.engine.kv_pool import KvPool
+from antiphon.engine.piggyback import Piggyback
+from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, last_tokens
 from antiphon.engine.sampler import Sampler
 
 STAGE = 0
@@ -34,16 +36,19 @@ class _Media:
 
 class TextRunner:
     """Implements `engine.ar.ArRunner`. Row state: last token; ids and media to compute, while they are;
-    pages of groups "kv" and "hidden"."""
+    pages of the layers and of "hidden"."""
 
     def __init__(self, model: TextModel, config: ArConfig, features: FeatureStore) -> None:
         self._model = model
         self._features = features
         self._device = model.device
-        self._pages = model.new_pages(config.num_blocks, config.block_size)
-        self._tables = BlockTables(("kv", "hidden"), config.max_rows, config.num_blocks, config.block_size)
-        shape = config.num_blocks * config.block_size, model.payload_size
-        self._hidden = torch.zeros(shape, dtype=model.dtype, device=self._device)
+        shape = config.num_blocks, config.block_size, model.payload_size
+        hidden = torch.zeros(shape, dtype=model.dtype, device=self._device)
+        self._hidden = hidden.flatten(0, 1)
+        pages = model.new_pages(config.num_blocks, config.block_size)
+        self.pool = KvPool(pages, config, {"hidden": hidden})
+        self._tables = BlockTables(self.pool.groups, config.max_rows, config.num_blocks, config.block_size)
+        self._piggyback = Piggyback(self.pool, self._tables, self._device)
         self._sampler = Sampler(config.max_rows, model.vocab_size, STAGE, None, self._device)
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
@@ -52,6 +57,7 @@ class TextRunner:
 
     def apply(self, step: ArStep) -> None:
         self._forget(step.leaves.tolist())
+        self._piggyback.forget(step.leaves.tolist())
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
@@ -62,25 +68,28 @@ class TextRunner:
 
     def run(self, step: ArStep) -> Tensor:
         """Tokens int64 [emitting rows, 1]."""
-        batch = self._tables.batch("kv", step, self._device)
         flat = self._rows.flatten(step)
         media = self._media(flat)
+        x, kv, transfers = self._piggyback.begin(step, self._embed(flat, media))
         hidden, captured = self._model.forward(
-            self._embed(flat, media),
+            x,
             torch.from_numpy(self._rows.positions(flat)).to(self._device),
-            batch,
-            self._pages,
+            kv,
             # only media positions are ever handed over
             capture=bool(media.rows and self._model.payload_size),
             deepstack=_stacked(media.deepstack),
             visual=torch.cat(media.visual) if media.visual else None,
+            transfers=transfers,
         )
+        self._piggyback.end(step, transfers)
         if captured is not None:
+            if (ready := self.pool.ready("hidden", 0, step.waits)) is not None:
+                ready()
             slots = self._tables.batch("hidden", step, self._device).slots
             self._hidden.index_copy_(0, slots, captured)
         self._forget(self._rows.finished(flat))
         emits = np.flatnonzero(step.emits)
-        return self._draw(hidden[batch.last_tokens[self._to_device(emits)]], step.rows[emits])
+        return self._draw(hidden[self._to_device(last_tokens(step)[emits])], step.rows[emits])
 
     def payload(self, row: int, positions: Ints) -> Tensor:
         """Hidden states [m, H] of a row's prompt positions."""

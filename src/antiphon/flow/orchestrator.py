@@ -12,6 +12,8 @@ import msgspec
 from antiphon.core.conversation import Item, TextPart, TokensPart, media_of
 from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import (
+    CopyDone,
+    CopyFailed,
     Fact,
     ItemAdded,
     ItemRemoved,
@@ -96,6 +98,8 @@ class Orchestrator:
                 self._fail(fact.request, fact.code, fact.message)
             case StepDone() | StepFailed():
                 self._stepped(fact)
+            case CopyDone() | CopyFailed():
+                pass  # a turn does not ask where its KV lies
 
     def drain(self) -> tuple[tuple[Order, ...], tuple[Output, ...]]:
         """Orders and outputs since the last call."""

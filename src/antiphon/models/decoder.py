@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
-from antiphon.nn.attention import PagedBatch, paged_attention, write_kv
+from antiphon.nn.attention import LayerKv, paged_attention
 from antiphon.nn.backends import Attention
 from antiphon.nn.layers import add_linear, gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import route, run_experts
 from antiphon.nn.rope import Rope, rotate
+from antiphon.nn.transfers import Transfers
 
 Pages = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [blocks, block_size, num_kv_heads, head_dim]."""
@@ -122,27 +123,30 @@ class Decoder:
         self,
         x: Tensor,
         positions: Tensor,
-        batch: PagedBatch,
-        pages: Sequence[Pages],
+        kv: Sequence[LayerKv],
         *,
         capture: int | None = None,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
+        transfers: Transfers | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One step over the flat tokens x [n, hidden] at `positions` [3, n] or [n]; writes the new keys and
-        values.
+        values, each layer through the batch of its own KV group.
 
         Returns the hidden states after the final norm and those captured, [n, hidden] each or None. `capture`
         counts as transformers' `hidden_states` do: i is the output of layer i - 1 before any deepstack
         addition, the number of layers is the final norm's output. `deepstack[i]` [v, hidden] is added after
-        layer i to the tokens `visual` int64 [v].
+        layer i to the tokens `visual` int64 [v]. With `transfers`, tokens leave and enter between the layers;
+        what is returned for a token that left means nothing.
         """
         cos, sin = self.rope.cos_sin(positions, x.dtype)
         captured = x if capture == 0 else None
-        for i, (layer, (k_pages, v_pages)) in enumerate(zip(self.layers, pages, strict=True)):
-            q, k, v = layer.pre_attention(x, cos, sin)
-            write_kv(k_pages, v_pages, k, v, batch.slots)
-            x = layer.post_attention(x, self.attention(q, k_pages, v_pages, batch))
+        for i, (layer, cache) in enumerate(zip(self.layers, kv, strict=True)):
+            if transfers is None:
+                q, k, v = layer.pre_attention(x, cos, sin)
+                x = layer.post_attention(x, cache.attend(q, k, v, self.attention))
+            else:
+                x = transfers.through(i, layer, (x, cos, sin), cache, self.attention)
             if capture == i + 1:
                 captured = x
             if deepstack is not None and visual is not None and i < len(deepstack):

@@ -9,7 +9,7 @@ Pages must hold finite numbers everywhere (allocate them zeroed): padding is mas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+Attention = Callable[[Tensor, Tensor, Tensor, "PagedBatch"], Tensor]
+"""(q [n, H, d], k_pages, v_pages, batch) -> [n, H, d]. One batch is read by one back-end only."""
+
 
 @dataclass(slots=True)
 class Chunk:
@@ -26,6 +29,7 @@ class Chunk:
     see.
     """
 
+    row: int
     first: int
     last: int
     blocks: Tensor | slice  # int64 [blocks of the row], or a slice where they lie side by side
@@ -37,6 +41,7 @@ class Chunk:
 class Singles:
     """The rows of exactly one query token, together."""
 
+    rows: Tensor | None  # int64 [rows], which of the batch's; None when they are all of them
     tokens: Tensor | None  # int64 [rows], their place in the flat batch; None when they ARE the batch
     tables: Tensor  # int64 [rows, max_blocks]
     mask: Tensor  # bool [rows, 1, 1, max_blocks * block_size]
@@ -58,6 +63,7 @@ class PagedBatch:
     block_size: int
     query_lens: tuple[int, ...] = ()
     cached_lens: tuple[int, ...] = ()
+    _twin: PagedBatch | None = field(default=None, repr=False)
     prepared: Any = field(default=None, repr=False)
     """What the back-end that reads this batch has found out about it; its own matter."""
     _singles: Singles | None = field(default=None, repr=False)
@@ -74,47 +80,66 @@ class PagedBatch:
     ) -> PagedBatch:
         """From what the scheduler knows: tokens now, tokens cached and the block table of each row."""
         queries, cached = np.asarray(query_lens, np.int64), np.asarray(cached_lens, np.int64)
-        widths = -(-(queries + cached) // block_size)
-        blocks = pack_tables(tables, widths)
+        blocks, slots = lay_out(queries, cached, tables, block_size)
         cu = np.concatenate((np.zeros(1, np.int64), queries.cumsum()))
-        row_of = np.repeat(np.arange(len(queries)), queries)
-        position = np.arange(cu[-1]) - cu[row_of] + cached[row_of]
-        slots = blocks[row_of, position // block_size] * block_size + position % block_size
         lengths = tuple(queries.tolist()), tuple(cached.tolist())
         tensors = [torch.from_numpy(a).to(device) for a in (cu, cached, blocks, slots)]
         return cls(tensors[0], tensors[1], tensors[2], tensors[3], block_size, *lengths)
+
+    def retabled(self, tables: Sequence[Sequence[int]] | NDArray[np.int64]) -> PagedBatch:
+        """The same queries over the block tables of another KV group; what depends on the queries alone is
+        shared. Needs the lengths on the host.
+        """
+        queries, cached = np.asarray(self.query_lens, np.int64), np.asarray(self.cached_lens, np.int64)
+        blocks, slots = lay_out(queries, cached, tables, self.block_size)
+        device = self.tables.device
+        return PagedBatch(
+            self.cu,
+            self.starts,
+            torch.from_numpy(blocks).to(device),
+            torch.from_numpy(slots).to(device),
+            self.block_size,
+            self.query_lens,
+            self.cached_lens,
+            self,
+        )
 
     @property
     def is_decode(self) -> bool:
         """Every row has exactly one query token."""
         return self.slots.shape[0] == self.tables.shape[0]
 
-    @property
-    def last_tokens(self) -> Tensor:
-        """int64 [r], the place of each row's last query token in the flat batch."""
-        return self.cu[1:] - 1
-
     def singles(self) -> Singles | None:
         """The rows of one query token, or None; found once a step."""
         if self._singles is None:
-            if self.is_decode:
+            if self._twin is not None:
+                self._singles = self._share_singles(self._twin.singles())
+            elif self.is_decode:
                 self._singles = self._gather_singles(None)
             else:
                 rows = [row for row, length in enumerate(self.query_lens) if length == 1]
                 self._singles = self._gather_singles(rows) if rows else None
         return self._singles
 
+    def _share_singles(self, twin: Singles | None) -> Singles | None:
+        if twin is None:
+            return None
+        tables = self.tables if twin.rows is None else self.tables[twin.rows]
+        return Singles(twin.rows, twin.tokens, tables, twin.mask)
+
     def _gather_singles(self, rows: list[int] | None) -> Singles:
-        tokens, tables, starts = None, self.tables, self.starts
+        index, tokens, tables, starts = None, None, self.tables, self.starts
         if rows is not None:
             index = torch.tensor(rows, device=self.tables.device)
             tokens, tables, starts = self.cu[index], tables[index], starts[index]
         keys = torch.arange(tables.shape[1] * self.block_size, device=tables.device)
-        return Singles(tokens, tables, (keys <= starts[:, None])[:, None, None])
+        return Singles(index, tokens, tables, (keys <= starts[:, None])[:, None, None])
 
     def chunks(self) -> list[Chunk]:
         """The rows of more than one query token; found once a step."""
-        if self._chunks is None:
+        if self._chunks is None and self._twin is not None:
+            self._chunks = [self._share_chunk(chunk) for chunk in self._twin.chunks()]
+        elif self._chunks is None:
             self._chunks, first = [], 0
             if not self.is_decode:
                 for row, length in enumerate(self.query_lens):
@@ -122,6 +147,10 @@ class PagedBatch:
                         self._chunks.append(self._chunk(row, first, length))
                     first += length
         return self._chunks
+
+    def _share_chunk(self, twin: Chunk) -> Chunk:
+        blocks = self.tables[twin.row, : -(-twin.length // self.block_size)]
+        return Chunk(twin.row, twin.first, twin.last, blocks, twin.length, twin.mask)
 
     def _chunk(self, row: int, first: int, queries: int) -> Chunk:
         cached = self.cached_lens[row]
@@ -131,7 +160,46 @@ class PagedBatch:
         if cached:
             place = torch.arange(length, device=blocks.device)
             mask = place <= place[cached:, None]
-        return Chunk(first, first + queries, blocks, length, mask)
+        return Chunk(row, first, first + queries, blocks, length, mask)
+
+
+@dataclass(slots=True)
+class LayerKv:
+    """One layer's pages, each [blocks, block_size, K, d], and a step's batch over them.
+
+    `ready` is called just before they are touched: it returns when blocks that are still on their way to this
+    layer have arrived, or has the device wait for them.
+    """
+
+    k_pages: Tensor
+    v_pages: Tensor
+    batch: PagedBatch
+    ready: Callable[[], None] | None = None
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        """Write k and v [n, K, d], then let q [n, H, d] see them and all before -> [n, H, d]."""
+        if self.ready is not None:
+            self.ready()
+        write_kv(self.k_pages, self.v_pages, k, v, self.batch.slots)
+        return attention(q, self.k_pages, self.v_pages, self.batch)
+
+
+def over(pages: Sequence[tuple[Tensor, Tensor]], batch: PagedBatch) -> list[LayerKv]:
+    """All layers in one KV group: every one reads through the same block tables."""
+    return [LayerKv(k_pages, v_pages, batch) for k_pages, v_pages in pages]
+
+
+def lay_out(
+    queries: NDArray[np.int64],
+    cached: NDArray[np.int64],
+    tables: Sequence[Sequence[int]] | NDArray[np.int64],
+    block_size: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Block tables side by side [rows, longest], and the slot of each new token [sum queries]."""
+    blocks = pack_tables(tables, -(-(queries + cached) // block_size))
+    row_of = np.repeat(np.arange(len(queries)), queries)
+    position = np.arange(len(row_of)) - (queries.cumsum() - queries)[row_of] + cached[row_of]
+    return blocks, blocks[row_of, position // block_size] * block_size + position % block_size
 
 
 def pack_tables(
@@ -140,7 +208,7 @@ def pack_tables(
     """Block tables side by side, int64 [rows, longest]. An array may hold any block that exists past a row's
     end.
     """
-    longest = int(widths.max())
+    longest = int(widths.max(initial=0))
     if isinstance(tables, np.ndarray):
         return np.ascontiguousarray(tables[:, :longest], np.int64)
     out = np.zeros((len(tables), longest), np.int64)

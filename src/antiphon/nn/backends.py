@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
 
 from antiphon.core.errors import ConfigError
-from antiphon.nn.attention import PagedBatch, paged_attention
-
-Attention = Callable[[Tensor, Tensor, Tensor, PagedBatch], Tensor]
-"""(q [n, H, d], k_pages, v_pages, batch) -> [n, H, d]. One batch is read by one back-end only."""
+from antiphon.nn.attention import Attention, paged_attention
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def gather(batch: PagedBatch, rows: list[int]) -> Singles:
     width = int(starts.max()) // batch.block_size + 1
     tables = batch.tables[index, :width]
     keys = torch.arange(width * batch.block_size)
-    return Singles(batch.cu[index], tables, (keys <= starts[:, None])[:, None, None])
+    return Singles(index, batch.cu[index], tables, (keys <= starts[:, None])[:, None, None])
 
 
 def viewed(chunk: Chunk) -> Chunk:

@@ -9,7 +9,17 @@ from typing import Protocol
 
 from antiphon.assembly.node import Node
 from antiphon.core.facts import Fact, StepDone, StepFailed
-from antiphon.core.plans import Decision, DropMedia, DropPayload, Handoff, Order, Output, RenderPrompt, Step
+from antiphon.core.plans import (
+    CopyBlocks,
+    Decision,
+    DropMedia,
+    DropPayload,
+    Handoff,
+    Order,
+    Output,
+    RenderPrompt,
+    Step,
+)
 from antiphon.core.ports import Wakeup
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
@@ -68,7 +78,7 @@ class Driver:
         self._ordered = bool(decision.orders)
         if self._engine.wakeup is None:
             self._collect()  # steps have run: their time ends here, not when the next fact comes
-        return self._ordered or self.node.num_in_flight > 0
+        return self._ordered or self.node.num_in_flight + self._engine.mover.num_in_flight > 0
 
     @property
     def wakeup(self) -> Wakeup | None:
@@ -86,9 +96,9 @@ class Driver:
     def idle_s(self, most: float) -> float:
         """Seconds until the node wants to be asked again, if nothing happens before; `most` at most.
 
-        None at all after orders: there may be more to order.
+        None at all after orders, since there may be more to order, nor while copies are under way.
         """
-        if self._ordered:
+        if self._ordered or self._engine.mover.num_in_flight:
             return 0.0
         return most if self.wake_at is None else min(max(self.wake_at - self._clock(), 0.0), most)
 
@@ -111,6 +121,8 @@ class Driver:
                 self._engine.payloads.drop_payload(order)
             case DropMedia():
                 self._engine.payloads.drop_media(order)
+            case CopyBlocks():
+                self._engine.mover.copy(order)
             case _:
                 self._run(order)
 
@@ -127,6 +139,7 @@ class Driver:
             for fact in executor.poll():
                 self._facts.append(fact)
                 self._account(name, fact)
+        self._facts += self._engine.mover.poll()
 
     def _account(self, stage: str, fact: Fact) -> None:
         """Steps run one after the other: one begins when it is ordered, or when the one before has ended."""

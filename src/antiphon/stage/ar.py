@@ -15,6 +15,7 @@ from antiphon.kv.blocks import BlockPool
 from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import StageKv
 from antiphon.policy.base import Budget, StepChoice, StepPolicy
+from antiphon.stage.groups import kv_groups
 from antiphon.stage.requests import ArRequest, Entry, Flight, Progress, block_deltas
 from antiphon.stage.rows import Rows
 
@@ -26,7 +27,7 @@ class ArScheduler:
         self.name = stage.name
         self.survives = stage.survives
         self.config = config
-        self.kv = StageKv(tuple(group.name for group in stage.groups), config.num_blocks, config.block_size)
+        self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
         self.rows = Rows(config.max_rows, config.block_size, stage.conditioned)
         self.num_surplus_tokens = 0
         self.num_preemptions = 0

@@ -22,7 +22,7 @@ THINKER_MAX_TOKENS = 1024
 
 def read_geometry(config: Qwen3OmniConfig, generation: Json, options: EngineOptions) -> NodeConfig:
     """The node's configuration for this checkpoint under these options."""
-    sizes = {
+    sizes: Json = {
         "max_rows": options.max_rows,
         "block_size": options.block_size,
         "num_blocks": options.kv_tokens // options.block_size,

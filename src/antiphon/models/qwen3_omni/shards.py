@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.models.decoder import Decoder, Pages
+from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.layout import Layout
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.weights import builder_for, layout_for, speech_of
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.shard import Shard
 
@@ -77,14 +77,13 @@ class Follower:
         self,
         x: Tensor,
         positions: Tensor,
-        batch: PagedBatch,
-        pages: Sequence[Pages],
+        kv: Sequence[LayerKv],
         *,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
     ) -> None:
         """Compute this rank's part of a step; what comes of it is in the sums."""
-        self.decoder.forward(x, positions, batch, pages, deepstack=deepstack, visual=visual)
+        self.decoder.forward(x, positions, kv, deepstack=deepstack, visual=visual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""

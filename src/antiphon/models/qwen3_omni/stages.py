@@ -14,7 +14,6 @@ from torch import Tensor
 from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
 from antiphon.core.facts import Span as PromptSpan
 from antiphon.core.facts import StagePrompt
-from antiphon.models.decoder import Pages
 from antiphon.models.qwen3_omni.encoders import Encoders
 from antiphon.models.qwen3_omni.positions import Span, mrope_positions
 from antiphon.models.qwen3_omni.predictor import Pick
@@ -27,7 +26,7 @@ from antiphon.models.qwen3_omni.preprocess import (
 from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.models.qwen3_omni.thinker import Thinker
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 
 Positions = tuple[NDArray[np.float32], float]
@@ -158,8 +157,8 @@ class SpeechStage:
         talker_prompt = TalkerPrompt(prompt.token_ids, shown, prompt.gather, ())
         return self._talker.prompt_inputs(talker_prompt, hidden, first_token, speaker)
 
-    def forward(self, x: Tensor, positions: Tensor, batch: PagedBatch, pages: Sequence[Pages]) -> Tensor:
-        return self._talker.forward(x, positions, batch, pages)
+    def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor:
+        return self._talker.forward(x, positions, kv)
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Pick) -> Tensor:
         return self._talker.predictor.frame(hidden, c0, pick)

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.models.decoder import Decoder, Pages
+from antiphon.models.decoder import Decoder
 from antiphon.models.qwen3_omni.config import SUPPRESSED_IDS, SpeechConfig
 from antiphon.models.qwen3_omni.predictor import CodePredictor
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv
 
 PROJECTED_AT_ONCE = 8192
 
@@ -63,9 +63,9 @@ class Talker:
         spoken = F.embedding(frames + self.code_offsets, self.codes_table).sum(1)
         return spoken + F.embedding(text_ids, self.text_table)
 
-    def forward(self, x: Tensor, positions: Tensor, batch: PagedBatch, pages: Sequence[Pages]) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor:
         """One step: x [n, Ht], positions [3, n] or [n] -> final-norm hidden [n, Ht]."""
-        return self.decoder.forward(x, positions, batch, pages)[0]
+        return self.decoder.forward(x, positions, kv)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, Ht] -> fp32 [r, V] of codebook 0, nothing suppressed yet."""

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.models.decoder import Decoder, Pages
+from antiphon.models.decoder import Decoder
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.nn.attention import PagedBatch
+from antiphon.nn.attention import LayerKv
+from antiphon.nn.transfers import Transfers
 
 
 class Thinker:
@@ -33,12 +34,12 @@ class Thinker:
         self,
         x: Tensor,
         positions: Tensor,
-        batch: PagedBatch,
-        pages: Sequence[Pages],
+        kv: Sequence[LayerKv],
         *,
         capture: bool = False,
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
+        transfers: Transfers | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One step: x [n, H], positions [3, n] or [n] -> final-norm hidden [n, H] and, where asked for, the
         hidden states that the talker's prompt needs [n, H]. `deepstack[i]` [v, H] belongs to the tokens
@@ -46,7 +47,7 @@ class Thinker:
         """
         layer = self.capture_layer if capture else None
         return self.decoder.forward(
-            x, positions, batch, pages, capture=layer, deepstack=deepstack, visual=visual
+            x, positions, kv, capture=layer, deepstack=deepstack, visual=visual, transfers=transfers
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
