@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from antiphon.core.conversation import media_of
-from antiphon.core.facts import CopyDone, PromptReady, StepDone
+from antiphon.core.facts import NO_TOKENS, CopyDone, PromptReady, StepDone
 from antiphon.core.plans import ArStep, BlockDelta, CopyBlocks, EncodeStep, Join, RenderPrompt, ints
 from antiphon.core.sampling import Sampling
 from antiphon.engine.ar import ArExecutor
@@ -188,4 +188,4 @@ class Rig:
         count = -(-(len(prompt.token_ids) + MAX_TEXT) // self.config.block_size)
         for group in self.pool.groups:
             self._deal(row, group, count)
-        return Join(row, row, prompt, 0, Sampling())
+        return Join(row, row, prompt, 0, Sampling(), NO_TOKENS)
