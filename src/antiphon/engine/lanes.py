@@ -69,7 +69,9 @@ class Lane:
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "antiphon-lane")
+        # torch counts threads per thread that calls it: a new one would begin with the machine's own number
+        threads = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(1, "antiphon-lane", torch.set_num_threads, (threads,))
         self._trouble: deque[Exception] = deque()
         self._ears, self._bell = os.pipe()
         for end in (self._ears, self._bell):

@@ -175,15 +175,16 @@ class Omni:
         inbox = self._inbox[name]
         while True:
             while not inbox:
-                self._advance()
+                self._advance(inbox)
             output = inbox.popleft()
             yield output
             if isinstance(output, ResponseEnded):
                 return
 
-    def _advance(self) -> None:
+    def _advance(self, inbox: deque[Output]) -> None:
+        """Bring the engine on; wait only if that put nothing into `inbox`."""
         more = self.driver.advance([])
-        if any(self._inbox.values()):
+        if inbox:
             return
         if not more and self.driver.wake_at is None:
             raise AntiphonError("the engine stopped with responses open: this is a bug of Antiphon")
