@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import base64
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def summary(turns: list[Turn], arguments: argparse.Namespace) -> dict:
         "audio_s": round(sum(turn.audio_s for turn in turns), 2),
         "command": "python " + " ".join(sys.argv),
         "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
-        "machine": f"{platform.machine()}, {platform.system()}, python {platform.python_version()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}",
     }
 
 
