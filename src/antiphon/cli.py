@@ -58,6 +58,9 @@ def serve(
     load_format: Annotated[
         str, typer.Option(help="auto, or dummy: random weights, for which config and tokenizer are enough.")
     ] = "auto",
+    layer_groups: Annotated[
+        int, typer.Option(help="KV groups that a decoder's layers are split into; at most one a layer.")
+    ] = 1,
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
     max_audio_s: Annotated[
         float, typer.Option(min=0.1, help="Seconds of audio in one turn of a person; more is refused.")
@@ -94,6 +97,7 @@ def serve(
             threads=threads,
             depth=depth,
             tensor_parallel=tensor_parallel,
+            layer_groups=layer_groups,
             load_format=load_format,
         )
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)

@@ -62,3 +62,11 @@ def test_layers_may_be_split_into_groups() -> None:
 def test_groups_of_layers_lie_side_by_side(groups: tuple, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         ArConfig(layer_groups=groups)
+
+
+def test_layer_groups_are_one_ranks_own() -> None:
+    assert EngineOptions(layer_groups=3).layer_groups == 3
+    with pytest.raises(ConfigError, match="layer_groups is 0"):
+        EngineOptions(layer_groups=0)
+    with pytest.raises(ConfigError, match="layer_groups are not divided among ranks"):
+        EngineOptions(layer_groups=2, tensor_parallel=2)

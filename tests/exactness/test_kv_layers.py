@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from antiphon import Omni
 from antiphon.engine import copies
 from antiphon.models.decoder import DecoderLayer
 from exactness.conftest import World
@@ -185,3 +186,13 @@ def test_a_parked_row_may_be_moved_meanwhile(world: World) -> None:
         rig.settle()
     rig.step([1, 0], enters={1: 1}, waits=(back,))
     rig.finish()
+
+
+def test_an_operator_may_split_layers(world: World) -> None:
+    omni = Omni(world.path, device="cpu", dtype="float64", layer_groups=3)
+    assert [len(ar.layer_groups) for ar in omni.engine.node.ar.values()] == [3, 2], "at most one a layer"
+    talk = Talk(omni.engine)
+    talk.open("s", world.item(3))
+    talk.ask("s")
+    talk.run()
+    check(talk.said["s"], world.expect_content(3), world.eos)

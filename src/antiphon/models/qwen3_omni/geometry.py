@@ -6,6 +6,7 @@ Reads config.json and generation_config.json as dicts; free of torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOptions, NodeConfig
@@ -33,6 +34,7 @@ def read_geometry(config: Qwen3OmniConfig, generation: Json, options: EngineOpti
         stop_ids=_ids(generation.get("eos_token_id")) or (config.tokens.im_end,),
         sampling=thinker_sampling(generation),
         max_context_tokens=options.max_context_tokens,
+        layer_groups=layer_groups(config.thinker.num_layers, options.layer_groups),
     )
     ar, codec = {"thinker": thinker}, {}
     if config.speech is not None:
@@ -41,6 +43,7 @@ def read_geometry(config: Qwen3OmniConfig, generation: Json, options: EngineOpti
             stop_ids=(config.speech.codec.eos,),
             width=config.speech.num_codebooks,
             sampling=talker_sampling(generation),
+            layer_groups=layer_groups(config.speech.talker.num_layers, options.layer_groups),
         )
         codec["code2wav"] = CodecConfig(options.max_rows)
     return NodeConfig(
@@ -51,6 +54,15 @@ def read_geometry(config: Qwen3OmniConfig, generation: Json, options: EngineOpti
         end_inputs={"talker": config.tokens.tts_eos},
         preset=options.preset,
     )
+
+
+def layer_groups(num_layers: int, count: int) -> tuple[tuple[str, int, int], ...]:
+    """`count` KV groups of nearly equal size, at most one a layer; a single one is the graph's own."""
+    if count == 1:
+        return ()
+    count = min(count, num_layers)
+    ends = [round(i * num_layers / count) for i in range(count + 1)]
+    return tuple((f"layers-{first}", first, end) for first, end in pairwise(ends))
 
 
 def thinker_sampling(generation: Json) -> Sampling:
