@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone, StepFailed
 from antiphon.core.plans import ArStep, Join, Step
-from antiphon.engine.lanes import Landing, landing, mark
+from antiphon.engine.lanes import InlineExecutor, Landing, landing, mark
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +36,18 @@ class ArRunner(Protocol):
         ...
 
 
-class ArExecutor:
-    """Runs steps when they are submitted (depth 0). Implements `core.ports.Executor`.
+class ArExecutor(InlineExecutor):
+    """Runs the steps of a decoder.
 
     A row of a failed step sits out every later step, until it is given up or handed out anew: what was
     planned before the failure was known must not run on its half-done state, nor fail with it.
     """
 
-    depth = 0
-
     def __init__(self, runner: ArRunner) -> None:
+        super().__init__()
         self.runner = runner
         self._requests: dict[int, int] = {}
         self._broken: set[int] = set()
-        self._done: list[Fact] = []
-
-    def submit(self, step: Step) -> None:
-        self._done.append(self.launch(step)())
 
     def launch(self, step: Step) -> Landing:
         assert isinstance(step, ArStep)
@@ -60,10 +55,6 @@ class ArExecutor:
         step = self._healthy(step)
         requests = self._requests_of(step.rows.tolist())
         return landing(lambda: self._run(step, requests), lambda error: self._failed(step, requests, error))
-
-    def poll(self) -> list[Fact]:
-        done, self._done = self._done, []
-        return done
 
     def _seat(self, step: ArStep) -> None:
         """Who sits where from this step on."""

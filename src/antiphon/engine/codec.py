@@ -9,30 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone, StepFailed
 from antiphon.core.plans import CodecStep, Step
 from antiphon.engine.family import VocoderModel
-from antiphon.engine.lanes import Landing, landing, mark
+from antiphon.engine.lanes import InlineExecutor, Landing, landing, mark
 
 log = logging.getLogger(__name__)
 
 
-class CodecExecutor:
-    """Runs steps when they are submitted (depth 0). Implements `core.ports.Executor`.
+class CodecExecutor(InlineExecutor):
+    """Runs the steps of a vocoder.
 
     Keeps each row's stream state between chunks; an ended stream's lies there until its row begins anew.
     """
 
-    depth = 0
-
     def __init__(self, model: VocoderModel, device: torch.device) -> None:
+        super().__init__()
         self._model = model
         self._device = device
         self._states: dict[int, tuple[Tensor, ...]] = {}
-        self._done: list[Fact] = []
-
-    def submit(self, step: Step) -> None:
-        self._done.append(self.launch(step)())
 
     def launch(self, step: Step) -> Landing:
         assert isinstance(step, CodecStep)
@@ -54,10 +49,6 @@ class CodecExecutor:
         log.exception("step %d of stage %s failed", step.step, step.stage)
         message = f"{type(error).__name__}: {error}"
         return StepFailed(step.stage, step.step, step.requests, NO_INTS, message)
-
-    def poll(self) -> list[Fact]:
-        done, self._done = self._done, []
-        return done
 
     @torch.inference_mode()
     def _run(self, step: CodecStep) -> list[Tensor]:

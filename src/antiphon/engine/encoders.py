@@ -7,27 +7,22 @@ import logging
 import numpy as np
 import torch
 
-from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone, StepFailed
 from antiphon.core.plans import EncodeStep, Step
 from antiphon.engine.family import MediaModel
 from antiphon.engine.features import Features, FeatureStore
-from antiphon.engine.lanes import Landing, landing, mark
+from antiphon.engine.lanes import InlineExecutor, Landing, landing, mark
 
 log = logging.getLogger(__name__)
 
 
-class EncoderExecutor:
-    """Runs steps when they are submitted (depth 0). Implements `core.ports.Executor`."""
-
-    depth = 0
+class EncoderExecutor(InlineExecutor):
+    """Runs the steps of the encoders."""
 
     def __init__(self, model: MediaModel, features: FeatureStore) -> None:
+        super().__init__()
         self._model = model
         self._features = features
-        self._done: list[Fact] = []
-
-    def submit(self, step: Step) -> None:
-        self._done.append(self.launch(step)())
 
     def launch(self, step: Step) -> Landing:
         assert isinstance(step, EncodeStep)
@@ -48,10 +43,6 @@ class EncoderExecutor:
     def _failed(self, step: EncodeStep, error: Exception) -> StepFailed:
         log.exception("step %d of stage %s failed", step.step, step.stage)
         return StepFailed(step.stage, step.step, NO_INTS, _keys(step), f"{type(error).__name__}: {error}")
-
-    def poll(self) -> list[Fact]:
-        done, self._done = self._done, []
-        return done
 
     @torch.inference_mode()
     def _encode(self, step: EncodeStep) -> dict[int, Features]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,26 @@ def mark(device: torch.device) -> Callable[[], None]:
     event = torch.cuda.Event(blocking=True)
     event.record(torch.cuda.current_stream(device))
     return event.synchronize
+
+
+class InlineExecutor(ABC):
+    """Lands every step when it is submitted (depth 0). Implements `core.ports.Executor`, and is a `Launcher`
+    for those who land steps otherwise."""
+
+    depth = 0
+
+    def __init__(self) -> None:
+        self._done: list[Fact] = []
+
+    @abstractmethod
+    def launch(self, step: Step) -> Landing: ...
+
+    def submit(self, step: Step) -> None:
+        self._done.append(self.launch(step)())
+
+    def poll(self) -> list[Fact]:
+        done, self._done = self._done, []
+        return done
 
 
 class Lane:

@@ -23,14 +23,14 @@ class Backend:
     create    makes one; a stage has its own, because it may keep a workspace
     devices   device types it runs on
     dtypes    what it computes in; empty: anything
-    library   the importable module it needs, if any
+    package   the importable module it needs, if any
     verified  it has run on such a device and agreed with the reference there; `auto` takes no other
     """
 
     create: Callable[[], Attention]
     devices: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...] = ()
-    library: str = ""
+    package: str = ""
     verified: bool = True
 
     def obstacle(self, device: torch.device, dtype: torch.dtype) -> str:
@@ -39,8 +39,8 @@ class Backend:
             return f"runs on {' and '.join(self.devices)}, not on {device.type}"
         if self.dtypes and dtype not in self.dtypes:
             return f"computes in {' and '.join(map(str, self.dtypes))}, not in {dtype}"
-        if self.library and find_spec(self.library) is None:
-            return f"needs the package {self.library}, which is not installed"
+        if self.package and find_spec(self.package) is None:
+            return f"needs the package {self.package}, which is not installed"
         return ""
 
 
@@ -63,7 +63,7 @@ def flashinfer() -> Attention:
 BACKENDS: dict[str, Backend] = {
     "cpu": Backend(cpu, ("cpu",)),
     "flashinfer": Backend(
-        flashinfer, ("cuda",), (torch.float16, torch.bfloat16), library="flashinfer", verified=False
+        flashinfer, ("cuda",), (torch.float16, torch.bfloat16), package="flashinfer", verified=False
     ),
     "reference": Backend(reference, ("cpu", "cuda")),
 }
