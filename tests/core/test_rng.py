@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.core.rng import counter_key, mix32, uniforms
+from antiphon.core.rng import counter_key, mix32, stream, uniforms
 
 KEY = 88661940
 VALUES = [0.8951949897455052, 0.426724566728808, 0.8053631136426702]
@@ -55,3 +55,10 @@ def test_neighbouring_positions_are_uncorrelated() -> None:
     draws = np.array([uniforms(counter_key(11, 0, position, 0), 64) for position in range(2000)])
     assert abs(np.corrcoef(draws[:-1].ravel(), draws[1:].ravel())[0, 1]) < 0.02
     assert abs(np.corrcoef(draws[:, :-1].ravel(), draws[:, 1:].ravel())[0, 1]) < 0.02
+
+
+def test_streams_are_named() -> None:
+    first = stream(7, "arrivals").random(4)
+    assert (stream(7, "arrivals").random(4) == first).all()
+    for other in (stream(8, "arrivals"), stream(7, "lengths"), stream(7, "arrivals", "a")):
+        assert not (other.random(4) == first).any()

@@ -1,4 +1,4 @@
-"""Counter-based noise: a hash of (seed, stage, position, codebook, column), no state, no stream.
+"""Counter-based noise: a hash of (seed, stage, position, codebook, column), no state; and named streams.
 
 The same integers give the same noise on every device, in every batch, after any preemption.
 The mixing function works on 32-bit lanes held in int64, so that numpy and torch agree bit for bit;
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from antiphon.core.ids import content_key
 
 MASK = 0xFFFFFFFF
 MUL_A = 0x7FEB352D
@@ -43,3 +45,8 @@ def uniforms(key: int, size: int) -> NDArray[np.float64]:
     lanes = (lanes * MUL_B) & MASK
     lanes ^= lanes >> 16
     return (lanes.astype(np.float64) + 0.5) / (MASK + 1)
+
+
+def stream(seed: int, *names: str) -> np.random.Generator:
+    """A named random stream: the same seed and names give the same numbers, whatever other streams draw."""
+    return np.random.Generator(np.random.PCG64([seed, *(content_key(name.encode()) for name in names)]))

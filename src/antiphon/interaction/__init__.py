@@ -1,0 +1,2 @@
+"""What people do while they are being served: speaking, listening, interrupting; decided from probabilities
+and playback, without a clock or a device."""

@@ -1,0 +1,1 @@
+"""Workloads: who comes when, what each person says, hears, reads and interrupts. Laws, traces, no clock."""
