@@ -1,37 +1,23 @@
-"""The command line: parses, calls one function, prints."""
+"""`antiphon serve` and `antiphon replay`."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from antiphon.assembly.preset import preset_names
+from antiphon.cli.shared import LoadingBar, console, fail, log_to_stderr, split
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError
-
-app = typer.Typer(
-    name="antiphon",
-    help="Serve realtime omni-modal models: people speak to it, it speaks back, and they interrupt it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-checkpoint_app = typer.Typer(no_args_is_help=True, help="Make and look at model checkpoints.")
-app.add_typer(checkpoint_app, name="checkpoint")
-console = Console(stderr=True, highlight=False)
 
 Comma = Annotated[
     str, typer.Option(help="Comma-separated web origins that may connect beside the server's own.")
 ]
 
 
-@app.command()
 def serve(
     model: Annotated[str, typer.Argument(help="Checkpoint directory, or a hub id such as org/name.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -84,7 +70,7 @@ def serve(
     from antiphon.server.settings import ServerSettings
     from antiphon.wire.limits import Limits
 
-    _log_to_stderr()
+    log_to_stderr()
     try:
         options = EngineOptions(
             device=device,
@@ -103,18 +89,17 @@ def serve(
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         settings = ServerSettings(
             limits=Limits(max_audio_s=max_audio_s, max_items=max_items),
-            origins=_split(origins),
-            api_keys=_split(api_keys),
+            origins=split(origins),
+            api_keys=split(api_keys),
             max_sessions=max_sessions,
         )
         where = ServeOptions(host, port, tls_certificate, tls_key)
-        with _LoadingBar() as progress:
+        with LoadingBar() as progress:
             asyncio.run(run(start, settings, where, progress.show))
     except AntiphonError as error:
-        _fail(error)
+        fail(error)
 
 
-@app.command()
 def replay(
     record: Annotated[Path, typer.Argument(help="File written by `antiphon serve --record`.")],
     most: Annotated[int, typer.Option(help="Differences to print.")] = 20,
@@ -125,75 +110,10 @@ def replay(
     try:
         count, differences = decide_again(record)
     except (AntiphonError, OSError) as error:
-        _fail(error)
+        fail(error)
     for difference in differences[:most]:
         console.print(f"[bold]decision {difference.index}[/] at {difference.now:.3f} s")
         console.print(f"  recorded: {difference.recorded}", markup=False)
         console.print(f"  replayed: {difference.replayed}", markup=False)
     console.print(f"{count} decisions, {len(differences)} differences")
     raise typer.Exit(1 if differences else 0)
-
-
-@checkpoint_app.command()
-def demo(
-    directory: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
-    model: Annotated[str, typer.Option(help="Model family.")] = "qwen3-omni",
-    size: Annotated[
-        str, typer.Option(help="tiny (for tests) or small (for conversations on a CPU).")
-    ] = "small",
-    seed: Annotated[int, typer.Option(help="Another seed, another voice and other words.")] = 0,
-    if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
-) -> None:
-    """Make a small random checkpoint with every file a real one has."""
-    from antiphon.checkpoint.demo import make_demo
-
-    if if_missing and directory.exists():
-        return
-    try:
-        with console.status("making the demo checkpoint") as status:
-            make_demo(directory, model=model, size=size, seed=seed, progress=status.update)
-    except AntiphonError as error:
-        _fail(error)
-    console.print(f"wrote {directory}")
-
-
-class _LoadingBar:
-    """Shows what is being loaded and how far it is."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _LoadingBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def show(self, what: str, done: int, total: int) -> None:
-        """An empty `what` means that loading is over."""
-        if not what:
-            self._progress.stop()
-            return
-        self._progress.start()
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total or None)
-        self._progress.update(self._tasks[what], completed=done, total=total or None)
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-
-
-def _split(values: str) -> tuple[str, ...]:
-    return tuple(value.strip() for value in values.split(",") if value.strip())
-
-
-def _fail(error: Exception) -> NoReturn:
-    console.print(f"[bold red]error:[/] {error}", soft_wrap=True)
-    raise typer.Exit(1)
-
-
-if __name__ == "__main__":
-    app()

@@ -1,0 +1,19 @@
+"""The command line: parses, calls one function, prints. A command a file, put together here."""
+
+from __future__ import annotations
+
+import typer
+
+from antiphon.cli import checkpoint
+from antiphon.cli.serve import replay, serve
+
+app = typer.Typer(
+    name="antiphon",
+    help="Serve realtime omni-modal models: people speak to it, it speaks back, and they interrupt it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(replay)
+app.add_typer(checkpoint.app, name="checkpoint")

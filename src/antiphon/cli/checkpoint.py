@@ -1,0 +1,41 @@
+"""`antiphon checkpoint`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from antiphon.cli.shared import console, fail
+from antiphon.core.errors import AntiphonError
+
+app = typer.Typer(no_args_is_help=True, help="Make and look at model checkpoints.")
+
+
+@app.callback()
+def checkpoint() -> None:
+    """Make and look at model checkpoints."""
+
+
+@app.command()
+def demo(
+    directory: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
+    model: Annotated[str, typer.Option(help="Model family.")] = "qwen3-omni",
+    size: Annotated[
+        str, typer.Option(help="tiny (for tests) or small (for conversations on a CPU).")
+    ] = "small",
+    seed: Annotated[int, typer.Option(help="Another seed, another voice and other words.")] = 0,
+    if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
+) -> None:
+    """Make a small random checkpoint with every file a real one has."""
+    from antiphon.checkpoint.demo import make_demo
+
+    if if_missing and directory.exists():
+        return
+    try:
+        with console.status("making the demo checkpoint") as status:
+            make_demo(directory, model=model, size=size, seed=seed, progress=status.update)
+    except AntiphonError as error:
+        fail(error)
+    console.print(f"wrote {directory}")

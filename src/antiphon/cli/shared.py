@@ -1,0 +1,50 @@
+"""What the commands share: where messages go, how they fail, how loading shows."""
+
+from __future__ import annotations
+
+import logging
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+
+console = Console(stderr=True, highlight=False)
+
+
+class LoadingBar:
+    """Shows what is being loaded and how far it is."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> LoadingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """An empty `what` means that loading is over."""
+        if not what:
+            self._progress.stop()
+            return
+        self._progress.start()
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total or None)
+        self._progress.update(self._tasks[what], completed=done, total=total or None)
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+
+
+def split(values: str) -> tuple[str, ...]:
+    return tuple(value.strip() for value in values.split(",") if value.strip())
+
+
+def fail(error: Exception) -> NoReturn:
+    console.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+    raise typer.Exit(1)
