@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.core.conversation import Item
+from antiphon.core.conversation import Item, TokensPart
 from antiphon.flow.record import Record
 
 
@@ -38,3 +38,16 @@ def test_removing() -> None:
     made.remove("b")
     made.remove("unknown")
     assert [item.id for item in made.items] == ["a", "c"]
+
+
+def test_a_cut_leaves_what_was_heard_and_may_move_either_way() -> None:
+    made = record("a")
+    made.add(Item("b", "assistant", (TokensPart((1, 2, 3, 4)),)), None)
+    for num_tokens in (3, 1, 4, 9):
+        made.cut("b", num_tokens)
+        assert made.items[1].parts == (TokensPart((1, 2, 3, 4)[:num_tokens]),)
+    made.cut("b", 0)
+    assert [item.id for item in made.items] == ["a"]
+    assert made.last_id == "b"  # it is still there to be inserted after
+    made.remove("b")
+    assert made.last_id == "a"

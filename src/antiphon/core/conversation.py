@@ -11,7 +11,7 @@ import msgspec
 
 from antiphon.core.ids import content_key
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 
 class TextPart(msgspec.Struct, frozen=True, tag=True):
@@ -80,7 +80,25 @@ class VideoPart(msgspec.Struct, frozen=True, tag=True):
         return VideoPart(frames, width, height, num_frames, fps, audio, key)
 
 
-Part = TextPart | TokensPart | AudioPart | ImagePart | VideoPart
+class ToolCallPart(msgspec.Struct, frozen=True, tag=True):
+    """A call that the assistant made (or that a client says it made). `arguments` is JSON text.
+
+    A call that the model wrote itself stands in the record as its exact tokens (TokensPart) instead.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ToolOutputPart(msgspec.Struct, frozen=True, tag=True):
+    """What a tool answered; stands in items of role "tool"."""
+
+    call_id: str
+    output: str
+
+
+Part = TextPart | TokensPart | ToolCallPart | ToolOutputPart | AudioPart | ImagePart | VideoPart
 Media = AudioPart | ImagePart | VideoPart
 
 

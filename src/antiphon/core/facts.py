@@ -6,6 +6,8 @@ All are msgspec structs, so the same type crosses a process border and fills a r
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +45,37 @@ class ItemRemoved(msgspec.Struct, frozen=True, tag=True):
     item_id: str
 
 
+class ItemCut(msgspec.Struct, frozen=True, tag=True):
+    """Of a reply in the record only the first `num_tokens` tokens were heard; 0: nothing of it was.
+
+    The last cut counts, in either direction, and takes effect with the next prompt that is rendered.
+    """
+
+    session: str
+    item_id: str
+    num_tokens: int
+
+
+class SpeechStarted(msgspec.Struct, frozen=True, tag=True):
+    """The person began to speak. An advisory: their next turn is coming."""
+
+    session: str
+
+
+class SpeechEnded(msgspec.Struct, frozen=True, tag=True):
+    """The person stopped speaking (or what they said was no turn)."""
+
+    session: str
+
+
+class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
+    """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""
+
+    session: str
+    response: str
+    played_s: float
+
+
 class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     """A reply is wanted.
 
@@ -52,6 +85,9 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     remember   False: the reply does not enter the record (out-of-band)
     items      replaces the record as input when given
     codes      True: report the talker's frames as well (the Python entry wants them)
+    tools      JSON of each tool's schema, as the chat template takes them
+    tool_choice  auto | none | required, or a tool's name
+    tier       best_effort: work nobody waits for; it may be overtaken by all else
     """
 
     session: str
@@ -65,14 +101,21 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     remember: bool = True
     items: tuple[Item, ...] | None = None
     codes: bool = False
+    tools: tuple[str, ...] = ()
+    tool_choice: str = "auto"
+    tier: Literal["latency", "best_effort"] = "latency"
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
-    """The client wants no more of this response."""
+    """The client wants no more of this response.
+
+    keep_tokens  how many of the reply's tokens enter the record: those that were heard; None: all
+    """
 
     session: str
     response: str
     reason: str = "client_cancelled"
+    keep_tokens: int | None = None
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -169,7 +212,18 @@ class CopyFailed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-PersonFact = SessionOpened | SessionClosed | ItemAdded | ItemRemoved | ResponseRequested | ResponseCancelled
+PersonFact = (
+    SessionOpened
+    | SessionClosed
+    | ItemAdded
+    | ItemRemoved
+    | ItemCut
+    | SpeechStarted
+    | SpeechEnded
+    | PlaybackReported
+    | ResponseRequested
+    | ResponseCancelled
+)
 StageFact = StepDone | StepFailed
 CopyFact = CopyDone | CopyFailed
 Fact = PersonFact | PromptReady | PromptFailed | StageFact | CopyFact

@@ -16,13 +16,17 @@ from antiphon.core.facts import (
     CopyFailed,
     Fact,
     ItemAdded,
+    ItemCut,
     ItemRemoved,
+    PlaybackReported,
     PromptFailed,
     PromptReady,
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
+    SpeechEnded,
+    SpeechStarted,
     StageFact,
     StepDone,
     StepFailed,
@@ -86,7 +90,7 @@ class Orchestrator:
                 self._sessions.setdefault(fact.session, Session())
             case SessionClosed():
                 self._close(fact.session)
-            case ItemAdded() | ItemRemoved():
+            case ItemAdded() | ItemRemoved() | ItemCut():
                 self._edit(fact)
             case ResponseRequested():
                 self._open_turn(fact)
@@ -98,6 +102,8 @@ class Orchestrator:
                 self._fail(fact.request, fact.code, fact.message)
             case StepDone() | StepFailed():
                 self._stepped(fact)
+            case SpeechStarted() | SpeechEnded() | PlaybackReported():
+                pass  # advice: what a turn says does not depend on it
             case CopyDone() | CopyFailed():
                 pass  # a turn does not ask where its KV lies
 
@@ -122,14 +128,17 @@ class Orchestrator:
 
     # -- people --------------------------------------------------------------------------------------
 
-    def _edit(self, fact: ItemAdded | ItemRemoved) -> None:
+    def _edit(self, fact: ItemAdded | ItemRemoved | ItemCut) -> None:
         session = self._sessions.get(fact.session)
         if session is None:
             return
-        if isinstance(fact, ItemAdded):
-            session.record.add(fact.item, fact.after)
-        else:
-            session.record.remove(fact.item_id)
+        match fact:
+            case ItemAdded():
+                session.record.add(fact.item, fact.after)
+            case ItemRemoved():
+                session.record.remove(fact.item_id)
+            case ItemCut():
+                session.record.cut(fact.item_id, fact.num_tokens)
 
     def _open_turn(self, spec: ResponseRequested) -> None:
         session = self._sessions.get(spec.session)
@@ -154,6 +163,9 @@ class Orchestrator:
         session = self._sessions.get(fact.session)
         turn = session.turns.get(fact.response) if session else None
         if turn is not None:
+            assert session is not None
+            if fact.keep_tokens is not None:
+                session.record.cut(turn.spec.item_id, fact.keep_tokens)
             self._end(turn, "cancelled", fact.reason)
 
     def _close(self, session_id: str) -> None:

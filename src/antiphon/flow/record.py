@@ -1,8 +1,11 @@
-"""The conversation record of one session: items in order, exact tokens of what was said."""
+"""The conversation record of one session: items in order, exact tokens of what was said, and what of it was
+heard."""
 
 from __future__ import annotations
 
-from antiphon.core.conversation import Item
+import msgspec
+
+from antiphon.core.conversation import Item, TokensPart
 
 
 class Record:
@@ -10,10 +13,13 @@ class Record:
 
     def __init__(self) -> None:
         self._items: list[Item] = []
+        self._cuts: dict[str, int] = {}
 
     @property
     def items(self) -> tuple[Item, ...]:
-        return tuple(self._items)
+        """What the next prompt is made of: replies up to where they were heard, unheard ones left out."""
+        heard = (self._heard(item) for item in self._items)
+        return tuple(item for item in heard if item is not None)
 
     @property
     def last_id(self) -> str:
@@ -30,3 +36,20 @@ class Record:
 
     def remove(self, item_id: str) -> None:
         self._items = [item for item in self._items if item.id != item_id]
+        self._cuts.pop(item_id, None)
+
+    def cut(self, item_id: str, num_tokens: int) -> None:
+        """Of this reply only so many tokens were heard. All tokens are kept: a later cut may be longer."""
+        self._cuts[item_id] = num_tokens
+
+    def _heard(self, item: Item) -> Item | None:
+        num_tokens = self._cuts.get(item.id)
+        if num_tokens is None:
+            return item
+        if num_tokens <= 0:
+            return None
+        parts = tuple(
+            TokensPart(part.token_ids[:num_tokens]) if isinstance(part, TokensPart) else part
+            for part in item.parts
+        )
+        return msgspec.structs.replace(item, parts=parts)

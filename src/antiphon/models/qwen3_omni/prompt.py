@@ -257,9 +257,11 @@ def _content(parts: tuple[Part, ...], slots: list[TextPart | TokensPart]) -> str
         if isinstance(part, TextPart | TokensPart):
             entries.append({"type": "text", "text": SLOT.format(len(slots))})
             slots.append(part)
-        else:
+        elif isinstance(part, Media):
             kind = kind_of(part)
             entries.append({"type": kind, kind: ""})
+        else:
+            raise ProtocolError("tool calls and their outputs are not rendered yet")
     if all(entry["type"] == "text" for entry in entries):
         return "".join(entry["text"] for entry in entries)
     return entries
