@@ -31,6 +31,9 @@ from antiphon.metrics.rows import ResponseRow, Run, SessionRow, TurnRow
 PARTED = ("lost", "failed")
 """Ends of a session after which nobody listens to what is left of its replies."""
 
+TIE_S = 1e-6
+"""Playback that ends this shortly after its listener has left was heard to its end."""
+
 
 def fold(events: Iterable[Event]) -> Run:
     """The rows of a log, in the order in which things began.
@@ -124,7 +127,7 @@ class _Response:
         if self.session.ended is not None and self.session.ended.reason in PARTED:
             return True
         dry_at_s = self.playback.dry_at_s
-        return self.ended is not None and (dry_at_s is None or dry_at_s <= last_s)
+        return self.ended is not None and (dry_at_s is None or dry_at_s <= last_s + TIE_S)
 
     def row(self, last_s: float) -> ResponseRow:
         session, turn, ended = self.session.started, self.session.turn(self.turn), self.ended
