@@ -7,23 +7,23 @@ import math
 
 import pytest
 
-from antiphon.metrics.log import ClientSampled, ErrorSeen, Interrupted, ServerSampled, SessionRefused
+from antiphon.metrics.log import ClientSampled, ErrorSeen, Event, Interrupted, ServerSampled, SessionRefused
 from antiphon.metrics.names import Figure, Metric, parse_figure
-from antiphon.metrics.rows import Run
+from antiphon.metrics.recorder import fold
 from antiphon.metrics.summary import Slo, figures, spread, useful_rps
 from fakes.logs import reply, run, sample, session, turn
 
 USAGE = {"input_tokens": 100, "cached_tokens": 50, "output_text_tokens": 10, "output_audio_tokens": 25}
 
 
-def conversation() -> Run:
+def conversation() -> list[Event]:
     """Ada has a spoken reply played to its end and barges into a second; a job has one call; Bo is
     refused."""
     barge = Interrupted(t_s=8.5, session="a", response="y", kind="barge_in", heard_s=1.0)
     nodes = {
         f'{Metric.REQUESTS_RUNNING.value}{{node="{n}",stage="talker"}}': v for n, v in (("a", 3), ("b", 1))
     }
-    return run(
+    parts: list[list[Event]] = [
         session("a", 0.0, 10.0, reading_tokens_per_s=5.0),
         turn("a", 0, start_s=0.0, end_s=2.0, voice_end_s=1.5),
         reply(
@@ -47,11 +47,12 @@ def conversation() -> Run:
             sample(9.0, step_seconds_total=5.0, emitted_tokens_total=100.0, surplus_tokens_total=5.0),
             ServerSampled(t_s=9.5, values=nodes),
         ],
-    )
+    ]
+    return sorted((event for part in parts for event in part), key=lambda event: event.t_s)
 
 
 def test_a_small_run_whole() -> None:
-    found = figures(conversation())
+    found = figures(fold(conversation()))
     expected = {
         "ttfp_s.mean": 0.5,
         "ttfp_s.p99": 0.5,  # 2.5 - 2.0 and 7.5 - 7.0
@@ -104,16 +105,20 @@ def test_a_small_run_whole() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
+def reading() -> list[Event]:
+    """A text reply of two tokens, read as it comes; counters of reloads and preemptions."""
+    parts: list[list[Event]] = [
+        session(end_s=5.0, reading_tokens_per_s=1.0),
+        turn(),
+        reply(text=[(2.0, 4), (3.0, 4)], wants="text", end_s=3.0, output_text_tokens=2),
+        [sample(0.0, reload_seconds_total=0.0, preemptions_total=1.0)],
+        [sample(1.0, reload_seconds_total=0.5, preemptions_total=3.0)],
+    ]
+    return sorted((event for part in parts for event in part), key=lambda event: event.t_s)
+
+
 def test_text_that_is_read() -> None:
-    found = figures(
-        run(
-            session(end_s=5.0, reading_tokens_per_s=1.0),
-            turn(),
-            reply(text=[(2.0, 4), (3.0, 4)], wants="text", end_s=3.0, output_text_tokens=2),
-            [sample(0.0, reload_seconds_total=0.0, preemptions_total=1.0)],
-            [sample(1.0, reload_seconds_total=0.5, preemptions_total=3.0)],
-        )
-    )
+    found = figures(fold(reading()))
     expected = {
         "ttft_s.p50": 1.0,
         "tpot_s.p50": 1.0,
@@ -126,6 +131,22 @@ def test_text_that_is_read() -> None:
         'preemptions{stage="talker"}': 2.0,
     }
     assert {key: found[key] for key in expected} == pytest.approx(expected)
+
+
+def test_every_figure_can_be_reached_and_every_key_is_one() -> None:
+    mhm = Interrupted(t_s=1.75, session="a", response="r", kind="backchannel", heard_s=0.25)
+    spoken = run(turn(), reply(audio=[(1.5, 1.0)], end_s=2.0, status="cancelled"), [mhm])
+    job = run(session("j", tier="best_effort"), reply("j", text=[(1.0, 1)], wants="text", end_s=2.0, **USAGE))
+    runs = [fold(conversation()), fold(reading()), spoken, job]
+    found = {parse_figure(key)[0] for each in runs for key in figures(each)}
+    assert found == set(Figure) - {Figure.USEFUL_RPS}
+    assert figures(spoken)["false_stops"] == 1
+
+
+@pytest.mark.parametrize("log", [conversation(), reading()])
+def test_a_log_cut_anywhere_has_finite_figures(log: list[Event]) -> None:
+    for end in range(len(log)):
+        assert all(math.isfinite(value) for value in figures(fold(log[:end])).values())
 
 
 def test_what_cannot_be_told_is_absent() -> None:
@@ -182,7 +203,7 @@ def test_percentiles_are_linear_between_neighbours() -> None:
 
 
 def test_the_stall_length_is_the_slo_s() -> None:
-    assert figures(conversation(), Slo(gap_s=0.5))["continuity"] == 1.0
+    assert figures(fold(conversation()), Slo(gap_s=0.5))["continuity"] == 1.0
 
 
 def test_useful_rps_is_the_highest_load_that_holds() -> None:

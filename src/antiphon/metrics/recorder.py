@@ -224,7 +224,7 @@ class _Folding:
                 response.hear(event)
             case Interrupted():
                 response.interrupt(event)
-            case ResponseEnded():
+            case _:
                 response.ended = event
 
     def _take_error(self, event: ErrorSeen) -> None:
