@@ -134,7 +134,14 @@ def test_a_listener_who_is_gone_hears_no_more(reason: str, settled: bool) -> Non
 
 def test_who_leaves_as_playback_ends_has_heard_it() -> None:
     (row,) = rows(session(end_s=2.0 - 1e-9), turn(), reply(audio=[(1.0, 1.0)], end_s=1.5))
-    assert row.settled
+    assert (row.settled, row.heard_s) == (True, 1.0)
+
+
+def test_what_was_played_through_was_heard_to_the_last_digit() -> None:
+    (row,) = rows(
+        session(end_s=99.0), turn(), reply(audio=[(1.0 + 0.1 * i, 0.16) for i in range(60)], end_s=9.0)
+    )
+    assert row.heard_s == row.received_s == pytest.approx(9.6)
 
 
 def test_a_response_without_audio_is_settled_when_it_is_over() -> None:

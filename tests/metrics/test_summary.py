@@ -103,6 +103,7 @@ def test_a_small_run_whole() -> None:
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     assert {parse_figure(key)[0] for key in found} == {parse_figure(key)[0] for key in expected}
     assert json.loads(json.dumps(found)) == found
+    assert {type(key) for key in found} == {str}
 
 
 def reading() -> list[Event]:

@@ -32,7 +32,9 @@ def figures(run: Run, slo: Slo = Slo()) -> dict[str, float]:
         part.streaming(),
         part.server(),
     ]
-    return {key: float(value) for each in [*found, part.counts()] for key, value in each if value is not None}
+    return {
+        str(key): float(value) for each in [*found, part.counts()] for key, value in each if value is not None
+    }
 
 
 def useful_rps(points: Sequence[Mapping[str, float]], slo: Slo = Slo()) -> float | None:
