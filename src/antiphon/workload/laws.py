@@ -6,7 +6,9 @@ A law holds parameters only; the generator it draws from is handed in.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Annotated, Any, Self, cast
 
 import numpy as np
@@ -186,8 +188,8 @@ def at_percentile(quantiles: Mapping[float, float], percentile: float) -> float:
 
 def pick(weights: tuple[float, ...], rng: Rng) -> int:
     """An index, each as likely as its weight: one uniform number, always."""
-    edges = np.cumsum(weights)
-    return int(np.searchsorted(edges, float(rng.random()) * edges[-1], side="right"))
+    edges = list(accumulate(weights))
+    return min(bisect_right(edges, float(rng.random()) * edges[-1]), len(edges) - 1)
 
 
 NAMES = ("constant", "uniform", "exponential", "gamma", "lognormal", "quantiles", "choice", "fitted")
@@ -204,10 +206,10 @@ def kind_of(value: Any) -> str | None:
     """The one key of what is written `{kind: ...}`, or the first field of its model."""
     if isinstance(value, Spec):
         return next(iter(type(value).model_fields))
-    if isinstance(value, Mapping):
-        keys = list(cast(Mapping[Any, Any], value))
-        return str(keys[0]) if len(keys) == 1 else None
-    return None
+    if not isinstance(value, Mapping):
+        return None
+    keys = [str(key) for key in cast(Mapping[object, object], value)]
+    return keys[0] if len(keys) == 1 else None
 
 
 def one_of(what: str, names: tuple[str, ...]) -> Discriminator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import ValidationError
@@ -29,6 +29,14 @@ def named(name: str) -> Workload:
             f"unknown workload {name!r}; known: {', '.join(names())}, or the path of a YAML file"
         )
     return parsed(_LIBRARY.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
+
+
+def find(what: str) -> Workload:
+    """The workload with this name, or in the file with this path. Raises ConfigError."""
+    if what in names():
+        return named(what)
+    is_path = what.endswith((".yaml", ".yml")) or "/" in what or Path(what).is_file()
+    return load(Path(what)) if is_path else named(what)
 
 
 def load(path: Path) -> Workload:
@@ -69,7 +77,7 @@ def parsed(text: str, where: str) -> Workload:
 
 def explained(error: ValidationError, text: str) -> str:
     """Every mistake with its key's path and line."""
-    tree: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
+    tree = cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     lines: list[str] = []
     for mistake in error.errors(include_url=False):
         keys, line = written(tree, mistake["loc"])

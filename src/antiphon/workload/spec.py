@@ -15,7 +15,7 @@ TracePart = Literal["turns", "think", "lengths"]
 
 
 class Open(Spec):
-    """Sessions come whether or not the server keeps up, until `sessions` have come or `duration_s` is over."""
+    """Sessions come whether or not the server keeps up, until `sessions` have come or time is over."""
 
     arrivals: Arrivals
     sessions: Count | None = None

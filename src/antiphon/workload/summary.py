@@ -27,7 +27,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """`groups`: sessions and jobs by group. `interjections`: by kind. `quantities`: those that have values."""
+    """`groups`: sessions and jobs by group. `interjections`: by kind. `quantities`: those with values."""
 
     sessions: int
     jobs: int
@@ -76,8 +76,8 @@ def _of_people(
         Quantity(
             "reply limit", "tokens", tuple(float(t.max_output_tokens) for t in turns if t.max_output_tokens)
         ),
-        Quantity("barge-in", "s after first audio", tuple(cuts)),
-        Quantity("murmur", "s", tuple(murmurs)),
+        Quantity("barge-in at", "s after first audio", tuple(cuts)),
+        Quantity("murmur length", "s", tuple(murmurs)),
         Quantity("reading", "tokens/s", tuple(p.reading_tokens_per_s for p in people if _reads(p))),
     ]
 

@@ -21,7 +21,8 @@ def mooncake(path: Path) -> Iterator[Row]:
     """Mooncake's JSON lines: timestamp (ms), input_length, output_length, hash_ids.
 
     The format names no sessions. A request goes on from the latest earlier one whose full blocks (two or
-    more) are a prefix of its own, the longest such, if that one's prompt and reply are shorter than its prompt.
+    more) are a prefix of its own, the longest such, if that one's prompt and reply are shorter than its own
+    prompt.
     """
     parents = Parents()
     with path.open(encoding="utf-8-sig") as file:
@@ -47,9 +48,7 @@ def request_of(place: Place, text: str) -> Request:
         data: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise place.wrong(f"no JSON ({error.msg})", expected) from None
-    if not isinstance(data, dict):
-        raise place.wrong(f"{text.strip()[:60]!r}", expected)
-    fields = cast(dict[str, Any], data)
+    fields = mapping(data)
     for name in ("timestamp", "input_length", "output_length"):
         if name not in fields:
             raise place.wrong(f"no {name!r} in {text.strip()[:60]!r}", expected)
@@ -102,7 +101,7 @@ class Parents:
 def sharegpt(path: Path) -> Iterator[Row]:
     """ShareGPT's JSON: conversations of messages by human (or user) and gpt. No times; tokens from words."""
     for index, (place, entry) in enumerate(entries(path)):
-        fields = cast(dict[str, Any], entry if isinstance(entry, dict) else {})
+        fields = mapping(entry)
         messages = fields.get("conversations")
         if not isinstance(messages, list):
             raise place.wrong(f"an entry that is {str(entry)[:60]!r}", '{"conversations": [...]}')
@@ -127,13 +126,18 @@ def turn_of(session: str, asked: str, answered: str) -> Row:
 
 
 def message_of(place: Place, message: Any) -> tuple[str, str]:
-    fields = cast(dict[str, Any], message if isinstance(message, dict) else {})
+    fields = mapping(message)
     who, text = fields.get("from"), fields.get("value")
     if not isinstance(who, str) or not isinstance(text, str):
         raise place.wrong(
             f"a message that is {str(message)[:60]!r}", '{"from": "human" or "gpt", "value": text}'
         )
     return who, text
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A JSON object as it is, anything else as one without fields."""
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
 def entries(path: Path) -> Iterator[tuple[Place, Any]]:
