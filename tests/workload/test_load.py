@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from antiphon.core.errors import ConfigError
-from antiphon.workload.load import find, load, named, names, parsed
-from workload.shapes import drawn
+from antiphon.workload.load import changed, find, load, named, names, parsed
+from workload.shapes import drawn, people
 
 HEAD = "name: mine\nload:\n  closed: {concurrency: 1, sessions: 2}\n"
 
@@ -144,3 +145,40 @@ def test_a_trace_is_found_beside_its_workload(tmp_path: Path, monkeypatch: pytes
     mine.write_text(f"{body}trace: {{file: missing.csv}}\n")
     with pytest.raises(ConfigError, match=r"missing.csv: can't be read as a trace"):
         load(mine)
+
+
+@pytest.mark.parametrize("name", names())
+def test_changing_nothing(name: str) -> None:
+    assert changed(named(name), {}) == named(name)
+
+
+def test_a_sweep() -> None:
+    settings = {
+        "load.closed.concurrency": 8,
+        "people.talker.barge_in.probability": 0.7,
+        "people.talker.think_s": {"uniform": [1, 2]},
+        "people.talker.acks": None,
+    }
+    other = changed(named("barge-in"), settings)
+    talker = other.people["talker"]
+    assert (other.load.concurrency, talker.barge_in.probability, talker.acks) == (8, 0.7, None)
+    assert talker.reply_s == named("barge-in").people["talker"].reply_s
+    assert all(1 <= turn.think_s <= 2 for script in people(other) for turn in script.turns[1:])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"load.closed.concurrency": 0},
+            "'barge-in' can't be changed: load.closed.concurrency: input should be",
+        ),
+        ({"people.talker.mood": "good"}, "people.talker.mood: no such key"),
+        ({"people.talker.think_s": {"uniform": [2, 1]}}, "people.talker.think_s.*goes from 2 down"),
+        ({"name.first": "x"}, "name.first: there are no keys inside 'name', which is 'barge-in'"),
+        ({"load.open": {"arrivals": {"poisson": {"rate_per_s": 1}}, "sessions": 1}}, "exactly one of `open`"),
+    ],
+)
+def test_what_can_t_be_changed(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        changed(named("barge-in"), settings)

@@ -191,6 +191,17 @@ def test_a_workload_that_replays(tmp_path: Path) -> None:
     assert [len(turn.text.split()) for turn in typed[0].turns[:2]] == [77, 23]
 
 
+def test_a_trace_without_times_can_t_be_replayed(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.json", json.dumps(SHAREGPT))
+    with pytest.raises(ConfigError, match="the workload's trace has no times"):
+        people(workload({"open": {"arrivals": {"replay": {}}}}, trace={"file": str(path)}))
+    typed = people(workload(trace={"file": str(path)}, people={"a": {"typed": 1}}))
+    assert [[turn.text for turn in script.turns] for script in typed[:2]] == [
+        ["how are you"],
+        ["one two", "three"],
+    ]
+
+
 def test_what_is_used_of_a_trace(tmp_path: Path) -> None:
     path = written(tmp_path / "b.csv", BURSTGPT_3)
     trace = {"file": str(path), "use": ["think"], "sessions": 1}

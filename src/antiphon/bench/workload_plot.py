@@ -85,7 +85,7 @@ def cdf_panel(axes: Any, title: str, unit: str, quantities: list[Quantity]) -> N
         axes.xaxis.get_major_locator().set_params(integer=True)
     elif any(is_wide(quantity) for quantity in quantities):
         axes.set_xscale("symlog", linthresh=min(threshold(quantity) for quantity in quantities))
-    axes.legend(fontsize="small", frameon=False, loc="lower right")
+    axes.legend(fontsize="small", loc="best", edgecolor="none", framealpha=0.85)
 
 
 def is_wide(quantity: Quantity) -> bool:

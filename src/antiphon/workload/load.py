@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -75,18 +77,51 @@ def parsed(text: str, where: str) -> Workload:
         raise ConfigError(f"{where}: {explained(error, text)}") from error
 
 
+def changed(workload: Workload, settings: Mapping[str, Any]) -> Workload:
+    """The same workload with other values at some keys, such as `load.closed.concurrency` or
+    `people.talker.barge_in.probability`: a sweep needs one file. Values are what YAML would hold.
+
+    Raises ConfigError for a key or value that can't be.
+    """
+    data: dict[str, Any] = workload.model_dump(mode="python", exclude_unset=True)
+    for key, value in settings.items():
+        *parents, last = key.split(".")
+        inner = data
+        for parent in parents:
+            inner = _inside(inner, parent, key)
+        inner[last] = value
+    try:
+        return Workload.model_validate(data)
+    except ValidationError as error:
+        text = json.dumps(data, default=str)
+        said = "; ".join(f"{key}: {message}" for _, key, message in mistakes(error, text))
+        raise ConfigError(f"workload {workload.name!r} can't be changed: {said}") from error
+
+
+def _inside(data: dict[str, Any], parent: str, key: str) -> dict[str, Any]:
+    inner: Any = data.setdefault(parent, {})
+    if not isinstance(inner, dict):
+        raise ConfigError(f"{key}: there are no keys inside {parent!r}, which is {inner!r}")
+    return cast(dict[str, Any], inner)
+
+
 def explained(error: ValidationError, text: str) -> str:
     """Every mistake with its key's path and line."""
+    said = [f"line {line}: {key}: {message}" for line, key, message in mistakes(error, text)]
+    return said[0] if len(said) == 1 else "\n  ".join(["", *said])
+
+
+def mistakes(error: ValidationError, text: str) -> list[tuple[int, str, str]]:
+    """(line, key's path, what is wrong) for each, by line."""
     tree = cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-    lines: list[str] = []
+    found: list[tuple[int, str, str]] = []
     for mistake in error.errors(include_url=False):
         keys, line = written(tree, mistake["loc"])
-        path = ".".join(keys) or "the workload"
         message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             message = "no such key"
-        lines.append(f"line {line}: {path}: {message[0].lower()}{message[1:]}")
-    return lines[0] if len(lines) == 1 else "\n  ".join(["", *lines])
+        found.append((line, ".".join(keys) or "the workload", message[0].lower() + message[1:]))
+    return sorted(found)
 
 
 def written(node: Any, loc: tuple[int | str, ...]) -> tuple[list[str], int]:
