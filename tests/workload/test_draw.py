@@ -181,6 +181,7 @@ def test_shares_and_wanted_replies() -> None:
     assert len(by_group["a"]) == pytest.approx(600, rel=0.1)
     assert not by_group["c"]
     assert {turn.wants for script in by_group["a"] for turn in script.turns} == {"speech"}
+    assert {turn.speech_s for script in by_group["b"] for turn in script.turns} == {0}
     assert {turn.wants for script in by_group["b"] for turn in script.turns} == {"text"}
     assert {turn.wants for script in by_group["d"] for turn in script.turns} == {"text"}
     assert len({script.name for script in scripts}) == 1000

@@ -112,6 +112,36 @@ def test_impossible_loads(text: str, words: str) -> None:
         parsed(f"name: mine\npeople: {{a: {{}}}}\nload:\n  {text}\n", "mine.yaml")
 
 
+def test_arrivals_beside_a_load_need_its_end_and_sizes_are_pairs() -> None:
+    text = HEAD.replace("closed: {concurrency: 1, ", "open: {arrivals: {poisson: {rate_per_s: 1}}, ")
+    jobs = "jobs: {b: {arrivals: {poisson: {rate_per_s: 1}}}}"
+    with pytest.raises(ConfigError, match="b: arrivals of their own need the load's `duration_s`"):
+        parsed(f"{text}people: {{a: {{}}}}\n{jobs}", "mine.yaml")
+    with pytest.raises(ConfigError, match=r"line 4: people\.a\.pictures\.sizes\.1\.0"):
+        parsed(f"{HEAD}people: {{a: {{pictures: {{sizes: [[4, 4], [0, 4]]}}}}}}", "mine.yaml")
+
+
+def test_measured_laws(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("measure,percentile,value\ngap_s,10,-1\ngap_s,90,4\n")
+    mine = tmp_path / "mine.yaml"
+    law = "{measured: {file: m.csv, measure: gap_s}}"
+    mine.write_text(f"{HEAD}people: {{a: {{think_s: {law}}}}}")
+    assert load(mine).people["a"].think_s.model_dump() == {"quantiles": {10: 0, 90: 4}}
+    wrong = {
+        law.replace("m.csv", "none.csv"): "none.csv: can't be read as a table of quantiles",
+        law.replace("gap_s", "pace"): "m.csv: no measure 'pace'; it has gap_s",
+        law.replace("measure:", "column:"): "expected the keys file and measure, not file, column",
+    }
+    for written, words in wrong.items():
+        mine.write_text(f"{HEAD}people: {{a: {{think_s: {written}}}}}")
+        with pytest.raises(ConfigError, match=words):
+            load(mine)
+    (tmp_path / "m.csv").write_text("a,b\n\n1,2\n")
+    mine.write_text(f"{HEAD}people: {{a: {{think_s: {law}}}}}")
+    with pytest.raises(ConfigError, match=r"m\.csv:3: columns a, b; expected measure, percentile and value"):
+        load(mine)
+
+
 def test_several_mistakes_are_all_named() -> None:
     with pytest.raises(ConfigError) as caught:
         parsed(

@@ -119,6 +119,8 @@ def test_utterances_and_transitions(tmp_path: Path) -> None:
     text = "meeting,t_s,offset_s,prev_turn_s,next_segment_s\nm,5,1.5,9,0.4\nm,8,-0.3,1,2.5\n"
     (talk,) = sessions(written(tmp_path / "a.csv", text))
     assert [(turn.think_s, turn.speech_s) for turn in talk.turns] == [(1.5, 0.4), (0, 2.5)]
+    (script, *_) = people(workload(trace={"file": str(tmp_path / "a.csv")}))
+    assert [turn.speech_s for turn in script.turns] == [0.4, 2.5]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from antiphon.core.errors import ConfigError
 from antiphon.workload.spec import Workload
+from antiphon.workload.trace_tables import quantile_tables
 from antiphon.workload.traces import sessions_of
 
 _LIBRARY = files("antiphon.workload").joinpath("library")
@@ -50,17 +51,21 @@ def load(path: Path) -> Workload:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read as a workload ({error})") from error
-    workload = parsed(text, str(path))
+    workload = parsed(text, str(path), path.parent)
     if workload.trace is None:
         return workload
-    file = Path(os.path.expandvars(workload.trace.file)).expanduser()
-    trace = workload.trace.model_copy(update={"file": str(path.parent / file)})
+    trace = workload.trace.model_copy(update={"file": str(found(workload.trace.file, path.parent))})
     sessions_of(trace)
     return workload.model_copy(update={"trace": trace})
 
 
-def parsed(text: str, where: str) -> Workload:
-    """`where` names the text in errors."""
+def found(file: str, folder: Path) -> Path:
+    """A file that is named in a workload of this folder, with $NAME and ~ expanded."""
+    return folder / Path(os.path.expandvars(file)).expanduser()
+
+
+def parsed(text: str, where: str, folder: Path = Path()) -> Workload:
+    """`where` names the text in errors; files that it names lie in `folder`."""
     try:
         data: Any = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -72,9 +77,34 @@ def parsed(text: str, where: str) -> Workload:
             f"{where}: a workload is a mapping with `name`, `load` and `people`; this is {data!r}"
         )
     try:
-        return Workload.model_validate(data)
+        return Workload.model_validate(with_measured(data, folder))
     except ValidationError as error:
         raise ConfigError(f"{where}: {explained(error, text)}") from error
+
+
+def with_measured(data: Any, folder: Path) -> Any:
+    """Laws written `{measured: {file: ..., measure: ...}}` become the quantiles that stand in that file."""
+    if isinstance(data, list):
+        return [with_measured(each, folder) for each in cast(list[Any], data)]
+    if not isinstance(data, dict):
+        return data
+    inner = cast(dict[Any, Any], data)
+    if inner.keys() == {"measured"} and isinstance(inner["measured"], dict):
+        return {"quantiles": measured(cast(dict[str, Any], inner["measured"]), folder)}
+    return {key: with_measured(value, folder) for key, value in inner.items()}
+
+
+def measured(law: dict[str, Any], folder: Path) -> dict[float, float]:
+    if law.keys() != {"file", "measure"}:
+        raise ConfigError(f"measured: expected the keys file and measure, not {', '.join(map(str, law))}")
+    path = found(str(law["file"]), folder)
+    try:
+        tables = quantile_tables(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: can't be read as a table of quantiles ({error})") from error
+    if law["measure"] not in tables:
+        raise ConfigError(f"{path}: no measure {law['measure']!r}; it has {', '.join(tables) or 'none'}")
+    return tables[law["measure"]]
 
 
 def changed(workload: Workload, settings: Mapping[str, Any]) -> Workload:
