@@ -72,7 +72,9 @@ def test_coverage_with_five_seeds() -> None:
     """The interval holds the truth in 95 of 100 comparisons of five seeds."""
     draws = stream(2, "coverage").normal(0.3, 0.1, (2000, 5))
     found = [ratio_interval(np.ones(5), np.exp(logs)) for logs in draws]
-    held = np.mean([f.low is not None and f.high is not None and f.low < math.exp(0.3) < f.high for f in found])
+    held = np.mean(
+        [f.low is not None and f.high is not None and f.low < math.exp(0.3) < f.high for f in found]
+    )
     assert 0.935 < held < 0.965
 
 
