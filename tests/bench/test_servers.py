@@ -80,7 +80,7 @@ async def test_start_die_start_again_stop(tiny_checkpoint: Path, tmp_path: Path)
             (pid,) = servers_of(os.getpid())
             os.killpg(pid, signal.SIGKILL)
             async with asyncio.timeout(10):
-                while servers.why_ended(target) is None:
+                while servers.why_ended(target) is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         assert "exit status -9" in (servers.why_ended(target) or "")
         async with servers.ready(target) as risen:

@@ -84,7 +84,7 @@ def test_contrast_and_verdict() -> None:
     assert faster.estimate is not None
     assert faster.estimate.mean == pytest.approx(0.5)
     more = {seed: 1.0 + 0.01 * seed for seed in range(5)}
-    less = {seed: 0.8 for seed in range(5)}
+    less = dict.fromkeys(range(5), 0.8)
     assert contrast("completed_rps", less, more).verdict == "better"
     assert contrast("continuity", more, less).verdict == "worse"
     assert contrast('utilisation{stage="talker"}', less, more).verdict == "higher"

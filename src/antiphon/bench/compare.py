@@ -3,9 +3,9 @@
     seed 0: A B    seed 1: B A    seed 2: A B    ...
 
 The order turns round with every seed, so that a machine that warms up or fills up in the meantime favours
-nobody. Each target gets a run that is not counted before its first one that is. Every run leaves its log under
-the output directory; what is complete there is not run again on `resume`. A run that breaks off is dropped from
-the ratios, with what went wrong, and so is that seed of whoever is compared with it; nothing else is lost.
+nobody. Each target gets a run that is not counted before its first one that is. Every run leaves its log in the
+output directory; what is complete there is not run again on `resume`. A run that breaks off is dropped from the
+ratios, with what went wrong, and so is that seed of whoever is compared with it; nothing else is lost.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Figures = dict[str, float]
 
 
 class Runner(Protocol):
-    """Plays one seed's scripts to one server (`target.url` is set) and writes its log; raises AntiphonError or
-    OSError if it cannot. Returns the figures, read from that log alone."""
+    """Plays one seed's scripts to one server (`target.url` is set) and writes its log; raises AntiphonError
+    or OSError if it cannot. Returns the figures, read from that log alone."""
 
     async def __call__(self, target: Target, seed: int, log: Path) -> Figures: ...
 
@@ -77,8 +77,8 @@ async def compare(
 ) -> Comparison:
     """Run what is missing and compare. `figures` reads those of a log that is complete already.
 
-    Raises ConfigError if `directory` holds another comparison, or one that is not to be resumed; AntiphonError
-    if no seed could be measured on both of any two targets.
+    Raises ConfigError if `directory` holds another comparison, or one that is not to be resumed;
+    AntiphonError if no seed could be measured on both of any two targets.
     """
     _prepare(plan, directory, is_resumed)
     work = _Work(servers, runner, figures, plan, directory, say)
@@ -125,7 +125,7 @@ class _Work:
             self._say(f"{target.name}, seed {seed}: dropped, and its pair with it: {message}")
 
     async def _try(self, target: Target, seed: int, log: Path) -> str | None:
-        """Measure; what went wrong, or None. ConfigErrors pass through: the next run would meet them again."""
+        """Measure; what went wrong, or None. ConfigErrors pass: the next run would meet them again."""
         try:
             async with self._servers.ready(target) as ready:
                 reached = msgspec.structs.replace(target, url=ready.url)

@@ -1,8 +1,8 @@
 """What is compared: servers by URL, and presets for which a server is started here.
 
-All servers are started once and stay up, and one is driven at a time: an idle server holds memory and takes no
-time (its loop sleeps until a socket or a fact wakes it), and a server that stays warm keeps loading and first
-steps out of the figures. Where the models don't fit side by side (one GPU, one KV pool each),
+All servers are started once and stay up, and one is driven at a time: an idle server holds memory and takes
+no time (its loop sleeps until a socket or a fact wakes it), and a server that stays warm keeps loading and
+first steps out of the figures. Where the models don't fit side by side (one GPU, one KV pool each),
 `Servers(keep=False)` starts each server for its run alone.
 """
 
@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A server that answers. `is_fresh`: nobody has been served by it in this comparison yet."""
+    """A server that answers. `is_fresh`: nobody has used it to the end without an error yet."""
 
     url: str
     is_fresh: bool
@@ -110,14 +110,16 @@ class Servers:
         Raises ConfigError for a preset without a model, AntiphonError if a server ends before it is ready.
         """
         if target.url is not None:
-            yield Ready(target.url, self._first(target.name))
+            yield Ready(target.url, target.name not in self._served)
+            self._served.add(target.name)
             return
         server = self._running.get(target.name)
         if server is None or server.has_ended:
             server = await self._start(target)
             self._served.discard(target.name)
         try:
-            yield Ready(server.url, self._first(target.name))
+            yield Ready(server.url, target.name not in self._served)
+            self._served.add(target.name)
         finally:
             if not self._keep:
                 await self._running.pop(target.name).stop()
@@ -126,11 +128,6 @@ class Servers:
         """What a server started here said last, if it is gone; None otherwise."""
         server = self._running.get(target.name)
         return server.last_words() if server is not None and server.has_ended else None
-
-    def _first(self, name: str) -> bool:
-        is_first = name not in self._served
-        self._served.add(name)
-        return is_first
 
     async def _start(self, target: Target) -> _Server:
         if self._launch is None:
@@ -148,7 +145,7 @@ class Servers:
 
 
 class _Server:
-    """A process of `antiphon serve` in a process group of its own, so that Ctrl-C reaches it through us only."""
+    """A process of `antiphon serve` in a process group of its own: Ctrl-C reaches it through us only."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.url = ""

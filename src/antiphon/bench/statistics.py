@@ -2,8 +2,8 @@
 
 Both sides of a pair play the same script within minutes of each other, so the pair's ratio is free of what
 they share (the workload's luck, the machine's mood). The summary is the geometric mean of the ratios, and its
-interval is Student's t on their logarithms: with five seeds a bootstrap sees at most 126 different resamples and
-comes out too narrow, while the t interval pays openly for the small number. A ratio of zeros is not formed:
+interval is Student's t on their logarithms: with five seeds a bootstrap sees at most 126 different resamples
+and comes out too narrow, while the t interval pays openly for the small number. A ratio of zeros is not formed:
 where a figure is zero anywhere, the mean difference B - A is given instead, with a t interval of its own.
 """
 
