@@ -1,0 +1,1 @@
+"""Plots of what was measured, one a file. The only room that imports matplotlib (`pip install "antiphon[plot]"`)."""
