@@ -1,8 +1,14 @@
-"""Every metric's name. The unit is the last word of the name; a count carries none."""
+"""Every metric's name: what a server counts (Metric) and what a run's log shows (Figure).
+
+The unit is the last word of the name; a count carries none.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class Metric(StrEnum):
@@ -23,6 +29,7 @@ class Metric(StrEnum):
     STEPS = "antiphon_steps_total"
     STEP_SECONDS = "antiphon_step_seconds_total"
     EMITTED = "antiphon_emitted_tokens_total"
+    RELOAD_SECONDS = "antiphon_reload_seconds_total"
 
     def of(self, stage: str) -> str:
         return f'{self.value}{{stage="{stage}"}}'
@@ -41,5 +48,199 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.STEPS: "Steps a stage has run.",
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
+    Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
 }
 """What each figure means, as Prometheus and the docs show it."""
+
+
+class Figure(StrEnum):
+    """Figures of a run, as tables, JSON, docs and the console call them.
+
+    A key is the name alone, `name.p90` for a distribution (SUFFIXES), or `name{stage="talker"}` for a figure
+    with a label; FIGURES says which, and what it means.
+    """
+
+    TTFP_S = "ttfp_s"
+    TURN_LATENCY_S = "turn_latency_s"
+    TTFT_S = "ttft_s"
+    TRANSCRIPT_TTFT_S = "transcript_ttft_s"
+    TPOT_S = "tpot_s"
+    JCT_S = "jct_s"
+    MAKESPAN_S = "makespan_s"
+    NORMALISED_LATENCY_S = "normalised_latency_s"
+    RTF = "rtf"
+    AUDIO_RTF = "audio_rtf"
+
+    CONTINUITY = "continuity"
+    STALLS = "stalls"
+    STALL_S = "stall_s"
+    STALLS_PER_MINUTE = "stalls_per_minute"
+    FALSE_STOPS = "false_stops"
+    PREMATURE_REPLIES = "premature_replies"
+
+    WINDOW_S = "window_s"
+    OFFERED_RPS = "offered_rps"
+    COMPLETED_RPS = "completed_rps"
+    USEFUL_RPS = "useful_rps"
+    TOKENS_PER_S = "tokens_per_s"
+    BEST_EFFORT_TOKENS_PER_S = "best_effort_tokens_per_s"
+    BEST_EFFORT_PREFILL_TOKENS_PER_S = "best_effort_prefill_tokens_per_s"
+    SLO_ATTAINMENT = "slo_attainment"
+
+    WASTE_AUDIO_S = "waste_audio_s"
+    WASTE_RATIO = "waste_ratio"
+    WASTE_TOKENS = "waste_tokens"
+    WASTE_TOKEN_RATIO = "waste_token_ratio"
+    WASTE_DEVICE_S = "waste_device_s"
+    SURPLUS_TOKENS = "surplus_tokens"
+    PREEMPTIONS = "preemptions"
+
+    QOS = "qos"
+    EFFECTIVE_TOKENS_PER_S = "effective_tokens_per_s"
+    STREAMED_TOKENS_PER_S = "streamed_tokens_per_s"
+    REBUFFER_S = "rebuffer_s"
+
+    CACHED_SHARE = "cached_share"
+    CACHE_HIT_SHARE = "cache_hit_share"
+    RELOAD_S = "reload_s"
+    LOAD_IMBALANCE = "load_imbalance"
+    UTILISATION = "utilisation"
+
+    SPAN_S = "span_s"
+    SESSIONS = "sessions"
+    REFUSED_SESSIONS = "refused_sessions"
+    BROKEN_SESSIONS = "broken_sessions"
+    TURNS = "turns"
+    COMPLETED_TURNS = "completed_turns"
+    UNANSWERED_TURNS = "unanswered_turns"
+    RESPONSES = "responses"
+    ERRORS = "errors"
+    CLIENT_CORES = "client_cores"
+    CLIENT_LAG_S = "client_lag_s"
+
+    def at(self, suffix: str) -> str:
+        """The key of one figure of a distribution: "mean" or a percentile."""
+        return f"{self.value}.{suffix}"
+
+    def of(self, value: str) -> str:
+        """The key of a labelled figure, for one value of its label."""
+        return f'{self.value}{{{FIGURES[self].label}="{value}"}}'
+
+
+SUFFIXES = ("mean", "p50", "p90", "p95", "p99")
+"""What is given of every distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureInfo:
+    """What a figure means.
+
+    unit             s, tokens/s, share (0..1), count, ...; for people, the name carries it already
+    better           which way is better; None: neither
+    is_distribution  given as mean and percentiles
+    label            name of its label
+    """
+
+    text: str
+    unit: str
+    better: Literal["lower", "higher"] | None = None
+    is_distribution: bool = False
+    label: str | None = None
+
+
+def _spread(text: str, unit: str = "s", better: Literal["lower", "higher"] | None = "lower") -> FigureInfo:
+    return FigureInfo(text, unit, better, is_distribution=True)
+
+
+FIGURES: dict[Figure, FigureInfo] = {
+    Figure.TTFP_S: _spread("From the last byte of a committed turn to the first audio."),
+    Figure.TURN_LATENCY_S: _spread(
+        "From the end of the voice itself to the first audio, end-pointing included."
+    ),
+    Figure.TTFT_S: _spread("From the end of the turn to the first text of a text reply."),
+    Figure.TRANSCRIPT_TTFT_S: _spread("From the end of the turn to the first text of a spoken reply."),
+    Figure.TPOT_S: _spread("Seconds per token after the first of a text reply."),
+    Figure.JCT_S: _spread("From the end of the turn to the end of the response."),
+    Figure.MAKESPAN_S: _spread("From a job's arrival to the end of its last call."),
+    Figure.NORMALISED_LATENCY_S: _spread("Completion time of a text reply per token of it."),
+    Figure.RTF: _spread("From the end of the turn to the last audio, per second of audio.", "s/s"),
+    Figure.AUDIO_RTF: _spread(
+        "From the first audio to the last, per second of audio after the first.", "s/s", None
+    ),
+    Figure.CONTINUITY: FigureInfo("Spoken replies that played without a stall.", "share", "higher"),
+    Figure.STALLS: FigureInfo(
+        "Silences of the stall length or longer inside spoken replies.", "count", "lower"
+    ),
+    Figure.STALL_S: FigureInfo("Seconds of such silence.", "s", "lower"),
+    Figure.STALLS_PER_MINUTE: FigureInfo("Stalls per minute of audio heard.", "1/min", "lower"),
+    Figure.FALSE_STOPS: FigureInfo("Replies stopped by what was no barge-in.", "count", "lower"),
+    Figure.PREMATURE_REPLIES: FigureInfo(
+        "Replies that sounded before the voice had ended.", "count", "lower"
+    ),
+    Figure.WINDOW_S: FigureInfo("Length of the steady window that rates are counted over.", "s"),
+    Figure.OFFERED_RPS: FigureInfo("Turns of the latency tier asked per second.", "1/s"),
+    Figure.COMPLETED_RPS: FigureInfo("Turns of the latency tier completed per second.", "1/s", "higher"),
+    Figure.USEFUL_RPS: FigureInfo("Highest offered load at which speech holds its bounds.", "1/s", "higher"),
+    Figure.TOKENS_PER_S: FigureInfo("Tokens made per second.", "tokens/s", "higher", label="stage"),
+    Figure.BEST_EFFORT_TOKENS_PER_S: FigureInfo(
+        "Best-effort tokens written per second.", "tokens/s", "higher"
+    ),
+    Figure.BEST_EFFORT_PREFILL_TOKENS_PER_S: FigureInfo(
+        "Best-effort prompt tokens computed per second.", "tokens/s", "higher"
+    ),
+    Figure.SLO_ATTAINMENT: FigureInfo("Turns of the latency tier that met their bounds.", "share", "higher"),
+    Figure.WASTE_AUDIO_S: FigureInfo("Audio received and never heard.", "s", "lower"),
+    Figure.WASTE_RATIO: FigureInfo("The same per second of audio received.", "share", "lower"),
+    Figure.WASTE_TOKENS: FigureInfo(
+        "Tokens of spoken replies never heard.", "tokens", "lower", label="stage"
+    ),
+    Figure.WASTE_TOKEN_RATIO: FigureInfo("The same per token of them.", "share", "lower", label="stage"),
+    Figure.WASTE_DEVICE_S: FigureInfo("Device seconds that went into them.", "s", "lower", label="stage"),
+    Figure.SURPLUS_TOKENS: FigureInfo(
+        "Tokens computed for requests that had ended or lost their row.", "tokens", "lower", label="stage"
+    ),
+    Figure.PREEMPTIONS: FigureInfo("Times that a request lost its row.", "count", "lower", label="stage"),
+    Figure.QOS: FigureInfo("TokenFlow's quality of service of text that is read.", "tokens/s", "higher"),
+    Figure.EFFECTIVE_TOKENS_PER_S: FigureInfo("Read tokens per second, by their use.", "tokens/s", "higher"),
+    Figure.STREAMED_TOKENS_PER_S: FigureInfo(
+        "Read tokens per second, all counted whole.", "tokens/s", "higher"
+    ),
+    Figure.REBUFFER_S: _spread("Seconds that a reader waited for tokens after the first."),
+    Figure.CACHED_SHARE: _spread("Share of a prompt's tokens that was cached.", "share", "higher"),
+    Figure.CACHE_HIT_SHARE: FigureInfo("Share of all prompts' tokens that was cached.", "share", "higher"),
+    Figure.RELOAD_S: FigureInfo("Seconds that responses waited for KV copies, together.", "s", "lower"),
+    Figure.LOAD_IMBALANCE: _spread("Highest over median load of the nodes.", "ratio"),
+    Figure.UTILISATION: FigureInfo("Device seconds in steps per wall second.", "s/s", None, label="stage"),
+    Figure.SPAN_S: FigureInfo("From the first event of the log to the last.", "s"),
+    Figure.SESSIONS: FigureInfo("People and jobs that came.", "count"),
+    Figure.REFUSED_SESSIONS: FigureInfo("Of them, those that the server refused.", "count", "lower"),
+    Figure.BROKEN_SESSIONS: FigureInfo("Of them, those that ended lost or failed.", "count", "lower"),
+    Figure.TURNS: FigureInfo("Turns asked, jobs' calls included.", "count"),
+    Figure.COMPLETED_TURNS: FigureInfo("Of them, those completed.", "count", "higher"),
+    Figure.UNANSWERED_TURNS: FigureInfo(
+        "Of them, those never completed though their session is over.", "count", "lower"
+    ),
+    Figure.RESPONSES: FigureInfo(
+        "Responses by status; open: without an end in the log.", "count", label="status"
+    ),
+    Figure.ERRORS: FigureInfo("Errors that clients saw.", "count", "lower"),
+    Figure.CLIENT_CORES: FigureInfo("CPU seconds of the load generator per second.", "s/s", "lower"),
+    Figure.CLIENT_LAG_S: FigureInfo("How late the load generator's event loop ran at worst.", "s", "lower"),
+}
+"""What each figure means."""
+
+_KEY = re.compile(r'(?P<name>[a-z_]+)(?:\.(?P<suffix>\w+)|\{(?P<label>\w+)="(?P<value>[^"]*)"\})?')
+
+
+def parse_figure(key: str) -> tuple[Figure, str | None]:
+    """The figure of a key, and its suffix or label value. Raises ValueError for what is no key of a
+    figure."""
+    match = _KEY.fullmatch(key)
+    if match is None or match["name"] not in set(Figure):
+        raise ValueError(f"{key!r} names no figure; metrics.names.Figure lists them")
+    figure = Figure(match["name"])
+    info = FIGURES[figure]
+    if (match["suffix"] in SUFFIXES) != info.is_distribution or match["label"] != info.label:
+        form = "a suffix of " + ", ".join(SUFFIXES) if info.is_distribution else f"label {info.label}"
+        raise ValueError(f"{key!r}: {figure} takes {form}")
+    return figure, match["suffix"] or match["value"]
