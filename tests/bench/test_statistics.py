@@ -88,7 +88,7 @@ def test_contrast_and_verdict() -> None:
     assert contrast("completed_rps", less, more).verdict == "better"
     assert contrast("continuity", more, less).verdict == "worse"
     assert contrast('utilisation{stage="talker"}', less, more).verdict == "higher"
-    assert contrast("rtf.p50", more, less).verdict == "lower"
+    assert contrast("audio_rtf.p50", more, less).verdict == "lower"
     assert contrast("ttfp_s.p90", more, {seed: more[seed] for seed in range(5)}).verdict == "no difference"
 
 
@@ -118,17 +118,19 @@ def test_absent_figures_are_said() -> None:
     [
         ("ttfp_s.p90", "lower"),
         ("turn_latency_s.p50", "lower"),
-        ("waste_tokens", "lower"),
+        ('waste_tokens{stage="talker"}', "lower"),
         ("stalls", "lower"),
-        ("load_imbalance", "lower"),
+        ("load_imbalance.mean", "lower"),
         ("completed_rps", "higher"),
         ("useful_rps", "higher"),
         ("continuity", "higher"),
         ("slo_attainment", "higher"),
         ('tokens_per_s{stage="talker"}', "higher"),
-        ("rtf.p90", None),
+        ("rtf.p90", "lower"),
+        ("audio_rtf.p90", None),
+        ("something.else", None),
         ('utilisation{stage="talker"}', None),
-        ("responses", None),
+        ('responses{status="failed"}', None),
     ],
 )
 def test_direction(figure: str, wanted: str | None) -> None:

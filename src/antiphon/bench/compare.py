@@ -3,9 +3,9 @@
     seed 0: A B    seed 1: B A    seed 2: A B    ...
 
 The order turns round with every seed, so that a machine that warms up or fills up in the meantime favours
-nobody. Each target gets a run that is not counted before its first one that is. Every run leaves its log in the
-output directory; what is complete there is not run again on `resume`. A run that breaks off is dropped from the
-ratios, with what went wrong, and so is that seed of whoever is compared with it; nothing else is lost.
+nobody. Each target gets a run that is not counted before its first one that is. Every run leaves its log in
+the output directory; what is complete there is not run again on `resume`. A run that breaks off is dropped
+from the ratios, with what went wrong, and so is that seed of whoever it is compared with; no more is lost.
 """
 
 from __future__ import annotations

@@ -3,19 +3,20 @@
 Both sides of a pair play the same script within minutes of each other, so the pair's ratio is free of what
 they share (the workload's luck, the machine's mood). The summary is the geometric mean of the ratios, and its
 interval is Student's t on their logarithms: with five seeds a bootstrap sees at most 126 different resamples
-and comes out too narrow, while the t interval pays openly for the small number. A ratio of zeros is not formed:
-where a figure is zero anywhere, the mean difference B - A is given instead, with a t interval of its own.
+and comes out too narrow, while the t interval pays openly for the small number. Nothing is divided by zero:
+where a figure is 0 in any run, the mean difference B - A is given instead, with a t interval of its own.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
+
+from antiphon.metrics.names import FIGURES, parse_figure
 
 # Two-sided 95 % quantiles of Student's t, 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
 T_95 = (
@@ -28,11 +29,6 @@ FEWEST_SEEDS = 5
 
 Verdict = Literal["better", "worse", "higher", "lower", "no difference", "undecided"]
 Direction = Literal["lower", "higher"]
-
-LOWER_IS_BETTER = re.compile(
-    r"(ttfp|ttft|tpot|jct|turn_latency|normalised_latency|stall|gap|waste|reload|imbalance|refused|failed|lost)"
-)
-HIGHER_IS_BETTER = re.compile(r"(continuity|_rps$|qos|effective_throughput|attainment|tokens_per_s$)")
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -129,13 +125,12 @@ def contrast(figure: str, a: Mapping[int, float], b: Mapping[int, float]) -> Con
 
 
 def direction(figure: str) -> Direction | None:
-    """Which way a figure is better. None where neither is: a real-time factor below 1 need not be smaller
-    (a paced server is slower on purpose), and utilisation is a price as well as a use."""
-    name = figure.partition("{")[0]
-    if LOWER_IS_BETTER.search(name):
-        return "lower"
-    base = name.partition(".")[0]
-    return "higher" if HIGHER_IS_BETTER.search(base) else None
+    """Which way a figure is better (`metrics.names.FIGURES`); None where neither is, or nobody knows it."""
+    try:
+        known, _ = parse_figure(figure)
+    except ValueError:
+        return None
+    return FIGURES[known].better
 
 
 def verdict(figure: str, estimate: Interval, neutral: float) -> Verdict:

@@ -1,4 +1,4 @@
-"""What a record file (`antiphon serve --record`) tells of a run: steps, responses, and where KV blocks were."""
+"""What a record file (`antiphon serve --record`) tells of a run: steps, responses, KV residency."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def read_trace(path: Path) -> Trace:
 
 
 def read_residency(path: Path) -> list[KvSample]:
-    """KV blocks of every stage, whenever they change: a node decides again on the recorded facts and its ledgers
-    are read. Raises ConfigError if it decides otherwise than the record says: its ledgers are not those."""
+    """KV blocks of every stage, whenever they change: a node decides again on the recorded facts and its
+    ledgers are read. Raises ConfigError if it decides otherwise than the record says."""
     header, entries = read_record(path)
     node = Node(header.node, header.depth)
     samples: list[KvSample] = []
@@ -96,8 +96,8 @@ def read_residency(path: Path) -> list[KvSample]:
         decision = without_media(node.decide(entry.facts, entry.now))
         if encode(decision) != encode(entry.decision):
             raise ConfigError(
-                f"{path}: entry {index} is decided otherwise by this version, so its KV ledgers are not those of "
-                "the run; use the version that wrote the record, or the log of a run with server samples"
+                f"{path}: entry {index} is decided otherwise by this version, so its KV ledgers are not "
+                "those of the run; use the version that wrote the record, or the log of a run with server samples"
             )
         for stage, blocks in _blocks(node.stats()).items():
             if last.get(stage) != blocks:

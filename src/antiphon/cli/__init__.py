@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from antiphon.cli import checkpoint
+from antiphon.cli import checkpoint, plot
 from antiphon.cli.serve import replay, serve
 
 app = typer.Typer(
@@ -17,3 +17,4 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(replay)
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(plot.app, name="plot")

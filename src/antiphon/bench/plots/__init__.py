@@ -1,1 +1,1 @@
-"""Plots of what was measured, one a file. The only room that imports matplotlib (`pip install "antiphon[plot]"`)."""
+"""Plots of what was measured, one a file. Only here is matplotlib imported (the extra `antiphon[plot]`)."""

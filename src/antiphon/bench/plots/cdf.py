@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from antiphon.bench.plots.style import GREY, colour, page
 from antiphon.core.errors import ConfigError
+from antiphon.metrics.names import FIGURES, Figure
 
 LOG_FROM = 60.0
 """Ratio of P99 to P1 over all labels from which on the axis is logarithmic."""
 
 
-def draw_cdf(
-    values: Mapping[str, NDArray[np.float64]], name: str, path: Path, *, title: str = ""
-) -> None:
+def draw_cdf(values: Mapping[str, NDArray[np.float64]], name: Figure, path: Path, *, title: str = "") -> None:
     """`values`: one number per response, by label; those that are no number are left out.
 
     Raises ConfigError if nothing is left.
@@ -42,32 +41,23 @@ def draw_cdf(
             )
         for index, (label, column) in enumerate(finite.items()):
             share = np.arange(1, len(column) + 1) / len(column)
-            text = f"{label}: P50 {np.percentile(column, 50):.3g}, P90 {np.percentile(column, 90):.3g}"
+            p50, p90 = np.percentile(column, [50, 90])
             axes.step(
                 np.concatenate([column[:1], column]),
                 np.concatenate([[0.0], share]),
                 where="post",
                 color=colour(index),
-                label=f"{text} ({len(column)})",
+                label=f"{label}: P50 {p50:#.3g}, P90 {p90:#.3g} (n = {len(column)})",
             )
-        axes.set_xlabel(axis_label(name))
+        axes.set_xlabel(f"{name.removesuffix('_s')} ({FIGURES[name].unit})")
         axes.set_ylabel("share of responses (0 to 1)")
         axes.set_ylim(0, 1.02)
         if _is_wide(np.concatenate(list(finite.values()))):
             axes.set_xscale("log")
         else:
             axes.set_xlim(left=min(0.0, min(column[0] for column in finite.values())))
-        axes.set_title(title or f"{name} over all responses")
+        axes.set_title(title or f"{name}: {FIGURES[name].text}")
         axes.legend(loc="lower right", frameon=False, labelcolor="linecolor", handlelength=1.2, fontsize=8)
-
-
-def axis_label(name: str) -> str:
-    """A figure's name with its unit, which is its last word (`metrics.names`)."""
-    units = {"_s": "s", "_ms": "ms", "_bytes": "bytes", "_tokens": "tokens", "_rps": "1/s"}
-    for ending, unit in units.items():
-        if name.endswith(ending):
-            return f"{name.removesuffix(ending)} ({unit})"
-    return f"{name} (ratio)" if name == "rtf" else f"{name} (no unit)"
 
 
 def _is_wide(column: NDArray[np.float64]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.bench.plots.style import colour, label_ends, marker, note, page
+from antiphon.bench.plots.style import colour, halo, label_ends, marker, note, page
 from antiphon.core.errors import ConfigError
 
 
@@ -23,8 +23,8 @@ class Point:
 
 
 def draw_frontier(points: Sequence[Point], path: Path, *, title: str = "") -> None:
-    """Further up and further left is better. Runs alike in label and concurrency (seeds) are faint dots around
-    their median. Raises ConfigError without points."""
+    """Further up and further left is better. Runs alike in label and concurrency (seeds) are faint dots
+    around their median. Raises ConfigError without points."""
     if not points:
         raise ConfigError("nothing to plot: no log has both ttfp_s and completed_rps")
     labels = list(dict.fromkeys(point.label for point in points))
@@ -49,6 +49,7 @@ def draw_frontier(points: Sequence[Point], path: Path, *, title: str = "") -> No
                     ha="center",
                     fontsize=7,
                     color=ink,
+                    path_effects=halo(),
                 )
             ends.append((x[-1], y[-1], label, ink))
         axes.set_xlabel("P90 time to first audio packet, TTFP (s)")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from antiphon.bench.plots.style import COLOURS, note, page
 from antiphon.bench.trace import StepBar, Trace
 from antiphon.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FAILED = "failed"
 INKS = {
@@ -22,7 +27,9 @@ INKS = {
 WINDOW_S = 1.0
 
 
-def draw_gantt(trace: Trace, path: Path, *, window: tuple[float, float] | None = None, title: str = "") -> None:
+def draw_gantt(
+    trace: Trace, path: Path, *, window: tuple[float, float] | None = None, title: str = ""
+) -> None:
     """Steps within `window` (seconds of the record), or else within its busiest second.
 
     Raises ConfigError if no step lies there.
@@ -35,27 +42,30 @@ def draw_gantt(trace: Trace, path: Path, *, window: tuple[float, float] | None =
     with page(path, 9.0, 1.3 + 0.55 * len(trace.stages)) as figure:
         axes = figure.add_subplot()
         for kind in INKS:
-            mine = [step for step in shown if _kind(step) == kind]
-            ink = INKS[kind]
-            for lane, stage in enumerate(trace.stages):
-                bars = [(step.start_s, step.end_s - step.start_s) for step in mine if step.stage == stage]
-                axes.broken_barh(
-                    bars, (lane - 0.38, 0.76), facecolors=ink, edgecolor="white", linewidth=0.3, hatch=_hatch(kind)
-                )
-            if mine:
-                axes.broken_barh([], (0, 0), facecolors=ink, hatch=_hatch(kind), label=kind)
+            _bars(axes, trace.stages, [step for step in shown if _kind(step) == kind], kind)
         asked = [span.start_s for span in trace.responses if begin_s <= span.start_s <= end_s]
-        axes.plot(asked, [-0.5] * len(asked), marker="v", linestyle="", color="black", label="reply asked for")
+        axes.plot(asked, [-0.5] * len(asked), "v", color="black", label="reply asked for")
+        lanes = [_lane(stage, shown, begin_s, end_s) for stage in trace.stages]
         axes.set_xlim(begin_s, end_s)
-        axes.set_yticks(range(len(trace.stages)), [_lane(stage, shown, begin_s, end_s) for stage in trace.stages])
-        axes.set_ylim(len(trace.stages) - 0.4, -0.6)
+        axes.set_yticks(range(len(lanes)), lanes)
+        axes.set_ylim(len(lanes) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel("time of the record (s)")
-        what = "Steps of every stage" if window else f"Steps of every stage in the busiest {end_s - begin_s:.3g} s"
-        axes.set_title(title or what)
+        when = "" if window else f" in the busiest {end_s - begin_s:.3g} s"
+        axes.set_title(title or f"Steps of every stage{when}")
         note(axes, "share of the time in %", right=True)
         axes.legend(loc="upper left", bbox_to_anchor=(1.005, 1), frameon=False, fontsize=8, handlelength=1)
+
+
+def _bars(axes: Axes, stages: Sequence[str], steps: Sequence[StepBar], kind: str) -> None:
+    """Steps of one kind, in their lanes; named in the legend once, if there are any."""
+    look = {"facecolors": INKS[kind], "edgecolor": "white", "linewidth": 0.3}
+    for lane, stage in enumerate(stages):
+        bars = [(step.start_s, step.end_s - step.start_s) for step in steps if step.stage == stage]
+        axes.broken_barh(bars, (lane - 0.38, 0.76), **look)
+    if steps:
+        axes.broken_barh([], (0, 0), facecolors=INKS[kind], label=kind)
 
 
 def busiest(trace: Trace) -> tuple[float, float]:
@@ -78,12 +88,6 @@ def _kind(step: StepBar) -> str:
     return FAILED if step.is_failed else step.work
 
 
-def _hatch(kind: str) -> str | None:
-    return "////" if kind == FAILED else None
-
-
 def _lane(stage: str, shown: list[StepBar], begin_s: float, end_s: float) -> str:
-    busy_s = sum(
-        min(step.end_s, end_s) - max(step.start_s, begin_s) for step in shown if step.stage == stage
-    )
+    busy_s = sum(min(step.end_s, end_s) - max(step.start_s, begin_s) for step in shown if step.stage == stage)
     return f"{stage}  {100 * busy_s / (end_s - begin_s):.0f} %"

@@ -21,7 +21,9 @@ USED, IDLE = COLOURS[0], COLOURS[5]
 def draw_kv(samples: Sequence[KvSample], path: Path, *, title: str = "") -> None:
     """A panel per stage, stacked. Raises ConfigError without samples."""
     if not samples:
-        raise ConfigError("nothing to plot: the log has no server samples of KV blocks; plot a record instead")
+        raise ConfigError(
+            "nothing to plot: the log has no server samples of KV blocks; plot a record instead"
+        )
     stages = list(dict.fromkeys(sample.stage for sample in samples))
     end_s = max(sample.t_s for sample in samples)
     with page(path, 7.0, 0.8 + 1.9 * len(stages)) as figure:
@@ -30,6 +32,8 @@ def draw_kv(samples: Sequence[KvSample], path: Path, *, title: str = "") -> None
             _panel(axes, [sample for sample in samples if sample.stage == stage], end_s)
         panels[-1].set_xlabel("time (s)")
         panels[-1].set_xlim(min(sample.t_s for sample in samples), end_s)
+        keys = panels[0].get_legend_handles_labels()
+        figure.legend(*keys, loc="outside lower left", ncols=2, frameon=False, fontsize=8, handlelength=1.2)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=10)
 
@@ -41,15 +45,15 @@ def _panel(axes: Axes, samples: Sequence[KvSample], end_s: float) -> None:
     held = used + np.array([*(sample.idle for sample in samples), last.idle])
     total = last.used + last.idle + last.free
     axes.fill_between(times, 0, used, step="post", color=USED, linewidth=0, label="used by running responses")
-    axes.fill_between(times, used, held, step="post", color=IDLE, linewidth=0, label="idle: a past to come back to")
+    axes.fill_between(
+        times, used, held, step="post", color=IDLE, linewidth=0, label="idle: a past to come back to"
+    )
     peak = max(int(held.max()), 1)
-    if peak > total / 2:
-        axes.axhline(total, color=GREY, linewidth=1)
-        axes.annotate("all blocks", (times[0], total), color=GREY, fontsize=7, va="bottom")
-        axes.set_ylim(0, total * 1.1)
-    else:
-        axes.set_ylim(0, peak * 1.35)
+    is_crowded = peak > total / 2
+    if is_crowded:
+        axes.axhline(total, color=GREY, linewidth=1, linestyle="--")
+    axes.set_ylim(0, total * 1.05 if is_crowded else peak * 1.15)
     axes.set_ylabel("KV (blocks)")
     axes.set_title(samples[0].stage)
-    note(axes, f"peak {peak} of {total} blocks, the rest is free", right=True)
-    axes.legend(loc="upper left", frameon=False, ncols=2, fontsize=8, handlelength=1.2)
+    rest = "free up to the dashed line" if is_crowded else "the rest is free"
+    note(axes, f"peak {peak} of {total} blocks, {rest}", right=True)

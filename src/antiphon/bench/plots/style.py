@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antiphon.core.errors import ConfigError
 
@@ -22,7 +23,7 @@ MARKERS = "osD^vPX"
 DPI = 150
 INCH_PER_LINE = 0.17
 
-RC = {
+RC: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
@@ -43,8 +44,8 @@ RC = {
 
 @contextmanager
 def page(path: Path, width: float = 7.0, height: float = 4.0) -> Iterator[Figure]:
-    """A figure of this size in inches, written to `path` at the end. Raises ConfigError without matplotlib, for
-    a file name of a kind that it can't write, and for a place that can't be written to."""
+    """A figure of this size in inches, written to `path` at the end. Raises ConfigError without matplotlib,
+    for a file name of a kind that it can't write, and for a place that can't be written to."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -70,6 +71,13 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
+def halo() -> list[Any]:
+    """A white rim that keeps a text readable over lines."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2.5, foreground="white")]
+
+
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
     """A text beside each (x, y), in its colour, pushed apart where they would lie on each other.
 
@@ -82,11 +90,13 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
         place = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
         spots.append([float(place[1]), float(place[0]), text, ink])
     spots.sort(key=lambda spot: spot[0])
-    for lower, upper in zip(spots, spots[1:], strict=False):
+    for lower, upper in itertools.pairwise(spots):
         upper[0] = max(upper[0], lower[0] + step)
     over = max(0.0, spots[-1][0] - 1.0) if spots else 0.0
     for up, across, text, ink in spots:
-        axes.text(across + 0.012, up - over, text, color=ink, va="center", transform=axes.transAxes, clip_on=False)
+        axes.text(
+            across + 0.012, up - over, text, color=ink, va="center", transform=axes.transAxes, clip_on=False
+        )
 
 
 def note(axes: Axes, text: str, *, right: bool = False) -> None:
