@@ -97,7 +97,7 @@ def read_residency(path: Path) -> list[KvSample]:
         if encode(decision) != encode(entry.decision):
             raise ConfigError(
                 f"{path}: entry {index} is decided otherwise by this version, so its KV ledgers are not "
-                "those of the run; use the version that wrote the record, or the log of a run with server samples"
+                "those of the run; use the version that wrote it, or the log of a run with server samples"
             )
         for stage, blocks in _blocks(node.stats()).items():
             if last.get(stage) != blocks:

@@ -69,10 +69,7 @@ def spreads(paths: Sequence[Path], figure: str) -> dict[str, NDArray[np.float64]
         run = read_run(path)
         found.setdefault((label_of(run), concurrency_of(run)), []).extend(SPREADS[figure](run.responses))
     is_swept = len({concurrency for _, concurrency in found}) > 1
-    names = {
-        key: key[0] if key[1] is None or not is_swept else f"{key[0]}, {key[1]:g} at once" for key in found
-    }
-    return {names[key]: np.array(values, float) for key, values in found.items()}
+    return {_curve(*key, is_swept): np.array(values, float) for key, values in found.items()}
 
 
 def replies(paths: Sequence[Path], response: str | None = None) -> list[ResponseRow]:
@@ -101,6 +98,10 @@ def is_log(path: Path) -> bool:
             return file.read(1) == b"{"
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _curve(label: str, concurrency: float | None, is_swept: bool) -> str:
+    return label if concurrency is None or not is_swept else f"{label}, {concurrency:g} at once"
 
 
 def _point(path: Path, run: Run) -> Point:
