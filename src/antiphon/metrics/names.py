@@ -190,11 +190,11 @@ FIGURES: dict[Figure, FigureInfo] = {
     ),
     Figure.SLO_ATTAINMENT: FigureInfo("Turns of the latency tier that met their bounds.", "share", "higher"),
     Figure.WASTE_AUDIO_S: FigureInfo("Audio received and never heard.", "s", "lower"),
-    Figure.WASTE_RATIO: FigureInfo("The same per second of audio received.", "share", "lower"),
+    Figure.WASTE_RATIO: FigureInfo("The same, of all audio received.", "share", "lower"),
     Figure.WASTE_TOKENS: FigureInfo(
         "Tokens of spoken replies never heard.", "tokens", "lower", label="stage"
     ),
-    Figure.WASTE_TOKEN_RATIO: FigureInfo("The same per token of them.", "share", "lower", label="stage"),
+    Figure.WASTE_TOKEN_RATIO: FigureInfo("The same, of all their tokens.", "share", "lower", label="stage"),
     Figure.WASTE_DEVICE_S: FigureInfo("Device seconds that went into them.", "s", "lower", label="stage"),
     Figure.SURPLUS_TOKENS: FigureInfo(
         "Tokens computed for requests that had ended or lost their row.", "tokens", "lower", label="stage"
@@ -240,7 +240,13 @@ def parse_figure(key: str) -> tuple[Figure, str | None]:
         raise ValueError(f"{key!r} names no figure; metrics.names.Figure lists them")
     figure = Figure(match["name"])
     info = FIGURES[figure]
-    if (match["suffix"] in SUFFIXES) != info.is_distribution or match["label"] != info.label:
-        form = "a suffix of " + ", ".join(SUFFIXES) if info.is_distribution else f"label {info.label}"
-        raise ValueError(f"{key!r}: {figure} takes {form}")
+    expected = (match["suffix"] in SUFFIXES) if info.is_distribution else match["suffix"] is None
+    if not expected or match["label"] != info.label:
+        raise ValueError(f"{key!r}: {figure} takes {_form(info)}")
     return figure, match["suffix"] or match["value"]
+
+
+def _form(info: FigureInfo) -> str:
+    if info.is_distribution:
+        return "a suffix of " + ", ".join(SUFFIXES)
+    return f'the label {{{info.label}="…"}}' if info.label else "neither suffix nor label"

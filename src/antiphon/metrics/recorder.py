@@ -31,6 +31,9 @@ from antiphon.metrics.rows import ResponseRow, Run, SessionRow, TurnRow
 PARTED = ("lost", "failed")
 """Ends of a session after which nobody listens to what is left of its replies."""
 
+TIE_S = 1e-6
+"""Playback that ends this shortly after its listener has left was heard to its end."""
+
 
 def fold(events: Iterable[Event]) -> Run:
     """The rows of a log, in the order in which things began.
@@ -111,20 +114,31 @@ class _Response:
         if event.kind == "barge_in":
             self.playback.stop(event.t_s)
 
+    @property
+    def received_s(self) -> float:
+        return float(sum(event.audio_s for event in self.audio))
+
+    @property
+    def barged_in(self) -> Interrupted | None:
+        return self.interrupted if self.interrupted and self.interrupted.kind == "barge_in" else None
+
     def heard_s(self, last_s: float) -> float:
         """What the listener said to have heard at the barge-in, else what was audible while they were
         there."""
-        if self.interrupted is not None and self.interrupted.kind == "barge_in":
-            return min(self.interrupted.heard_s, sum(event.audio_s for event in self.audio))
-        return self.playback.heard_s(last_s)
+        if self.barged_in is not None:
+            return min(self.barged_in.heard_s, self.received_s)
+        return self.received_s if self.played_through(last_s) else self.playback.heard_s(last_s)
+
+    def played_through(self, last_s: float) -> bool:
+        dry_at_s = self.playback.dry_at_s
+        return dry_at_s is None or dry_at_s <= last_s + TIE_S
 
     def settled(self, last_s: float) -> bool:
-        if self.interrupted is not None and self.interrupted.kind == "barge_in":
+        if self.barged_in is not None:
             return True
         if self.session.ended is not None and self.session.ended.reason in PARTED:
             return True
-        dry_at_s = self.playback.dry_at_s
-        return self.ended is not None and (dry_at_s is None or dry_at_s <= last_s)
+        return self.ended is not None and self.played_through(last_s)
 
     def row(self, last_s: float) -> ResponseRow:
         session, turn, ended = self.session.started, self.session.turn(self.turn), self.ended
@@ -221,7 +235,7 @@ class _Folding:
                 response.hear(event)
             case Interrupted():
                 response.interrupt(event)
-            case ResponseEnded():
+            case _:
                 response.ended = event
 
     def _take_error(self, event: ErrorSeen) -> None:

@@ -116,7 +116,7 @@ class ResponseRow:
     @property
     def received_s(self) -> float:
         """Seconds of audio that came, heard or not."""
-        return float(self.audio_s.sum())
+        return float(sum(self.audio_s.tolist()))
 
     @property
     def barged_in(self) -> bool:

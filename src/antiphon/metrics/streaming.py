@@ -90,8 +90,8 @@ def effective_tokens(reading: Reading) -> float:
 
 def rebuffer_s(reading: Reading) -> float:
     """Seconds that the reader waited for tokens after the first. TokenFlow §3.2."""
-    read_s = read_from_s(reading.at_s, reading.rate)
-    return float(read_s[-1] - read_s[0]) - (reading.at_s.size - 1) / reading.rate
+    late_s = np.diff(read_from_s(reading.at_s, reading.rate)) - 1 / reading.rate
+    return float(late_s[late_s > TIE_S].sum())
 
 
 def process_s(read: Sequence[Reading]) -> float:

@@ -21,9 +21,9 @@ Found = Iterator[tuple[str, float | None]]
 """Keys and figures; None is dropped."""
 
 
-def figures(run: Run, slo: Slo | None = None) -> dict[str, float]:
+def figures(run: Run, slo: Slo = Slo()) -> dict[str, float]:
     """Every figure that the log holds, by key (`names.Figure`). What cannot be told from it is absent."""
-    part = _Parts(run, slo or Slo())
+    part = _Parts(run, slo)
     found = [
         part.latency(),
         part.continuity(),
@@ -32,18 +32,19 @@ def figures(run: Run, slo: Slo | None = None) -> dict[str, float]:
         part.streaming(),
         part.server(),
     ]
-    return {key: float(value) for each in [*found, part.counts()] for key, value in each if value is not None}
+    return {
+        str(key): float(value) for each in [*found, part.counts()] for key, value in each if value is not None
+    }
 
 
-def useful_rps(points: Sequence[Mapping[str, float]], slo: Slo | None = None) -> float | None:
+def useful_rps(points: Sequence[Mapping[str, float]], slo: Slo = Slo()) -> float | None:
     """The highest offered_rps of a sweep at which spoken replies hold slo.continuity and slo.ttfp_p90_s:
     requests per second. LiveServe §7.1 (the highest offered load that meets the continuity SLO), with our
     bound of the first audio. None: at none of the loads."""
-    bounds = slo or Slo()
     loads = [
         point[Figure.OFFERED_RPS]
         for point in points
-        if bounds.speaks_well(point) and Figure.OFFERED_RPS in point
+        if slo.speaks_well(point) and Figure.OFFERED_RPS in point
     ]
     return max(loads, default=None)
 
