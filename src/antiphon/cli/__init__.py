@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from antiphon.cli import checkpoint, plot
+from antiphon.cli import checkpoint, plot, workload
 from antiphon.cli.serve import replay, serve
 
 app = typer.Typer(
@@ -17,4 +17,5 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(replay)
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(workload.app, name="workload")
 app.add_typer(plot.app, name="plot")

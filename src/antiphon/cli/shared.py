@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 console = Console(stderr=True, highlight=False)
@@ -46,5 +47,5 @@ def split(values: str) -> tuple[str, ...]:
 
 
 def fail(error: Exception) -> NoReturn:
-    console.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+    console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
     raise typer.Exit(1)
