@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from antiphon.cli import checkpoint
+from antiphon.cli import bench, checkpoint
 from antiphon.cli.serve import replay, serve
 
 app = typer.Typer(
@@ -16,4 +16,5 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(replay)
+app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoint.app, name="checkpoint")
