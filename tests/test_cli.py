@@ -19,7 +19,15 @@ from typer.testing import CliRunner
 from antiphon.cli import app
 from antiphon.server import launch
 
-COMMANDS = [[], ["serve"], ["replay"], ["checkpoint"], ["checkpoint", "demo"]]
+COMMANDS = [
+    [],
+    ["serve"],
+    ["replay"],
+    ["checkpoint"],
+    ["checkpoint", "demo"],
+    ["bench"],
+    ["bench", "summarize"],
+]
 STARTED = [sys.executable, "-m", "antiphon.cli"]
 
 

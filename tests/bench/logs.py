@@ -34,7 +34,7 @@ def started(label: str, seed: int, concurrency: int | None = 2) -> RunStarted:
         machine="here",
         version="0",
         unix_s=0.0,
-        options={} if concurrency is None else {"concurrency": concurrency},
+        options={"load": {"closed": {"concurrency": concurrency}} if concurrency else {"open": {}}},
     )
 
 

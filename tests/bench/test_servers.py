@@ -18,6 +18,7 @@ OPTIONS = ("--device", "cpu", "--threads", "1", "--name", "tiny")
 
 def test_targets() -> None:
     assert parse_target("baseline") == Target("baseline", preset="baseline")
+    assert parse_target("again=baseline") == Target("again", preset="baseline")
     assert parse_target("peer=http://host:8000/") == Target("peer", url="http://host:8000")
     assert parse_target("ws://host:8000") == Target("host-8000", url="ws://host:8000")
     assert parse_target("http://host/?a=b") == Target("host", url="http://host/?a=b")

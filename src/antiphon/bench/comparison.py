@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -59,16 +60,6 @@ class Against(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
 
 
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a result comes from."""
-
-    command: str
-    commit: str
-    machine: str
-    version: str
-    unix_s: float
-
-
 class Comparison(msgspec.Struct, frozen=True):
     """All that `antiphon compare` says."""
 
@@ -86,7 +77,7 @@ def against(a: Side, b: Side) -> Against:
     return Against(a.target.name, b.target.name, len(a.runs.keys() & b.runs.keys()), rows)
 
 
-def as_json(comparison: Comparison, provenance: Provenance) -> bytes:
-    """The result with where it comes from. A value that is no number is null."""
-    content = {**msgspec.to_builtins(provenance), **msgspec.to_builtins(comparison, str_keys=True)}
+def as_json(comparison: Comparison, about: dict[str, Any]) -> bytes:
+    """The result with `about`, where it comes from. A value that is no number is null."""
+    content = {**about, **msgspec.to_builtins(comparison, str_keys=True)}
     return msgspec.json.format(msgspec.json.encode(content)) + b"\n"

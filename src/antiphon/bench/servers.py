@@ -61,18 +61,18 @@ class Launch:
 
 
 def parse_target(text: str) -> Target:
-    """`NAME=URL`, a URL, or the name of a preset. Raises ConfigError."""
-    name, equals, url = text.partition("=")
-    if equals and "://" in url and "://" not in name:
-        if not re.fullmatch(r"[\w.-]+", name):
-            raise ConfigError(f"target {text!r}: a name is letters, digits, '.', '-' and '_'")
-        return Target(name, url=_checked(url))
-    if "://" in text:
-        return Target(re.sub(r"[^\w.-]+", "-", urlsplit(text).netloc), url=_checked(text))
-    if text not in preset_names():
+    """A URL, or the name of a preset; `NAME=` before either gives it a name. Raises ConfigError."""
+    name, equals, what = text.partition("=")
+    if not equals or "://" in name:
+        name, what = "", text
+    elif not re.fullmatch(r"[\w.-]+", name):
+        raise ConfigError(f"target {text!r}: a name is letters, digits, '.', '-' and '_'")
+    if "://" in what:
+        return Target(name or re.sub(r"[^\w.-]+", "-", urlsplit(what).netloc), url=_checked(what))
+    if what not in preset_names():
         known = ", ".join(preset_names())
-        raise ConfigError(f"target {text!r} is neither a URL, NAME=URL, nor a preset (known: {known})")
-    return Target(text, preset=text)
+        raise ConfigError(f"target {what!r} is neither a URL nor a preset (known: {known})")
+    return Target(name or what, preset=what)
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
@@ -82,7 +82,7 @@ def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
         raise ConfigError("compare needs two targets or more, for example `baseline peer=http://host:8000`")
     names = [target.name for target in targets]
     if len(set(names)) < len(names):
-        raise ConfigError(f"the targets' names {names} must differ: write NAME=URL")
+        raise ConfigError(f"the targets' names {names} must differ: write NAME=URL or NAME=PRESET")
     return targets
 
 

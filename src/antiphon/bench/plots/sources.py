@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.bench.logfile import read
 from antiphon.bench.plots.frontier import Point
 from antiphon.bench.trace import KvSample, kv_samples, read_residency
 from antiphon.core.errors import ConfigError
 from antiphon.metrics import latency
-from antiphon.metrics.log import Event
 from antiphon.metrics.names import Figure
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.rows import ResponseRow, Run
 from antiphon.metrics.summary import figures
-
-CONCURRENCY = "concurrency"
 
 SPREADS: dict[str, Callable[[Iterable[ResponseRow]], list[float]]] = {
     Figure.TTFP_S: latency.ttfp_s,
@@ -37,7 +34,7 @@ SPREADS: dict[str, Callable[[Iterable[ResponseRow]], list[float]]] = {
 
 def read_run(path: Path) -> Run:
     """A log of a run, folded. Raises ConfigError with file and line for what is no log."""
-    run = fold(_events(path))
+    run = fold(read(path))
     if run.started is None:
         raise ConfigError(f"{path} is no log of a run: it does not begin with RunStarted")
     return run
@@ -51,8 +48,8 @@ def label_of(run: Run) -> str:
 def concurrency_of(run: Run) -> float | None:
     """How many were kept talking at once; None if the workload's arrivals decided that."""
     assert run.started is not None
-    bound = run.started.options.get(CONCURRENCY)
-    return bound if isinstance(bound, int | float) else None
+    load = run.started.options.get("load", {})
+    return load.get("closed", {}).get("concurrency")
 
 
 def points(paths: Sequence[Path]) -> list[Point]:
@@ -114,18 +111,3 @@ def _point(path: Path, run: Run) -> Point:
             f"{path} is no point of a frontier: it lacks {', '.join(missing) or 'a bound concurrency'}"
         )
     return Point(label_of(run), concurrency, found[wanted[0]], found[wanted[1]])
-
-
-def _events(path: Path) -> Iterator[Event]:
-    """Events of a log, in order. A last line that was cut short by a crash is left out."""
-    decoder = msgspec.json.Decoder(Event)
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield decoder.decode(line)
-                except msgspec.MsgspecError as error:
-                    if line.endswith(b"\n"):
-                        raise ConfigError(f"{path}, line {number}: no event of a log ({error})") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
