@@ -27,6 +27,9 @@ COMMANDS = [
     ["checkpoint", "demo"],
     ["bench"],
     ["bench", "summarize"],
+    ["compare"],
+    ["plot"],
+    *(["plot", kind] for kind in ("frontier", "cdf", "timeline", "kv", "gantt", "perfetto")),
 ]
 STARTED = [sys.executable, "-m", "antiphon.cli"]
 

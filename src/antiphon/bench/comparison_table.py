@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 from antiphon.bench.comparison import Against, Row
@@ -41,13 +42,13 @@ COLOURS = {"better": "green", "worse": "red"}
 def comparison_table(against: Against, *, is_whole: bool = False) -> Table:
     """B against A. The utilisation is that of each side's busiest stage."""
     title = f"{against.b} against {against.a}, {against.pairs} seeds, 95 % intervals"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE)
     table.add_column("figure", overflow="fold")
     for name in (against.a, against.b):
         table.add_column(name, justify="right")
-    table.add_column("ratio (or difference)", justify="right")
-    table.add_column("verdict")
-    table.add_column("utilisation", justify="right")
+    table.add_column("ratio (or ± difference)", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("utilisation", justify="right", no_wrap=True)
     for row in against.rows:
         if is_whole or _is_main(row.contrast.figure):
             table.add_row(*_cells(row, against))

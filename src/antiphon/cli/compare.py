@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from rich.markup import escape
 from antiphon.assembly.preset import preset_names
 from antiphon.cli.bench import AcksOption, TurnDetection
 from antiphon.cli.shared import console, fail
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
     from antiphon.bench.compare import Plan
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from antiphon.bench.servers import Servers
 
 STOPPED = 130
+PAGE_COLUMNS = 130
+"""Width of the table where it does not go to a terminal."""
 RESULT_FILE = "comparison.json"
 
 
@@ -84,13 +87,13 @@ def compare(
         }
         plan = Plan(parse_targets(targets), tuple(range(first_seed, first_seed + seeds)), workload, options)
         runner = PlayWorkload(played, Pace(patience_s=patience), console, api_key, acks.value)
-        launch = Launch(model, tuple(shlex.split(serve)), out / "servers") if model else None
-        servers = Servers(launch, keep=not one_at_a_time, say=_say)
+        launch = Launch(model, words_of(serve), out / "servers")
+        servers = Servers(launch if model else None, keep=not one_at_a_time, say=_say)
         found = asyncio.run(_compare(plan, servers, runner, out, resume))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        console.print(f"stopped: what was measured is in {out}; go on with --resume")
+        console.print(f"stopped: what was measured is in {out}; go on with --resume", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
-    except (AntiphonError, ValueError, OSError) as error:
+    except (AntiphonError, OSError) as error:
         fail(error)
     _report(found, out, everything, as_json)
 
@@ -104,6 +107,14 @@ async def _compare(plan: Plan, servers: Servers, runner: PlayWorkload, out: Path
         console.print(f"[bold yellow]warning:[/] {warning}")
     async with servers:
         return await run_all(plan, servers, runner, out, figures=figures_of, is_resumed=resume, say=_say)
+
+
+def words_of(options: str) -> tuple[str, ...]:
+    """As a shell would split them. Raises ConfigError."""
+    try:
+        return tuple(shlex.split(options))
+    except ValueError as error:
+        raise ConfigError(f"--serve {options!r}: {error}") from None
 
 
 def _say(words: str) -> None:
@@ -121,5 +132,7 @@ def _report(found: Comparison, out: Path, everything: bool, as_json: bool) -> No
         typer.echo(text.decode(), nl=False)
     else:
         for each in found.against:
-            Console().print(comparison_table(each, is_whole=everything))
+            Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS).print(
+                comparison_table(each, is_whole=everything)
+            )
     console.print(f"result: {out / RESULT_FILE}", soft_wrap=True)
