@@ -1,4 +1,4 @@
-"""`antiphon compare`, whole: real runs against pretended servers, a preset on the tiny checkpoint, signals."""
+"""`antiphon compare`, whole: real runs against pretended servers, presets, signals."""
 
 from __future__ import annotations
 

@@ -102,6 +102,15 @@ def test_zeros_are_not_divided() -> None:
     assert contrast("stalls", {0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0}).verdict == "no difference"
 
 
+def test_a_wide_interval_decides_nothing() -> None:
+    close = contrast("ttfp_s.p50", {0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.05, 1: 0.98, 2: 0.99})
+    assert close.verdict == "no difference"
+    assert contrast("ttfp_s.p50", {0: 1.0, 1: 1.0}, {0: 2.0, 1: 0.4}).verdict == "undecided"
+    few = contrast("stall_s", {0: 0.0, 1: 9.0, 2: 10.0}, {0: 0.1, 1: 9.0, 2: 9.9})
+    assert (few.kind, few.verdict) == ("difference", "no difference")
+    assert contrast("stall_s", {0: 0.0, 1: 9.0}, {0: 3.0, 1: 0.5}).verdict == "undecided"
+
+
 def test_absent_figures_are_said() -> None:
     found = contrast("qos", {0: 1.0, 1: 2.0, 2: math.nan}, {1: 4.0, 2: 1.0})
     assert (found.pairs, found.a, found.b, found.verdict) == (1, 2.0, 4.0, "undecided")

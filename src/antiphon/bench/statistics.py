@@ -26,6 +26,7 @@ T_95 = (
 )
 Z_95 = 1.959964
 FEWEST_SEEDS = 5
+WIDE = 2.0
 
 Verdict = Literal["better", "worse", "higher", "lower", "no difference", "undecided"]
 Direction = Literal["lower", "higher"]
@@ -119,7 +120,7 @@ def contrast(figure: str, a: Mapping[int, float], b: Mapping[int, float]) -> Con
         pairs=len(seeds),
         kind=kind,
         estimate=estimate,
-        verdict=verdict(figure, estimate, neutral),
+        verdict=verdict(figure, estimate, neutral, max(float(np.mean(left)), float(np.mean(right)))),
         note=note,
     )
 
@@ -133,12 +134,17 @@ def direction(figure: str) -> Direction | None:
     return FIGURES[known].better
 
 
-def verdict(figure: str, estimate: Interval, neutral: float) -> Verdict:
-    """What the interval allows to say: nothing, if it holds `neutral` (1 for a ratio, 0 for a difference)."""
+def verdict(figure: str, estimate: Interval, neutral: float, scale: float) -> Verdict:
+    """What the interval allows to say. If it holds `neutral` (1 for a ratio, 0 for a difference), that is
+    "no difference" only where it is narrow: a ratio's within a factor of `WIDE`, a difference's within
+    `scale`, the larger of both means."""
     if estimate.low is None or estimate.high is None:
         return "undecided"
     if estimate.low <= neutral <= estimate.high:
-        return "no difference"
+        span = (
+            estimate.high / estimate.low / WIDE if neutral else (estimate.high - estimate.low) / (scale or 1)
+        )
+        return "no difference" if span <= 1 else "undecided"
     moved: Direction = "higher" if estimate.mean > neutral else "lower"
     wanted = direction(figure)
     if wanted is None:
