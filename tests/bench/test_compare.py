@@ -96,6 +96,12 @@ async def test_resumed_runs_are_not_run_again(tmp_path: Path) -> None:
     assert [entry for entry in more.done if entry[1] != 3] == [("a", 2), ("b", 2)]
 
 
+async def test_a_directory_without_runs_is_free(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such workload"):
+        await run(Plan((A, B), (0,), "talk"), Pretend({("a", 1): "config"}), tmp_path)
+    assert (await run(Plan((A, C), (0, 1), "shout"), Pretend(), tmp_path)).against[0].pairs == 2
+
+
 async def test_only_the_same_comparison_is_resumed(tmp_path: Path) -> None:
     await run(Plan((A, B), (0, 1), "talk", {"duration_s": 5}), Pretend(), tmp_path)
     for other, words in (

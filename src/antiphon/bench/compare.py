@@ -11,6 +11,7 @@ from the ratios, with what went wrong, and so is that seed of whoever it is comp
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,7 +82,7 @@ async def compare(
     AntiphonError if no seed could be measured on both of any two targets.
     """
     _prepare(plan, directory, is_resumed)
-    work = _Work(servers, runner, figures, plan, directory, say)
+    work = _Work(servers, runner, figures, plan, directory, say, {t.name: {} for t in plan.targets})
     for index, seed in enumerate(plan.seeds):
         for target in plan.order(index):
             await work.measure(target, seed)
@@ -92,48 +93,40 @@ async def compare(
     return Comparison(sides, contrasts, tuple(work.dropped), plan.warnings)
 
 
+@dataclass(slots=True)
 class _Work:
     """The runs of a comparison, as they are done."""
 
-    def __init__(
-        self,
-        servers: Servers,
-        runner: Runner,
-        figures: Callable[[Path], Figures],
-        plan: Plan,
-        directory: Path,
-        say: Say,
-    ) -> None:
-        self.runs: dict[str, dict[int, Figures]] = {target.name: {} for target in plan.targets}
-        self.dropped: list[Dropped] = []
-        self._servers = servers
-        self._runner = runner
-        self._figures = figures
-        self._plan = plan
-        self._directory = directory
-        self._say = say
+    servers: Servers
+    runner: Runner
+    figures: Callable[[Path], Figures]
+    plan: Plan
+    directory: Path
+    say: Say
+    runs: dict[str, dict[int, Figures]] = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
 
     async def measure(self, target: Target, seed: int) -> None:
-        log = log_of(self._directory, target, seed)
+        log = log_of(self.directory, target, seed)
         if why_incomplete(log) is None:
-            self.runs[target.name][seed] = self._figures(log)
-            self._say(f"{target.name}, seed {seed}: measured before")
+            self.runs[target.name][seed] = self.figures(log)
+            self.say(f"{target.name}, seed {seed}: measured before")
             return
         message = await self._try(target, seed, log)
         if message is not None:
             self.dropped.append(Dropped(target.name, seed, message))
-            self._say(f"{target.name}, seed {seed}: dropped, and its pair with it: {message}")
+            self.say(f"{target.name}, seed {seed}: dropped, and its pair with it: {message}")
 
     async def _try(self, target: Target, seed: int, log: Path) -> str | None:
         """Measure; what went wrong, or None. ConfigErrors pass: the next run would meet them again."""
         try:
-            async with self._servers.ready(target) as ready:
+            async with self.servers.ready(target) as ready:
                 reached = msgspec.structs.replace(target, url=ready.url)
                 if ready.is_fresh:
                     await self._warm_up(reached)
-                self._say(f"{target.name}, seed {seed}: running")
+                self.say(f"{target.name}, seed {seed}: running")
                 message = await self._run(reached, seed, log)
-                died = None if message is None else self._servers.why_ended(target)
+                died = None if message is None else self.servers.why_ended(target)
         except ConfigError:
             raise
         except (AntiphonError, OSError) as error:
@@ -142,7 +135,7 @@ class _Work:
 
     async def _run(self, target: Target, seed: int, log: Path) -> str | None:
         try:
-            found = await self._runner(target, seed, log)
+            found = await self.runner(target, seed, log)
         except ConfigError:
             raise
         except (AntiphonError, OSError) as error:
@@ -153,10 +146,10 @@ class _Work:
         return message
 
     async def _warm_up(self, target: Target) -> None:
-        self._say(f"{target.name}: warming up, not counted")
-        log = self._directory / "warm-up" / f"{target.name}.jsonl"
+        self.say(f"{target.name}: warming up, not counted")
+        log = self.directory / "warm-up" / f"{target.name}.jsonl"
         log.parent.mkdir(exist_ok=True)
-        await self._runner(target, self._plan.warm_up_seed, log)
+        await self.runner(target, self.plan.warm_up_seed, log)
 
 
 def log_of(directory: Path, target: Target, seed: int) -> Path:
@@ -184,26 +177,26 @@ def why_incomplete(log: Path) -> str | None:
 
 def _prepare(plan: Plan, directory: Path, is_resumed: bool) -> None:
     """The directory, with its plan. Seeds may differ from those of the comparison that is resumed."""
-    path = directory / PLAN_FILE
-    if path.is_file():
+    path, runs = directory / PLAN_FILE, directory / "runs"
+    if any(runs.glob("*.jsonl")):
         if not is_resumed:
             raise ConfigError(
                 f"{directory} holds a comparison: go on with it by --resume, or choose another --out"
             )
         _check_same(plan, path)
-    (directory / "runs").mkdir(parents=True, exist_ok=True)
+    runs.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
 
 
 def _check_same(plan: Plan, path: Path) -> None:
     try:
         before = msgspec.json.decode(path.read_bytes(), type=Plan)
-    except (msgspec.MsgspecError, ConfigError) as error:
+    except (OSError, msgspec.MsgspecError, ConfigError) as error:
         raise ConfigError(f"{path} is no plan of a comparison ({error})") from None
-    for field in ("targets", "workload", "options"):
-        was, now = (msgspec.to_builtins(getattr(entry, field)) for entry in (before, plan))
+    for name in ("targets", "workload", "options"):
+        was, now = (msgspec.to_builtins(getattr(entry, name)) for entry in (before, plan))
         if was != now:
-            raise ConfigError(f"cannot resume: {field} was {was} in {path}, now it is {now}")
+            raise ConfigError(f"cannot resume: {name} was {was} in {path}, now it is {now}")
 
 
 def _words(error: Exception) -> str:
