@@ -59,6 +59,17 @@ def test_seeds_differ() -> None:
     assert invoke("show", "voice-chat").output != invoke("show", "voice-chat", "--seed", "1").output
 
 
+def test_settings() -> None:
+    more = ["--set", "load.closed.concurrency=9", "--set", "people.talker.turns={constant: 7}"]
+    output = invoke("show", "barge-in", *more).output
+    assert "closed, 9 at a time" in output
+    assert "16 talker; 112 turns" in output
+    for wrong in ("turns", "=3", "people.talker.turns={", "people.talker.turns=[1"):
+        result = invoke("show", "barge-in", "--set", wrong)
+        assert result.exit_code == 1
+        assert "--set" in result.output
+
+
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("name: mine\nload: {closed: {concurrency: 1, sessions: 1}}\npeople: {a: {mood: good}}\n")

@@ -19,7 +19,7 @@ needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="ANTIPHON_TRACES n
 
 def workload(load: dict[str, Any] | None = None, **parts: Any) -> Workload:
     if not parts.keys() & {"people", "jobs", "agents"}:
-        parts["people"] = {"talker": {}}
+        parts["people"] = {"talker": {"turns": 1}}
     load = load or {"closed": {"concurrency": 1, "sessions": 5}}
     return Workload.model_validate({"name": "test", "load": load, **parts})
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from antiphon.core.errors import ConfigError
-from antiphon.workload.load import find, load, named, names, parsed
-from workload.shapes import drawn
+from antiphon.workload.load import changed, find, load, named, names, parsed
+from workload.shapes import drawn, people
 
 HEAD = "name: mine\nload:\n  closed: {concurrency: 1, sessions: 2}\n"
 
@@ -111,6 +112,36 @@ def test_impossible_loads(text: str, words: str) -> None:
         parsed(f"name: mine\npeople: {{a: {{}}}}\nload:\n  {text}\n", "mine.yaml")
 
 
+def test_arrivals_beside_a_load_need_its_end_and_sizes_are_pairs() -> None:
+    text = HEAD.replace("closed: {concurrency: 1, ", "open: {arrivals: {poisson: {rate_per_s: 1}}, ")
+    jobs = "jobs: {b: {arrivals: {poisson: {rate_per_s: 1}}}}"
+    with pytest.raises(ConfigError, match="b: arrivals of their own need the load's `duration_s`"):
+        parsed(f"{text}people: {{a: {{}}}}\n{jobs}", "mine.yaml")
+    with pytest.raises(ConfigError, match=r"line 4: people\.a\.pictures\.sizes\.1\.0"):
+        parsed(f"{HEAD}people: {{a: {{pictures: {{sizes: [[4, 4], [0, 4]]}}}}}}", "mine.yaml")
+
+
+def test_measured_laws(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("measure,percentile,value\ngap_s,10,-1\ngap_s,90,4\n")
+    mine = tmp_path / "mine.yaml"
+    law = "{measured: {file: m.csv, measure: gap_s}}"
+    mine.write_text(f"{HEAD}people: {{a: {{think_s: {law}}}}}")
+    assert load(mine).people["a"].think_s.model_dump() == {"quantiles": {10: 0, 90: 4}}
+    wrong = {
+        law.replace("m.csv", "none.csv"): "none.csv: can't be read as a table of quantiles",
+        law.replace("gap_s", "pace"): "m.csv: no measure 'pace'; it has gap_s",
+        law.replace("measure:", "column:"): "expected the keys file and measure, not file, column",
+    }
+    for written, words in wrong.items():
+        mine.write_text(f"{HEAD}people: {{a: {{think_s: {written}}}}}")
+        with pytest.raises(ConfigError, match=words):
+            load(mine)
+    (tmp_path / "m.csv").write_text("a,b\n\n1,2\n")
+    mine.write_text(f"{HEAD}people: {{a: {{think_s: {law}}}}}")
+    with pytest.raises(ConfigError, match=r"m\.csv:3: columns a, b; expected measure, percentile and value"):
+        load(mine)
+
+
 def test_several_mistakes_are_all_named() -> None:
     with pytest.raises(ConfigError) as caught:
         parsed(
@@ -144,3 +175,40 @@ def test_a_trace_is_found_beside_its_workload(tmp_path: Path, monkeypatch: pytes
     mine.write_text(f"{body}trace: {{file: missing.csv}}\n")
     with pytest.raises(ConfigError, match=r"missing.csv: can't be read as a trace"):
         load(mine)
+
+
+@pytest.mark.parametrize("name", names())
+def test_changing_nothing(name: str) -> None:
+    assert changed(named(name), {}) == named(name)
+
+
+def test_a_sweep() -> None:
+    settings = {
+        "load.closed.concurrency": 8,
+        "people.talker.barge_in.probability": 0.7,
+        "people.talker.think_s": {"uniform": [1, 2]},
+        "people.talker.acks": None,
+    }
+    other = changed(named("barge-in"), settings)
+    talker = other.people["talker"]
+    assert (other.load.concurrency, talker.barge_in.probability, talker.acks) == (8, 0.7, None)
+    assert talker.reply_s == named("barge-in").people["talker"].reply_s
+    assert all(1 <= turn.think_s <= 2 for script in people(other) for turn in script.turns[1:])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"load.closed.concurrency": 0},
+            "'barge-in' can't be changed: load.closed.concurrency: input should be",
+        ),
+        ({"people.talker.mood": "good"}, "people.talker.mood: no such key"),
+        ({"people.talker.think_s": {"uniform": [2, 1]}}, "people.talker.think_s.*goes from 2 down"),
+        ({"name.first": "x"}, "name.first: there are no keys inside 'name', which is 'barge-in'"),
+        ({"load.open": {"arrivals": {"poisson": {"rate_per_s": 1}}, "sessions": 1}}, "exactly one of `open`"),
+    ],
+)
+def test_what_can_t_be_changed(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        changed(named("barge-in"), settings)

@@ -119,6 +119,8 @@ def test_utterances_and_transitions(tmp_path: Path) -> None:
     text = "meeting,t_s,offset_s,prev_turn_s,next_segment_s\nm,5,1.5,9,0.4\nm,8,-0.3,1,2.5\n"
     (talk,) = sessions(written(tmp_path / "a.csv", text))
     assert [(turn.think_s, turn.speech_s) for turn in talk.turns] == [(1.5, 0.4), (0, 2.5)]
+    (script, *_) = people(workload(trace={"file": str(tmp_path / "a.csv")}))
+    assert [turn.speech_s for turn in script.turns] == [0.4, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +191,17 @@ def test_a_workload_that_replays(tmp_path: Path) -> None:
     assert first.turns[0].speech_s == pytest.approx(77 / 4)  # 100 tokens at 1.3 a word, 4 words a second
     typed = people(workload(load, trace=trace, people={"a": {"typed": 1}}))
     assert [len(turn.text.split()) for turn in typed[0].turns[:2]] == [77, 23]
+
+
+def test_a_trace_without_times_can_t_be_replayed(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.json", json.dumps(SHAREGPT))
+    with pytest.raises(ConfigError, match="the workload's trace has no times"):
+        people(workload({"open": {"arrivals": {"replay": {}}}}, trace={"file": str(path)}))
+    typed = people(workload(trace={"file": str(path)}, people={"a": {"typed": 1}}))
+    assert [[turn.text for turn in script.turns] for script in typed[:2]] == [
+        ["how are you"],
+        ["one two", "three"],
+    ]
 
 
 def test_what_is_used_of_a_trace(tmp_path: Path) -> None:

@@ -79,13 +79,14 @@ def cdf_panel(axes: Any, title: str, unit: str, quantities: list[Quantity]) -> N
         axes.step([values[0], *values], [0.0, *shares], where="post", color=colour, label=label)
         axes.plot([median], [0.5], "o", color=colour, markersize=4)
     plain(axes, title, unit, "share at or below")
-    axes.set_ylim(0, 1.02)
+    axes.set_ylim(0, 1.05 + 0.16 * len(quantities))  # room for the legend above all curves
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_xlim(left=0)
     if unit == "number":
         axes.xaxis.get_major_locator().set_params(integer=True)
     elif any(is_wide(quantity) for quantity in quantities):
         axes.set_xscale("symlog", linthresh=min(threshold(quantity) for quantity in quantities))
-    axes.legend(fontsize="small", frameon=False, loc="lower right")
+    axes.legend(fontsize="small", loc="upper left", frameon=False, borderaxespad=0.2)
 
 
 def is_wide(quantity: Quantity) -> bool:

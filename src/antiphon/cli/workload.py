@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from antiphon.cli.shared import console, fail
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.workload.draw import draw
-from antiphon.workload.load import find, named, names
+from antiphon.workload.load import changed, find, named, names
 from antiphon.workload.spec import Workload
 from antiphon.workload.summary import Summary, summary
 
@@ -48,13 +49,17 @@ def list_workloads() -> None:
 def show(
     what: Annotated[str, typer.Argument(help="A workload's name (see `list`), or the path of a YAML file.")],
     seed: Annotated[int, typer.Option(help="Another seed, other people.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another value at a key, such as load.closed.concurrency=8; repeatable."),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write a picture (PNG) of arrivals and laws here.")
     ] = None,
 ) -> None:
     """What a workload amounts to once drawn: sessions, turns, speech, pauses, interruptions."""
     try:
-        chosen = find(what)
+        chosen = changed(find(what), parsed_settings(settings or []))
         drawn = summary(islice(draw(chosen, seed), SHOWN_SESSIONS))
         report(chosen, drawn, seed)
         if plot is not None:
@@ -64,6 +69,20 @@ def show(
             console.print(f"wrote {plot}")
     except AntiphonError as error:
         fail(error)
+
+
+def parsed_settings(written: list[str]) -> dict[str, Any]:
+    """`key=value` with values as in YAML. Raises ConfigError."""
+    settings: dict[str, Any] = {}
+    for one in written:
+        key, equals, value = one.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"--set {one}: expected key=value, such as load.closed.concurrency=8")
+        try:
+            settings[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {one}: the value is no YAML") from error
+    return settings
 
 
 def report(chosen: Workload, drawn: Summary, seed: int) -> None:

@@ -44,10 +44,12 @@ class Speech(Spec):
 
 
 class Typing(Spec):
-    """Typed turns; where `words_per_s` draws 0 the text is there at once (pasted)."""
+    """Typed turns; what would take longer than `max_s` takes that (partly pasted), and where `words_per_s`
+    draws 0 the text is there at once."""
 
     words: Law = Fitted(fitted="slurp_words")
     words_per_s: Law = PHONE_OR_KEYBOARD
+    max_s: Positive = 60.0
 
 
 class Pictures(Spec):

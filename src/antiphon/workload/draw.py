@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice, repeat, takewhile
 
+from antiphon.core.errors import ConfigError
 from antiphon.core.rng import stream
 from antiphon.workload.agents import Agents, Call, Jobs, laid_out, width_law
 from antiphon.workload.arrivals import Arrivals, Replay
@@ -26,7 +27,8 @@ Group = Dialogue | Jobs | Agents
 def draw(workload: Workload, seed: int) -> Iterator[Script]:
     """Scripts in order of arrival. Endless only for a closed load that says no number of sessions.
 
-    Raises ConfigError where the workload's trace can't be read, when the first script is asked for.
+    Raises ConfigError where the workload's trace can't be read or has no times to replay, when the first
+    script is asked for.
     """
     trace = sessions_of(workload.trace) if workload.trace else ()
     sources = [_sharing(workload, seed, trace)]
@@ -68,7 +70,9 @@ def _load_times(workload: Workload, seed: int, trace: tuple[TraceSession, ...]) 
 
 def _times(law: Arrivals, rng: Rng, trace: tuple[TraceSession, ...]) -> Iterator[float]:
     if isinstance(law, Replay) and law.replay.times_s is None:
-        times_s = tuple(session.arrival_s or 0.0 for session in trace)
+        times_s = tuple(session.arrival_s for session in trace if session.arrival_s is not None)
+        if len(times_s) < len(trace):
+            raise ConfigError("arrivals are to be replayed, but the workload's trace has no times")
         law = Replay(replay=law.replay.model_copy(update={"times_s": times_s}))
     return law.times(rng)
 

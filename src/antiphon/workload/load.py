@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 
 from antiphon.core.errors import ConfigError
 from antiphon.workload.spec import Workload
+from antiphon.workload.trace_tables import quantile_tables
 from antiphon.workload.traces import sessions_of
 
 _LIBRARY = files("antiphon.workload").joinpath("library")
@@ -48,17 +51,21 @@ def load(path: Path) -> Workload:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read as a workload ({error})") from error
-    workload = parsed(text, str(path))
+    workload = parsed(text, str(path), path.parent)
     if workload.trace is None:
         return workload
-    file = Path(os.path.expandvars(workload.trace.file)).expanduser()
-    trace = workload.trace.model_copy(update={"file": str(path.parent / file)})
+    trace = workload.trace.model_copy(update={"file": str(found(workload.trace.file, path.parent))})
     sessions_of(trace)
     return workload.model_copy(update={"trace": trace})
 
 
-def parsed(text: str, where: str) -> Workload:
-    """`where` names the text in errors."""
+def found(file: str, folder: Path) -> Path:
+    """A file that is named in a workload of this folder, with $NAME and ~ expanded."""
+    return folder / Path(os.path.expandvars(file)).expanduser()
+
+
+def parsed(text: str, where: str, folder: Path = Path()) -> Workload:
+    """`where` names the text in errors; files that it names lie in `folder`."""
     try:
         data: Any = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -70,23 +77,81 @@ def parsed(text: str, where: str) -> Workload:
             f"{where}: a workload is a mapping with `name`, `load` and `people`; this is {data!r}"
         )
     try:
-        return Workload.model_validate(data)
+        return Workload.model_validate(with_measured(data, folder))
     except ValidationError as error:
         raise ConfigError(f"{where}: {explained(error, text)}") from error
 
 
+def with_measured(data: Any, folder: Path) -> Any:
+    """Laws written `{measured: {file: ..., measure: ...}}` become the quantiles that stand in that file."""
+    if isinstance(data, list):
+        return [with_measured(each, folder) for each in cast(list[Any], data)]
+    if not isinstance(data, dict):
+        return data
+    inner = cast(dict[Any, Any], data)
+    if inner.keys() == {"measured"} and isinstance(inner["measured"], dict):
+        return {"quantiles": measured(cast(dict[str, Any], inner["measured"]), folder)}
+    return {key: with_measured(value, folder) for key, value in inner.items()}
+
+
+def measured(law: dict[str, Any], folder: Path) -> dict[float, float]:
+    if law.keys() != {"file", "measure"}:
+        raise ConfigError(f"measured: expected the keys file and measure, not {', '.join(map(str, law))}")
+    path = found(str(law["file"]), folder)
+    try:
+        tables = quantile_tables(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: can't be read as a table of quantiles ({error})") from error
+    if law["measure"] not in tables:
+        raise ConfigError(f"{path}: no measure {law['measure']!r}; it has {', '.join(tables) or 'none'}")
+    return tables[law["measure"]]
+
+
+def changed(workload: Workload, settings: Mapping[str, Any]) -> Workload:
+    """The same workload with other values at some keys, such as `load.closed.concurrency` or
+    `people.talker.barge_in.probability`: a sweep needs one file. Values are what YAML would hold.
+
+    Raises ConfigError for a key or value that can't be.
+    """
+    data: dict[str, Any] = workload.model_dump(mode="python", exclude_unset=True)
+    for key, value in settings.items():
+        *parents, last = key.split(".")
+        inner = data
+        for parent in parents:
+            inner = _inside(inner, parent, key)
+        inner[last] = value
+    try:
+        return Workload.model_validate(data)
+    except ValidationError as error:
+        text = json.dumps(data, default=str)
+        said = "; ".join(f"{key}: {message}" for _, key, message in mistakes(error, text))
+        raise ConfigError(f"workload {workload.name!r} can't be changed: {said}") from error
+
+
+def _inside(data: dict[str, Any], parent: str, key: str) -> dict[str, Any]:
+    inner: Any = data.setdefault(parent, {})
+    if not isinstance(inner, dict):
+        raise ConfigError(f"{key}: there are no keys inside {parent!r}, which is {inner!r}")
+    return cast(dict[str, Any], inner)
+
+
 def explained(error: ValidationError, text: str) -> str:
     """Every mistake with its key's path and line."""
+    said = [f"line {line}: {key}: {message}" for line, key, message in mistakes(error, text)]
+    return said[0] if len(said) == 1 else "\n  ".join(["", *said])
+
+
+def mistakes(error: ValidationError, text: str) -> list[tuple[int, str, str]]:
+    """(line, key's path, what is wrong) for each, by line."""
     tree = cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-    lines: list[str] = []
+    found: list[tuple[int, str, str]] = []
     for mistake in error.errors(include_url=False):
         keys, line = written(tree, mistake["loc"])
-        path = ".".join(keys) or "the workload"
         message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             message = "no such key"
-        lines.append(f"line {line}: {path}: {message[0].lower()}{message[1:]}")
-    return lines[0] if len(lines) == 1 else "\n  ".join(["", *lines])
+        found.append((line, ".".join(keys) or "the workload", message[0].lower() + message[1:]))
+    return sorted(found)
 
 
 def written(node: Any, loc: tuple[int | str, ...]) -> tuple[list[str], int]:

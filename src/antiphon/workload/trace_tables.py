@@ -152,7 +152,8 @@ def time_of(place: Place, cells: Cells) -> float | None:
 
 
 def quantile_tables(path: Path) -> dict[str, dict[float, float]]:
-    """Measure -> percentile -> value, from a CSV with those three columns. Raises ConfigError."""
+    """Measure -> percentile -> value, from a CSV with those columns; below 0 (the next speaker's overlap,
+    where gaps are measured) is 0. Raises ConfigError with file and line."""
     tables: dict[str, dict[float, float]] = {}
     with path.open(encoding="utf-8-sig", newline="") as file:
         for place, cells in records(file, path):
@@ -160,5 +161,5 @@ def quantile_tables(path: Path) -> dict[str, dict[float, float]]:
                 raise place.wrong(f"columns {', '.join(cells)}", "measure, percentile and value among them")
             percentile = place.number("percentile", cells["percentile"])
             value = place.number("value", cells["value"], signed=True)
-            tables.setdefault(cells["measure"], {})[percentile] = value
+            tables.setdefault(cells["measure"], {})[percentile] = max(0.0, value)
     return tables

@@ -126,7 +126,7 @@ def typed(group: Dialogue, dice: Dice, index: int, told: TraceTurn) -> tuple[str
         num_words = told_words(told) or dice.whole("words", group.typing.words, index)
         text = words.request(num_words, dice.of("text", index))
     words_per_s = dice.draw("typing", group.typing.words_per_s)
-    return text, len(text.split()) / words_per_s if words_per_s else 0.0
+    return text, min(group.typing.max_s, len(text.split()) / words_per_s) if words_per_s else 0.0
 
 
 def told_words(told: TraceTurn) -> int | None:
