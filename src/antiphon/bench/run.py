@@ -123,6 +123,7 @@ class _Run:
 
         async def one_after_another() -> None:
             for script in scripts:
+                await self._watch.calm()
                 if not await self._attend(script, None):
                     await asyncio.sleep(RETRY_S)
 
