@@ -2,8 +2,9 @@
 
     python benchmarks/loadgen_overhead.py --sessions 64 --out benchmarks/results/loadgen-overhead-64.json
 
-Per kind of client: CPU share (of one core), how late the event loop ran, and by how much later than the
-server sent it the first audio of a reply was stamped (both processes read the same monotonic clock).
+Per kind of client: CPU share (of one core), how late the event loop ran, CPU time of the loop's thread per
+20 ms (what is late beyond that waited for other processes), and by how much later than the server sent it the
+first audio of a reply was stamped (both processes read the same monotonic clock).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from antiphon.bench import provenance
-from antiphon.bench.cost import LoopLag
+from antiphon.bench.cost import TICK_S, LoopLag
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.run import run
 from antiphon.bench.target import Pace, Target, get
@@ -51,7 +52,8 @@ async def measured(
 ) -> dict[str, Any]:
     """Figures of one run."""
     lag = LoopLag()
-    watching = asyncio.create_task(lag.run())
+    busy_s: list[float] = []
+    watching = asyncio.gather(lag.run(), note_busy(busy_s))
     pace = Pace(concurrency=sessions, duration_s=duration_s, turn_detection=turn_detection)
     with tempfile.TemporaryDirectory() as directory:
         with LogWriter(Path(directory) / "run.jsonl") as log:
@@ -59,6 +61,7 @@ async def measured(
             await run(Target(url, "fake/echo"), people(), pace, log)
             cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - wall_s
         watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
         events = list(read(log.path))
     sent_s = json.loads(await asyncio.to_thread(get, f"{url}/first_audio"))
     heard_s: dict[str, float] = {}
@@ -70,12 +73,21 @@ async def measured(
     return {
         "cpu_share": round(cpu_s / wall_s, 4),
         "loop_lag_ms": percentiles([1000 * value for value in lag.take()]),
+        "busy_ms_per_20_ms": percentiles([1000 * value for value in busy_s]),
         "first_audio_stamp_late_ms": percentiles(late_ms),
         "replies": sum(isinstance(event, ResponseEnded) for event in events),
         "events": len(events),
         "broken_sessions": sum(reason in ("lost", "failed") for reason in ended),
         "wall_s": round(wall_s, 1),
     }
+
+
+async def note_busy(busy_s: list[float]) -> None:
+    """CPU time of this thread from tick to tick, until cancelled."""
+    while True:
+        before_s = time.thread_time()
+        await asyncio.sleep(TICK_S)
+        busy_s.append(time.thread_time() - before_s)
 
 
 async def idle(duration_s: float) -> dict[str, float]:
