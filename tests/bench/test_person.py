@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from antiphon.bench.logfile import LogWriter, read
@@ -98,6 +99,16 @@ async def test_reports_of_playback(tmp_path: Path) -> None:
         assert not of(AckSent, await met(tmp_path / "without", server, TurnScript(0.0, SAID)))
         (tmp_path / "always").mkdir()
         assert of(AckSent, await met(tmp_path / "always", server, TurnScript(0.0, SAID), acks="always"))
+
+
+async def test_reports_get_lost(tmp_path: Path) -> None:
+    async with FakeServer(Manner(reply_s=1.0)) as server:
+        lossy = PersonScript("ann", 0.0, 3, (TurnScript(0.0, SAID),), Acks(0.02, jitter_s=0.02, loss=0.5))
+        with LogWriter(tmp_path / "run.jsonl") as log:
+            await run(Target(server.url, "fake/echo"), iter([lossy]), Pace(), log)
+    gaps_ms = np.diff([event["played_ms"] for event in server.of("playback.ack")])
+    assert 5 <= len(gaps_ms) <= 25
+    assert gaps_ms.max() > 50
 
 
 async def test_a_typed_turn_with_a_picture_is_read(tmp_path: Path) -> None:

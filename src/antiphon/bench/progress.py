@@ -20,6 +20,8 @@ from antiphon.metrics.log import (
 from antiphon.metrics.playback import Playback
 
 PLAIN_EVERY_S = 10.0
+GAP_S = 0.1
+"""Shorter silences are not shown."""
 
 
 class Progress:
@@ -97,4 +99,5 @@ class Progress:
         self._num_replies += 1
         self._answering.pop(event.response, None)
         playback = self._playing.pop(event.response, None)
-        self._num_gaps += len(playback.gaps) if playback is not None else 0
+        gaps = playback.gaps if playback is not None else ()
+        self._num_gaps += sum(gap >= GAP_S for gap in gaps)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 
 def command() -> str:
-    """As it was typed, without the directories of the interpreter and the program."""
-    return " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
+    """As it was typed, without directories of the program; `python -m antiphon.cli` is `antiphon`."""
+    name = Path(sys.argv[0]).name
+    return " ".join(("antiphon" if name == "__main__.py" else name, *sys.argv[1:]))
 
 
 def commit() -> str:

@@ -36,6 +36,8 @@ from antiphon.workload.script import PersonScript, Script
 logger = logging.getLogger("antiphon.bench")
 
 SAMPLE_S = 1.0
+PLACE_S = 0.02
+"""Between the first sessions of a closed loop: handshakes all at once would hold up each other."""
 RETRY_S = 1.0
 """Until a refused person of a closed loop comes again, where the server does not say."""
 BUSY_STATUSES = frozenset((429, 503))
@@ -121,14 +123,16 @@ class _Run:
     async def _closed(self, scripts: Iterator[Script]) -> None:
         """So many sessions are alive at any time; who ends makes room for the next."""
 
-        async def one_after_another() -> None:
+        async def one_after_another(place: int) -> None:
+            await asyncio.sleep(place * PLACE_S)
             for script in scripts:
+                await self._watch.calm()
                 if not await self._attend(script, None):
                     await asyncio.sleep(RETRY_S)
 
         async with asyncio.TaskGroup() as places:
-            for _ in range(self._pace.concurrency or 0):
-                places.create_task(one_after_another())
+            for place in range(self._pace.concurrency or 0):
+                places.create_task(one_after_another(place))
 
     async def _open(self, scripts: Iterator[Script]) -> None:
         """Everybody comes at their time, whatever happened to those before."""

@@ -19,10 +19,18 @@ class Watch:
         self._port = parts.port or DEFAULT_PORTS[parts.scheme]
         self._lost_after_s = lost_after_s
         self._is_suspected = asyncio.Event()
+        self._is_calm = asyncio.Event()
+        self._is_calm.set()
         self.message = ""
 
     def suspect(self) -> None:
+        """A connection failed."""
         self._is_suspected.set()
+        self._is_calm.clear()
+
+    async def calm(self) -> None:
+        """Returns while the server is not suspected to be gone."""
+        await self._is_calm.wait()
 
     async def lost(self) -> None:
         """Returns when the server has been out of reach for so long; `message` says so."""
@@ -36,6 +44,7 @@ class Watch:
                     return
                 await asyncio.sleep(min(KNOCK_S, self._lost_after_s / 4))
             self._is_suspected.clear()
+            self._is_calm.set()
 
     async def _knock(self) -> Exception | None:
         try:

@@ -82,9 +82,7 @@ def bench(
     force: Annotated[bool, typer.Option(help="Overwrite the log if it exists.")] = False,
     label: Annotated[str, typer.Option(help="What is measured, in a word; the model by default.")] = "",
     model: Annotated[str, typer.Option(help="Model name; the first that the server lists by default.")] = "",
-    api_key: Annotated[
-        str, typer.Option(envvar=["ANTIPHON_API_KEY", "OPENAI_API_KEY"], help="Sent as a Bearer token.")
-    ] = "",
+    api_key: Annotated[str, typer.Option(envvar="ANTIPHON_API_KEY", help="Sent as a Bearer token.")] = "",
     acks: Annotated[
         AcksOption, typer.Option(help="Playback reports; auto: if the server says that it knows them.")
     ] = AcksOption.auto,
