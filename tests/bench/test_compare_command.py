@@ -62,7 +62,7 @@ async def test_two_servers_by_url(servers: list[str], tmp_path: Path) -> None:
     assert result == json.loads((out / "comparison.json").read_text())
     assert "too few to judge by" in log
     assert "too few" in result["warnings"][0]
-    assert result["command"].startswith("__main__.py compare quick=")
+    assert result["command"].startswith("antiphon compare quick=")
     found = of(result, "ttfp_s.p50")
     assert found["kind"] == "ratio"
     assert found["estimate"]["mean"] > 2
