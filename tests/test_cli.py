@@ -19,7 +19,18 @@ from typer.testing import CliRunner
 from antiphon.cli import app
 from antiphon.server import launch
 
-COMMANDS = [[], ["serve"], ["replay"], ["checkpoint"], ["checkpoint", "demo"]]
+COMMANDS = [
+    [],
+    ["serve"],
+    ["replay"],
+    ["checkpoint"],
+    ["checkpoint", "demo"],
+    ["bench"],
+    ["bench", "summarize"],
+    ["compare"],
+    ["plot"],
+    *(["plot", kind] for kind in ("frontier", "cdf", "timeline", "kv", "gantt", "perfetto")),
+]
 STARTED = [sys.executable, "-m", "antiphon.cli"]
 
 

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import os
-import re
-import shutil
-import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,41 +15,15 @@ import websockets
 from openai import AsyncOpenAI
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
+from fakes.serving import greedy, serving
+
 TURN_S = 60
 
 
 @pytest.fixture
-def greedy_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    """The tiny checkpoint without chance: a sampled reply may be empty, and then it is not spoken."""
-    copy = tmp_path / "greedy"
-    shutil.copytree(tiny_checkpoint, copy)
-    generation = json.loads((copy / "generation_config.json").read_text())
-    generation |= {"do_sample": False, "talker_do_sample": False}
-    (copy / "generation_config.json").write_text(json.dumps(generation))
-    return copy
-
-
-@pytest.fixture
-async def server(greedy_checkpoint: Path, tmp_path: Path) -> AsyncIterator[str]:
-    """`antiphon serve` on a free port; yields its http URL. It has to leave by SIGTERM with status 0."""
-    command = ["serve", str(greedy_checkpoint), "--name", "tiny", "--port", "0", "--threads", "1"]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "antiphon.cli", *command, "--record", str(tmp_path / "run.record")),
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    assert process.stderr is not None
-    found = None
-    async with asyncio.timeout(TURN_S):
-        while not found:
-            line = await process.stderr.readline()
-            assert line, "the server left before it was ready"
-            found = re.search(rb"ready: open (http://[^/\s]+)", line)
-    drained = asyncio.create_task(process.stderr.read())
-    yield found.group(1).decode()
-    process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), 30) == 0
-    assert b"Traceback" not in await drained
+async def server(tiny_checkpoint: Path, tmp_path: Path) -> AsyncIterator[str]:
+    async with serving(greedy(tiny_checkpoint, tmp_path / "greedy"), tmp_path / "run.record") as url:
+        yield url
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from antiphon.cli import checkpoint, workload
+from antiphon.cli import bench, checkpoint, plot, workload
+from antiphon.cli.compare import compare
 from antiphon.cli.serve import replay, serve
 
 app = typer.Typer(
@@ -16,5 +17,8 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(replay)
-app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(bench.app, name="bench")
+app.command()(compare)
+app.add_typer(plot.app, name="plot")
 app.add_typer(workload.app, name="workload")
+app.add_typer(checkpoint.app, name="checkpoint")

@@ -33,7 +33,8 @@ class RunStarted(LogEvent, frozen=True, kw_only=True):
 
 
 class RunEnded(LogEvent, frozen=True, kw_only=True):
-    """Last line of a run that was not killed. `reason`: finished | duration | interrupted | server_lost."""
+    """Last line of a run that was not killed. `reason`: finished | duration | interrupted | server_lost |
+    failed (the server would have no such session, or the load generator broke)."""
 
     reason: str
     message: str = ""

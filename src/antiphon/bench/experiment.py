@@ -1,0 +1,111 @@
+"""One measured run: draws the workload's scripts, plays them to the server, keeps the log."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antiphon.bench import provenance
+from antiphon.bench.logfile import LogWriter
+from antiphon.bench.progress import Progress
+from antiphon.bench.run import run
+from antiphon.bench.target import Pace, Target
+from antiphon.core.errors import ConfigError
+from antiphon.metrics.log import RunStarted
+from antiphon.workload.draw import draw
+from antiphon.workload.load import load, named
+from antiphon.workload.script import Script
+from antiphon.workload.spec import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the command line says otherwise than the workload. None: as it is.
+
+    concurrency  makes the load closed; rate_per_s makes it open, with Poisson arrivals
+    """
+
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    duration_s: float | None = None
+    num_sessions: int | None = None
+    turn_detection: str | None = None
+
+
+def workload_of(name: str, changes: Changes) -> Workload:
+    """A workload by its name or file, changed. Raises ConfigError."""
+    path = Path(name)
+    workload = load(path) if path.suffix or path.exists() else named(name)
+    data = workload.model_dump(exclude_unset=True)
+    data["load"] = _load(data["load"], changes)
+    if changes.turn_detection is not None:
+        data["turn_detection"] = changes.turn_detection
+    try:
+        return Workload.model_validate(data)
+    except ValueError as error:
+        raise ConfigError(f"workload {name} with these options: {error}") from error
+
+
+def _load(written: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    if changes.concurrency is not None and changes.rate_per_s is not None:
+        raise ConfigError("--concurrency and --rate: people come by one or the other, not both")
+    (kind, load) = next((kind, load) for kind, load in written.items() if load is not None)
+    ends = {key: load[key] for key in ("sessions", "duration_s") if load.get(key) is not None}
+    if changes.num_sessions is not None:
+        ends["sessions"] = changes.num_sessions
+    if changes.duration_s is not None:
+        ends["duration_s"] = changes.duration_s
+        if changes.num_sessions is None:
+            ends.pop("sessions", None)
+    if changes.concurrency is not None:
+        return {"closed": {"concurrency": changes.concurrency} | ends}
+    if changes.rate_per_s is not None:
+        return {"open": {"arrivals": {"poisson": {"rate_per_s": changes.rate_per_s}}} | ends}
+    kept = {key: value for key, value in load.items() if key not in ("sessions", "duration_s")}
+    return {kind: kept | ends}
+
+
+def pace_of(workload: Workload, pace: Pace) -> Pace:
+    """`pace` with what the workload says about who comes and how turns end."""
+    return dataclasses.replace(
+        pace,
+        concurrency=workload.load.concurrency,
+        duration_s=workload.load.duration_s,
+        num_sessions=workload.load.sessions,
+        turn_detection=workload.turn_detection,
+    )
+
+
+async def measure(
+    workload: Workload, seed: int, target: Target, pace: Pace, log: LogWriter, progress: Progress | None
+) -> str:
+    """Play the workload; `pace` gives patience and voices. Returns why the run ended."""
+    pace = pace_of(workload, pace)
+    scripts: Iterator[Script] = draw(workload, seed)
+    log.write(
+        RunStarted(
+            t_s=log.now_s(),
+            label=target.label,
+            url=target.root,
+            workload=workload.name,
+            seed=seed,
+            command=provenance.command(),
+            commit=provenance.commit(),
+            machine=provenance.machine(),
+            version=provenance.package_version(),
+            unix_s=time.time(),
+            options={
+                "model": target.model,
+                "acks": target.acks,
+                "load": workload.load.model_dump(mode="json", exclude_none=True),
+                "turn_detection": pace.turn_detection,
+                "patience_s": pace.patience_s,
+                "voices": "recorded" if pace.voices else "synthetic",
+            },
+        )
+    )
+    return await run(target, scripts, pace, log, progress)

@@ -1,0 +1,1 @@
+"""Plots of what was measured, one a file. Only here is matplotlib imported (the extra `antiphon[plot]`)."""

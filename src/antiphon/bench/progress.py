@@ -1,0 +1,103 @@
+"""How a run goes, while it goes: one live line on a terminal, a line every ten seconds elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+
+from antiphon.metrics.log import (
+    AudioDelta,
+    ErrorSeen,
+    Event,
+    ResponseEnded,
+    ResponseStarted,
+    SessionEnded,
+    SessionRefused,
+    SessionStarted,
+    TurnEnded,
+)
+from antiphon.metrics.playback import Playback
+
+PLAIN_EVERY_S = 10.0
+GAP_S = 0.1
+"""Shorter silences are not shown."""
+
+
+class Progress:
+    """Watches events as they are logged. What it shows is for the eye; figures come from the log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._shown_s = 0.0
+        self._open: set[str] = set()
+        self._num_errors = 0
+        self._num_refused = 0
+        self._num_replies = 0
+        self._num_gaps = 0
+        self._ttfp_s: list[float] = []
+        self._spoke: dict[tuple[str, int], float] = {}
+        self._answering: dict[str, tuple[str, int]] = {}
+        self._playing: dict[str, Playback] = {}
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def saw(self, event: Event) -> None:
+        match event:
+            case AudioDelta():
+                self._heard(event)
+            case TurnEnded():
+                self._spoke[event.session, event.turn] = event.speech_end_s
+            case ResponseStarted():
+                self._answering[event.response] = (event.session, event.turn)
+            case ResponseEnded():
+                self._ended(event)
+            case SessionStarted():
+                self._open.add(event.session)
+            case SessionEnded():
+                self._open.discard(event.session)
+            case SessionRefused():
+                self._open.discard(event.session)
+                self._num_refused += 1
+            case ErrorSeen():
+                self._num_errors += 1
+            case _:
+                pass
+
+    def show(self, now: float) -> None:
+        if self._console.is_terminal:
+            self._live.update(self.line(now), refresh=True)
+        elif now - self._shown_s >= PLAIN_EVERY_S:
+            self._shown_s = now
+            self._console.print(self.line(now))
+
+    def line(self, now: float) -> str:
+        ttfp = f"{np.percentile(self._ttfp_s, 90):.2f} s" if self._ttfp_s else "none yet"
+        return (
+            f"{now:5.0f} s  {len(self._open)} sessions  {self._num_replies} replies  TTFP p90 {ttfp}  "
+            f"{self._num_gaps} gaps  {self._num_refused} refused  {self._num_errors} errors"
+        )
+
+    def _heard(self, event: AudioDelta) -> None:
+        playback = self._playing.get(event.response)
+        if playback is None:
+            playback = self._playing[event.response] = Playback()
+            spoke_s = self._spoke.pop(self._answering.get(event.response, ("", 0)), None)
+            if spoke_s is not None:
+                self._ttfp_s.append(event.t_s - spoke_s)
+        playback.receive(event.audio_s, event.t_s)
+
+    def _ended(self, event: ResponseEnded) -> None:
+        self._num_replies += 1
+        self._answering.pop(event.response, None)
+        playback = self._playing.pop(event.response, None)
+        gaps = playback.gaps if playback is not None else ()
+        self._num_gaps += sum(gap >= GAP_S for gap in gaps)

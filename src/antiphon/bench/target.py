@@ -1,0 +1,87 @@
+"""Which server is driven, and how: what is the same for every session of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote_plus, urlsplit
+
+from antiphon.core.errors import ConfigError
+
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A realtime server. `url` is http(s)://host[:port], with or without /v1; `label` names it in the log."""
+
+    url: str
+    model: str
+    api_key: str = ""
+    label: str = "server"
+    acks: Literal["auto", "always", "never"] = "auto"
+    all_metrics: bool = False
+
+    @property
+    def root(self) -> str:
+        """http(s)://host:port/prefix, without /v1."""
+        return root(self.url)
+
+    @property
+    def realtime_uri(self) -> str:
+        """ws(s) URI of a session."""
+        return f"ws{self.root.removeprefix('http')}/v1/realtime?model={quote_plus(self.model)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many people come, and how they take turns.
+
+    concurrency     closed loop: so many sessions are kept open; None: open loop, each comes at its arrival_s
+    duration_s      the run ends then, whatever is in progress; None: when the scripts are over
+    num_sessions    at most so many scripts are played
+    turn_detection  manual: the client commits; server_vad: the microphone is always open, the server decides
+    patience_s      for so long a person waits for the next sign of a reply before they give up
+    lost_after_s    a server that refuses connections for so long is lost, and the run ends
+    voices          a directory of recordings to speak with; None: synthetic voices
+    """
+
+    concurrency: int | None = None
+    duration_s: float | None = None
+    num_sessions: int | None = None
+    turn_detection: Literal["manual", "server_vad"] = "manual"
+    patience_s: float = 60.0
+    lost_after_s: float = 5.0
+    voices: Path | None = None
+
+
+def root(url: str) -> str:
+    """Raises ConfigError for what is not an http or ws URL."""
+    parts = urlsplit(url)
+    schemes = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+    if parts.scheme not in schemes or not parts.netloc:
+        raise ConfigError(f"url: {url!r} is not http(s)://host:port")
+    path = parts.path.rstrip("/").removesuffix("/realtime").removesuffix("/v1")
+    return f"{schemes[parts.scheme]}://{parts.netloc}{path}"
+
+
+async def model_of(url: str, api_key: str = "") -> str:
+    """The first model that the server lists. Raises ConfigError."""
+    where = f"{root(url)}/v1/models"
+    try:
+        models = json.loads(await asyncio.to_thread(get, where, api_key))
+        return str(models["data"][0]["id"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{where} names no model: {error}. Is a server there? Else give --model") from error
+
+
+def get(url: str, api_key: str = "") -> bytes:
+    """Body of a GET, blocking. Raises OSError (HTTP errors included)."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        return answer.read()

@@ -1,0 +1,180 @@
+"""`antiphon bench` and `antiphon bench summarize`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from antiphon.cli.shared import console
+from antiphon.core.errors import AntiphonError
+
+if TYPE_CHECKING:
+    from antiphon.bench.target import Pace, Target
+    from antiphon.workload.spec import Workload
+
+SLO_MISSED = 1
+RUN_FAILED = 2
+FAILURES = ("server_lost", "failed")
+BOUNDS = ("ttfp_p90_s", "continuity", "ttft_s")
+NO_BOUNDS = {"ttfp_p90_s": math.inf, "continuity": 0.0, "ttft_s": math.inf, "tpot_s": math.inf}
+
+
+class AcksOption(StrEnum):
+    """When playback is reported."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+class TurnDetection(StrEnum):
+    """Who ends a turn."""
+
+    manual = "manual"
+    server_vad = "server_vad"
+
+
+app = typer.Typer(help="Measure a realtime server with people who speak, listen, read and interrupt.")
+
+TtfpBound = Annotated[
+    float | None, typer.Option("--slo-ttfp-p90", help="Most seconds of P90 time to first audio.")
+]
+ContinuityBound = Annotated[
+    float | None, typer.Option("--slo-continuity", help="Least share of spoken replies without a stall.")
+]
+TtftBound = Annotated[
+    float | None, typer.Option("--slo-ttft-p90", help="Most seconds of P90 time to first text.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Figures as JSON on standard output, and no table.")]
+
+
+@app.callback(invoke_without_command=True)
+def bench(
+    context: typer.Context,
+    url: Annotated[str, typer.Option(help="Server, ours or another: http(s)://host:port.")] = (
+        "http://127.0.0.1:8000"
+    ),
+    workload: Annotated[str, typer.Option(help="Name of a workload that ships, or a YAML file.")] = "smoke",
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Sessions kept open at once (closed loop).")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Sessions that come per second, on average (open loop).")
+    ] = None,
+    duration: Annotated[float | None, typer.Option(help="Seconds until the run ends.")] = None,
+    sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until the run ends.")] = None,
+    turn_detection: Annotated[
+        TurnDetection | None, typer.Option(help="Who ends a turn, whatever the workload says.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed plays the same scripts to every server.")] = 0,
+    log: Annotated[
+        Path | None, typer.Option(help="Event log to write; bench-LABEL-SEED.jsonl by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite the log if it exists.")] = False,
+    label: Annotated[str, typer.Option(help="What is measured, in a word; the model by default.")] = "",
+    model: Annotated[str, typer.Option(help="Model name; the first that the server lists by default.")] = "",
+    api_key: Annotated[str, typer.Option(envvar="ANTIPHON_API_KEY", help="Sent as a Bearer token.")] = "",
+    acks: Annotated[
+        AcksOption, typer.Option(help="Playback reports; auto: if the server says that it knows them.")
+    ] = AcksOption.auto,
+    voices: Annotated[
+        Path | None, typer.Option(help="Directory of recordings to speak with, not synthetic voices.")
+    ] = None,
+    patience: Annotated[float, typer.Option(help="Seconds until a person gives up on a reply.")] = 60.0,
+    all_metrics: Annotated[
+        bool, typer.Option(help="Log all of the server's Prometheus counters, not only antiphon's.")
+    ] = False,
+    as_json: AsJson = False,
+    slo_ttfp_p90: TtfpBound = None,
+    slo_continuity: ContinuityBound = None,
+    slo_ttft_p90: TtftBound = None,
+) -> None:
+    """Play a workload to a server and say what its people met.
+
+    Exit status: 0, 1 if a bound given with --slo-… was missed, 2 if the run failed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from antiphon.bench.experiment import Changes, workload_of
+    from antiphon.bench.target import Pace, Target, model_of, root
+
+    try:
+        played = workload_of(workload, Changes(concurrency, rate, duration, sessions, turn_detection))
+        name = model or asyncio.run(model_of(url, api_key))
+        target = Target(root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics)
+        path = log or Path(f"bench-{target.label}-{seed}.jsonl")
+        reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))
+        status = _report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+    except AntiphonError as error:
+        _fail(error)
+    raise typer.Exit(RUN_FAILED if reason in FAILURES else status)
+
+
+@app.command()
+def summarize(
+    log: Annotated[Path, typer.Argument(help="Event log of a run.")],
+    as_json: AsJson = False,
+    slo_ttfp_p90: TtfpBound = None,
+    slo_continuity: ContinuityBound = None,
+    slo_ttft_p90: TtftBound = None,
+) -> None:
+    """Figures of a run, from its log alone; also of a run that was cut short."""
+    try:
+        status = _report(log, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+    except AntiphonError as error:
+        _fail(error)
+    raise typer.Exit(status)
+
+
+def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target, pace: Pace) -> str:
+    """Run, with progress; say what went wrong. Returns why it ended."""
+    from antiphon.bench.experiment import measure
+    from antiphon.bench.logfile import LogWriter
+    from antiphon.bench.progress import Progress
+
+    with Progress(console) as progress, LogWriter(path, watch=progress.saw, force=force) as log:
+        reason = asyncio.run(measure(workload, seed, target, pace, log, progress))
+    if reason == "interrupted":
+        console.print("interrupted: the figures are of what was measured until then")
+    console.print(f"log: {path}", soft_wrap=True)
+    return reason
+
+
+def _report(path: Path, bounds: tuple[float | None, float | None, float | None], as_json: bool) -> int:
+    """Print the figures of a log. Returns the exit status that its bounds ask for."""
+    from antiphon.bench.logfile import read
+    from antiphon.bench.tables import figures_table
+    from antiphon.metrics.recorder import fold
+    from antiphon.metrics.slo import Slo
+    from antiphon.metrics.summary import figures
+
+    run = fold(read(path))
+    asked = {name: bound for name, bound in zip(BOUNDS, bounds, strict=True) if bound is not None}
+    found = figures(run, Slo(**asked))
+    missed = Slo(**NO_BOUNDS | asked).misses(found) if asked else []
+    started, ended = run.started, run.ended
+    if ended is not None and ended.message:
+        console.print(f"[bold red]the run ended early:[/] {escape(ended.message)}", soft_wrap=True)
+    for sentence in missed:
+        console.print(f"[bold yellow]missed:[/] {escape(sentence)}", soft_wrap=True)
+    if as_json:
+        about = msgspec.to_builtins(started) if started is not None else {}
+        typer.echo(json.dumps({"run": about, "figures": found, "missed": missed}, indent=2))
+    else:
+        title = f"{started.label}: {started.workload}, seed {started.seed}" if started else str(path)
+        Console().print(figures_table(title, found))
+    return SLO_MISSED if missed else 0
+
+
+def _fail(error: Exception) -> NoReturn:
+    console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    raise typer.Exit(RUN_FAILED)

@@ -1,0 +1,68 @@
+"""The microphone's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import cast
+
+import pytest
+
+from antiphon.bench.microphone import Microphone
+from antiphon.bench.wire_client import ConnectionLost, WireClient
+
+
+class Wire:
+    """Keeps when frames of how many seconds came; each write takes `slow_s`."""
+
+    def __init__(self, slow_s: float = 0.0) -> None:
+        self.frames: list[tuple[float, float]] = []
+        self.slow_s = slow_s
+        self.is_lost = False
+
+    async def append_framed(self, frame: bytes) -> None:
+        if self.is_lost:
+            raise ConnectionLost("gone")
+        self.frames.append((time.monotonic(), len(json.loads(frame)["audio"]) * 3 // 4 / 48_000))
+        await asyncio.sleep(self.slow_s)
+
+
+def microphone(wire: Wire, *, is_open: bool) -> tuple[Microphone, asyncio.Task[None]]:
+    made = Microphone(cast(WireClient, wire), is_open=is_open)
+    return made, asyncio.create_task(made.run())
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 0.03])
+async def test_a_second_takes_a_second(slow_s: float) -> None:
+    """Frames leave when they have been spoken, and a slow writer does not add up."""
+    wire = Wire(slow_s)
+    speaker, running = microphone(wire, is_open=False)
+    start_s = time.monotonic()
+    await speaker.say(bytes(24_000))
+    assert time.monotonic() - start_s == pytest.approx(0.5 + slow_s, abs=0.04)
+    assert sum(length_s for _, length_s in wire.frames) == pytest.approx(0.5, abs=0.001)
+    for number, (at_s, _) in enumerate(wire.frames[:-1], 1):
+        assert at_s - start_s == pytest.approx(0.04 * number, abs=0.035)
+    running.cancel()
+
+
+async def test_an_open_microphone_hears_silence_too() -> None:
+    wire = Wire()
+    speaker, running = microphone(wire, is_open=True)
+    await asyncio.sleep(0.2)
+    await speaker.say(b"\1" * 4800)
+    await asyncio.sleep(0.2)
+    assert 8 <= len(wire.frames) <= 14
+    running.cancel()
+
+
+async def test_a_broken_connection_ends_what_is_said() -> None:
+    wire = Wire()
+    speaker, running = microphone(wire, is_open=False)
+    asyncio.get_running_loop().call_later(0.1, setattr, wire, "is_lost", True)
+    with pytest.raises(ConnectionLost):
+        await speaker.say(bytes(48_000))
+    await running
+    with pytest.raises(ConnectionLost):
+        await speaker.say(bytes(48_000))

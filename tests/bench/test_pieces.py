@@ -1,0 +1,58 @@
+"""Small pieces: addresses, counters, base64 lengths, numbers as people read them."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from antiphon.bench.ear import pcm_bytes
+from antiphon.bench.server_metrics import parse
+from antiphon.bench.tables import figures_table, shown
+from antiphon.bench.target import Target, root
+from antiphon.core.errors import ConfigError
+
+PAGE = """# HELP antiphon_steps_total Steps.
+# TYPE antiphon_steps_total counter
+antiphon_steps_total{stage="talker",device="cpu"} 7.0
+antiphon_sessions 3.0
+python_info{version="3"} 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:1", "http://host:1/", "http://host:1/v1", "ws://host:1/v1/realtime", "ws://host:1"]
+)
+def test_one_server_by_many_names(url: str) -> None:
+    assert root(url) == "http://host:1"
+
+
+def test_addresses() -> None:
+    assert Target("https://host/a/v1", "org/my model").realtime_uri == (
+        "wss://host/a/v1/realtime?model=org%2Fmy+model"
+    )
+    with pytest.raises(ConfigError, match="host:8000"):
+        root("host:8000")
+
+
+def test_counters() -> None:
+    kept = {'antiphon_steps_total{device="cpu",stage="talker"}': 7.0, "antiphon_sessions": 3.0}
+    assert parse(PAGE, "antiphon_") == kept
+    assert parse(PAGE, "") == kept | {'python_info{version="3"}': 1.0}
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 1920])
+def test_lengths(size: int) -> None:
+    assert pcm_bytes(base64.b64encode(bytes(size)).decode()) == size
+
+
+def test_numbers() -> None:
+    assert [shown(value) for value in (0.0, 3.0, 12345.0, 0.123456, 1.5, float("nan"))] == [
+        "0",
+        "3",
+        "12,345",
+        "0.1235",
+        "1.5",
+        "–",
+    ]
+    assert figures_table("a run", {"ttfp_s.p90": 0.3}).row_count == 1
