@@ -1,0 +1,32 @@
+// The engine as others see it: a socket that brings a snapshot about four times a second while the page is seen.
+
+import { protocols } from "./wire.js";
+
+const RETRY_MS = 3000;
+
+export class Feed {
+  constructor(onSnapshot, onState) {
+    this.onSnapshot = onSnapshot;
+    this.onState = onState; // (is open)
+    document.addEventListener("visibilitychange", () => this.turn());
+  }
+
+  // Nobody looks at a hidden page: the engine need not show itself to it.
+  turn() {
+    if (document.hidden) this.socket?.close();
+    else if (!this.socket) this.connect();
+  }
+
+  connect() {
+    clearTimeout(this.retry);
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = (this.socket = new WebSocket(`${scheme}://${location.host}/console/feed`, protocols()));
+    socket.onopen = () => this.onState(true);
+    socket.onmessage = ({ data }) => this.onSnapshot(JSON.parse(data));
+    socket.onclose = () => {
+      this.socket = null;
+      this.onState(false);
+      if (!document.hidden) this.retry = setTimeout(() => this.connect(), RETRY_MS);
+    };
+  }
+}
