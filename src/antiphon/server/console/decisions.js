@@ -4,6 +4,7 @@ import { made } from "./transcript.js";
 
 const KEPT = 400;
 const SHOWN = 80;
+const MOST_NAMES = 2;
 
 export class Decisions {
   // `page`: {decisions, stage, pause, rate}
@@ -21,7 +22,9 @@ export class Decisions {
     });
   }
 
-  take({ at, steps, num_steps }) {
+  // `own`: id of this page's session
+  take({ at, steps, num_steps }, own) {
+    this.own = own;
     for (const step of steps) this.add(step);
     this.runs.splice(0, this.runs.length - KEPT);
     this.since ??= at;
@@ -61,11 +64,17 @@ export class Decisions {
     const what = made("span", "what");
     what.append(made("b", `key ${place < 0 ? "encoder" : `stage-${place}`}`, stage), ` ${kind}`);
     if (times > 1) what.append(made("em", "", ` ×${times}`));
-    const size = `${rows} ${rows === 1 ? "row" : "rows"} · ${tokens} ${tokens === 1 ? "token" : "tokens"}`;
-    const who = made("span", "quiet who", sessions.map((name) => name.slice(-6)).join(" "));
+    const size = kind === "encode" ? `${rows} media` : `${count(rows, "row")} · ${count(tokens, kind === "vocode" ? "frame" : "token")}`;
+    const names = sessions.map((name) => (name === this.own ? "this page" : name.slice(-6)));
+    const who = made("span", "quiet who", names.slice(0, MOST_NAMES).join(" ") + (names.length > MOST_NAMES ? ` +${names.length - MOST_NAMES}` : ""));
+    who.title = sessions.join(" ");
     line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, made("span", "size", size), made("span", "quiet why", reason), who);
     return line;
   }
+}
+
+function count(number, word) {
+  return `${number} ${word}${number === 1 ? "" : "s"}`;
 }
 
 function same(run, step) {

@@ -11,10 +11,10 @@ export class Images {
     this.urls = [];
     page.attach.addEventListener("click", () => page.file.click());
     page.file.addEventListener("change", () => {
-      this.add(page.file.files);
+      this.add([...page.file.files]); // a copy: clearing the field empties its own list
       page.file.value = "";
     });
-    addEventListener("paste", (event) => event.clipboardData.files.length && this.add(event.clipboardData.files));
+    addEventListener("paste", (event) => event.clipboardData.files.length && this.add([...event.clipboardData.files]));
     page.panel.addEventListener("dragover", (event) => {
       event.preventDefault();
       page.panel.classList.add("over");
@@ -24,7 +24,7 @@ export class Images {
     }
     page.panel.addEventListener("drop", (event) => {
       event.preventDefault();
-      this.add(event.dataTransfer.files);
+      this.add([...event.dataTransfer.files]);
     });
   }
 

@@ -16,7 +16,7 @@ const MIN_SPEECH_S = 0.1;
 const HOLD_MS = 350; // a longer press is "hold to talk", a shorter one toggles
 const STATES = {
   connecting: "Connecting", offline: "Offline", ready: "Ready", listening: "Listening",
-  thinking: "Thinking", speaking: "Speaking",
+  waiting: "Waiting", replying: "Replying",
 };
 const HOW = {
   detected: ["Press the round button and talk; the reply comes when you have finished, and stops when you interrupt it.",
@@ -65,8 +65,8 @@ const feed = new Feed(seen, (open) => open || sessions.lost());
 function show() {
   const { active, wanted, player } = conversation;
   const state = !connected ? (everConnected ? "offline" : "connecting")
-    : player.playing ? "speaking"
-    : active || wanted ? "thinking"
+    : player.playing ? "replying"
+    : active || wanted ? "waiting"
     : listening ? "listening"
     : "ready";
   if (page.status.dataset.state !== state) {
@@ -122,7 +122,7 @@ function seen(snapshot) {
     decisions.offer(stages);
   }
   sessions.show(snapshot);
-  decisions.take(snapshot);
+  decisions.take(snapshot, sessions.own);
 }
 
 // What the person does.

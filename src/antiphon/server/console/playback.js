@@ -44,6 +44,7 @@ class Playback extends AudioWorkletProcessor {
       } else if (piece.end) {
         this.queue.shift();
         this.port.postMessage({ kind: "end", item: piece.item, played: piece.item === this.item ? this.played : 0 });
+        this.item = null;
       } else {
         filled += this.take(piece, out, filled);
       }

@@ -124,7 +124,7 @@ class Row {
     this.cursor.hidden = source === "unknown";
     const far = source === "unknown" ? "nothing heard yet"
       : `${played_s.toFixed(1)} of ${generated_s.toFixed(1)} s heard (${source})`;
-    put(this.far, `${far}${scale > LEAST_SCALE_S ? "" : ""}`);
+    put(this.far, far);
     const ahead = frontiers.map(({ stage, end, guessed }) => `${stage} at ${guessed ? "about " : ""}${end.toFixed(1)} s`);
     this.track.setAttribute("aria-label", `${far}; ${ahead.join(", ")}`);
     this.track.title = this.track.getAttribute("aria-label");

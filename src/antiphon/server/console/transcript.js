@@ -130,10 +130,9 @@ class Reply {
   }
 }
 
-// The place itself, or the beginning of the word that it would split.
+// Behind the last whole word, and the space after it.
 function wordEnd(text, at) {
-  if (at >= text.length || text[at] === " ") return at;
-  return Math.max(0, text.lastIndexOf(" ", at));
+  return text.lastIndexOf(" ", at) + 1;
 }
 
 export function made(tag, name = "", words = "") {
