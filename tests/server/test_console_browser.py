@@ -221,6 +221,7 @@ async def test_speech_interrupts_and_the_cut_is_told(voice: Path) -> None:
         assert (cut["item_id"], cut["content_index"]) == ("item_1", 0)
         assert 500 <= cut["audio_end_ms"] <= 2500
         await expect(page.locator(".cut .ahead")).to_contain_text("ten.")
+        await expect(page.locator(".cut small")).to_contain_text("interrupted")
         await console.state("listening")
         wire.say("input_audio_buffer.speech_stopped", item_id="item_u", audio_end_ms=2500)
         wire.say("input_audio_buffer.committed", item_id="item_u")

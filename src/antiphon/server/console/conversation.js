@@ -69,11 +69,11 @@ export class Conversation {
   // The person wants no more of this reply.
   halt() {
     if (this.active && this.active !== "asked") this.wire.send("response.cancel", { response_id: this.active });
-    this.interrupt();
+    this.interrupt("stopped");
   }
 
-  // Silence at once; the server learns how much was heard.
-  async interrupt() {
+  // Silence at once; the server learns how much was heard. A reply that runs says itself how it ended.
+  async interrupt(words) {
     const running = this.replies.get(this.active);
     if (running) running.silenced = true;
     const cut = await this.player.cut();
@@ -82,6 +82,7 @@ export class Conversation {
       reply.silenced = true;
       reply.bubble.progress({ playedMs: cut.playedMs });
       reply.bubble.silence();
+      if (reply.done) reply.bubble.fact(words);
       this.ack(reply, cut.playedMs);
       this.sendQuietly("conversation.item.truncate", {
         item_id: cut.item, content_index: 0, audio_end_ms: Math.min(cut.playedMs, Math.floor(reply.totalMs)),
@@ -175,7 +176,7 @@ export class Conversation {
   }
 
   speechStarted({ item_id, audio_start_ms }) {
-    if (this.turnDetection?.interrupt_response !== false) this.interrupt();
+    if (this.turnDetection?.interrupt_response !== false) this.interrupt("interrupted");
     this.hearing?.bubble.remark("not taken as a turn");
     const bubble = this.transcript.said("Speaking …");
     this.hearing = { bubble, startMs: audio_start_ms };
