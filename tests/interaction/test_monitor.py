@@ -107,6 +107,8 @@ def test_a_barge_in_silences_the_reply() -> None:
     assert monitor.played_s("s", 9.0) == 1.5
     monitor.observe(PlaybackReported("s", "r", 1.4), 2.6)
     assert monitor.played_s("s", 9.0) == 1.4, "the last word is the client's"
+    monitor.observe(PlaybackReported("s", "r", 1.3), 2.7)
+    assert monitor.played_s("s", 9.0) == 1.4, "one that was overtaken"
 
 
 def test_a_cut_after_the_end_silences_the_reply() -> None:

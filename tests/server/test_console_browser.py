@@ -253,6 +253,16 @@ async def test_settings_are_told_and_kept() -> None:
         assert await page.input_value("#instructions") == "Be kind."
 
 
+async def test_an_engine_that_falls_silent_is_said() -> None:
+    async with opened(Script(), viewport={"width": 390, "height": 844}) as console:
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        console.server.engine.viewer(snapshot())
+        await console.page.click("#tab-sessions")
+        await expect(console.page.locator("#sessions tbody tr")).to_have_count(1)
+        await expect(console.page.locator("#no-sessions")).to_contain_text("feed is not there")
+
+
 async def test_sends_a_picture() -> None:
     async with opened(Script("Nice.", audio_s=0.2)) as console:
         picture = {"name": "pixel.png", "mimeType": "image/png", "buffer": PIXEL}
@@ -324,7 +334,8 @@ async def test_every_control_is_reached_and_seen_by_keyboard() -> None:
                 outline = await page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
                 assert outline != "none" or reached[-1] == "text"
         assert {"open-settings", "tab-talk", "talk", "attach", "text", "send"} <= set(reached)
+        await page.focus("#talk")
         await page.keyboard.press("/")
-        await page.focus("#text")
+        await expect(page.locator("#text")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.locator(".user")).to_contain_text("By hand")

@@ -84,10 +84,8 @@ class Watch:
         self._steps.append(StepShown(step.step, now, step.stage, kind, rows, tokens, step.reason, sessions))
 
     def _kind(self, step: ArStep) -> str:
-        """By what its rows do; a step without rows only seats those who join."""
+        """By what its rows do."""
         prefills = step.starts < self._stages.ar[step.stage].rows.prompt[step.rows]
-        if not len(prefills):
-            return "join"
         return "prefill" if prefills.all() else "mixed" if prefills.any() else "decode"
 
     def _sessions(self, requests: tuple[int, ...]) -> tuple[str, ...]:

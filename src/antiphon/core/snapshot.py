@@ -43,7 +43,7 @@ class SessionShown(msgspec.Struct, frozen=True):
 class StepShown(msgspec.Struct, frozen=True):
     """A step that was decided.
 
-    kind      encode | prefill | decode | mixed | join | vocode
+    kind      encode | prefill | decode | mixed | vocode
     tokens    positions run (frames of a vocoder, media of an encoder)
     sessions  whose rows were in it, each once
     """

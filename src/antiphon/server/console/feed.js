@@ -3,11 +3,12 @@
 import { protocols } from "./wire.js";
 
 const RETRY_MS = 3000;
+const STALE_MS = 3000; // an engine that shows nothing for so long has stopped
 
 export class Feed {
-  constructor(onSnapshot, onState) {
+  constructor(onSnapshot, onLost) {
     this.onSnapshot = onSnapshot;
-    this.onState = onState; // (is open)
+    this.onLost = onLost;
     document.addEventListener("visibilitychange", () => this.turn());
   }
 
@@ -21,11 +22,15 @@ export class Feed {
     clearTimeout(this.retry);
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const socket = (this.socket = new WebSocket(`${scheme}://${location.host}/console/feed`, protocols()));
-    socket.onopen = () => this.onState(true);
-    socket.onmessage = ({ data }) => this.onSnapshot(JSON.parse(data));
+    socket.onmessage = ({ data }) => {
+      clearTimeout(this.stale);
+      this.stale = setTimeout(this.onLost, STALE_MS);
+      this.onSnapshot(JSON.parse(data));
+    };
     socket.onclose = () => {
       this.socket = null;
-      this.onState(false);
+      clearTimeout(this.stale);
+      this.onLost();
       if (!document.hidden) this.retry = setTimeout(() => this.connect(), RETRY_MS);
     };
   }

@@ -15,15 +15,15 @@ export class Images {
       page.file.value = "";
     });
     addEventListener("paste", (event) => event.clipboardData.files.length && this.add([...event.clipboardData.files]));
-    page.panel.addEventListener("dragover", (event) => {
+    // anywhere on the page, or the browser would leave it to show what was dropped
+    addEventListener("dragover", (event) => {
       event.preventDefault();
       page.panel.classList.add("over");
     });
-    for (const kind of ["dragleave", "drop"]) {
-      page.panel.addEventListener(kind, () => page.panel.classList.remove("over"));
-    }
-    page.panel.addEventListener("drop", (event) => {
+    addEventListener("dragleave", (event) => event.relatedTarget || page.panel.classList.remove("over"));
+    addEventListener("drop", (event) => {
       event.preventDefault();
+      page.panel.classList.remove("over");
       this.add([...event.dataTransfer.files]);
     });
   }

@@ -58,7 +58,7 @@ const sessions = new Sessions({
   sessions: $("sessions"), none: $("no-sessions"), pools: $("pools"), legend: $("legend"), count: $("num-sessions"),
 });
 const decisions = new Decisions({ decisions: $("decisions"), stage: $("stage"), pause: $("pause"), rate: $("rate") });
-const feed = new Feed(seen, (open) => open || sessions.lost());
+const feed = new Feed(seen, () => sessions.lost());
 
 // What the page shows.
 
@@ -208,20 +208,21 @@ page.dismiss.addEventListener("click", () => complain(null));
 
 // Keys that work anywhere but where one writes or chooses.
 
-const BUSY = "input, textarea, select, button, summary, [role=tab], dialog *";
+const WRITES = "input, textarea, select";
+const BUSY = `${WRITES}, button`;
 
 addEventListener("keydown", (event) => {
   if ($("settings").open || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape") return conversation.halt();
-  if (event.target.closest?.(BUSY) && !(event.target === page.talk && event.key === "/")) return;
-  if (event.key === "/") {
+  const within = (kinds) => event.target.closest?.(kinds);
+  if (event.key === "/" && !within(WRITES)) {
     event.preventDefault();
     tabs.choose("talk");
     page.text.focus();
-  } else if (event.code === "Space" && !event.repeat) {
-    conversation.turnDetection ? toggleTalking() : startTalking();
+  } else if (event.code === "Space" && !within(BUSY)) {
+    event.preventDefault();
+    if (!event.repeat) conversation.turnDetection ? toggleTalking() : startTalking();
   }
-  if (event.code === "Space") event.preventDefault();
 });
 addEventListener("keyup", (event) => {
   if (event.code === "Space" && !event.target.closest?.(BUSY) && !conversation.turnDetection) stopTalking();

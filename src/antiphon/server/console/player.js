@@ -2,6 +2,8 @@
 
 import { RATE_HZ, floats } from "./pcm.js";
 
+const CUT_MS = 500; // an audio thread that does not answer within this has played nothing
+
 export class Player {
   // onProgress({item, playedMs, over}): while an item plays, and once when it has been played to its end
   constructor(onProgress) {
@@ -42,7 +44,10 @@ export class Player {
     if (!this.playing) return null;
     this.playing = false;
     const item = this.item;
-    const cut = new Promise((resolve) => this.cuts.push(resolve));
+    const cut = new Promise((resolve) => {
+      this.cuts.push(resolve);
+      setTimeout(() => this.cuts[0] === resolve && this.hear({ kind: "cut", item: null, played: 0 }), CUT_MS);
+    });
     this.post({ do: "cut" });
     const data = await cut;
     return { item, playedMs: data.item === item ? this.heardMs(data.played) : 0 };

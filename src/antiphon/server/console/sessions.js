@@ -94,6 +94,8 @@ class Row {
     this.element.dataset.session = session;
     this.who = made("th", "who");
     this.who.scope = "row";
+    this.who.setAttribute("role", "rowheader"); // said aloud: on phones the rows are drawn as cards
+    this.element.setAttribute("role", "row");
     this.phase = made("span", "phase");
     this.track = made("div", "track");
     this.track.setAttribute("role", "img");
@@ -107,6 +109,7 @@ class Row {
     phase.append(this.phase);
     const time = made("td", "time");
     time.append(this.track, this.far);
+    for (const cell of [phase, time, this.ttfp, this.kv]) cell.setAttribute("role", "cell");
     this.element.append(this.who, phase, time, this.ttfp, this.kv);
   }
 
