@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import soundfile
@@ -339,3 +340,55 @@ async def test_every_control_is_reached_and_seen_by_keyboard() -> None:
         await expect(page.locator("#text")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.locator(".user")).to_contain_text("By hand")
+
+
+FAINT = """() => {
+    const context = document.createElement("canvas").getContext("2d");
+    const rgba = (colour) => {
+        context.clearRect(0, 0, 1, 1);
+        context.fillStyle = colour;
+        context.fillRect(0, 0, 1, 1);
+        return context.getImageData(0, 0, 1, 1).data;
+    };
+    const linear = (share) => share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    const weigh = (byte, weight) => weight * linear(byte / 255);
+    const light = ([r, g, b]) => weigh(r, 0.2126) + weigh(g, 0.7152) + weigh(b, 0.0722);
+    const ground = (one) => {
+        const colour = rgba(getComputedStyle(one).backgroundColor);
+        return colour[3] === 255 ? colour : ground(one.parentElement);
+    };
+    const ratios = [...document.querySelectorAll("body *")]
+        .filter((one) => one.checkVisibility() && !one.closest(".unseen, :disabled"))
+        .filter((one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()))
+        .map((one) => [light(rgba(getComputedStyle(one).color)), light(ground(one)), one.outerHTML])
+        .map(([a, b, html]) => [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), html]);
+    return [ratios.length, ratios.filter(([ratio]) => ratio < 4.5)];
+}"""
+"""How many elements have text of their own, and those whose contrast is below WCAG 2 AA, by its formula."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_can_be_read(scheme: str) -> None:
+    wire = OmniWire(3.0)
+    wide = {"width": 1440, "height": 900}
+    async with opened(Script(), wire=wire, viewport=wide, color_scheme=scheme) as console:
+        phases = ("listening", "speaking", "waiting", "replying", "interrupting")
+        shown = snapshot(count=len(phases))
+        sessions = [
+            msgspec.structs.replace(session, phase=phase, waited_s=0.4)
+            for session, phase in zip(shown.sessions, phases, strict=True)
+        ]
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=tuple(sessions)))
+        await console.type("Hello")
+        await console.state("replying")
+        wire.say("error", error={"message": "Something is wrong.", "code": "x", "event_id": None})
+        await expect(console.page.locator("#sessions tbody tr")).to_have_count(len(phases))
+        count, faint = await console.page.evaluate(FAINT)
+        assert count > 40
+        assert not faint
+        await console.page.keyboard.press("Escape")
+        await expect(console.page.locator(".cut")).to_have_count(1)
+        _, faint = await console.page.evaluate(FAINT)
+        assert not faint
