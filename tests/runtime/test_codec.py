@@ -17,7 +17,9 @@ from antiphon.core.facts import (
     CopyFailed,
     Fact,
     ItemAdded,
+    ItemCut,
     ItemRemoved,
+    PlaybackReported,
     PromptFailed,
     PromptReady,
     ResponseCancelled,
@@ -25,6 +27,8 @@ from antiphon.core.facts import (
     SessionClosed,
     SessionOpened,
     Span,
+    SpeechEnded,
+    SpeechStarted,
     StagePrompt,
     StepDone,
     StepFailed,
@@ -49,8 +53,9 @@ from antiphon.core.plans import (
     ints,
 )
 from antiphon.core.sampling import Sampling
+from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
 from antiphon.runtime.codec import decoder, encode
-from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine
+from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine, Watch
 
 ITEM = Item(
     "i",
@@ -73,11 +78,22 @@ PROMPT = StagePrompt(
 )
 JOIN = Join(1, 7, PROMPT, 0, Sampling(seed=-3), np.array([[3, 4]]), 9, "ethan")
 ONE = ints([1])
+SNAPSHOT = Snapshot(
+    1.5,
+    (SessionShown("s", "waiting", "unknown", 0.0, 0.0, None, 0.5, True, (StageShare("t", 1, None, 2, 3),)),),
+    (StageShown("t", 1, 2, 3, 4, 5),),
+    (StepShown(1, 1.25, "t", "decode", 1, 1, "why", ("s",)),),
+    1,
+)
 MESSAGES: list[Any] = [
     SessionOpened("s"),
     SessionClosed("s"),
     ItemAdded("s", ITEM, "root"),
     ItemRemoved("s", "i"),
+    ItemCut("s", "i", 3),
+    SpeechStarted("s"),
+    SpeechEnded("s"),
+    PlaybackReported("s", "r", 1.5),
     ResponseRequested("s", "r", "i", sampling={"talker": Sampling(0.9, 50)}, max_tokens=3, items=(ITEM,)),
     ResponseCancelled("s", "r"),
     PromptReady(1, {"thinker": PROMPT}),
@@ -99,10 +115,13 @@ MESSAGES: list[Any] = [
     ResponseEnded("s", "r", 1, "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
     Hello(),
     Stop(),
+    Watch(0.25),
+    Watch(None),
     Start("path", "name", EngineOptions(max_rows=3), "file"),
     Progress("x", 1, 2),
     Failed("no"),
     Stats({"a": 1.5}),
+    SNAPSHOT,
     ModelInfo("n", "p", "f", ("a",), 1, "cpu", "float32"),
 ]
 UNIONS = [Fact, Order, ToEngine, FromEngine]

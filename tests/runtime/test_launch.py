@@ -19,8 +19,9 @@ from antiphon.core.conversation import Item, TextPart
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.core.snapshot import Snapshot
 from antiphon.metrics.names import Metric
-from antiphon.runtime.launch import EngineProcess
+from antiphon.runtime.launch import SNAPSHOT_EVERY_S, EngineProcess
 from antiphon.runtime.messages import Start
 
 LONG = {"thinker": Sampling(max_tokens=2000), "talker": Sampling(max_tokens=4000)}
@@ -197,3 +198,24 @@ async def test_an_orphan_ends(tiny_checkpoint: Path, tmp_path: Path) -> None:
     parent.kill()
     await parent.wait()
     await until(lambda: not is_running(pid), 5)
+
+
+async def test_shows_itself_while_somebody_watches(engine: EngineProcess, tiny_checkpoint: Path) -> None:
+    seen: list[Snapshot] = []
+    engine.watch(seen.append)  # too early: it does not live yet
+    await engine.start(Start(str(tiny_checkpoint), "mine", CPU), silent)
+    heard = ask(engine, "a", SHORT)
+    engine.watch(seen.append)
+    await until(lambda: is_over(heard) and len(seen) > 4, 20)
+    pauses = np.diff([snapshot.at for snapshot in seen])
+    assert pauses.min() >= SNAPSHOT_EVERY_S - 0.05
+    assert {step.stage for snapshot in seen for step in snapshot.steps} >= {"thinker", "talker", "code2wav"}
+    last = seen[-1].sessions[0]
+    assert (last.session, last.stages[0].done, last.is_making) == ("a", 6, False)
+    engine.watch(None)
+    await asyncio.sleep(3 * SNAPSHOT_EVERY_S)
+    seen.clear()
+    await asyncio.sleep(3 * SNAPSHOT_EVERY_S)
+    assert not seen
+    engine._take(seen_late := Snapshot(0.0, (), (), (), 0))
+    assert seen_late not in seen, "one that was under way is dropped"

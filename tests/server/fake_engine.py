@@ -18,6 +18,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage, ints
+from antiphon.core.snapshot import Snapshot
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 
 INFO = ModelInfo("test-omni", "/nowhere", "fake", ("ethan", "chelsie"), 4096, "cpu", "float32")
@@ -59,6 +60,7 @@ class FakeEngine:
     stats: dict[str, float] = field(default_factory=lambda: dict(STATS))
     facts: list[PersonFact] = field(default_factory=list)
     sinks: dict[str, Callable[[Output], None]] = field(default_factory=dict)
+    viewer: Callable[[Snapshot], None] | None = None
     _open: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
 
     def attach(self, session: str, sink: Callable[[Output], None]) -> None:
@@ -80,6 +82,9 @@ class FakeEngine:
                     self._open.pop(response)[1].cancel()
             case _:
                 pass
+
+    def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
+        self.viewer = viewer
 
     def die(self) -> None:
         self.alive = False

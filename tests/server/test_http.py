@@ -121,7 +121,7 @@ async def test_the_console_is_served_and_names_nothing_foreign() -> None:
         page = await client.get("/")
         assert page.status_code == 200
         assert "default-src 'self'" in page.headers["Content-Security-Policy"]
-        for name in ("console.js", "audio.js", "capture.js", "wire.js", "style.css"):
+        for name in ("main.js", "playback.js", "capture.js", "wire.js", "style.css"):
             answer = await client.get(f"/{name}")
             assert answer.status_code == 200
             assert "https://" not in answer.text

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from antiphon.assembly.preset import Preset
+from antiphon.assembly.watch import Watch
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.plans import Decision, Order, Step
+from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.stages import Stages
 from antiphon.graphs import find_graph
+from antiphon.interaction.monitor import Monitor
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import CodecScheduler
@@ -30,6 +33,8 @@ class Node:
         self._preset = Preset(config.preset)
         self.stages = _schedulers(self.graph, config, self._preset)
         self._orchestrator = Orchestrator(self.graph, self.stages, config.end_inputs)
+        self.monitor = Monitor(self.stages.speaker is not None)
+        self._watch: Watch | None = None
         self._device = self._preset.device_policy()
         self._depth = depth
         self._last_stage: int | None = None
@@ -38,15 +43,38 @@ class Node:
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
         """Fold `facts`, in order, then plan. `now` in seconds of the host's monotonic clock."""
         for fact in facts:
+            self.monitor.observe(fact, now)
             self._orchestrator.observe(fact, now)
+            if self._watch is not None:
+                self._watch.observe(fact)
         orders, outputs = self._orchestrator.drain()
+        for output in outputs:
+            self.monitor.hear(output, now)
+            if self._watch is not None:
+                self._watch.hear(output)
         step = self._next(now)
+        if self._watch is not None and step is not None:
+            self._watch.note(step, now)
         steps: tuple[Order, ...] = (step,) if step is not None else ()
         return Decision((*orders, *steps), outputs)
 
     @property
     def num_in_flight(self) -> int:
         return sum(scheduler.num_in_flight for scheduler in self.stages.all)
+
+    def watch(self, is_watched: bool) -> None:
+        """Begin or end taking note of what `snapshot` shows; decisions are the same either way."""
+        if is_watched != self.is_watched:
+            self._watch = Watch(self.stages, self.monitor, self._orchestrator.turns) if is_watched else None
+
+    @property
+    def is_watched(self) -> bool:
+        return self._watch is not None
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What people see, while the node is watched."""
+        assert self._watch is not None, "snapshot needs a node that is watched"
+        return self._watch.snapshot(now)
 
     def stats(self) -> dict[str, float]:
         """Gauges and counters of the deciding half, by metric name."""

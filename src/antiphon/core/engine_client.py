@@ -8,6 +8,7 @@ from typing import Protocol
 from antiphon.core.facts import PersonFact
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Output
+from antiphon.core.snapshot import Snapshot
 
 
 class EngineClient(Protocol):
@@ -32,3 +33,10 @@ class EngineClient(Protocol):
     def detach(self, session: str) -> None: ...
 
     def send(self, fact: PersonFact) -> None: ...
+
+    def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
+        """Show the engine's sessions and steps to `viewer`, some four times a second; to nobody when None.
+
+        The engine takes note of nothing while nobody watches.
+        """
+        ...

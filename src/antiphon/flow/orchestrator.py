@@ -6,6 +6,7 @@ Facts come in one by one; what follows is collected as orders and outputs and dr
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -82,6 +83,11 @@ class Orchestrator:
     @property
     def num_turns(self) -> int:
         return len(self._turns)
+
+    @property
+    def turns(self) -> Mapping[int, Turn]:
+        """Open responses by request, to be read only."""
+        return self._turns
 
     def observe(self, fact: Fact, now: float) -> None:
         """Fold one fact in. Facts about sessions that are gone are dropped."""

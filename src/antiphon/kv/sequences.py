@@ -74,6 +74,11 @@ class StageKv:
         return len(self._kept.keys() - self._used.keys())
 
     @property
+    def idle(self) -> dict[str, tuple[int, int]]:
+        """(tokens, blocks) that each session left behind."""
+        return {session: (len(kept.keys), kept.num_blocks) for session, kept in self._idle.items()}
+
+    @property
     def num_limbo(self) -> int:
         return self._pools[0].num_limbo
 

@@ -21,6 +21,7 @@ from antiphon.core.plans import (
     Step,
 )
 from antiphon.core.ports import Wakeup
+from antiphon.core.snapshot import Snapshot
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 
@@ -110,6 +111,10 @@ class Driver:
             stats[Metric.STEP_SECONDS.of(stage)] = self._seconds[stage]
             stats[Metric.EMITTED.of(stage)] = self._emitted[stage]
         return stats
+
+    def snapshot(self) -> Snapshot:
+        """The node's, while it is watched."""
+        return self.node.snapshot(self._clock())
 
     def _execute(self, order: Order) -> None:
         match order:

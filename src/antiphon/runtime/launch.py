@@ -18,13 +18,15 @@ from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import PersonFact, ResponseRequested
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.snapshot import Snapshot
 from antiphon.runtime.codec import decoder, encode
-from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine
+from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine, Watch
 
 log = logging.getLogger(__name__)
 
 STOP_WAIT_S = 5.0
 DEATH_CHECK_MS = 200
+SNAPSHOT_EVERY_S = 0.25
 GONE = "The engine stopped working; the server has to be restarted"
 
 
@@ -41,6 +43,7 @@ class EngineProcess:
         self._sinks: dict[str, Callable[[Output], None]] = {}
         self._open: dict[tuple[str, str], None] = {}
         self._stats: dict[str, float] = {}
+        self._viewer: Callable[[Snapshot], None] | None = None
         self._link: _Link | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -77,6 +80,11 @@ class EngineProcess:
                 asyncio.get_running_loop().call_soon(self._fail_open)
         if self._alive:
             self._post(fact)
+
+    def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
+        self._viewer = viewer
+        if self._alive:
+            self._post(Watch(None if viewer is None else SNAPSHOT_EVERY_S))
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -162,6 +170,9 @@ class EngineProcess:
                 self._stats = message.values
             case TokensOut() | AudioOut() | ResponseEnded():
                 self._deliver(message)
+            case Snapshot():
+                if self._viewer is not None:
+                    self._viewer(message)
             case Failed():
                 log.error("%s", message.message)
             case _:

@@ -8,6 +8,7 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.facts import PersonFact
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Output
+from antiphon.core.snapshot import Snapshot
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -25,6 +26,12 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Finish the step that runs and exit."""
+
+
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Somebody looks, or nobody does any more: send a Snapshot every `every_s` seconds, or none (None)."""
+
+    every_s: float | None
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -47,5 +54,5 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     values: dict[str, float]
 
 
-ToEngine = PersonFact | Start | Stop
-FromEngine = Output | Hello | ModelInfo | Progress | Failed | Stats
+ToEngine = PersonFact | Start | Stop | Watch
+FromEngine = Output | Hello | ModelInfo | Progress | Failed | Stats | Snapshot

@@ -23,7 +23,7 @@ from antiphon.core.ports import Wakeup
 from antiphon.engine.load import load_engine
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver
-from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine
+from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine, Watch
 from antiphon.runtime.record import RecordWriter
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ START_WAIT_S = 60.0
 STATS_EVERY_S = 1.0
 LINGER_MS = 1000
 
-Message = Fact | Start | Stop
+Message = Fact | Start | Stop | Watch
 
 
 class Orphaned(Exception):
@@ -131,18 +131,48 @@ def _serve(link: Link) -> int:
 
 
 def _loop(link: Link, driver: Driver, messages: list[Message]) -> None:
-    """Drain messages, advance; wait for a message, the end of a step or the node's own time, whichever is
-    first. Begins with what came early."""
-    next_stats = 0.0
+    """Drain messages, advance; wait for a message, the end of a step, the node's own time or a report's,
+    whichever is first. Begins with what came early."""
+    reports = Reports(link, driver)
     stopped = False
     while not stopped:
         link.check_parent()
         stopped = any(isinstance(message, Stop) for message in messages)
-        driver.advance([message for message in messages if not isinstance(message, Start | Stop)])
-        if time.monotonic() >= next_stats:
-            next_stats = time.monotonic() + STATS_EVERY_S
-            link.send(Stats(driver.stats()))
-        messages = link.receive(0.0 if stopped else driver.idle_s(IDLE_WAIT_S), driver.wakeup)
+        for message in messages:
+            if isinstance(message, Watch):
+                reports.watch(message)
+        driver.advance([message for message in messages if not isinstance(message, Start | Stop | Watch)])
+        reports.send_due(time.monotonic())
+        wait_s = 0.0 if stopped else driver.idle_s(min(IDLE_WAIT_S, reports.idle_s(time.monotonic())))
+        messages = link.receive(wait_s, driver.wakeup)
+
+
+class Reports:
+    """What the engine says unasked: metrics, and snapshots while somebody watches."""
+
+    def __init__(self, link: Link, driver: Driver) -> None:
+        self._link = link
+        self._driver = driver
+        self._next_stats = 0.0
+        self._every_s: float | None = None
+        self._next_snapshot = math.inf
+
+    def watch(self, order: Watch) -> None:
+        self._every_s = order.every_s
+        self._next_snapshot = math.inf if order.every_s is None else 0.0
+        self._driver.node.watch(order.every_s is not None)
+
+    def idle_s(self, now: float) -> float:
+        """Until the next snapshot."""
+        return max(self._next_snapshot - now, 0.0)
+
+    def send_due(self, now: float) -> None:
+        if now >= self._next_stats:
+            self._next_stats = now + STATS_EVERY_S
+            self._link.send(Stats(self._driver.stats()))
+        if self._every_s is not None and now >= self._next_snapshot:
+            self._next_snapshot = now + self._every_s
+            self._link.send(self._driver.snapshot())
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from starlette.types import Scope
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, ProtocolError
-from antiphon.server import http, realtime
+from antiphon.server import console_feed, http, realtime
 from antiphon.server.admission import http_error
 from antiphon.server.detokenise import detokenisers_of
+from antiphon.server.feed import Feed
 from antiphon.server.serving import Serving
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.ports import DetokeniserFactory
@@ -52,10 +53,12 @@ def create_app(
     app = FastAPI(title="Antiphon", docs_url=None, redoc_url=None, openapi_url=None)
     serving = app.state.serving = Serving(settings or ServerSettings())
     app.state.drain = serving.drain
+    app.state.feed = Feed(lambda: serving.engine)
     if engine is not None:
         attach_engine(app, engine, detokenisers)
     app.include_router(http.router)
     app.include_router(realtime.router)
+    app.include_router(console_feed.router)
     app.mount("/", Console(directory=CONSOLE, html=True), name="console")
     app.add_exception_handler(AntiphonError, _antiphon_error)
     app.add_exception_handler(HTTPException, _http_exception)

@@ -104,6 +104,15 @@ class ArScheduler:
         return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
 
     @property
+    def held(self) -> dict[str, tuple[int, int]]:
+        """KV of each session, as (tokens, blocks): its running request's, or what it left behind."""
+        held = self.kv.idle
+        for active in self._requests.values():
+            if active.row is not None and active.sequence is not None:
+                held[active.session] = int(self.rows.confirmed[active.row]), active.sequence.num_blocks
+        return held
+
+    @property
     def requests(self) -> frozenset[int]:
         """Waiting and running."""
         return frozenset(self._requests)

@@ -17,9 +17,8 @@ export class Wire {
     const { model, why } = await findModel();
     if (!model) return this.later(why);
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const protocols = key() ? ["realtime", `openai-insecure-api-key.${key()}`] : ["realtime"];
     const url = `${scheme}://${location.host}/v1/realtime?model=${encodeURIComponent(model.id)}`;
-    const socket = (this.socket = new WebSocket(url, protocols));
+    const socket = (this.socket = new WebSocket(url, protocols()));
     socket.onopen = () => {
       this.tries = 0;
       this.onState("open", null, model);
@@ -36,6 +35,11 @@ export class Wire {
   send(type, fields = {}) {
     if (this.open) this.socket.send(JSON.stringify({ type, ...fields }));
   }
+}
+
+// How a browser says who it is.
+export function protocols() {
+  return key() ? ["realtime", `openai-insecure-api-key.${key()}`] : ["realtime"];
 }
 
 // An API key may be given in the address as #key=…; a fragment is never sent to a server by itself.

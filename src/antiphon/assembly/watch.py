@@ -1,0 +1,148 @@
+"""What people see of a node: steps as they are decided, and a snapshot of every session. Costs nothing while
+nobody watches, and changes nothing when somebody does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from antiphon.core.facts import Fact, Ints, StepDone
+from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Output, ResponseEnded, Step, Usage
+from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
+from antiphon.flow.stages import Stages
+from antiphon.flow.turn import Turn
+from antiphon.interaction.monitor import Monitor
+
+KEPT_STEPS = 256
+"""Steps that one snapshot can show; of more, the last ones."""
+
+
+class Watch:
+    """From the moment somebody looks. Owner of what only people need: steps not shown yet, ended replies'
+    counts, and how long a frame sounds."""
+
+    def __init__(self, stages: Stages, monitor: Monitor, turns: Mapping[int, Turn]) -> None:
+        self._stages = stages
+        self._monitor = monitor
+        self._turns = turns
+        self._steps: deque[StepShown] = deque(maxlen=KEPT_STEPS)
+        self._num_steps = 0
+        self._ended: dict[str, Usage] = {}
+        self._num_frames: dict[int, int] = {}
+        """Frames of each vocoder step in flight; beside it, what those that are done came to."""
+        self._sounded_frames = 0
+        self._sounded_samples = 0
+
+    def observe(self, fact: Fact) -> None:
+        """Vocoder steps tell how long a frame sounds."""
+        if isinstance(fact, StepDone) and fact.step in self._num_frames:
+            self._sounded_frames += self._num_frames.pop(fact.step)
+            self._sounded_samples += int(fact.samples.sum())
+
+    def hear(self, output: Output) -> None:
+        """A reply's last counts stay to be seen while it is still played."""
+        if isinstance(output, ResponseEnded) and output.session in self._monitor.sessions:
+            self._ended[output.session] = output.usage
+
+    def note(self, step: Step, now: float) -> None:
+        """A step was decided, and nothing of it has been done yet."""
+        match step:
+            case ArStep():
+                named = self._stages.ar[step.stage].named_by(step.step)
+                self._keep(step, now, self._kind(step), len(step.rows), step.counts, self._sessions(named))
+            case CodecStep():
+                self._num_frames[step.step] = int(step.counts.sum())
+                named = tuple(step.requests.tolist())
+                self._keep(step, now, "vocode", len(step.rows), step.counts, self._sessions(named))
+            case EncodeStep():  # pragma: no branch
+                ones = np.ones(len(step.media), np.int64)
+                self._keep(step, now, "encode", len(step.media), ones, self._users(step))
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Everything as it stands; the steps since the last snapshot."""
+        self._ended = {name: usage for name, usage in self._ended.items() if name in self._monitor.sessions}
+        open_turns = {turn.session: turn for turn in self._turns.values()}
+        held = {name: ar.held for name, ar in self._stages.ar.items()}
+        sessions = tuple(
+            self._session(name, open_turns.get(name), held, now) for name in self._monitor.sessions
+        )
+        steps, num_steps = tuple(self._steps), self._num_steps
+        self._steps.clear()
+        self._num_steps = 0
+        return Snapshot(now, sessions, self._stages_shown(), steps, num_steps)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def _keep(
+        self, step: Step, now: float, kind: str, rows: int, counts: Ints, sessions: tuple[str, ...]
+    ) -> None:
+        tokens = int(counts.sum())
+        self._num_steps += 1
+        self._steps.append(StepShown(step.step, now, step.stage, kind, rows, tokens, step.reason, sessions))
+
+    def _kind(self, step: ArStep) -> str:
+        """By what its rows do."""
+        prefills = step.starts < self._stages.ar[step.stage].rows.prompt[step.rows]
+        return "prefill" if prefills.all() else "mixed" if prefills.any() else "decode"
+
+    def _sessions(self, requests: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._turns[one].session for one in requests if one in self._turns))
+
+    def _users(self, step: EncodeStep) -> tuple[str, ...]:
+        wanted = {part.key for part in step.media}
+        users = [t.session for t in self._turns.values() if any(part.key in wanted for part in t.pinned)]
+        return tuple(dict.fromkeys(users))
+
+    # -- sessions ------------------------------------------------------------------------------------
+
+    def _session(
+        self, name: str, turn: Turn | None, held: dict[str, dict[str, tuple[int, int]]], now: float
+    ) -> SessionShown:
+        monitor = self._monitor
+        return SessionShown(
+            session=name,
+            phase=monitor.phase(name, now).value,
+            source=monitor.source(name).name.lower(),
+            generated_s=monitor.generated_s(name),
+            played_s=monitor.played_s(name, now),
+            ttfp_s=monitor.ttfp_s(name),
+            waited_s=monitor.waited_s(name, now),
+            is_making=turn is not None,
+            stages=tuple(self._shares(name, turn, {stage: kv.get(name) for stage, kv in held.items()})),
+        )
+
+    def _shares(
+        self, name: str, turn: Turn | None, held: dict[str, tuple[int, int] | None]
+    ) -> list[StageShare]:
+        """In pipeline order: text, frames, waveform."""
+        text, frames = self._done(name, turn)
+        shares: list[StageShare] = []
+        for stage in self._stages.ar:
+            is_entry = stage == self._stages.entry.name
+            kv_tokens, kv_blocks = held[stage] or (0, 0)
+            audio_s = None if is_entry else self._sound_s(frames)
+            shares.append(StageShare(stage, text if is_entry else frames, audio_s, kv_tokens, kv_blocks))
+        generated_s = self._monitor.generated_s(name)
+        return [*shares, *(StageShare(stage, None, generated_s, 0, 0) for stage in self._stages.codec)]
+
+    def _done(self, name: str, turn: Turn | None) -> tuple[int | None, int | None]:
+        """Tokens of text and frames of the open reply, or of the one that ended last."""
+        if turn is not None:
+            return len(turn.reply), turn.num_frames
+        usage = self._ended.get(name)
+        return (None, None) if usage is None else (usage.output_text_tokens, usage.output_audio_tokens)
+
+    def _sound_s(self, frames: int | None) -> float | None:
+        """What so many frames come to, once a vocoder has shown how long one is."""
+        if frames is None or not self._sounded_frames:
+            return None
+        return frames * self._sounded_samples / self._sounded_frames / WIRE_SAMPLE_RATE_HZ
+
+    def _stages_shown(self) -> tuple[StageShown, ...]:
+        return tuple(
+            StageShown(name, ar.num_running, ar.num_waiting, ar.kv.num_blocks, ar.kv.num_free, ar.kv.num_idle)
+            for name, ar in self._stages.ar.items()
+        )

@@ -1,0 +1,83 @@
+"""What a node shows people who watch it. Nothing is decided by it: it is taken when somebody looks."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StageShare(msgspec.Struct, frozen=True):
+    """What a stage did for a session's last reply, and what it holds for the session.
+
+    done        tokens (a text decoder) or frames (a talker, a vocoder); None where it is not known
+    audio_s     seconds of audio that these make, None for text
+    kv_tokens   positions in the stage's KV, and the blocks that hold them; 0 of a stage without KV
+    """
+
+    stage: str
+    done: int | None
+    audio_s: float | None
+    kv_tokens: int
+    kv_blocks: int
+
+
+class SessionShown(msgspec.Struct, frozen=True):
+    """One session. Times in seconds; `generated_s` and `played_s` are of the reply heard last.
+
+    phase      an `interaction.monitor.Phase`
+    source     how the cursor is known: acked | estimated | unknown
+    waited_s   how long the first of a reply has been waited for, None if none is
+    is_making  a response is open
+    """
+
+    session: str
+    phase: str
+    source: str
+    generated_s: float
+    played_s: float
+    ttfp_s: float | None
+    waited_s: float | None
+    is_making: bool
+    stages: tuple[StageShare, ...]
+
+
+class StepShown(msgspec.Struct, frozen=True):
+    """A step that was decided.
+
+    kind      encode | prefill | decode | mixed | vocode
+    tokens    positions run (frames of a vocoder, media of an encoder)
+    sessions  whose rows were in it, each once
+    """
+
+    step: int
+    at: float
+    stage: str
+    kind: str
+    rows: int
+    tokens: int
+    reason: str
+    sessions: tuple[str, ...]
+
+
+class StageShown(msgspec.Struct, frozen=True):
+    """A stage's queue and KV."""
+
+    stage: str
+    running: int
+    waiting: int
+    kv_blocks: int
+    kv_blocks_free: int
+    kv_blocks_idle: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag=True):
+    """A node at `at`, seconds of its monotonic clock.
+
+    steps      decided since the last snapshot, oldest first
+    num_steps  how many were decided meanwhile; more than `steps` where some were too many to keep
+    """
+
+    at: float
+    sessions: tuple[SessionShown, ...]
+    stages: tuple[StageShown, ...]
+    steps: tuple[StepShown, ...]
+    num_steps: int

@@ -1,0 +1,83 @@
+// The last steps that the engine decided, newest first; equal ones in a row are one line.
+
+import { made } from "./transcript.js";
+
+const KEPT = 400;
+const SHOWN = 80;
+const MOST_NAMES = 2;
+
+export class Decisions {
+  // `page`: {decisions, stage, pause, rate}
+  constructor(page) {
+    this.page = page;
+    this.runs = [];
+    this.stages = [];
+    this.paused = false;
+    page.stage.addEventListener("change", () => this.draw());
+    page.pause.addEventListener("click", () => {
+      this.paused = !this.paused;
+      page.pause.textContent = this.paused ? "Go on" : "Pause";
+      page.pause.setAttribute("aria-pressed", this.paused);
+      this.draw();
+    });
+  }
+
+  // `own`: id of this page's session
+  take({ at, steps, num_steps }, own) {
+    this.own = own;
+    for (const step of steps) this.add(step);
+    this.runs.splice(0, this.runs.length - KEPT);
+    this.since ??= at;
+    const seconds = at - (this.last ?? at);
+    this.last = at;
+    this.page.rate.textContent = seconds > 0 ? `${Math.round(num_steps / seconds)} steps/s` : "";
+    if (!this.paused && steps.length) this.draw();
+  }
+
+  add(step) {
+    const last = this.runs.at(-1);
+    if (last && same(last, step)) {
+      last.times += 1;
+      last.tokens += step.tokens;
+      last.at = step.at;
+    } else {
+      this.runs.push({ ...step, times: 1 });
+    }
+  }
+
+  offer(stages) {
+    this.stages = stages;
+    const chosen = this.page.stage.value;
+    this.page.stage.replaceChildren(new Option("all stages", ""), ...stages.map((stage) => new Option(stage, stage)));
+    if (stages.includes(chosen)) this.page.stage.value = chosen;
+  }
+
+  draw() {
+    const wanted = this.page.stage.value;
+    const runs = this.runs.filter(({ stage }) => !wanted || stage === wanted).slice(-SHOWN).reverse();
+    this.page.decisions.replaceChildren(...runs.map((run) => this.line(run)));
+  }
+
+  line({ at, stage, kind, rows, tokens, times, reason, sessions }) {
+    const line = made("li");
+    const place = this.stages.indexOf(stage);
+    const what = made("span", "what");
+    what.append(made("b", `key ${place < 0 ? "encoder" : `stage-${place}`}`, stage), ` ${kind}`);
+    if (times > 1) what.append(made("em", "", ` ×${times}`));
+    const size = kind === "encode" ? `${rows} media` : `${count(rows, "row")} · ${count(tokens, kind === "vocode" ? "frame" : "token")}`;
+    const names = sessions.map((name) => (name === this.own ? "this page" : name.slice(-6)));
+    const who = made("span", "quiet who", names.slice(0, MOST_NAMES).join(" ") + (names.length > MOST_NAMES ? ` +${names.length - MOST_NAMES}` : ""));
+    who.title = sessions.join(" ");
+    line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, made("span", "size", size), made("span", "quiet why", reason), who);
+    return line;
+  }
+}
+
+function count(number, word) {
+  return `${number} ${word}${number === 1 ? "" : "s"}`;
+}
+
+function same(run, step) {
+  return run.stage === step.stage && run.kind === step.kind && run.rows === step.rows && run.reason === step.reason
+    && run.sessions.join() === step.sessions.join();
+}

@@ -1,0 +1,394 @@
+"""The console in a headless Chromium, with a microphone made of a file."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import soundfile
+from playwright.async_api import Browser, Page, WebSocketRoute, async_playwright, expect
+
+from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested
+from server.conftest import Running, eventually, running
+from server.fake_engine import FakeEngine, Script
+from server.test_console import snapshot
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH or in CHROMIUM"),
+    pytest.mark.slow,
+]
+
+SENTENCE = "One two three four five six seven eight nine ten."
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@dataclass
+class Opened:
+    """The console in a page, and all that it complained of."""
+
+    server: Running
+    page: Page
+    browser: Browser
+    complaints: list[str] = field(default_factory=list)
+
+    async def state(self, state: str) -> None:
+        await expect(self.page.locator("#status")).to_have_attribute("data-state", state)
+
+    async def type(self, text: str) -> None:
+        await self.page.fill("#text", text)
+        await self.page.press("#text", "Enter")
+
+
+@asynccontextmanager
+async def chromium(voice: Path | None = None) -> AsyncIterator[Browser]:
+    flags = [
+        "--no-sandbox",
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+        "--autoplay-policy=no-user-gesture-required",
+        *([f"--use-file-for-fake-audio-capture={voice}"] if voice else []),
+    ]
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def opened(
+    script: Script, voice: Path | None = None, wire: OmniWire | None = None, **options: Any
+) -> AsyncIterator[Opened]:
+    """The console over the fake engine; with `wire`, over a realtime socket of the test's own."""
+    async with running(engine=FakeEngine(script)) as server, chromium(voice) as browser:
+        page = await browser.new_page(**options)
+        console = Opened(server, page, browser)
+        page.on("console", lambda line: line.type == "error" and console.complaints.append(line.text))
+        page.on("pageerror", lambda error: console.complaints.append(str(error)))
+        if wire is not None:
+            await page.route_web_socket("**/v1/realtime*", wire.serve)
+        await page.goto(server.http)
+        await console.state("ready")
+        yield console
+        assert not console.complaints
+
+
+@pytest.fixture
+def voice(tmp_path: Path) -> Path:
+    path = tmp_path / "voice.wav"
+    wave = 0.3 * np.sin(2 * np.pi * 220 * np.arange(2 * 24_000) / 24_000)
+    soundfile.write(path, wave, 24_000, subtype="PCM_16")
+    return path
+
+
+class OmniWire:
+    """A realtime socket that detects turns and takes acknowledgements, as far as the console needs."""
+
+    def __init__(self, audio_s: float = 20.0) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self._audio_s = audio_s
+        self._socket: WebSocketRoute | None = None
+        self._detection: dict[str, Any] | None = {"type": "server_vad", "interrupt_response": True}
+        self._num_replies = 0
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.heard if event["type"] == kind]
+
+    def serve(self, socket: WebSocketRoute) -> None:
+        self._socket = socket
+        socket.on_message(self._take)
+        self._session("session.created")
+
+    def say(self, kind: str, **fields: Any) -> None:
+        assert self._socket is not None
+        self._socket.send(json.dumps({"type": kind, "event_id": "e", **fields}))
+
+    def reply(self) -> None:
+        """Words, and more sound than the test has time for."""
+        self._num_replies += 1
+        ids = {"response_id": f"resp_{self._num_replies}", "item_id": f"item_{self._num_replies}"}
+        self.say("response.created", response={"id": ids["response_id"]})
+        self.say("response.output_audio_transcript.delta", delta=SENTENCE, **ids)
+        second = base64.b64encode(bytes(48_000)).decode()
+        for _ in range(round(self._audio_s)):
+            self.say("response.output_audio.delta", delta=second, **ids)
+        self.say("response.done", response={"id": ids["response_id"], "status": "completed"})
+
+    def _session(self, kind: str) -> None:
+        audio = {"input": {"turn_detection": self._detection}, "output": {}}
+        self.say(kind, session={"id": "sess_own", "audio": audio, "x_extensions": ["playback.ack"]})
+
+    def _take(self, frame: str | bytes) -> None:
+        event = json.loads(frame)
+        self.heard.append(event)
+        if event["type"] == "response.create":
+            self.reply()
+        elif event["type"] == "session.update":
+            asked = event["session"].get("audio", {}).get("input", {})
+            self._detection = asked.get("turn_detection", self._detection)
+            self._session("session.updated")
+
+
+async def test_types_a_turn_and_hears_the_answer() -> None:
+    async with opened(Script(SENTENCE, audio_s=0.6)) as console:
+        await console.type("Hello")
+        await expect(console.page.locator(".user")).to_have_text("Hello")
+        await expect(console.page.locator(".assistant .heard")).to_have_text(SENTENCE)
+        await expect(console.page.locator(".assistant small")).to_contain_text("0.6 of 0.6 s heard")
+        await expect(console.page.locator(".assistant small")).to_contain_text("TTFP")
+        await expect(console.page.locator("#announcer")).to_have_text(SENTENCE)
+        await console.state("ready")
+
+
+async def test_speaks_with_the_keyboard_alone(voice: Path) -> None:
+    async with opened(Script(SENTENCE), voice) as console:
+        await expect(console.page.locator("#hint")).to_contain_text("Hold space")
+        await console.page.keyboard.down("Space")
+        await console.state("listening")
+        await console.page.wait_for_timeout(1200)
+        await console.page.keyboard.up("Space")
+        await eventually(lambda: bool(console.server.engine.of(ResponseRequested)))
+        samples = console.server.engine.of(ItemAdded)[0].item.parts[0].samples
+        assert np.abs(np.frombuffer(samples, "<f4")).max() > 0.05, "the microphone was silent"
+        await expect(console.page.locator(".assistant")).to_contain_text("One two")
+
+
+async def test_stop_cuts_the_answer_where_it_was_heard() -> None:
+    async with opened(Script(SENTENCE, audio_s=20.0)) as console:
+        await console.type("Go on")
+        await console.state("replying")
+        await console.page.wait_for_timeout(1000)
+        await console.page.keyboard.press("Escape")
+        await console.state("ready")
+        unheard = await console.page.locator(".assistant.cut .ahead").text_content()
+        assert unheard
+        assert SENTENCE.endswith(unheard)
+        assert len(unheard) > len(SENTENCE) / 2
+
+
+async def test_stop_cancels_what_is_still_made() -> None:
+    async with opened(Script(SENTENCE, audio_s=4.0, gate=asyncio.Event())) as console:
+        await console.type("Go on")
+        await eventually(lambda: bool(console.server.engine.of(ResponseRequested)))
+        await console.state("waiting")
+        await console.page.click("#stop")
+        await eventually(lambda: bool(console.server.engine.of(ResponseCancelled)))
+        await expect(console.page.locator(".assistant small")).to_have_text("stopped")
+        await console.state("ready")
+
+
+async def test_acknowledges_what_is_played_and_the_end() -> None:
+    wire = OmniWire(audio_s=1.0)
+    async with opened(Script(), wire=wire) as console:
+        await console.type("Hello")
+        await eventually(lambda: bool(wire.of("playback.ack")) and wire.heard[-1].get("played_ms") == 1000)
+        acks = wire.of("playback.ack")
+        assert all(ack["item_id"] == "item_1" and ack["response_id"] == "resp_1" for ack in acks)
+        played = [ack["played_ms"] for ack in acks]
+        assert played == sorted(played)
+        assert 3 <= len(played) <= 8, "about every 200 ms"
+        await console.state("ready")
+        assert not wire.of("conversation.item.truncate")
+
+
+async def test_speech_interrupts_and_the_cut_is_told(voice: Path) -> None:
+    wire = OmniWire()
+    async with opened(Script(), voice, wire) as console:
+        page = console.page
+        await expect(page.locator("#hint")).to_contain_text("opens and closes the microphone")
+        await page.keyboard.press("Space")
+        await expect(page.locator("#talk")).to_have_attribute("aria-pressed", "true")
+        await eventually(lambda: len(wire.of("input_audio_buffer.append")) > 5)
+        await console.type("Tell me everything")
+        await console.state("replying")
+        await page.wait_for_timeout(800)
+        wire.say("input_audio_buffer.speech_started", item_id="item_u", audio_start_ms=1000)
+        await eventually(lambda: bool(wire.of("conversation.item.truncate")))
+        cut = wire.of("conversation.item.truncate")[0]
+        assert (cut["item_id"], cut["content_index"]) == ("item_1", 0)
+        assert 500 <= cut["audio_end_ms"] <= 2500
+        await expect(page.locator(".cut .ahead")).to_contain_text("ten.")
+        await expect(page.locator(".cut small")).to_contain_text("interrupted")
+        await console.state("listening")
+        wire.say("input_audio_buffer.speech_stopped", item_id="item_u", audio_end_ms=2500)
+        wire.say("input_audio_buffer.committed", item_id="item_u")
+        await expect(page.locator(".user").last).to_have_text("Spoken message1.5 s")
+        said = {"item_id": "item_u", "content_index": 0}
+        wire.say("conversation.item.input_audio_transcription.completed", transcript="Stop.", **said)
+        await expect(page.locator(".user").last).to_contain_text("Stop.")
+        assert not wire.of("input_audio_buffer.commit")
+
+
+async def test_settings_are_told_and_kept() -> None:
+    wire = OmniWire()
+    async with opened(Script(), wire=wire) as console:
+        page = console.page
+        await page.click("#open-settings")
+        await page.fill("#instructions", "Be kind.")
+        await page.fill("#min-speech", "160")
+        await page.check("input[value=semantic_vad]")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#settings")).not_to_be_visible()
+        updates = [event["session"] for event in wire.of("session.update")]
+        assert updates[-2]["instructions"] == "Be kind."
+        assert updates[-1]["audio"]["input"]["turn_detection"] == {
+            "type": "semantic_vad",
+            "min_speech_ms": 160,
+        }
+        await page.reload()
+        await console.state("ready")
+        assert await page.input_value("#instructions") == "Be kind."
+
+
+async def test_an_engine_that_falls_silent_is_said() -> None:
+    async with opened(Script(), viewport={"width": 390, "height": 844}) as console:
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        console.server.engine.viewer(snapshot())
+        await console.page.click("#tab-sessions")
+        await expect(console.page.locator("#sessions tbody tr")).to_have_count(1)
+        await expect(console.page.locator("#no-sessions")).to_contain_text("feed is not there")
+
+
+async def test_sends_a_picture() -> None:
+    async with opened(Script("Nice.", audio_s=0.2)) as console:
+        picture = {"name": "pixel.png", "mimeType": "image/png", "buffer": PIXEL}
+        await console.page.set_input_files("#file", [picture, picture])
+        await expect(console.page.locator("#images img")).to_have_count(2)
+        await console.page.click("#images button >> nth=0")
+        await console.type("What is it?")
+        await expect(console.page.locator(".user img")).to_have_count(1)
+        await expect(console.page.locator("#images")).not_to_be_visible()
+        await eventually(lambda: bool(console.server.engine.of(ItemAdded)))
+        assert len(console.server.engine.of(ItemAdded)[0].item.parts) == 2
+
+
+async def test_panels_follow_the_feed() -> None:
+    async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
+        engine, page = console.server.engine, console.page
+        await eventually(lambda: engine.viewer is not None)
+        engine.viewer(snapshot(1.0, count=3))
+        rows = page.locator("#sessions tbody tr")
+        await expect(rows).to_have_count(3)
+        await expect(rows.first.locator(".phase")).to_have_text("replying")
+        track = rows.first.locator(".track")
+        await expect(track).to_have_attribute("aria-label", "1.2 of 2.4 s heard (estimated); "
+            "thinker at about 6.0 s, talker at 3.2 s, code2wav at 2.4 s")  # fmt: skip
+        engine.viewer(snapshot(1.5, count=1))
+        await expect(rows).to_have_count(1)
+        await expect(page.locator("#decisions li")).to_have_count(2)
+        await page.select_option("#stage", "talker")
+        await expect(page.locator("#decisions li")).to_have_count(0)
+        await page.select_option("#stage", "")
+        await page.click("#pause")
+        engine.viewer(snapshot(2.0, count=5))
+        await expect(rows).to_have_count(5)
+        await expect(page.locator("#decisions li")).to_have_count(2)
+        await page.click("#pause")
+        await expect(page.locator("#decisions li")).to_have_count(3)
+
+
+async def test_a_phone_shows_one_panel_at_a_time() -> None:
+    phone = {"width": 390, "height": 844}
+    async with opened(Script(SENTENCE), viewport=phone, color_scheme="dark", has_touch=True) as console:
+        page, engine = console.page, console.server.engine
+        await console.type("Hello " * 60)
+        await eventually(lambda: engine.viewer is not None)
+        engine.viewer(snapshot(count=8))
+        await page.focus("#tab-talk")
+        for panel in ("talk", "sessions", "decisions"):
+            await expect(page.locator(f"#{panel}-panel")).to_be_visible()
+            await expect(page.locator("main > section:visible")).to_have_count(1)
+            assert await page.evaluate(WIDEST) <= 390
+            await page.keyboard.press("ArrowRight")
+
+
+WIDEST = """Math.max(document.documentElement.scrollWidth,
+    ...[...document.querySelectorAll("body *")].filter((one) => !one.closest(".unseen, dialog, thead"))
+        .map((one) => one.getBoundingClientRect().right))"""
+
+
+async def test_every_control_is_reached_and_seen_by_keyboard() -> None:
+    async with opened(Script(SENTENCE, audio_s=0.2), viewport={"width": 390, "height": 844}) as console:
+        page = console.page
+        await page.keyboard.press("/")
+        await page.keyboard.type("By hand")
+        reached = []
+        for _ in range(12):
+            await page.keyboard.press("Tab")
+            reached.append(await page.evaluate("document.activeElement.id"))
+            if reached[-1]:
+                outline = await page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+                assert outline != "none" or reached[-1] == "text"
+        assert {"open-settings", "tab-talk", "talk", "attach", "text", "send"} <= set(reached)
+        await page.focus("#talk")
+        await page.keyboard.press("/")
+        await expect(page.locator("#text")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".user")).to_contain_text("By hand")
+
+
+FAINT = """() => {
+    const context = document.createElement("canvas").getContext("2d");
+    const rgba = (colour) => {
+        context.clearRect(0, 0, 1, 1);
+        context.fillStyle = colour;
+        context.fillRect(0, 0, 1, 1);
+        return context.getImageData(0, 0, 1, 1).data;
+    };
+    const linear = (share) => share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    const weigh = (byte, weight) => weight * linear(byte / 255);
+    const light = ([r, g, b]) => weigh(r, 0.2126) + weigh(g, 0.7152) + weigh(b, 0.0722);
+    const ground = (one) => {
+        const colour = rgba(getComputedStyle(one).backgroundColor);
+        return colour[3] === 255 ? colour : ground(one.parentElement);
+    };
+    const ratios = [...document.querySelectorAll("body *")]
+        .filter((one) => one.checkVisibility() && !one.closest(".unseen, :disabled"))
+        .filter((one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()))
+        .map((one) => [light(rgba(getComputedStyle(one).color)), light(ground(one)), one.outerHTML])
+        .map(([a, b, html]) => [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), html]);
+    return [ratios.length, ratios.filter(([ratio]) => ratio < 4.5)];
+}"""
+"""How many elements have text of their own, and those whose contrast is below WCAG 2 AA, by its formula."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_can_be_read(scheme: str) -> None:
+    wire = OmniWire(3.0)
+    wide = {"width": 1440, "height": 900}
+    async with opened(Script(), wire=wire, viewport=wide, color_scheme=scheme) as console:
+        phases = ("listening", "speaking", "waiting", "replying", "interrupting")
+        shown = snapshot(count=len(phases))
+        sessions = [
+            msgspec.structs.replace(session, phase=phase, waited_s=0.4)
+            for session, phase in zip(shown.sessions, phases, strict=True)
+        ]
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=tuple(sessions)))
+        await console.type("Hello")
+        await console.state("replying")
+        wire.say("error", error={"message": "Something is wrong.", "code": "x", "event_id": None})
+        await expect(console.page.locator("#sessions tbody tr")).to_have_count(len(phases))
+        count, faint = await console.page.evaluate(FAINT)
+        assert count > 40
+        assert not faint
+        await console.page.keyboard.press("Escape")
+        await expect(console.page.locator(".cut")).to_have_count(1)
+        _, faint = await console.page.evaluate(FAINT)
+        assert not faint
