@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.bench.ear import pcm_bytes
 from antiphon.bench.server_metrics import parse
-from antiphon.bench.tables import figures_table, shown
+from antiphon.bench.tables import shown, spreads_table, values_table
 from antiphon.bench.target import Target, root
 from antiphon.core.errors import ConfigError
 
@@ -55,4 +55,19 @@ def test_numbers() -> None:
         "1.5",
         "–",
     ]
-    assert figures_table("a run", {"ttfp_s.p90": 0.3}).row_count == 1
+    figures = {"ttfp_s.mean": 0.2, "ttfp_s.p90": 0.3, "continuity": 1.0, 'waste_tokens{stage="talker"}': 7.0}
+    spreads, values = spreads_table("a run", figures), values_table(figures)
+    assert [list(column.cells) for column in spreads.columns] == [
+        ["ttfp_s"],
+        ["0.2"],
+        [""],
+        ["0.3"],
+        [""],
+        [""],
+        ["s"],
+    ]
+    assert [list(column.cells) for column in values.columns] == [
+        ["continuity", 'waste_tokens{stage="talker"}'],
+        ["1", "7"],
+        ["share", "tokens"],
+    ]

@@ -152,7 +152,7 @@ def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target
 def _report(path: Path, bounds: tuple[float | None, float | None, float | None], as_json: bool) -> int:
     """Print the figures of a log. Returns the exit status that its bounds ask for."""
     from antiphon.bench.logfile import read
-    from antiphon.bench.tables import figures_table
+    from antiphon.bench.tables import figures_tables
     from antiphon.metrics.recorder import fold
     from antiphon.metrics.slo import Slo
     from antiphon.metrics.summary import figures
@@ -171,7 +171,7 @@ def _report(path: Path, bounds: tuple[float | None, float | None, float | None],
         typer.echo(json.dumps({"run": about, "figures": found, "missed": missed}, indent=2))
     else:
         title = f"{started.label}: {started.workload}, seed {started.seed}" if started else str(path)
-        Console().print(figures_table(title, found))
+        Console().print(figures_tables(title, found))
     return SLO_MISSED if missed else 0
 
 
