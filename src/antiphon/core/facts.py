@@ -154,10 +154,14 @@ class StagePrompt(msgspec.Struct, frozen=True, eq=False):
 
 
 class PromptReady(msgspec.Struct, frozen=True, tag=True):
-    """A prompt was rendered, for every AR stage by name."""
+    """A prompt was rendered, for every AR stage by name.
+
+    forced  the reply begins with these tokens, undrawn: the prompt of the stage that writes it ends with them
+    """
 
     request: int
     prompts: dict[str, StagePrompt]
+    forced: tuple[int, ...] = ()
 
 
 class PromptFailed(msgspec.Struct, frozen=True, tag=True):

@@ -17,11 +17,17 @@ from antiphon.core.sampling import Sampling
 
 
 class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
-    """Turn these items into prompts; answered by PromptReady or PromptFailed."""
+    """Turn these items into prompts; answered by PromptReady or PromptFailed.
+
+    tools        JSON of each tool's schema, for the chat template
+    tool_choice  auto, or what the reply shall be made to begin with: required (a call), or a tool's name
+    """
 
     request: int
     items: tuple[Item, ...]
     speech: bool
+    tools: tuple[str, ...] = ()
+    tool_choice: str = "auto"
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):

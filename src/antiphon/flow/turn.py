@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from antiphon.core.conversation import Item, Media
 from antiphon.core.facts import ResponseRequested, StagePrompt
-from antiphon.core.plans import Usage
+from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.stage.requests import ArRequest
 
 
@@ -32,6 +32,15 @@ class Turn:
     entry: ArRequest | None = None
     """The request of the stage that writes the text."""
     num_frames: int = 0
+    forced: tuple[int, ...] = ()
+    """The reply's first tokens, where they are given and not drawn."""
+    is_calling: bool = False
+    """A tool call has begun: nothing more is spoken."""
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """What the model is told it may call."""
+        return () if self.spec.tool_choice == "none" else self.spec.tools
 
     @property
     def session(self) -> str:
@@ -45,10 +54,16 @@ class Turn:
         audio = sum(s.length if s.kind == "audio" else s.audio_length for s in prompt.spans)
         image = sum(s.length for s in prompt.spans) - audio
         return Usage(
-            input_text_tokens=len(prompt.token_ids) - audio - image,
+            input_text_tokens=len(prompt.token_ids) - len(self.forced) - audio - image,
             input_audio_tokens=audio,
             input_image_tokens=image,
             cached_tokens=(self.entry.cached or 0) if self.entry else 0,
             output_text_tokens=len(self.reply),
             output_audio_tokens=self.num_frames,
         )
+
+
+def gone(spec: ResponseRequested) -> ResponseEnded:
+    """The end of a response whose session does not exist."""
+    message = "The session does not exist (any more)"
+    return ResponseEnded(spec.session, spec.response, 0, "failed", "session_gone", message, Usage())
