@@ -83,7 +83,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     speech     False: text only, the talker is not started
     sampling   overrides per stage name; stages not named use the checkpoint's defaults
     remember   False: the reply does not enter the record (out-of-band)
-    items      replaces the record as input when given
+    items      replaces the record as input when given; one without parts stands for the record's of that id
     codes      True: report the talker's frames as well (the Python entry wants them)
     tools      JSON of each tool's schema, as the chat template takes them
     tool_choice  auto | none | required, or a tool's name

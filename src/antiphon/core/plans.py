@@ -188,7 +188,11 @@ class AudioOut(msgspec.Struct, frozen=True, tag=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of one response. A video's frames count as images; audio tokens out are codec frames."""
+    """Token counts of one response. Cached ones are among those of the input.
+
+    A video's frames count as images, as does its own sound where only a part of the video is cached; audio
+    tokens out are codec frames.
+    """
 
     input_text_tokens: int = 0
     input_audio_tokens: int = 0
@@ -196,6 +200,8 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     output_text_tokens: int = 0
     output_audio_tokens: int = 0
+    cached_audio_tokens: int = 0
+    cached_image_tokens: int = 0
 
 
 class ResponseEnded(msgspec.Struct, frozen=True, tag=True):

@@ -157,7 +157,7 @@ class Orchestrator:
             return
         self._last_request += 1
         session.epoch += 1
-        items = session.record.items if spec.items is None else spec.items
+        items = session.record.items if spec.items is None else session.record.resolved(spec.items)
         if spec.instructions:
             items = (Item(id="", role="system", parts=(TextPart(spec.instructions),)), *items)
         after = session.record.last_id
