@@ -36,6 +36,11 @@ class StageView(Protocol):
         ...
 
     @property
+    def best_effort(self) -> Ints:
+        """Per row of the row table, 1: all others go first. Such rows count as younger than all others."""
+        ...
+
+    @property
     def running(self) -> Ints:
         """All rows in use, oldest first. A request keeps its age when it is preempted."""
         ...
@@ -43,6 +48,11 @@ class StageView(Protocol):
     @property
     def starved(self) -> bool:
         """Some row cannot get the block that its next token needs, not even when steps in flight are done."""
+        ...
+
+    @property
+    def crowded(self) -> bool:
+        """Somebody could join if the best-effort rows, of which there are some, made room."""
         ...
 
 
@@ -77,8 +87,9 @@ class StepPolicy(Protocol):
 
 
 def last_come(view: StageView) -> Ints:
-    """The youngest row, if blocks are short. The oldest is never alone and starved, so it always gets on."""
-    return view.running[-1:] if view.starved else NO_INTS
+    """The youngest row, if blocks are short or best-effort work is in somebody's way. The oldest is never
+    alone and starved, so it always gets on."""
+    return view.running[-1:] if view.starved or view.crowded else NO_INTS
 
 
 class DevicePolicy(Protocol):
