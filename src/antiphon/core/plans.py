@@ -17,11 +17,15 @@ from antiphon.core.sampling import Sampling
 
 
 class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
-    """Turn these items into prompts; answered by PromptReady or PromptFailed."""
+    """Turn these items into prompts; answered by PromptReady or PromptFailed.
+
+    say  a text that is to be the reply; its tokens come with the answer
+    """
 
     request: int
     items: tuple[Item, ...]
     speech: bool
+    say: str | None = None
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):

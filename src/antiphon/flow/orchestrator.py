@@ -15,6 +15,7 @@ from antiphon.core.facts import (
     CopyDone,
     CopyFailed,
     Fact,
+    Ints,
     ItemAdded,
     ItemCut,
     ItemRemoved,
@@ -157,7 +158,7 @@ class Orchestrator:
         session.turns[spec.response] = turn
         self._turns[turn.request] = turn
         speaks = spec.speech and self._stages.speaker is not None
-        self._orders.append(RenderPrompt(turn.request, items, speaks))
+        self._orders.append(RenderPrompt(turn.request, items, speaks, say=spec.say))
 
     def _cancel(self, fact: ResponseCancelled) -> None:
         session = self._sessions.get(fact.session)
@@ -190,6 +191,9 @@ class Orchestrator:
             self._end(turn, "failed", "context_length_exceeded", str(error))
             return
         turn.prompts = fact.prompts
+        if fact.reply is not None:
+            self._say(turn, fact.reply)
+            return
         turn.entry = self._entry_request(turn)
         self._want(turn, self._stages.entry.lacks(turn.entry))
 
@@ -282,7 +286,7 @@ class Orchestrator:
         first = not turn.reply
         if progress.tokens is not None:
             turn.reply.append(int(progress.tokens[0]))
-            self._emit_tokens(turn, entry.name, progress)
+            self._emit_tokens(turn, entry.name, progress.tokens.reshape(1, -1))
         turn.cut = progress.end == "length"
         if progress.end is not None:
             self._unpin(turn)
@@ -297,15 +301,25 @@ class Orchestrator:
         else:
             speaker.push(turn.request, turn.reply[-1])
 
+    def _say(self, turn: Turn, reply: Ints) -> None:
+        """The reply is given. Who speaks needs nothing of it but its tokens, so nobody has to write it."""
+        speaker = self._stages.speaker
+        assert speaker is not None, "a text to say is rendered only where there is a voice"
+        turn.reply = reply.tolist()
+        self._emit_tokens(turn, self._stages.entry.name, reply.reshape(-1, 1))
+        self._start_speaking(turn, speaker)
+        for token in (*turn.reply[1:], self._end_inputs[speaker.name]):
+            speaker.push(turn.request, token)
+        speaker.close(turn.request)
+
     def _start_speaking(self, turn: Turn, speaker: ArScheduler) -> None:
         """The first token is out and more will follow: hand the prompt over and let the talker begin."""
         source, target = self._stages.entry.name, speaker.name
-        assert turn.entry is not None
-        row = turn.entry.row
-        assert row is not None, "who has drawn a token and goes on has a row"
         prompt = turn.prompts[target]
         group = self._graph.edge(source, target).prompt_group
         if group is not None and len(prompt.gather):
+            row = turn.entry.row if turn.entry else None
+            assert row is not None, "who has drawn a token and goes on has a row"
             self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
         turn.open_stages |= {target, self._stages.vocoder_name}
         sampling = self._sampling(turn, target)
@@ -319,7 +333,7 @@ class Orchestrator:
             turn.num_frames += 1
             vocoder.push(turn.request, progress.tokens)
             if turn.spec.codes:
-                self._emit_tokens(turn, stage, progress)
+                self._emit_tokens(turn, stage, progress.tokens.reshape(1, -1))
         if progress.end is not None:
             self._drop_payload(turn, stage)
             if vocoder.close(turn.request):
@@ -332,9 +346,7 @@ class Orchestrator:
             turn.open_stages.discard(stage)
             self._complete_if_over(turn)
 
-    def _emit_tokens(self, turn: Turn, stage: str, progress: Progress) -> None:
-        assert progress.tokens is not None
-        tokens = progress.tokens.reshape(1, -1)
+    def _emit_tokens(self, turn: Turn, stage: str, tokens: Ints) -> None:
         self._outputs.append(TokensOut(turn.session, turn.spec.response, turn.epoch, stage, tokens))
 
     # -- ends ----------------------------------------------------------------------------------------
