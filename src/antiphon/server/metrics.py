@@ -38,7 +38,9 @@ class EngineStats(Collector):
 class ServerMetrics:
     """What the server itself sees."""
 
-    def __init__(self, stats: Callable[[], dict[str, float]]) -> None:
+    def __init__(
+        self, stats: Callable[[], dict[str, float]], audio_rtf: Callable[[], float | None] = lambda: None
+    ) -> None:
         registry = self.registry = CollectorRegistry()
         registry.register(EngineStats(stats))
         self.sessions = Gauge("antiphon_server_sessions", "Open sessions.", registry=registry)
@@ -62,6 +64,17 @@ class ServerMetrics:
             ["limit"],
             registry=registry,
         )
+        self.http = Counter(
+            "antiphon_server_http_requests",
+            "HTTP requests to the model, by route and status.",
+            ["route", "status"],
+            registry=registry,
+        )
+        Gauge(
+            "antiphon_server_audio_rtf",
+            "Seconds that a second of audio takes, where listeners are near their ends; 0: nothing to tell.",
+            registry=registry,
+        ).set_function(lambda: audio_rtf() or 0.0)
         self.responses = Counter(
             "antiphon_server_responses", "Responses ended, by status.", ["status"], registry=registry
         )

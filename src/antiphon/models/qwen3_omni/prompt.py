@@ -72,7 +72,7 @@ class Prompter:
         prompts = {"thinker": thinker}
         if order.speech:
             prompts["talker"] = talker_prompt(thinker, self._tokens, order.request)
-        return PromptReady(order.request, prompts, reply)
+        return PromptReady(order.request, prompts, reply=reply)
 
     def _said(self, text: str, thinker: StagePrompt, speech: bool) -> Ints:
         """Tokens of a reply that is given. Its talker sees no thinker, so the prompt has text only."""
