@@ -8,11 +8,14 @@ import ipaddress
 import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.wire.errors import shown
+
+T = TypeVar("T")
 
 PORTS = {"http": 80, "https": 443}
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -33,14 +36,22 @@ class MediaFetcher:
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
 
-    async def fetch(self, urls: list[str]) -> dict[str, bytes]:
-        """Bytes by URL. Raises ProtocolError or LimitExceeded; refusals come before any fetch."""
+    async def fetch(self, urls: dict[str, str]) -> dict[str, bytes]:
+        """Bytes by URL. Raises ProtocolError, with the URL's value in `urls` as its param, or LimitExceeded;
+        refusals come before any fetch."""
         if len(urls) > MAX_URLS:
             raise LimitExceeded("max_media_urls", MAX_URLS, len(urls))
         for url in urls:
-            self._check(url)
-        bodies = await asyncio.gather(*(asyncio.to_thread(self._read, url) for url in urls))
-        return dict(zip(urls, bodies, strict=True))
+            self._placed(self._check, url, urls[url])
+        reads = [asyncio.to_thread(self._placed, self._read, url, at) for url, at in urls.items()]
+        return dict(zip(urls, await asyncio.gather(*reads), strict=True))
+
+    def _placed(self, work: Callable[[str], T], url: str, at: str) -> T:
+        try:
+            return work(url)
+        except ProtocolError as error:
+            error.param = at
+            raise
 
     def _check(self, url: str) -> SplitResult:
         try:
@@ -81,13 +92,13 @@ class MediaFetcher:
         try:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", path, headers={"User-Agent": "antiphon", "Accept-Encoding": "identity"})
-            answer = connection.getresponse()
-            location = answer.getheader("Location")
-            if answer.status in REDIRECTS and location:
-                return location, b""
-            if answer.status != 200:
-                raise _failed(parts.geturl(), f"answers with status {answer.status}")
-            return None, self._body(answer, deadline_s)
+            with connection.getresponse() as answer:
+                location = answer.getheader("Location")
+                if answer.status in REDIRECTS and location:
+                    return location, b""
+                if answer.status != 200:
+                    raise _failed(parts.geturl(), f"answers with status {answer.status}")
+                return None, self._body(answer, deadline_s)
         finally:
             connection.close()
 
@@ -102,7 +113,13 @@ class MediaFetcher:
             )
         timeout_s = max(deadline_s - time.monotonic(), 0.001)
         plain = socket.create_connection((addresses[0], port), timeout_s)
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=host) if secure else plain
+        if not secure:
+            return plain
+        try:
+            return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+        except BaseException:
+            plain.close()
+            raise
 
     def _body(self, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
         pieces, num_bytes = [], 0

@@ -107,6 +107,7 @@ class MediaFiles:
             budget -= num_pixels * 3
             if budget < 0:
                 raise LimitExceeded("max_media_bytes", self._limits.max_media_bytes, float("inf"))
+            frame.load()  # some formats know how long a frame stands only then
             end_s += float(frame.info.get("duration") or 0) / 1000 or STILL_S
             if tick / VIDEO_FPS < end_s:
                 pixels = frame.convert("RGB").tobytes()

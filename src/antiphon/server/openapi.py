@@ -92,7 +92,7 @@ def answers(
         content["text/event-stream"] = {
             "schema": {
                 "type": "string",
-                "description": f"Events whose data are {names}, or an Error at last.",
+                "description": f"Events with {names}, or an Error at last.",
             }
         }
     known: dict[int | str, dict[str, Any]] = {200: {"description": "As asked.", "content": content}}

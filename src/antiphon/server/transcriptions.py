@@ -45,9 +45,12 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 )
 async def transcriptions(request: Request, serving: Admitted) -> Response:
     form = await read_form(request, await read_body(request, serving.settings.limits))
-    asked = _fields(form)
-    check_model(asked.model, serving)
-    audio = await _audio(form, serving)
+    try:
+        asked = _fields(form)
+        check_model(asked.model, serving)
+        audio = await _audio(form, serving)
+    finally:
+        await form.close()
     ids = serving.ids
     wanted = read_transcription(
         asked, audio, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp")

@@ -22,16 +22,16 @@ from antiphon.wire.errors import shown
 REMOTE = ("http://", "https://")
 
 
-def remote_urls(request: ChatRequest) -> list[str]:
-    """Every http(s) URL that a request names, in order, each once."""
-    parts = [
-        part
-        for message in request.messages
-        if isinstance(message, UserMessage) and not isinstance(message.content, str)
-        for part in message.content
-    ]
-    named = [url for part in parts for url in urls_of(part) if is_remote(url)]
-    return list(dict.fromkeys(named))
+def remote_urls(request: ChatRequest) -> dict[str, str]:
+    """Every http(s) URL that a request names, and where it does so first."""
+    places: dict[str, str] = {}
+    for at, message in enumerate(request.messages):
+        if not isinstance(message, UserMessage) or isinstance(message.content, str):
+            continue
+        for index, part in enumerate(message.content):
+            for url in filter(is_remote, urls_of(part)):
+                places.setdefault(url, f"messages[{at}].content[{index}]")
+    return places
 
 
 def urls_of(part: UserPart) -> list[str]:
