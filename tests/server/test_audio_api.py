@@ -89,13 +89,15 @@ async def test_what_is_not_read_aloud(served: Running, body: dict, code: str, pa
 
 async def test_speech_that_fails_before_it_begins_is_an_error_and_later_breaks_off() -> None:
     failed = Script(text="a", audio_s=0, status="failed", reason="invalid_prompt", message="no voice")
-    async with running(engine=FakeEngine(failed)) as served:
-        async with httpx.AsyncClient(base_url=served.http) as client:
-            answer = await client.post("/v1/audio/speech", json={"input": "a"})
-            assert (answer.status_code, answer.json()["error"]["message"]) == (400, "no voice")
-            failed.audio_s = 0.4
-            with pytest.raises(httpx.RemoteProtocolError):
-                await client.post("/v1/audio/speech", json={"input": "a", "response_format": "wav"})
+    async with (
+        running(engine=FakeEngine(failed)) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        answer = await client.post("/v1/audio/speech", json={"input": "a"})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, "no voice")
+        failed.audio_s = 0.4
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.post("/v1/audio/speech", json={"input": "a", "response_format": "wav"})
 
 
 async def test_transcription(served: Running) -> None:

@@ -311,17 +311,17 @@ async def test_who_reads_nothing_is_bounded() -> None:
 
 
 async def test_too_large_a_body_is_413() -> None:
-    async with running(ServerSettings(limits=Limits(max_body_bytes=1000))) as served:
-        async with httpx.AsyncClient(base_url=served.http) as client:
+    settings = ServerSettings(limits=Limits(max_body_bytes=1000))
+    async with running(settings) as served, httpx.AsyncClient(base_url=served.http) as client:
 
-            async def pieces() -> Any:
-                for _ in range(3):
-                    yield b" " * 500
+        async def pieces() -> Any:
+            for _ in range(3):
+                yield b" " * 500
 
-            for content in (b" " * 1500, pieces()):
-                answer = await client.post("/v1/chat/completions", content=content)
-                assert answer.status_code == 413
-                assert answer.json()["error"]["param"] == "max_body_bytes"
+        for content in (b" " * 1500, pieces()):
+            answer = await client.post("/v1/chat/completions", content=content)
+            assert answer.status_code == 413
+            assert answer.json()["error"]["param"] == "max_body_bytes"
 
 
 async def test_keys_and_origins() -> None:

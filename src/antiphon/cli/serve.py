@@ -77,7 +77,7 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write every fact and decision to this file.")] = None,
 ) -> None:
-    """Serve a model over OpenAI's Realtime and HTTP protocols, with a console page at the address it prints."""
+    """Serve a model over OpenAI's Realtime and HTTP protocols, and a console page where it says."""
     from antiphon.runtime.messages import Start
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 REF = "#/components/schemas/{name}"
 ERROR = {"$ref": REF.format(name="Error")}
+DONE = {"const": "[DONE]"}
 STATUSES = {
     400: "The request is wrong, or passes a limit; param names the field, or the limit.",
     401: "The API key is missing or wrong.",
@@ -88,13 +89,7 @@ def answers(
     if kind is not None:
         content["application/json"] = {"schema": schema(kind)}
     if stream:
-        names = " or ".join(schema(each)["$ref"] for each in stream)
-        content["text/event-stream"] = {
-            "schema": {
-                "type": "string",
-                "description": f"Events with {names}, or an Error at last.",
-            }
-        }
+        content["text/event-stream"] = {"itemSchema": event((*stream, Error))}
     known: dict[int | str, dict[str, Any]] = {200: {"description": "As asked.", "content": content}}
     for status in errors or tuple(STATUSES):
         known[status] = {
@@ -104,6 +99,13 @@ def answers(
     if 503 in known:
         known[503]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
     return known
+
+
+def event(kinds: tuple[Any, ...]) -> dict[str, Any]:
+    """One of a stream's events: its data are JSON of one of these types, or the chat's last word."""
+    data = {"anyOf": [schema(kind) for kind in kinds]}
+    described = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    return {"type": "object", "required": ["data"], "properties": {"data": {"anyOf": [described, DONE]}}}
 
 
 def schema(kind: Any) -> dict[str, Any]:

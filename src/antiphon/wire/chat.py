@@ -24,6 +24,13 @@ class TextPartIn(Strict, frozen=True, kw_only=True, tag_field="type", tag="text"
     text: str
 
 
+class PlainText(Strict, frozen=True, kw_only=True):
+    """Text, where nothing else can be."""
+
+    type: Literal["text"]
+    text: str
+
+
 class RefusalPartIn(Strict, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
     """What an assistant said instead of an answer; it is text of the conversation."""
 
@@ -88,14 +95,14 @@ AssistantPart = TextPartIn | RefusalPartIn
 class SystemMessage(Strict, frozen=True, kw_only=True, tag_field="role", tag="system"):
     """How to behave."""
 
-    content: str | list[TextPartIn]
+    content: str | list[PlainText]
     name: str | None = None
 
 
 class DeveloperMessage(Strict, frozen=True, kw_only=True, tag_field="role", tag="developer"):
     """Another name for `system`."""
 
-    content: str | list[TextPartIn]
+    content: str | list[PlainText]
     name: str | None = None
 
 
@@ -146,7 +153,7 @@ class AssistantMessage(Strict, frozen=True, kw_only=True, tag_field="role", tag=
 class ToolMessage(Strict, frozen=True, kw_only=True, tag_field="role", tag="tool"):
     """What a tool answered."""
 
-    content: str | list[TextPartIn]
+    content: str | list[PlainText]
     tool_call_id: str
 
 

@@ -31,6 +31,7 @@ from antiphon.wire.chat import (
     ImagePartIn,
     Message,
     NamedTool,
+    PlainText,
     RefusalPartIn,
     TextPartIn,
     ToolMessage,
@@ -187,7 +188,7 @@ def _items(messages: list[Message], scope: ChatScope) -> Iterator[Item]:
                 yield Item(f"item-{index}", "system", (TextPart(_text(message.content, scope, at)),))
 
 
-def _text(content: str | list[TextPartIn] | list[AssistantPart], scope: ChatScope, at: str) -> str:
+def _text(content: str | list[PlainText] | list[AssistantPart], scope: ChatScope, at: str) -> str:
     if not isinstance(content, str):
         check("max_parts", scope.limits.max_parts, len(content), f"{at}.content has too many parts")
         content = "".join(part.refusal if isinstance(part, RefusalPartIn) else part.text for part in content)
