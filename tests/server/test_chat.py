@@ -212,6 +212,29 @@ async def test_tools_and_their_answers(served: Running) -> None:
     assert (request.items[2].role, request.items[2].parts) == ("tool", (ToolOutputPart("c1", "blue"),))
 
 
+async def test_calls_are_told_apart_from_words() -> None:
+    text = 'One moment. <tool_call>\n{"name": "sky", "arguments": {"at": "noon"}}\n</tool_call>'
+    tool: Any = {"type": "function", "function": {"name": "sky", "parameters": {"type": "object"}}}
+    async with running(engine=FakeEngine(Script(text=text))) as served, served.client() as client:
+        whole = await client.chat.completions.create(model="test-omni", messages=HI, tools=[tool])
+        (call,) = whole.choices[0].message.tool_calls or ()
+        assert call.type == "function"
+        assert (call.function.name, call.function.arguments) == ("sky", '{"at": "noon"}')
+        assert (whole.choices[0].message.content or "").strip() == "One moment."
+        assert whole.choices[0].finish_reason == "tool_calls"
+        stream = await client.chat.completions.create(
+            model="test-omni", messages=HI, tools=[tool], stream=True
+        )
+        choices = [chunk.choices[0] async for chunk in stream]
+        plain = await client.chat.completions.create(model="test-omni", messages=HI)
+        assert plain.choices[0].message.content == text, "without tools it is text"
+    deltas = [each for choice in choices for each in choice.delta.tool_calls or ()]
+    assert [each.function.name for each in deltas if each.function and each.function.name] == ["sky"]
+    assert "".join(each.function.arguments or "" for each in deltas if each.function) == '{"at": "noon"}'
+    assert sum(each.id is not None for each in deltas) == 1
+    assert choices[-1].finish_reason == "tool_calls"
+
+
 REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"messages": []}, 400, "invalid_value", "messages"),
     ({"messages": HI, "n": 2}, 400, "unsupported_parameter", "n"),

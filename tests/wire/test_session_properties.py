@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from antiphon.core.facts import ResponseRequested
 from antiphon.wire.client_events import EVENTS
 from antiphon.wire.session import Phase
 from wire.harness import Driver, check_event, message, pcm
@@ -20,6 +22,11 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     ["session", "audio", "item", "item_id", "response", "response_id", "previous_item_id", "event_id", "role"]
 )
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>'
+CALLS = st.sampled_from(
+    [CALL, "Well. " + CALL, CALL[:30], CALL[30:], "<tool_call>", "</tool_call>", CALL * 2]
+)
+TOOL = {"type": "function", "name": "f"}
 IDS = st.sampled_from(["a", "b", "root", "gone"])
 
 
@@ -52,6 +59,44 @@ class Session(RuleBasedStateMachine):
         if commit:
             self.driver.send("input_audio_buffer.commit")
 
+    @rule(
+        tools=st.sampled_from([None, [], [TOOL]]),
+        choice=st.sampled_from(["auto", "none", "required", {"type": "function", "name": "f"}]),
+        transcription=st.sampled_from([None, {"model": "whisper-1"}]),
+        detection=st.sampled_from([None, {"type": "server_vad"}, {"type": "semantic_vad"}]),
+        audio_format=st.sampled_from(["audio/pcm", "audio/pcmu", "audio/pcma"]),
+    )
+    def configure(
+        self, tools: Any, choice: Any, transcription: Any, detection: Any, audio_format: str
+    ) -> None:
+        sound = {"format": {"type": audio_format}}
+        listening = {**sound, "transcription": transcription, "turn_detection": detection}
+        audio = {"input": listening, "output": sound}
+        session = {"type": "realtime", "tools": tools, "tool_choice": choice, "audio": audio}
+        self.driver.send("session.update", session=session)
+
+    @rule(item=IDS, call=st.booleans())
+    def create_call(self, item: str, call: bool) -> None:
+        fields = {"name": "f", "arguments": "{}"} if call else {"output": "noon"}
+        kind = "function_call" if call else "function_call_output"
+        self.driver.send(
+            "conversation.item.create", item={"type": kind, "id": item, "call_id": "c", **fields}
+        )
+
+    @rule(data=st.data())
+    def delete_anything(self, data: st.DataObject) -> None:
+        added = [e["item"]["id"] for e in self.driver.events if e["type"] == "conversation.item.added"]
+        self.driver.send("conversation.item.delete", item_id=data.draw(st.sampled_from([*added, "gone"])))
+
+    @rule(data=st.data(), text=st.sampled_from(["Ah", "Oh\n"]), over=st.booleans())
+    def engine_transcribes(self, data: st.DataObject, text: str, over: bool) -> None:
+        asked = [f.response for f in self.driver.facts if isinstance(f, ResponseRequested)]
+        if side := sorted(set(asked) - set(self.responses())):
+            response = data.draw(st.sampled_from(side))
+            self.driver.tokens(response, text)
+            if over:
+                self.driver.end(response, data.draw(st.sampled_from(["completed", "failed"])))
+
     @rule(conversation=st.sampled_from([None, "auto", "none"]), modality=st.sampled_from(["audio", "text"]))
     def ask(self, conversation: str | None, modality: str) -> None:
         response = {"conversation": conversation, "output_modalities": [modality]}
@@ -61,7 +106,7 @@ class Session(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self.driver.send("response.cancel", response_id=data.draw(st.sampled_from([None, *self.responses()])))
 
-    @rule(data=st.data(), text=st.text(max_size=3), speaks=st.booleans())
+    @rule(data=st.data(), text=st.text(max_size=3) | CALLS, speaks=st.booleans())
     def engine_speaks(self, data: st.DataObject, text: str, speaks: bool) -> None:
         if responses := self.responses():
             response = data.draw(st.sampled_from(responses))
@@ -87,6 +132,21 @@ class Session(RuleBasedStateMachine):
         ids = [event["event_id"] for event in self.driver.events]
         assert len(set(ids)) == len(ids)
         self.check_order()
+        self.check_items()
+
+    def check_items(self) -> None:
+        """What opens closes once, within its response; the last event of an item shows it as it is."""
+        opened: dict[str, str] = {}
+        for event in self.driver.events:
+            item = event.get("item", {})
+            if event["type"] == "response.output_item.added":
+                assert item["id"] not in opened
+                opened[item["id"]] = event["response_id"]
+            elif event["type"] == "response.output_item.done":
+                assert opened.pop(item["id"]) == event["response_id"]
+                assert item["status"] in ("completed", "incomplete")
+            elif event["type"] == "response.done":
+                assert event["response"]["id"] not in opened.values()
 
     def check_order(self) -> None:
         """Nothing of a response comes before its creation or after its end."""

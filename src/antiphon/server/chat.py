@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError
@@ -18,7 +19,7 @@ from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
 from antiphon.server.sound import sound_file
 from antiphon.server.sse import EVENT_STREAM, LAST_EVENT, error_event, sse
-from antiphon.wire.audio import audio_deltas
+from antiphon.wire.audio import audio_deltas, pcm16
 from antiphon.wire.chat import ChatRequest
 from antiphon.wire.chat_reading import ChatAsked, ChatScope, read_chat
 from antiphon.wire.chat_replies import (
@@ -32,7 +33,8 @@ from antiphon.wire.chat_replies import (
     usage_shown,
 )
 from antiphon.wire.media_urls import remote_urls
-from antiphon.wire.pieces import EndPiece, SoundPiece, TextPiece
+from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
+from antiphon.wire.whole import Whole
 
 router = APIRouter()
 
@@ -84,19 +86,21 @@ async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
 
 
 async def _whole(exchange: Exchange, chat: ChatAsked, heading: Heading, serving: Serving) -> Response:
-    text, sound = "", bytearray()
+    said = Whole()
     async for piece in exchange:
         match piece:
-            case TextPiece():
-                text += piece.text
-            case SoundPiece():
-                sound += piece.samples
             case EndPiece():
                 if piece.error is not None:
                     raise piece.error
-                audio = await _audio(exchange, chat, heading, serving, text, bytes(sound))
-                message = MessageShown(content=None if chat.speech else text, audio=audio)
+                audio = await _audio(exchange, chat, heading, serving, said.text, bytes(said.sound))
+                message = MessageShown(
+                    content=said.text if not chat.speech and (said.text or not said.calls) else None,
+                    audio=audio,
+                    tool_calls=said.shown_calls() or msgspec.UNSET,
+                )
                 return json_answer(_completion(heading, message, piece.end))
+            case _:
+                said.add(piece)
     raise AssertionError("a reply has an end")
 
 
@@ -117,7 +121,7 @@ def _keep(exchange: Exchange, audio_id: str, serving: Serving) -> int:
 
 
 def _completion(heading: Heading, message: MessageShown, end: ResponseEnded) -> ChatCompletion:
-    choice = Choice(message=message, finish_reason=finish_reason(end.status, 0))
+    choice = Choice(message=message, finish_reason=finish_reason(end.status, len(message.tool_calls or ())))
     return ChatCompletion(
         id=heading.id,
         created=heading.created,
@@ -136,8 +140,12 @@ async def _events(
             case TextPiece():
                 yield sse(heading.text(piece.text))
             case SoundPiece():
-                for data in audio_deltas(piece.samples):
+                for data in audio_deltas(pcm16(piece.samples)):
                     yield sse(heading.sound(data))
+            case CallPiece():
+                yield sse(heading.call(piece.index, piece.call_id, piece.name))
+            case ArgumentsPiece():
+                yield sse(heading.arguments(piece.index, piece.delta))
             case EndPiece(error=AntiphonError() as error):
                 yield error_event(error)
             case EndPiece():
@@ -152,7 +160,7 @@ def _closing(
     chunks = []
     if heading.audio_id is not None:
         chunks.append(heading.expiry(_keep(exchange, heading.audio_id, serving)))
-    chunks.append(heading.chunk({}, finish_reason(end.status, 0)))
+    chunks.append(heading.chunk({}, finish_reason(end.status, exchange.pieces.num_calls)))
     if chat.include_usage:
         chunks.append(heading.usage(end.usage))
     return chunks

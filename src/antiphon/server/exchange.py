@@ -19,7 +19,7 @@ from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
 from antiphon.server.serving import Serving
-from antiphon.wire.pieces import EndPiece, Piece, Pieces, SoundPiece, TextPiece
+from antiphon.wire.pieces import EndPiece, Piece, Pieces, SoundPiece
 
 logger = logging.getLogger("antiphon.server")
 
@@ -35,7 +35,9 @@ class Exchange:
     def __init__(self, serving: Serving, request: ResponseRequested) -> None:
         assert serving.engine is not None
         assert serving.detokenisers is not None
-        self.pieces = Pieces(serving.detokenisers(), serving.settings.retry_after_s)
+        self.pieces = Pieces(
+            serving.detokenisers(), serving.ids, bool(request.tools), serving.settings.retry_after_s
+        )
         self._serving = serving
         self._engine: EngineClient = serving.engine
         self._request = request
@@ -88,7 +90,7 @@ class Exchange:
         """Wait until a piece of these kinds (any, if none is named) or the end is there.
 
         Raises what the reply failed of, if it failed before: that is still an answer with a status."""
-        wanted = (*(kinds or (TextPiece, SoundPiece)), EndPiece)
+        wanted = (*kinds, EndPiece) if kinds else object
         while not (found := [piece for piece in self._ready if isinstance(piece, wanted)]):
             await self._next_arrival()
         if isinstance(found[0], EndPiece) and found[0].error is not None:

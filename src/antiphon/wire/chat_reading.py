@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,7 @@ from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.sampled import Wishes, sampling_of
+from antiphon.wire.tools import read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]
 """The exact tokens of a reply of this server by its audio id, or None where it is not known (any more)."""
@@ -144,17 +146,8 @@ def check_format(name: str | None, at: str) -> None:
 
 def _tools(asked: ChatRequest, limits: Limits) -> tuple[str, ...]:
     """Each tool as the JSON that chat templates take."""
-    tools = asked.tools or []
-    check("max_tools", limits.max_tools, len(tools))
-    texts = tuple(msgspec.json.encode(_shown_tool(tool.function)).decode() for tool in tools)
-    check("max_text_chars", limits.max_text_chars, sum(map(len, texts)), "tools are too long")
-    return texts
-
-
-def _shown_tool(function: msgspec.Struct) -> dict[str, object]:
-    fields = ("name", "description", "parameters")
-    known = {name: getattr(function, name) for name in fields if getattr(function, name) is not None}
-    return {"type": "function", "function": known}
+    raw: list[Any] = [msgspec.to_builtins(tool) for tool in asked.tools or ()]
+    return tuple(tool.schema() for tool in read_tools(raw, limits, "tools"))
 
 
 def _tool_choice(asked: ChatRequest) -> str:

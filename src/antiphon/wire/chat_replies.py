@@ -168,9 +168,15 @@ class Heading:
         """`data`: base64 PCM16."""
         return self.chunk({"audio": {"id": self.audio_id, "data": data}}, modality="audio")
 
-    def call(self, index: int, call: ToolCallOut) -> ChatChunk:
-        """A whole call at once."""
-        return self.chunk({"tool_calls": [{"index": index, **msgspec.to_builtins(call)}]})
+    def call(self, index: int, call_id: str, name: str) -> ChatChunk:
+        """A call begins."""
+        function = {"name": name, "arguments": ""}
+        begun = {"index": index, "id": call_id, "type": "function", "function": function}
+        return self.chunk({"tool_calls": [begun]})
+
+    def arguments(self, index: int, delta: str) -> ChatChunk:
+        """More of a call."""
+        return self.chunk({"tool_calls": [{"index": index, "function": {"arguments": delta}}]})
 
     def expiry(self, expires_at: int) -> ChatChunk:
         """Until when the reply can be named."""

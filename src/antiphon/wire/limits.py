@@ -32,7 +32,6 @@ class Limits:
     max_file_bytes: int = 32 * MIB
     """One audio or video file before it is decoded."""
     max_video_frames: int = 768
-    max_tools: int = 128
     max_spoken_chars: int = 4096
     """Text that is read aloud in one request."""
     max_open_responses: int = 4

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from enum import Enum
 
+from antiphon.core.conversation import AudioPart
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone
 from antiphon.core.facts import (
     ItemAdded,
     ItemRemoved,
+    PersonFact,
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
@@ -23,6 +25,7 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.units import pcm16_ms
 from antiphon.wire.asked import Asked, read_response
+from antiphon.wire.audio import InputAudio, encoder_for
 from antiphon.wire.client_events import (
     AppendAudio,
     CancelResponse,
@@ -46,6 +49,7 @@ from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media
 from antiphon.wire.reply import Reply
 from antiphon.wire.response import ResponseSpec
+from antiphon.wire.transcription import Transcripts
 
 MIN_COMMIT_MS = 100
 
@@ -73,7 +77,10 @@ class RealtimeSession:
         self._ids = ids
         self._scope = Scope(info, self.limits)
         self._reader = ItemReader(media, self.limits, ids)
+        self._media = media
+        self._input_audio = InputAudio(media)
         self._detokenisers = detokenisers
+        self._transcripts = Transcripts(self.id, ids, detokenisers)
         self._config = self._scope.defaults
         self._conversation_id = ids.new("conv")
         self._conversation = Conversation()
@@ -108,6 +115,8 @@ class RealtimeSession:
 
     def deliver(self, output: Output, now: float) -> list[Effect]:
         """An engine's output. Those of responses that are over are dropped."""
+        if output.response in self._transcripts:
+            return self._events(self._transcribed(output))
         reply = self._replies.get(output.response)
         if reply is None or self.phase is not Phase.OPEN:
             return []
@@ -132,6 +141,7 @@ class RealtimeSession:
         """The client is gone; the engine frees all that is the session's. Harmless when repeated."""
         was_open, self.phase = self.phase is Phase.OPEN, Phase.CLOSED
         self._replies.clear()
+        self._transcripts.clear()
         self._buffer.clear()
         return [ToEngine(SessionClosed(self.id))] if was_open else []
 
@@ -165,6 +175,7 @@ class RealtimeSession:
 
     def _append(self, audio: bytes) -> list[Effect]:
         check("max_append_bytes", self.limits.max_append_bytes, len(audio))
+        audio = self._input_audio.pcm16(audio, self._config.input_format)
         total_s = pcm16_ms(len(self._buffer) + len(audio)) / 1000
         check("max_audio_s", self.limits.max_audio_s, total_s, "Commit or clear the input buffer first")
         self._buffer += audio
@@ -187,7 +198,23 @@ class RealtimeSession:
             "previous_item_id": self._conversation.last_id,
             "item_id": item.shown.id,
         }
-        return [self._event(committed), *self._insert(item, None)]
+        return [self._event(committed), *self._insert(item, None), *self._transcribe(item)]
+
+    def _transcribe(self, item: NewItem) -> list[Effect]:
+        """Have what the person said written down, where the session asks for it."""
+        asked, (part,) = self._config.transcription, item.record.parts
+        if asked is None or not isinstance(part, AudioPart):
+            return []
+        return [ToEngine(self._transcripts.begin(item.shown, part, asked))]
+
+    def _transcribed(self, output: Output) -> list[Payload]:
+        match output:
+            case TokensOut():
+                return self._transcripts.tokens(output)
+            case ResponseEnded():
+                return self._transcripts.ended(output)
+            case AudioOut():  # pragma: no cover - nothing of it is spoken
+                return []
 
     def _create_item(self, event: CreateItem) -> list[Effect]:
         self._check_room(0)
@@ -199,7 +226,7 @@ class RealtimeSession:
                 param="item.id",
             )
         self._conversation.check_place(event.previous_item_id)
-        item = self._reader.item(message, "item")
+        item = self._reader.item(message, "item", self._config.input_format)
         self._check_room(item.shown.media_bytes)
         return self._insert(item, event.previous_item_id)
 
@@ -210,20 +237,24 @@ class RealtimeSession:
         events = self._events(
             [{"type": kind, "previous_item_id": previous, "item": payload} for kind in kinds]
         )
-        return [ToEngine(ItemAdded(self.id, item.record, after)), *events]
+        place = self._conversation.recorded_as(after)
+        return [ToEngine(ItemAdded(self.id, item.record, place)), *events]
 
     def _delete(self, item_id: str) -> list[Effect]:
         item = self._conversation.get(item_id, "item_delete_invalid_item_id")
-        if any(reply.spec.item_id == item_id for reply in self._replies.values()):
+        if any(reply.spec.item_id == item.recorded_as for reply in self._replies.values()):
             raise ProtocolError(
                 "The item is still being generated; cancel its response first.", param="item_id"
             )
         self._conversation.remove(item)
         deleted: Payload = {"type": "conversation.item.deleted", "item_id": item_id}
-        return [ToEngine(ItemRemoved(self.id, item_id)), self._event(deleted)]
+        facts: list[PersonFact] = [*self._transcripts.forget(item_id)]
+        if not self._conversation.shows(item.recorded_as):
+            facts.append(ItemRemoved(self.id, item.recorded_as))
+        return [*map(ToEngine, facts), self._event(deleted)]
 
     def _create_response(self, params: ResponseParams) -> list[Effect]:
-        asked = read_response(params, self._config, self._scope, self._reader)
+        asked = read_response(params, self._config, self._scope, self._reader, self._conversation)
         if asked.remember and self._active is not None:
             raise ProtocolError(
                 f"Conversation already has an active response in progress: {self._active.spec.id}."
@@ -239,7 +270,9 @@ class RealtimeSession:
             self._conversation_id if asked.remember else None,
             asked.metadata,
         )
-        reply = self._replies[spec.id] = Reply(spec, self._detokenisers(), self._conversation)
+        encoder = encoder_for(spec.config.output_format, self._media)
+        reply = Reply(spec, self._detokenisers(), self._conversation, encoder, self._ids.new)
+        self._replies[spec.id] = reply
         return [ToEngine(self._request(spec, asked)), self._event(reply.created())]
 
     def _request(self, spec: ResponseSpec, asked: Asked) -> ResponseRequested:
@@ -253,6 +286,8 @@ class RealtimeSession:
             max_tokens=spec.config.max_output_tokens,
             remember=asked.remember,
             items=None if asked.items is None else tuple(item.record for item in asked.items),
+            tools=tuple(tool.schema() for tool in spec.config.tools),
+            tool_choice=spec.config.tool_choice,
         )
 
     def _cancel(self, response_id: str | None) -> list[Effect]:
