@@ -13,6 +13,7 @@ from antiphon.core.facts import ResponseRequested
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Usage
 from antiphon.core.sampling import Sampling
+from antiphon.wire import input_settings
 from antiphon.wire.chat import Temperature, Voice
 from antiphon.wire.chat_reading import check_format, speaker
 from antiphon.wire.chat_replies import Shown
@@ -20,9 +21,9 @@ from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.sampled import Wishes, sampling_of
+from antiphon.wire.transcription import transcription_request
 
 READ_ALOUD = "Read this aloud, word for word: "
-WRITE_DOWN = "Transcribe the audio into text."
 MAX_NAME_CHARS = 64
 
 
@@ -141,7 +142,8 @@ def read_transcription(
     session: str,
     response: str,
 ) -> ResponseRequested:
-    """The chat model is told to write down what it hears; greedily, unless a temperature is given."""
+    """The chat model is told to write down what it hears; greedily, unless a temperature is given. Somebody
+    waits for it, unlike for what a session has written down beside its talk."""
     for name in ("include", "timestamp_granularities"):
         if getattr(asked, name):
             raise ProtocolError(
@@ -151,20 +153,10 @@ def read_transcription(
             )
     check("max_text_chars", limits.max_text_chars, len(asked.prompt or ""), "prompt is too long")
     check("max_name_chars", MAX_NAME_CHARS, len(asked.language or ""), "language is too long")
-    words = [WRITE_DOWN]
-    if asked.language:
-        words.append(f"The language is {asked.language}.")
-    if asked.prompt:
-        words.append(asked.prompt)
-    return ResponseRequested(
-        session=session,
-        response=response,
-        item_id="reply",
-        speech=False,
-        sampling=_drawn(asked, info, response),
-        remember=False,
-        items=(Item("request", "user", (audio, TextPart(" ".join(words)))),),
+    written = transcription_request(
+        session, response, audio, input_settings.Transcription(language=asked.language, prompt=asked.prompt)
     )
+    return msgspec.structs.replace(written, sampling=_drawn(asked, info, response), tier="latency")
 
 
 def _drawn(asked: TranscriptionRequest, info: ModelInfo, response: str) -> dict[str, Sampling]:
