@@ -88,7 +88,9 @@ async def test_slow_audio_refuses_new_sessions_until_it_is_over() -> None:
         engine.pressure.audio_rtf = lambda now: 1.25  # type: ignore[method-assign]
         await refused(served, "max_audio_rtf: a second of audio takes 1.2 s")
         async with httpx.AsyncClient(base_url=served.http) as client:
-            assert "antiphon_server_audio_rtf 1.25" in (await client.get("/metrics")).text
+            text = (await client.get("/metrics")).text
+            assert "antiphon_server_audio_rtf 1.25" in text
+            assert 'antiphon_server_sessions_refused_total{code="server_overloaded"} 3.0' in text
             engine.pressure.audio_rtf = lambda now: 0.5  # type: ignore[method-assign]
             assert (await client.post("/v1/chat/completions", json=HI)).status_code == 200
 

@@ -18,7 +18,6 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."
 REALTIME_SUBPROTOCOL = "realtime"
 STATUS_BY_CODE = {"forbidden_origin": 403, "invalid_api_key": 401, "model_not_found": 404}
 STATUS_BY_LIMIT = {"max_body_bytes": 413, "max_frame_bytes": 413}
-CLIENT_CLOSED = 499
 
 
 def http_error(error: AntiphonError, status: int | None = None) -> JSONResponse:

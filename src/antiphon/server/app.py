@@ -79,6 +79,8 @@ def attach_engine(app: FastAPI, engine: EngineClient, detokenisers: DetokeniserF
 
 async def _antiphon_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AntiphonError)
+    serving: Serving = request.app.state.serving
+    serving.metrics.refuse(error)
     return http_error(error)
 
 

@@ -8,8 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded
 from antiphon.metrics.names import DESCRIPTIONS
 from antiphon.wire.effects import Payload
+from antiphon.wire.errors import error_object
 
 FIRST_OUTPUT_BUCKETS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
@@ -56,18 +58,15 @@ class ServerMetrics:
             "antiphon_server_slow_readers", "Clients cut off because they did not read.", registry=registry
         )
         self.errors = Counter(
-            "antiphon_server_error_events", "Error events sent, by code.", ["code"], registry=registry
+            "antiphon_server_error_events",
+            "Error events and HTTP errors, by code.",
+            ["code"],
+            registry=registry,
         )
         self.limits = Counter(
             "antiphon_server_refusals",
             "Events and responses refused because they passed a limit, by limit.",
             ["limit"],
-            registry=registry,
-        )
-        self.http = Counter(
-            "antiphon_server_http_requests",
-            "HTTP requests to the model, by route and status.",
-            ["route", "status"],
             registry=registry,
         )
         Gauge(
@@ -88,6 +87,15 @@ class ServerMetrics:
             buckets=FIRST_OUTPUT_BUCKETS_S,
             registry=self.registry,
         )
+
+    def refuse(self, error: AntiphonError) -> None:
+        """Count a request that was answered with this error."""
+        code = error_object(error)["code"]
+        self.errors.labels(code).inc()
+        if isinstance(error, LimitExceeded):
+            self.limits.labels(error.limit).inc()
+        if isinstance(error, Overloaded):
+            self.refused.labels(code).inc()
 
 
 class ResponseMeter:
