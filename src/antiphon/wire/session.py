@@ -130,9 +130,12 @@ class RealtimeSession:
                 return self._events(reply.ended(output))
 
     def abandon(self, reason: str, message: str, now: float) -> list[Effect]:
-        """End every open response as failed: the server cannot wait for them any longer."""
+        """End all open responses and transcriptions as failed: the server cannot wait for them any longer."""
         effects: list[Effect] = []
         for response in list(self._replies):
+            end = ResponseEnded(self.id, response, 0, "failed", reason, message, Usage())
+            effects += [ToEngine(ResponseCancelled(self.id, response, reason)), *self.deliver(end, now)]
+        for response in self._transcripts.open:
             end = ResponseEnded(self.id, response, 0, "failed", reason, message, Usage())
             effects += [ToEngine(ResponseCancelled(self.id, response, reason)), *self.deliver(end, now)]
         return effects
@@ -213,7 +216,7 @@ class RealtimeSession:
                 return self._transcripts.tokens(output)
             case ResponseEnded():
                 return self._transcripts.ended(output)
-            case AudioOut():  # pragma: no cover - nothing of it is spoken
+            case AudioOut():
                 return []
 
     def _create_item(self, event: CreateItem) -> list[Effect]:

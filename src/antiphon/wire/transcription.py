@@ -71,6 +71,11 @@ class Transcripts:
     def __contains__(self, response: str) -> bool:
         return response in self._open
 
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Side requests that are not over."""
+        return tuple(self._open)
+
     def begin(self, item: WireItem, audio: AudioPart, asked: Transcription) -> ResponseRequested:
         """Have an item's audio, its first content part, written down."""
         response = self._ids.new("transcript")
