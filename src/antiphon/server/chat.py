@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator
 
@@ -19,7 +20,7 @@ from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
 from antiphon.server.sound import sound_file
 from antiphon.server.sse import EVENT_STREAM, LAST_EVENT, error_event, sse
-from antiphon.wire.audio import audio_deltas, pcm16
+from antiphon.wire.audio import pcm16
 from antiphon.wire.chat import ChatRequest
 from antiphon.wire.chat_reading import ChatAsked, ChatScope, read_chat
 from antiphon.wire.chat_replies import (
@@ -140,8 +141,7 @@ async def _events(
             case TextPiece():
                 yield sse(heading.text(piece.text))
             case SoundPiece():
-                for data in audio_deltas(pcm16(piece.samples)):
-                    yield sse(heading.sound(data))
+                yield sse(heading.sound(base64.b64encode(pcm16(piece.samples)).decode()))
             case CallPiece():
                 yield sse(heading.call(piece.index, piece.call_id, piece.name))
             case ArgumentsPiece():
