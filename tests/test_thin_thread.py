@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,3 +99,58 @@ async def test_garbage_and_vanishing_harm_nobody(server: str, spoken_wav: Path) 
         text, pcm, _ = await listen(witness)
         assert text
         assert pcm
+
+
+def contents(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+async def test_plain_http(server: str, spoken_wav: Path) -> None:
+    """The stock client's other surfaces: chat whole and streamed, reading aloud, writing down."""
+    async with AsyncOpenAI(base_url=f"{server}/v1", api_key="none", timeout=TURN_S) as client:
+        await use_plain_http(client, spoken_wav)
+
+
+async def use_plain_http(client: AsyncOpenAI, spoken_wav: Path) -> None:
+    asked: Any = {"model": "tiny", "max_completion_tokens": 8, "modalities": ["text", "audio"]}
+    sound = base64.b64encode(contents(spoken_wav)).decode()
+    heard = [{"type": "input_audio", "input_audio": {"data": sound, "format": "wav"}}]
+    messages: Any = [{"role": "user", "content": heard}]
+    whole = await client.chat.completions.create(
+        **asked, messages=messages, audio={"voice": "x", "format": "flac"}
+    )
+    first = whole.choices[0].message.audio
+    assert first is not None
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens_details is not None
+    samples, rate = soundfile.read(io.BytesIO(base64.b64decode(first.data)))
+    frames = (len(samples) + 555) / 1920
+    assert (rate, frames) == (24_000, whole.usage.completion_tokens_details.audio_tokens)
+
+    stream = await client.chat.completions.create(
+        **asked, messages=messages, audio={"voice": "x", "format": "pcm16"}, stream=True
+    )
+    shown = [chunk.choices[0].delta.model_dump(exclude_unset=True) async for chunk in stream]
+    deltas = [delta["audio"] for delta in shown if "audio" in delta]
+    pcm = b"".join(base64.b64decode(delta.get("data", "")) for delta in deltas)
+    assert "".join(delta.get("transcript", "") for delta in deltas) == first.transcript
+    assert np.abs(np.frombuffer(pcm, "<i2") / 32768 - samples).max() < 1e-3, (
+        "asked twice, answered twice alike"
+    )
+
+    messages += [{"role": "assistant", "audio": {"id": first.id}}, {"role": "user", "content": "And now?"}]
+    again = await client.chat.completions.create(model="tiny", messages=messages, max_completion_tokens=8)
+    assert again.choices[0].message.content
+    assert again.usage is not None
+    assert again.usage.prompt_tokens > whole.usage.prompt_tokens + 8
+
+    speech = await client.audio.speech.create(
+        model="tiny", input="Good morning.", voice="x", response_format="wav"
+    )
+    samples, rate = soundfile.read(io.BytesIO(speech.content), frames=48_000)
+    assert rate == 24_000
+    assert np.abs(samples).max() > 0.001
+
+    written = await client.audio.transcriptions.create(model="tiny", file=spoken_wav)
+    assert isinstance(written.text, str)
+    assert written.usage is not None

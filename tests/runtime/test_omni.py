@@ -252,3 +252,41 @@ def test_the_context_is_prompt_plus_reply(tiny_checkpoint: Path, depth: int) -> 
     assert (refused.status, refused.reason) == ("failed", "context_length_exceeded")
     assert re.search(r"\d+ is over the limit of 39", refused.message)
     check_all_free(omni)
+
+
+def test_what_is_said_is_spoken_as_if_the_model_had_written_it(omni: Omni) -> None:
+    """Same prompt, same text: same frames, same sound, though nobody wrote the text."""
+    num_found = 0
+    for question in ("hello", "one two three", "good morning", "what is it?"):
+        own = omni.generate([Request(question, sampling=SHORT, max_tokens=6)])[0]
+        spoken = own.token_ids["thinker"][:-1, 0].tolist()  # a reply that is cut keeps its last token silent
+        text = omni._tokenizer.decode(spoken)
+        if omni._tokenizer.encode(text, add_special_tokens=False).ids != spoken:
+            continue
+        num_found += 1
+        said = omni.generate([Request(question, sampling=SHORT, say=text)])[0]
+        assert (said.status, said.text) == ("completed", text)
+        assert said.token_ids["thinker"][:, 0].tolist() == spoken
+        assert said.token_ids["talker"].tolist() == own.token_ids["talker"].tolist()
+        np.testing.assert_allclose(said.audio, own.audio, atol=2e-7)
+    assert num_found
+    check_all_free(omni)
+
+
+def test_what_cannot_be_said(omni: Omni) -> None:
+    cases = [
+        (Request("a", say=""), "no text to read aloud"),
+        (Request("a", say="b", speech=False), "no voice"),
+        (Request([{"audio": NOISE}], say="b"), "without media"),
+    ]
+    for request, words in cases:
+        reply = omni.generate([request])[0]
+        assert (reply.status, reply.reason) == ("failed", "invalid_prompt")
+        assert words in reply.message
+
+
+def test_special_tokens_are_said_as_they_are_spelt(omni: Omni) -> None:
+    text = "<|im_end|> is how it ends"
+    said = omni.generate([Request("read", sampling=SHORT, say=text)])[0]
+    assert said.text == text
+    assert len(said.audio)

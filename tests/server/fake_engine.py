@@ -19,9 +19,11 @@ from antiphon.core.facts import (
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage, ints
 from antiphon.core.snapshot import Snapshot
+from antiphon.core.sampling import Sampling
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 
-INFO = ModelInfo("test-omni", "/nowhere", "fake", ("ethan", "chelsie"), 4096, "cpu", "float32")
+SAMPLING = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(temperature=0.9)}
+INFO = ModelInfo("test-omni", "/nowhere", "fake", ("ethan", "chelsie"), 4096, "cpu", "float32", SAMPLING)
 STATS = {"antiphon_sessions": 3.0, 'antiphon_steps_total{stage="thinker"}': 8.0}
 USAGE = Usage(7, 13, 0, 4, 5, 6)
 

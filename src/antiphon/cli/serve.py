@@ -48,6 +48,19 @@ def serve(
         int, typer.Option(help="KV groups that a decoder's layers are split into; at most one a layer.")
     ] = 1,
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
+    max_open_responses: Annotated[
+        int, typer.Option(min=1, help="Replies in the making at once, of all sessions; more are refused.")
+    ] = 64,
+    max_audio_rtf: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds a second of audio may take before new sessions are refused; 0: no guard."
+        ),
+    ] = 0.9,
+    media_hosts: Annotated[
+        str,
+        typer.Option(help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off."),
+    ] = "",
     max_audio_s: Annotated[
         float, typer.Option(min=0.1, help="Seconds of audio in one turn of a person; more is refused.")
     ] = 600.0,
@@ -64,7 +77,7 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write every fact and decision to this file.")] = None,
 ) -> None:
-    """Serve a model over the OpenAI Realtime protocol, with a console page at the address it prints."""
+    """Serve a model over OpenAI's Realtime and HTTP protocols, and a console page where it says."""
     from antiphon.runtime.messages import Start
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
@@ -92,6 +105,9 @@ def serve(
             origins=split(origins),
             api_keys=split(api_keys),
             max_sessions=max_sessions,
+            max_open_responses=max_open_responses,
+            max_audio_rtf=max_audio_rtf or None,
+            media_hosts=split(media_hosts),
         )
         where = ServeOptions(host, port, tls_certificate, tls_key)
         with LoadingBar() as progress:

@@ -88,6 +88,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     tools      JSON of each tool's schema, as the chat template takes them
     tool_choice  auto | none | required, or a tool's name
     tier       best_effort: work nobody waits for; it may be overtaken by all else
+    say        this text is the reply, word for word: nothing is written, it is only spoken
     """
 
     session: str
@@ -104,6 +105,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     tools: tuple[str, ...] = ()
     tool_choice: str = "auto"
     tier: Literal["latency", "best_effort"] = "latency"
+    say: str | None = None
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
@@ -157,11 +159,13 @@ class PromptReady(msgspec.Struct, frozen=True, tag=True):
     """A prompt was rendered, for every AR stage by name.
 
     forced  the reply begins with these tokens, undrawn: the prompt of the stage that writes it ends with them
+    reply   int64 [n], n >= 1: tokens of the text that the order said to say
     """
 
     request: int
     prompts: dict[str, StagePrompt]
     forced: tuple[int, ...] = ()
+    reply: Ints | None = None
 
 
 class PromptFailed(msgspec.Struct, frozen=True, tag=True):

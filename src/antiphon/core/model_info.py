@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from antiphon.core.sampling import Sampling
+
 
 class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     """Facts about the served model that a server may show or check against.
@@ -12,6 +14,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     path         local checkpoint directory (the tokenizer is read from it)
     voices       speaker names, lower case; the first is the default
     max_context_tokens  prompt plus reply
+    sampling     each decoder's own way to draw, by stage; the first stage writes the text
     """
 
     name: str
@@ -21,3 +24,4 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     max_context_tokens: int
     device: str
     dtype: str
+    sampling: dict[str, Sampling] = {}

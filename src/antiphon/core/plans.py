@@ -21,6 +21,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
 
     tools        JSON of each tool's schema, for the chat template
     tool_choice  auto, or what the reply shall be made to begin with: required (a call), or a tool's name
+    say          a text that is to be the reply; its tokens come with the answer
     """
 
     request: int
@@ -28,6 +29,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     speech: bool
     tools: tuple[str, ...] = ()
     tool_choice: str = "auto"
+    say: str | None = None
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):

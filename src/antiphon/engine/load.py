@@ -132,6 +132,7 @@ def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Load
         max_context_tokens=options.max_context_tokens,
         device=str(opened.device),
         dtype=str(opened.dtype).removeprefix("torch."),
+        sampling={name: config.sampling for name, config in opened.node.ar.items()},
     )
     engine = Engine(executors, payloads, mover, prompter, opened.node, info)
     return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)

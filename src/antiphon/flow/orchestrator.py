@@ -47,21 +47,11 @@ from antiphon.core.plans import (
     ints,
 )
 from antiphon.core.sampling import Sampling
-from antiphon.flow.record import Record
 from antiphon.flow.stages import Stages
-from antiphon.flow.turn import Turn, gone
+from antiphon.flow.turn import Session, Turn, gone
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
 from antiphon.stage.requests import ArRequest, Progress
-
-
-class Session:
-    """A conversation: its record, and the responses that are not over."""
-
-    def __init__(self) -> None:
-        self.record = Record()
-        self.turns: dict[str, Turn] = {}
-        self.epoch = 0
 
 
 class Orchestrator:
@@ -171,7 +161,7 @@ class Orchestrator:
         session.turns[spec.response] = turn
         self._turns[turn.request] = turn
         speaks = spec.speech and self._stages.speaker is not None
-        self._orders.append(RenderPrompt(turn.request, items, speaks, turn.tools, spec.tool_choice))
+        self._orders.append(RenderPrompt(turn.request, items, speaks, turn.tools, spec.tool_choice, spec.say))
 
     def _cancel(self, fact: ResponseCancelled) -> None:
         session = self._sessions.get(fact.session)
@@ -204,6 +194,9 @@ class Orchestrator:
             self._end(turn, "failed", "context_length_exceeded", str(error))
             return
         turn.prompts, turn.forced = fact.prompts, fact.forced
+        if fact.reply is not None:
+            self._say(turn, fact.reply)
+            return
         turn.entry = self._entry_request(turn)
         self._want(turn, self._stages.entry.lacks(turn.entry))
 
@@ -319,15 +312,24 @@ class Orchestrator:
         else:
             speaker.push(turn.request, turn.reply[-1])
 
+    def _say(self, turn: Turn, reply: Ints) -> None:
+        """The reply is given. Who speaks needs nothing of it but its tokens, so nobody has to write it."""
+        turn.reply, speaker = reply.tolist(), self._stages.speaker
+        assert speaker is not None, "a text to say is rendered only where there is a voice"
+        self._emit_tokens(turn, self._stages.entry.name, reply.reshape(-1, 1))
+        self._start_speaking(turn, speaker)
+        for token in (*turn.reply[1:], self._end_inputs[speaker.name]):
+            speaker.push(turn.request, token)
+        speaker.close(turn.request)
+
     def _start_speaking(self, turn: Turn, speaker: ArScheduler) -> None:
         """The first token is out and more will follow: hand the prompt over and let the talker begin."""
         source, target = self._stages.entry.name, speaker.name
-        assert turn.entry is not None
-        row = turn.entry.row
-        assert row is not None, "who has drawn a token and goes on has a row"
         prompt = turn.prompts[target]
         group = self._graph.edge(source, target).prompt_group
         if group is not None and len(prompt.gather):
+            row = turn.entry.row if turn.entry else None
+            assert row is not None, "who has drawn a token and goes on has a row"
             self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
         turn.open_stages |= {target, self._stages.vocoder_name}
         sampling = self._sampling(turn, target)

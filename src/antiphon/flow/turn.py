@@ -1,4 +1,4 @@
-"""One response on its way through the stages."""
+"""A conversation, and one response of it on its way through the stages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from antiphon.core.conversation import Item, Media
 from antiphon.core.facts import ResponseRequested, Span, StagePrompt
 from antiphon.core.plans import ResponseEnded, Usage
+from antiphon.flow.record import Record
 from antiphon.stage.requests import ArRequest
 
 
@@ -66,6 +67,15 @@ class Turn:
             output_text_tokens=len(self.reply),
             output_audio_tokens=self.num_frames,
         )
+
+
+class Session:
+    """A conversation: its record, and the responses that are not over."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.turns: dict[str, Turn] = {}
+        self.epoch = 0
 
 
 def _cached(span: Span, cached: int) -> int:

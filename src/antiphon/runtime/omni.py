@@ -62,6 +62,7 @@ class Request:
     max_tokens    of the text reply; None leaves the checkpoint's default
     sampling      per stage ("thinker", "talker"), and "predictor" for the further codes of a talker's frame;
                   what is not named uses the checkpoint's defaults, and the predictor mirrors the talker
+    say           read this text aloud as the reply to it all, word for word; the prompt has no media then
 
     A reply of a single text token has nothing to speak: its audio is empty.
     """
@@ -73,6 +74,7 @@ class Request:
     voice: str | None = None
     max_tokens: int | None = None
     sampling: dict[str, Sampling] = field(default_factory=dict[str, Sampling])
+    say: str | None = None
 
 
 @dataclass(slots=True)
@@ -242,6 +244,7 @@ class Omni:
             sampling=request.sampling,
             max_tokens=request.max_tokens,
             codes=True,
+            say=request.say,
         )
         return [SessionOpened(name), *(ItemAdded(name, item) for item in items), wanted]
 

@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 
-from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
+from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded, ProtocolError
 from antiphon.server.serving import Serving
 from antiphon.wire.errors import error_object, shown
 
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 REALTIME_SUBPROTOCOL = "realtime"
 STATUS_BY_CODE = {"forbidden_origin": 403, "invalid_api_key": 401, "model_not_found": 404}
+STATUS_BY_LIMIT = {"max_body_bytes": 413, "max_frame_bytes": 413}
 
 
 def http_error(error: AntiphonError, status: int | None = None) -> JSONResponse:
@@ -25,7 +26,13 @@ def http_error(error: AntiphonError, status: int | None = None) -> JSONResponse:
     if isinstance(error, Overloaded):
         status, headers = 503, {"Retry-After": str(math.ceil(error.retry_after_s))}
     body = error_object(error)
-    return JSONResponse({"error": body}, status or STATUS_BY_CODE.get(body["code"], 400), headers)
+    return JSONResponse({"error": body}, status or _status(error, body["type"], body["code"]), headers)
+
+
+def _status(error: AntiphonError, kind: str, code: str) -> int:
+    if isinstance(error, LimitExceeded):
+        return STATUS_BY_LIMIT.get(error.limit, 400)
+    return STATUS_BY_CODE.get(code, 500 if kind == "server_error" else 400)
 
 
 def check_socket(request: HTTPConnection, serving: Serving) -> None:
@@ -84,7 +91,7 @@ def check_origin(request: HTTPConnection, allowed: tuple[str, ...]) -> None:
     if parts.netloc and parts.netloc == request.headers.get("host") and _is_local_name(parts.hostname or ""):
         return
     raise ProtocolError(
-        f"Pages from {shown(origin)} may not open sessions here; the operator can allow this origin.",
+        f"Pages from {shown(origin)} may not use this server; the operator can allow this origin.",
         code="forbidden_origin",
     )
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, ProtocolError
-from antiphon.server import console_feed, http, realtime
+from antiphon.server import chat, console_feed, http, realtime, speech, transcriptions
 from antiphon.server.admission import http_error
 from antiphon.server.detokenise import detokenisers_of
 from antiphon.server.feed import Feed
+from antiphon.server.openapi import describe
 from antiphon.server.serving import Serving
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.ports import DetokeniserFactory
@@ -50,15 +53,19 @@ def create_app(
 
     `detokenisers` default to the checkpoint's own tokenizer. `app.state.drain()` ends service gently.
     """
-    app = FastAPI(title="Antiphon", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Antiphon", version=version("antiphon"), docs_url=None, redoc_url=None)
+    app.openapi = lambda: describe(app)
     serving = app.state.serving = Serving(settings or ServerSettings())
     app.state.drain = serving.drain
     app.state.feed = Feed(lambda: serving.engine)
     if engine is not None:
         attach_engine(app, engine, detokenisers)
-    app.include_router(http.router)
-    app.include_router(realtime.router)
-    app.include_router(console_feed.router)
+    for room in (http, chat, speech, transcriptions, realtime, console_feed):
+        app.include_router(room.router)
+    if settings is not None and settings.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
     app.mount("/", Console(directory=CONSOLE, html=True), name="console")
     app.add_exception_handler(AntiphonError, _antiphon_error)
     app.add_exception_handler(HTTPException, _http_exception)
@@ -74,6 +81,8 @@ def attach_engine(app: FastAPI, engine: EngineClient, detokenisers: DetokeniserF
 
 async def _antiphon_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, AntiphonError)
+    serving: Serving = request.app.state.serving
+    serving.metrics.refuse(error)
     return http_error(error)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from antiphon.core.errors import Overloaded
-from antiphon.server.admission import check_key, check_model, http_error
+from antiphon.server.admission import check_key, check_model, check_origin, http_error
+from antiphon.server.openapi import Model, Models, Status, answers
 from antiphon.server.serving import Serving
 
 router = APIRouter()
@@ -26,30 +28,44 @@ def keyed_serving(request: Request) -> Serving:
     return serving
 
 
+def admitted_serving(request: Request) -> Serving:
+    """The same, for routes that make the model work: no foreign page, and a model that is there."""
+    serving = keyed_serving(request)
+    check_origin(request, serving.settings.origins)
+    serving.check_ready()
+    return serving
+
+
+def json_answer(value: Any) -> Response:
+    """A typed answer as JSON."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
 Served = Annotated[Serving, Depends(serving_of)]
 KeyedServed = Annotated[Serving, Depends(keyed_serving)]
+Admitted = Annotated[Serving, Depends(admitted_serving)]
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=answers(Models, errors=(401,)))
 async def models(serving: KeyedServed) -> JSONResponse:
     """The one model, as soon as it is loaded."""
     return JSONResponse({"object": "list", "data": [_model(serving)] if serving.engine else []})
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", responses=answers(Model, errors=(401, 404)))
 async def model(name: str, serving: KeyedServed) -> JSONResponse:
     check_model(name, serving)
     return JSONResponse(_model(serving))
 
 
-@router.get("/health")
+@router.get("/health", responses={**answers(Status), 503: answers(Status)[200]})
 async def health(serving: Served) -> JSONResponse:
     """503 when the engine is dead: whoever watches should restart the server."""
     status = "alive" if serving.is_alive else "engine dead"
     return JSONResponse({"status": status}, 200 if serving.is_alive else 503)
 
 
-@router.get("/ready")
+@router.get("/ready", responses=answers(Status, errors=(503,)))
 async def ready(serving: Served) -> JSONResponse:
     """503 while loading, draining or dead: traffic should go elsewhere."""
     reason = serving.why_not_ready()
@@ -58,7 +74,7 @@ async def ready(serving: Served) -> JSONResponse:
     return http_error(Overloaded(reason, serving.settings.retry_after_s))
 
 
-@router.get("/metrics")
+@router.get("/metrics", responses=answers(None, binary=["text/plain"], errors=(500,)))
 async def metrics(serving: Served) -> Response:
     return Response(generate_latest(serving.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 

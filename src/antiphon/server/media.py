@@ -38,12 +38,19 @@ class BoundedMedia:
         return G711Encoder(audio_format)
 
     def image_part(self, data_url: str) -> ImagePart:
-        image = self._opened(self._image_bytes(data_url))
-        try:
-            rgb = ImageOps.exif_transpose(image).convert("RGB")
-        except Exception as error:  # Pillow's decoders raise many kinds; all of them mean a broken file
-            raise _broken(error) from None
+        return self.image_file(self._image_bytes(data_url))
+
+    def image_file(self, data: bytes) -> ImagePart:
+        rgb = self.picture(data)
         return ImagePart.of(rgb.tobytes(), rgb.width, rgb.height)
+
+    def picture(self, data: bytes) -> Image.Image:
+        """RGB, upright."""
+        image = self.opened(data)
+        try:
+            return ImageOps.exif_transpose(image).convert("RGB")
+        except Exception as error:  # Pillow's decoders raise many kinds; all of them mean a broken file
+            raise broken(error) from None
 
     def _image_bytes(self, data_url: str) -> bytes:
         head, comma, body = data_url.partition(",")
@@ -57,7 +64,7 @@ class BoundedMedia:
         except (binascii.Error, ValueError):
             raise ProtocolError("The data: URL does not hold valid base64.") from None
 
-    def _opened(self, data: bytes) -> Image.Image:
+    def opened(self, data: bytes) -> Image.Image:
         """The image with only its header read, so that its size is checked before any pixel is decoded."""
         allowed = self._limits.max_image_pixels
         try:
@@ -67,11 +74,11 @@ class BoundedMedia:
         except UnidentifiedImageError:
             raise ProtocolError(f"The image is none of {', '.join(IMAGE_FORMATS)}, or broken.") from None
         except Exception as error:  # headers can be broken in as many ways as bodies
-            raise _broken(error) from None
+            raise broken(error) from None
         if image.width * image.height > allowed:
             raise LimitExceeded("max_image_pixels", allowed, image.width * image.height)
         return image
 
 
-def _broken(error: Exception) -> ProtocolError:
+def broken(error: Exception) -> ProtocolError:
     return ProtocolError(f"The image cannot be decoded: {type(error).__name__}.")

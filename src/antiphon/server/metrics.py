@@ -8,8 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded
 from antiphon.metrics.names import DESCRIPTIONS
 from antiphon.wire.effects import Payload
+from antiphon.wire.errors import error_object
 
 FIRST_OUTPUT_BUCKETS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
@@ -38,7 +40,9 @@ class EngineStats(Collector):
 class ServerMetrics:
     """What the server itself sees."""
 
-    def __init__(self, stats: Callable[[], dict[str, float]]) -> None:
+    def __init__(
+        self, stats: Callable[[], dict[str, float]], audio_rtf: Callable[[], float | None] = lambda: None
+    ) -> None:
         registry = self.registry = CollectorRegistry()
         registry.register(EngineStats(stats))
         self.sessions = Gauge("antiphon_server_sessions", "Open sessions.", registry=registry)
@@ -54,7 +58,10 @@ class ServerMetrics:
             "antiphon_server_slow_readers", "Clients cut off because they did not read.", registry=registry
         )
         self.errors = Counter(
-            "antiphon_server_error_events", "Error events sent, by code.", ["code"], registry=registry
+            "antiphon_server_error_events",
+            "Error events and HTTP errors, by code.",
+            ["code"],
+            registry=registry,
         )
         self.limits = Counter(
             "antiphon_server_refusals",
@@ -62,6 +69,11 @@ class ServerMetrics:
             ["limit"],
             registry=registry,
         )
+        Gauge(
+            "antiphon_server_audio_rtf",
+            "Seconds that a second of audio takes, where listeners are near their ends; 0: nothing to tell.",
+            registry=registry,
+        ).set_function(lambda: audio_rtf() or 0.0)
         self.responses = Counter(
             "antiphon_server_responses", "Responses ended, by status.", ["status"], registry=registry
         )
@@ -75,6 +87,15 @@ class ServerMetrics:
             buckets=FIRST_OUTPUT_BUCKETS_S,
             registry=self.registry,
         )
+
+    def refuse(self, error: AntiphonError) -> None:
+        """Count a request that was answered with this error."""
+        code = error_object(error)["code"]
+        self.errors.labels(code).inc()
+        if isinstance(error, LimitExceeded):
+            self.limits.labels(error.limit).inc()
+        if isinstance(error, Overloaded):
+            self.refused.labels(code).inc()
 
 
 class ResponseMeter:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import Overloaded
+from antiphon.core.ids import IdSource
+from antiphon.core.model_info import ModelInfo
+from antiphon.server.fetch import MediaFetcher
+from antiphon.server.gate import GatedEngine
 from antiphon.server.media import BoundedMedia
+from antiphon.server.media_files import MediaFiles
 from antiphon.server.metrics import ServerMetrics
+from antiphon.server.replies import ReplyStore
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.ports import DetokeniserFactory
 
@@ -45,16 +52,33 @@ class Serving:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
+        self.ids = IdSource(secrets.token_hex(8))
         self.media = BoundedMedia(settings.limits)
-        self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {})
+        self.files = MediaFiles(settings.limits)
+        self.fetcher = MediaFetcher(
+            settings.media_hosts, settings.limits.max_file_bytes, settings.media_timeout_s
+        )
+        self.replies = ReplyStore(settings.max_kept_replies, settings.reply_ttl_s)
+        self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {}, self.audio_rtf)
         self.connections: set[Draining] = set()
-        self.engine: EngineClient | None = None
+        self.engine: GatedEngine | None = None
         self.detokenisers: DetokeniserFactory | None = None
         self.is_draining = False
 
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
         """The model is loaded: from here on the server is ready."""
-        self.engine, self.detokenisers = engine, detokenisers
+        self.engine = GatedEngine(engine, self.settings.max_open_responses)
+        self.detokenisers = detokenisers
+
+    @property
+    def info(self) -> ModelInfo:
+        """Of the model, which has to be loaded."""
+        assert self.engine is not None
+        return self.engine.info
+
+    def audio_rtf(self) -> float | None:
+        """Seconds that a second of audio takes now, where listeners are near their ends."""
+        return self.engine.pressure.audio_rtf(time.monotonic()) if self.engine else None
 
     @property
     def is_alive(self) -> bool:
@@ -69,11 +93,24 @@ class Serving:
             return "The model is still loading."
         return None if self.engine.alive else "The engine has stopped."
 
+    def check_ready(self) -> None:
+        """Raise Overloaded while there is no engine to serve with."""
+        self._refuse_for(self.why_not_ready())
+
     def check_room(self) -> None:
-        """Raise Overloaded when a new session cannot be taken now."""
-        reason = self.why_not_ready()
-        if reason is None and len(self.connections) >= self.settings.max_sessions:
-            reason = f"max_sessions: all {self.settings.max_sessions} sessions are in use."
+        """Raise Overloaded when a new session, or a request, cannot be taken now."""
+        self._refuse_for(self.why_not_ready() or self._why_full())
+
+    def _why_full(self) -> str | None:
+        if len(self.connections) >= self.settings.max_sessions:
+            return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
+        assert self.engine is not None
+        most, rtf = self.settings.max_audio_rtf, self.audio_rtf()
+        if most is not None and rtf is not None and rtf > most:
+            return f"max_audio_rtf: a second of audio takes {rtf:.2g} s, more than {most:g} s."
+        return self.engine.why_full()
+
+    def _refuse_for(self, reason: str | None) -> None:
         if reason is not None:
             raise Overloaded(reason, self.settings.retry_after_s)
 

@@ -19,6 +19,17 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_sessions: int = 64
+    """Sockets and HTTP requests that are being answered, together."""
+    max_open_responses: int = 64
+    """Replies in the making, of all sessions together; one more is refused."""
+    max_audio_rtf: float | None = 0.9
+    """Seconds that a second of audio may take before new sessions are refused (see `pressure`); None: any."""
+    media_hosts: tuple[str, ...] = ()
+    """Hosts from which media URLs are fetched, `host` or `host:port`."""
+    media_timeout_s: float = 10.0
+    max_kept_replies: int = 1024
+    reply_ttl_s: float = 3600.0
+    """How long a spoken reply can be named by its audio id."""
     max_queued_bytes: int = 32 * MIB
     """Events that one client may leave unread before it is disconnected."""
     stall_s: float = 30.0

@@ -27,6 +27,13 @@ class Limits:
     max_image_pixels: int = 16_000_000
     max_media_bytes: int = 256 * MIB
     """Decoded audio and images that one conversation may hold."""
+    max_body_bytes: int = 64 * MIB
+    """One HTTP request."""
+    max_file_bytes: int = 32 * MIB
+    """One audio or video file before it is decoded."""
+    max_video_frames: int = 768
+    max_spoken_chars: int = 4096
+    """Text that is read aloud in one request."""
     max_open_responses: int = 4
     """The conversation's own response and out-of-band ones beside it."""
 

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 MAX_EVENT_ID_CHARS = 512
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_RANGE = re.compile(r"` (?:of length |matching |multiple of |[<>])")
 _FIELD = re.compile(r"field `(?P<field>[^`]*)`")
 
 
@@ -79,5 +80,6 @@ def _protocol_error(message: str, at: str) -> ProtocolError:
         return ProtocolError(
             f"Unknown parameter: {shown_param}.", code="unknown_parameter", param=param[:200]
         )
-    code = "invalid_type" if what.startswith("Expected") else "invalid_value"
+    is_type = what.startswith("Expected") and not _RANGE.search(what)
+    code = "invalid_type" if is_type else "invalid_value"
     return ProtocolError(f"Invalid '{param}': {what}.", code=code, param=param)

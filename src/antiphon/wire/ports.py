@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from antiphon.core.conversation import AudioPart, ImagePart
+from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.wire.input_settings import AudioFormat
 
 
@@ -49,6 +49,26 @@ class Media(Protocol):
 
     def image_part(self, data_url: str) -> ImagePart:
         """An image in a `data:` URL to RGB. Never fetches anything."""
+        ...
+
+
+class MediaFiles(Protocol):
+    """Decodes media files. All raise ProtocolError or LimitExceeded, keep no state, and fetch nothing."""
+
+    def audio_file(self, data: bytes) -> AudioPart:
+        """A sound file, mixed to mono."""
+        ...
+
+    def image_file(self, data: bytes) -> ImagePart:
+        """A picture."""
+        ...
+
+    def video_file(self, data: bytes) -> VideoPart:
+        """An animation, as frames at an even rate."""
+        ...
+
+    def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
+        """Pictures that are a video; all have the size of the first."""
         ...
 
 

@@ -69,6 +69,7 @@ class Prompter:
         try:
             forced = self._forced(order)
             thinker = self._thinker(order, forced)
+            reply = None if order.say is None else self._said(order.say, thinker, order.speech)
         except LimitExceeded as error:
             return PromptFailed(order.request, str(error), "context_length_exceeded")
         except AntiphonError as error:
@@ -76,7 +77,19 @@ class Prompter:
         prompts = {"thinker": thinker}
         if order.speech:
             prompts["talker"] = talker_prompt(thinker, self._tokens, order.request)
-        return PromptReady(order.request, prompts, forced)
+        return PromptReady(order.request, prompts, forced, reply)
+
+    def _said(self, text: str, thinker: StagePrompt, speech: bool) -> Ints:
+        """Tokens of a reply that is given. Its talker sees no thinker, so the prompt has text only."""
+        if not speech:
+            raise ProtocolError("this model has no voice that could read a text aloud")
+        if thinker.spans:
+            raise ProtocolError("a text is read aloud without media in its prompt")
+        ids = np.array(self._vocabulary.encode(text), np.int64)
+        if not len(ids):
+            raise ProtocolError("there is no text to read aloud")
+        self._check_length(len(ids))
+        return ids
 
     def _forced(self, order: RenderPrompt) -> tuple[int, ...]:
         """How a reply that has to call a tool begins; nothing is drawn of it. Raises ProtocolError."""

@@ -1,0 +1,73 @@
+"""Request bodies: read under a bound, and typed. Every way to be wrong is an error with code and param."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.datastructures import FormData
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from antiphon.core.errors import ProtocolError
+from antiphon.wire.limits import Limits, check
+from antiphon.wire.parsing import converted
+
+T = TypeVar("T")
+
+MAX_FIELDS = 32
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The whole body. Raises LimitExceeded as soon as it is too long, by its header or in fact."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal():
+        check("max_body_bytes", limits.max_body_bytes, int(announced))
+    pieces, num_bytes = [], 0
+    async for piece in request.stream():
+        num_bytes += len(piece)
+        check("max_body_bytes", limits.max_body_bytes, num_bytes)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def typed(body: bytes, target: type[T]) -> T:
+    """A JSON body as a type."""
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise ProtocolError("The JSON is nested too deeply.", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ProtocolError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    return converted(value, target)
+
+
+async def read_form(request: Request, body: bytes) -> FormData:
+    """A multipart body with at most one file."""
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise ProtocolError("The body has to be multipart/form-data.", code="invalid_content_type")
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield body
+
+    parser = MultiPartParser(request.headers, stream(), max_files=1, max_fields=MAX_FIELDS)  # pyright: ignore
+    try:
+        return await parser.parse()
+    except (MultiPartException, KeyError, UnicodeError, ValueError) as error:
+        text = getattr(error, "message", str(error))
+        raise ProtocolError(f"The multipart body is broken: {text}", code="invalid_form") from None
+
+
+def fields_of(form: FormData, repeated: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The form's text fields. Those named in `repeated` are lists, written `name` or `name[]`."""
+    fields: dict[str, Any] = {}
+    for name, value in form.multi_items():
+        plain = name.removesuffix("[]")
+        if not isinstance(value, str):
+            continue
+        if plain in repeated:
+            fields.setdefault(plain, []).append(value)
+        else:
+            fields[name] = value
+    return fields

@@ -1,0 +1,195 @@
+"""One question, one reply, over an engine session of its own: what plain HTTP routes stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from antiphon.core.engine_client import EngineClient
+from antiphon.core.errors import AntiphonError
+from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
+from antiphon.server.serving import Serving
+from antiphon.wire.pieces import EndPiece, Piece, Pieces, SoundPiece
+
+logger = logging.getLogger("antiphon.server")
+
+T = TypeVar("T")
+
+
+class Exchange:
+    """Open it, read its pieces to the end, close it. Closing early cancels the reply.
+
+    What the client does not read is bounded: past `max_queued_bytes` the reply is cancelled, as failed.
+    """
+
+    def __init__(self, serving: Serving, request: ResponseRequested) -> None:
+        assert serving.engine is not None
+        assert serving.detokenisers is not None
+        self.pieces = Pieces(
+            serving.detokenisers(), serving.ids, bool(request.tools), serving.settings.retry_after_s
+        )
+        self._serving = serving
+        self._engine: EngineClient = serving.engine
+        self._request = request
+        self._ready: deque[Piece] = deque()
+        self._num_bytes = 0
+        self._arrived = asyncio.Event()
+        self._is_over = False
+        self._is_open = False
+        self._asked_s = 0.0
+        self._seen: set[str] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        return not self._is_over
+
+    def hang_up(self, code: int, reason: str) -> None:
+        """Nothing to do: the answer ends by itself."""
+
+    async def abandon(self, code: str, message: str) -> None:
+        self._fail(code, message)
+
+    def open(self) -> Self:
+        """Ask the engine."""
+        session = self._request.session
+        self._is_open = True
+        self._asked_s = time.monotonic()
+        self._serving.connections.add(self)
+        self._engine.attach(session, self._on_output)
+        self._engine.send(SessionOpened(session))
+        self._engine.send(self._request)
+        return self
+
+    def close(self) -> None:
+        """Leave the engine; more than once is harmless."""
+        if self._is_open:
+            self._is_open = False
+            self._serving.connections.discard(self)
+            self._engine.detach(self._request.session)
+            self._engine.send(SessionClosed(self._request.session))
+
+    async def __aenter__(self) -> Self:
+        return self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def begun(self, *kinds: type[Piece]) -> None:
+        """Wait until a piece of these kinds (any, if none is named) or the end is there.
+
+        Raises what the reply failed of, if it failed before: that is still an answer with a status."""
+        wanted = (*kinds, EndPiece) if kinds else object
+        while not (found := [piece for piece in self._ready if isinstance(piece, wanted)]):
+            await self._next_arrival()
+        if isinstance(found[0], EndPiece) and found[0].error is not None:
+            raise found[0].error
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        """Every piece in order; the last is the end."""
+        while True:
+            while not self._ready:
+                await self._next_arrival()
+            piece = self._ready.popleft()
+            if isinstance(piece, SoundPiece):
+                self._num_bytes -= len(piece.samples)
+            yield piece
+            if isinstance(piece, EndPiece):
+                return
+
+    async def _next_arrival(self) -> None:
+        self._arrived.clear()
+        await self._arrived.wait()
+
+    def _on_output(self, output: Output) -> None:
+        if self._is_over:
+            return
+        self._measure(output)
+        if isinstance(output, AudioOut):
+            self._num_bytes += len(output.audio)
+            if self._num_bytes > self._serving.settings.max_queued_bytes:
+                self._serving.metrics.slow_readers.inc()
+                self._fail("slow_reader", "max_queued_bytes: the client does not read what it asked for.")
+                return
+        self._is_over = isinstance(output, ResponseEnded)
+        self._ready += self.pieces.take(output)
+        self._arrived.set()
+
+    def _fail(self, code: str, message: str) -> None:
+        """End here and now; the engine forgets the reply when the session closes."""
+        asked = self._request
+        self._on_output(ResponseEnded(asked.session, asked.response, 0, "failed", code, message, Usage()))
+
+    def _measure(self, output: Output) -> None:
+        metrics = self._serving.metrics
+        if isinstance(output, ResponseEnded):
+            metrics.responses.labels(output.status).inc()
+            return
+        kind, histogram = "text", metrics.first_text_s
+        if isinstance(output, AudioOut):
+            kind, histogram = "audio", metrics.first_audio_s
+        if kind not in self._seen:
+            self._seen.add(kind)
+            histogram.observe(time.monotonic() - self._asked_s)
+
+
+class ExchangeResponse(StreamingResponse):
+    """Streams what is made of an exchange, and closes that whatever happens."""
+
+    def __init__(
+        self, exchange: Exchange, content: AsyncIterator[bytes], media_type: str, stall_s: float
+    ) -> None:
+        super().__init__(content, media_type=media_type)
+        self.headers["Cache-Control"] = "no-cache"
+        self._exchange = exchange
+        self._stall_s = stall_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def patient(message: Message) -> None:
+            async with asyncio.timeout(self._stall_s):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, patient)
+        except TimeoutError:
+            logger.warning("stall_s: an HTTP client read nothing for %g s", self._stall_s)
+        except AntiphonError as error:
+            # unfinished, the answer ends with its connection: nobody can take it for whole
+            logger.warning("an answer broke off: %s", error)
+        finally:
+            self._exchange.close()
+
+
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """The work's result; a client that leaves ends the work."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.create_task(_until_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone("The client left before its answer was there.")
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+class ClientGone(AntiphonError):
+    """Nobody waits for the answer any more."""
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,89 @@
+"""The engine behind a gate: counts open responses, measures their audio, and answers for too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from antiphon.core.engine_client import EngineClient
+from antiphon.core.facts import PersonFact, ResponseRequested
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
+from antiphon.server.pressure import Pressure
+
+FLOAT_BYTES = 4
+
+
+class GatedEngine:
+    """An `EngineClient` that lets so many responses in; one more ends as failed, naming the limit.
+
+    Every surface sends through it, so sockets and HTTP share one count.
+    """
+
+    def __init__(self, engine: EngineClient, max_open_responses: int) -> None:
+        self.info = engine.info
+        self.pressure = Pressure()
+        self._engine = engine
+        self._most = max_open_responses
+        self._open: dict[str, set[str]] = {}
+        self._sinks: dict[str, Callable[[Output], None]] = {}
+
+    @property
+    def alive(self) -> bool:
+        return self._engine.alive
+
+    @property
+    def stats(self) -> dict[str, float]:
+        return self._engine.stats
+
+    @property
+    def num_open(self) -> int:
+        """Responses that have not ended."""
+        return sum(map(len, self._open.values()))
+
+    def why_full(self) -> str | None:
+        """In words, or None when another response is welcome."""
+        if self.num_open < self._most:
+            return None
+        return f"max_open_responses: all {self._most} responses are in use."
+
+    def attach(self, session: str, sink: Callable[[Output], None]) -> None:
+        self._sinks[session] = sink
+        self._open[session] = set()
+        self._engine.attach(session, self._on_output)
+
+    def detach(self, session: str) -> None:
+        self._engine.detach(session)
+        del self._sinks[session]
+        for response in self._open.pop(session):
+            self.pressure.ended(_key(session, response))
+
+    def send(self, fact: PersonFact) -> None:
+        if isinstance(fact, ResponseRequested) and fact.session in self._open:
+            reason = self.why_full()
+            self._open[fact.session].add(fact.response)
+            if reason is not None:
+                end = ResponseEnded(
+                    fact.session, fact.response, 0, "failed", "server_overloaded", reason, Usage()
+                )
+                # later, as the engine's own answers come: who asks is not interrupted by the answer
+                asyncio.get_running_loop().call_soon(self._on_output, end)
+                return
+        self._engine.send(fact)
+
+    def _on_output(self, output: Output) -> None:
+        sink = self._sinks.get(output.session)
+        if sink is None:
+            return
+        if isinstance(output, AudioOut):
+            length_s = len(output.audio) / FLOAT_BYTES / WIRE_SAMPLE_RATE_HZ
+            self.pressure.heard(_key(output.session, output.response), length_s, time.monotonic())
+        elif isinstance(output, ResponseEnded):
+            self._open[output.session].discard(output.response)
+            self.pressure.ended(_key(output.session, output.response))
+        sink(output)
+
+
+def _key(session: str, response: str) -> str:
+    return f"{session}/{response}"

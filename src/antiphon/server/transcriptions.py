@@ -1,0 +1,142 @@
+"""POST /v1/audio/transcriptions: what was said, in writing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from starlette.datastructures import FormData, UploadFile
+
+from antiphon.core.conversation import AudioPart
+from antiphon.core.errors import AntiphonError, ProtocolError
+from antiphon.core.plans import ResponseEnded
+from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
+from antiphon.server.admission import check_model
+from antiphon.server.bodies import fields_of, read_body, read_form
+from antiphon.server.exchange import Exchange, ExchangeResponse, while_connected
+from antiphon.server.http import Admitted, json_answer
+from antiphon.server.openapi import answers, form_body
+from antiphon.server.serving import Serving
+from antiphon.server.sse import EVENT_STREAM, error_event, sse
+from antiphon.wire.audio_api import (
+    TranscriptDelta,
+    TranscriptDone,
+    Transcription,
+    TranscriptionRequest,
+    flat_usage,
+    read_transcription,
+)
+from antiphon.wire.limits import check
+from antiphon.wire.parsing import converted
+from antiphon.wire.pieces import EndPiece, TextPiece
+
+router = APIRouter()
+LISTS = ("include", "timestamp_granularities")
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@router.post(
+    "/v1/audio/transcriptions",
+    summary="Write down what was said",
+    openapi_extra=form_body(TranscriptionRequest, "file"),
+    responses=answers(Transcription, stream=(TranscriptDelta, TranscriptDone), binary=["text/plain"]),
+)
+async def transcriptions(request: Request, serving: Admitted) -> Response:
+    form = await read_form(request, await read_body(request, serving.settings.limits))
+    try:
+        asked = _fields(form)
+        check_model(asked.model, serving)
+        audio = await _audio(form, serving)
+    finally:
+        await form.close()
+    ids = serving.ids
+    wanted = read_transcription(
+        asked, audio, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp")
+    )
+    serving.check_room()
+    exchange = Exchange(serving, wanted)
+    if not asked.stream:
+        async with exchange:
+            text, end = await while_connected(request, _written(exchange))
+        return _answer(asked, audio, text, end)
+    exchange.open()
+    try:
+        await while_connected(request, exchange.begun())
+    except BaseException:
+        exchange.close()
+        raise
+    return ExchangeResponse(exchange, _events(exchange), EVENT_STREAM, serving.settings.stall_s)
+
+
+def _fields(form: FormData) -> TranscriptionRequest:
+    fields = fields_of(form, LISTS)
+    if "stream" in fields:
+        stream = FLAGS.get(fields["stream"].lower())
+        if stream is None:
+            raise ProtocolError("stream is true or false.", param="stream")
+        fields["stream"] = stream
+    if "temperature" in fields:
+        try:
+            fields["temperature"] = float(fields["temperature"])
+        except ValueError:
+            raise ProtocolError(
+                "temperature is a number.", code="invalid_type", param="temperature"
+            ) from None
+    return converted(fields, TranscriptionRequest)
+
+
+async def _audio(form: FormData, serving: Serving) -> AudioPart:
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise ProtocolError(
+            "Missing required parameter: 'file'.", code="missing_required_parameter", param="file"
+        )
+    data = await file.read()
+    check("max_file_bytes", serving.settings.limits.max_file_bytes, len(data))
+    try:
+        return await asyncio.to_thread(serving.files.audio_file, data)
+    except ProtocolError as error:
+        error.param = "file"
+        raise
+
+
+async def _written(exchange: Exchange) -> tuple[str, ResponseEnded]:
+    text = ""
+    async for piece in exchange:
+        if isinstance(piece, TextPiece):
+            text += piece.text
+        elif isinstance(piece, EndPiece):
+            if piece.error is not None:
+                raise piece.error
+            return text, piece.end
+    raise AssertionError("a reply has an end")
+
+
+def _answer(asked: TranscriptionRequest, audio: AudioPart, text: str, end: ResponseEnded) -> Response:
+    if asked.response_format == "text":
+        return PlainTextResponse(text)
+    usage = flat_usage(end.usage)
+    if asked.response_format == "json":
+        return json_answer(Transcription(text=text, usage=usage))
+    seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
+    language = asked.language or "unknown"
+    return json_answer(
+        Transcription(text=text, usage=usage, task="transcribe", language=language, duration=seconds)
+    )
+
+
+async def _events(exchange: Exchange) -> AsyncIterator[bytes]:
+    text = ""
+    async for piece in exchange:
+        match piece:
+            case TextPiece():
+                text += piece.text
+                yield sse(TranscriptDelta(delta=piece.text))
+            case EndPiece(error=AntiphonError() as error):
+                yield error_event(error)
+            case EndPiece():
+                yield sse(TranscriptDone(text=text, usage=flat_usage(piece.end.usage)))
+            case _:
+                pass

@@ -1,0 +1,163 @@
+"""Reading aloud and writing down: requests and answers of /v1/audio/speech and /v1/audio/transcriptions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.core.conversation import AudioPart, Item, TextPart
+from antiphon.core.errors import ProtocolError
+from antiphon.core.facts import ResponseRequested
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import Usage
+from antiphon.core.sampling import Sampling
+from antiphon.wire import input_settings
+from antiphon.wire.chat import Temperature, Voice
+from antiphon.wire.chat_reading import check_format, speaker
+from antiphon.wire.chat_replies import Shown
+from antiphon.wire.client_events import Strict
+from antiphon.wire.errors import shown
+from antiphon.wire.limits import Limits, check
+from antiphon.wire.sampled import Wishes, sampling_of
+from antiphon.wire.transcription import transcription_request
+
+READ_ALOUD = "Read this aloud, word for word: "
+MAX_NAME_CHARS = 64
+
+
+class SpeechRequest(Strict, frozen=True, kw_only=True):
+    """POST /v1/audio/speech. An unknown voice becomes the model's default voice."""
+
+    input: Annotated[str, Meta(min_length=1)]
+    model: str | None = None
+    voice: str | Voice | None = None
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    speed: Any = None
+    instructions: str | None = None
+    stream_format: Literal["audio", "sse"] = "audio"
+
+
+class SpeechDelta(Shown, frozen=True, kw_only=True):
+    """A piece of the sound file, base64."""
+
+    audio: str
+    type: Literal["speech.audio.delta"] = "speech.audio.delta"
+
+
+class FlatUsage(Shown, frozen=True, kw_only=True):
+    """Token counts. Audio tokens out are codec frames."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    type: Literal["tokens"] = "tokens"
+
+
+class SpeechDone(Shown, frozen=True, kw_only=True):
+    """The file is whole."""
+
+    usage: FlatUsage
+    type: Literal["speech.audio.done"] = "speech.audio.done"
+
+
+class TranscriptionRequest(Strict, frozen=True, kw_only=True):
+    """The text fields of POST /v1/audio/transcriptions."""
+
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+    response_format: Literal["json", "text", "verbose_json"] = "json"
+    temperature: Temperature | None = None
+    stream: bool = False
+    include: tuple[str, ...] = ()
+    timestamp_granularities: tuple[str, ...] = ()
+    chunking_strategy: str | None = None
+
+
+class Transcription(Shown, frozen=True, kw_only=True):
+    """What was said. `task`, `language` and `duration` (seconds) come with verbose_json only."""
+
+    text: str
+    usage: FlatUsage
+    task: Literal["transcribe"] | msgspec.UnsetType = msgspec.UNSET
+    language: str | msgspec.UnsetType = msgspec.UNSET
+    duration: float | msgspec.UnsetType = msgspec.UNSET
+
+
+class TranscriptDelta(Shown, frozen=True, kw_only=True):
+    """Text as it is written."""
+
+    delta: str
+    type: Literal["transcript.text.delta"] = "transcript.text.delta"
+
+
+class TranscriptDone(Shown, frozen=True, kw_only=True):
+    """The whole text."""
+
+    text: str
+    usage: FlatUsage
+    type: Literal["transcript.text.done"] = "transcript.text.done"
+
+
+def flat_usage(usage: Usage) -> FlatUsage:
+    tokens_in = usage.input_text_tokens + usage.input_audio_tokens + usage.input_image_tokens
+    tokens_out = usage.output_text_tokens + usage.output_audio_tokens
+    return FlatUsage(input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=tokens_in + tokens_out)
+
+
+def read_speech(
+    asked: SpeechRequest, info: ModelInfo, limits: Limits, session: str, response: str
+) -> ResponseRequested:
+    """The reply is the input itself, word for word; the model only gives it its voice."""
+    check("max_spoken_chars", limits.max_spoken_chars, len(asked.input), "Send it in pieces")
+    check("max_text_chars", limits.max_text_chars, len(asked.instructions or ""), "instructions are too long")
+    check_format(asked.response_format, "response_format")
+    if asked.speed not in (None, 1, 1.0):
+        raise ProtocolError(
+            f"The speed of speech cannot be changed; speed is 1.0, got {shown(asked.speed)}.",
+            code="unsupported_parameter",
+            param="speed",
+        )
+    if not asked.input.strip():
+        raise ProtocolError("The input has no text to read aloud.", param="input")
+    return ResponseRequested(
+        session=session,
+        response=response,
+        item_id="reply",
+        instructions=asked.instructions or "",
+        voice=speaker(asked.voice, info),
+        remember=False,
+        items=(Item("request", "user", (TextPart(READ_ALOUD + asked.input),)),),
+        say=asked.input,
+    )
+
+
+def read_transcription(
+    asked: TranscriptionRequest,
+    audio: AudioPart,
+    info: ModelInfo,
+    limits: Limits,
+    session: str,
+    response: str,
+) -> ResponseRequested:
+    """The chat model is told to write down what it hears; greedily, unless a temperature is given. Somebody
+    waits for it, unlike for what a session has written down beside its talk."""
+    for name in ("include", "timestamp_granularities"):
+        if getattr(asked, name):
+            raise ProtocolError(
+                f"{name} is not supported: the model gives neither times nor log probabilities.",
+                code="unsupported_parameter",
+                param=name,
+            )
+    check("max_text_chars", limits.max_text_chars, len(asked.prompt or ""), "prompt is too long")
+    check("max_name_chars", MAX_NAME_CHARS, len(asked.language or ""), "language is too long")
+    written = transcription_request(
+        session, response, audio, input_settings.Transcription(language=asked.language, prompt=asked.prompt)
+    )
+    return msgspec.structs.replace(written, sampling=_drawn(asked, info, response), tier="latency")
+
+
+def _drawn(asked: TranscriptionRequest, info: ModelInfo, response: str) -> dict[str, Sampling]:
+    return sampling_of(Wishes(temperature=asked.temperature or 0.0), info, response)

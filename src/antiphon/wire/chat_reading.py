@@ -1,0 +1,273 @@
+"""A chat completion, read: from the client's request to the one that the engine gets. Checks everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
+    Item,
+    Part,
+    TextPart,
+    TokensPart,
+    ToolCallPart,
+    ToolOutputPart,
+    VideoPart,
+)
+from antiphon.core.errors import ProtocolError
+from antiphon.core.facts import ResponseRequested
+from antiphon.core.model_info import ModelInfo
+from antiphon.wire.chat import (
+    NEUTRAL,
+    AssistantMessage,
+    AssistantPart,
+    AudioPartIn,
+    AudioUrlPartIn,
+    ChatRequest,
+    ImagePartIn,
+    Message,
+    NamedTool,
+    PlainText,
+    RefusalPartIn,
+    TextPartIn,
+    ToolMessage,
+    UserMessage,
+    UserPart,
+    VideoPartIn,
+    VideoUrlPartIn,
+    Voice,
+)
+from antiphon.wire.errors import shown
+from antiphon.wire.limits import Limits, check
+from antiphon.wire.media_urls import bytes_of
+from antiphon.wire.ports import MediaFiles
+from antiphon.wire.sampled import Wishes, sampling_of
+from antiphon.wire.tools import read_tools
+
+Recall = Callable[[str], tuple[int, ...] | None]
+"""The exact tokens of a reply of this server by its audio id, or None where it is not known (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatScope:
+    """What a request is read against. `fetched`: the bytes behind its remote URLs."""
+
+    info: ModelInfo
+    limits: Limits
+    media: MediaFiles
+    recall: Recall
+    fetched: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAsked:
+    """What the client wants beside the engine's part of it. `format` is that of the sound."""
+
+    request: ResponseRequested
+    format: str
+    stream: bool
+    include_usage: bool
+
+    @property
+    def speech(self) -> bool:
+        return self.request.speech
+
+
+def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str) -> ChatAsked:
+    """Raises ProtocolError or LimitExceeded for whatever is wrong; decodes all media on the way."""
+    _refuse(asked)
+    stream = bool(asked.stream)
+    speech = "audio" in (asked.modalities or ())
+    request = ResponseRequested(
+        session=session,
+        response=response,
+        item_id="reply",
+        speech=speech,
+        voice=speaker(asked.audio.voice if asked.audio else None, scope.info),
+        sampling=sampling_of(_wishes(asked), scope.info, response),
+        max_tokens=asked.max_completion_tokens or asked.max_tokens,
+        remember=False,
+        items=tuple(_items(asked.messages, scope)),
+        tools=_tools(asked, scope.limits),
+        tool_choice=_tool_choice(asked),
+        tier="best_effort" if asked.service_tier == "flex" else "latency",
+    )
+    _check_media(request.items or (), scope.limits)
+    include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+    return ChatAsked(request, _format(asked, stream), stream, include_usage)
+
+
+def speaker(voice: str | Voice | None, info: ModelInfo) -> str | None:
+    """The model's voice: clients may ask for other servers' voices and get the default."""
+    name = (voice.id if isinstance(voice, Voice) else voice or "").lower()
+    if name in info.voices:
+        return name
+    return info.voices[0] if info.voices else None
+
+
+def _refuse(asked: ChatRequest) -> None:
+    for name, neutral in NEUTRAL.items():
+        value = getattr(asked, name)
+        if value is not None and value not in neutral:
+            allowed = f"; leave it out or send {shown(neutral[0])}" if neutral else ""
+            raise ProtocolError(
+                f"{name} is not supported by this server{allowed}.", code="unsupported_parameter", param=name
+            )
+
+
+def _wishes(asked: ChatRequest) -> Wishes:
+    return Wishes(asked.temperature, asked.top_p, asked.top_k, asked.repetition_penalty, asked.seed)
+
+
+def _format(asked: ChatRequest, stream: bool) -> str:
+    chosen = asked.audio.format if asked.audio else None
+    if stream and chosen not in (None, "pcm16"):
+        raise ProtocolError(
+            f"A stream's audio is 'pcm16' (mono, 24 kHz); got {shown(chosen)}.", param="audio.format"
+        )
+    check_format(chosen, "audio.format")
+    return chosen or ("pcm16" if stream else "wav")
+
+
+def check_format(name: str | None, at: str) -> None:
+    """AAC is part of the protocol; no encoder for it is at hand."""
+    if name == "aac":
+        raise ProtocolError(
+            "aac cannot be encoded by this server; choose wav, mp3, flac, opus or PCM.",
+            code="unsupported_format",
+            param=at,
+        )
+
+
+def _tools(asked: ChatRequest, limits: Limits) -> tuple[str, ...]:
+    """Each tool as the JSON that chat templates take."""
+    raw: list[Any] = [msgspec.to_builtins(tool) for tool in asked.tools or ()]
+    return tuple(tool.schema() for tool in read_tools(raw, limits, "tools"))
+
+
+def _tool_choice(asked: ChatRequest) -> str:
+    choice = asked.tool_choice or "auto"
+    names = [tool.function.name for tool in asked.tools or ()]
+    if isinstance(choice, NamedTool):
+        if choice.function.name not in names:
+            raise ProtocolError(
+                f"tool_choice names {shown(choice.function.name)}, which is none of the tools.",
+                param="tool_choice",
+            )
+        return choice.function.name
+    if choice == "required" and not names:
+        raise ProtocolError("tool_choice is 'required', but there are no tools.", param="tool_choice")
+    return choice
+
+
+def _items(messages: list[Message], scope: ChatScope) -> Iterator[Item]:
+    check("max_items", scope.limits.max_items, len(messages))
+    for index, message in enumerate(messages):
+        at = f"messages[{index}]"
+        match message:
+            case UserMessage():
+                yield Item(f"item-{index}", "user", _user_parts(message, scope, at))
+            case AssistantMessage():
+                yield Item(f"item-{index}", "assistant", _assistant_parts(message, scope, at))
+            case ToolMessage():
+                text = _text(message.content, scope, at)
+                yield Item(f"item-{index}", "tool", (ToolOutputPart(message.tool_call_id, text),))
+            case _:
+                yield Item(f"item-{index}", "system", (TextPart(_text(message.content, scope, at)),))
+
+
+def _text(content: str | list[PlainText] | list[AssistantPart], scope: ChatScope, at: str) -> str:
+    if not isinstance(content, str):
+        check("max_parts", scope.limits.max_parts, len(content), f"{at}.content has too many parts")
+        content = "".join(part.refusal if isinstance(part, RefusalPartIn) else part.text for part in content)
+    check("max_text_chars", scope.limits.max_text_chars, len(content), f"the text of {at} is too long")
+    return content
+
+
+def _assistant_parts(message: AssistantMessage, scope: ChatScope, at: str) -> tuple[Part, ...]:
+    if message.audio is not None:
+        tokens = scope.recall(message.audio.id)
+        if tokens is None:
+            raise ProtocolError(
+                f"The audio {shown(message.audio.id)} is not known here (any more); send its transcript as"
+                " content instead.",
+                code="audio_not_found",
+                param=f"{at}.audio.id",
+            )
+        return (TokensPart(tokens),)
+    content = message.content if message.content is not None else message.refusal or ""
+    text = _text(content, scope, at)
+    calls = message.tool_calls or []
+    check("max_parts", scope.limits.max_parts, len(calls), f"{at}.tool_calls are too many")
+    if not text and not calls:
+        raise ProtocolError(
+            f"Missing required parameter: '{at}.content' (or audio, or tool_calls).",
+            code="missing_required_parameter",
+            param=f"{at}.content",
+        )
+    made = tuple(ToolCallPart(call.id, call.function.name, call.function.arguments) for call in calls)
+    return ((TextPart(text),) if text else ()) + made
+
+
+def _user_parts(message: UserMessage, scope: ChatScope, at: str) -> tuple[Part, ...]:
+    content = message.content
+    if isinstance(content, str):
+        return (TextPart(_text(content, scope, at)),)
+    check("max_parts", scope.limits.max_parts, len(content), f"{at}.content has too many parts")
+    num_chars = sum(len(part.text) for part in content if isinstance(part, TextPartIn))
+    check("max_text_chars", scope.limits.max_text_chars, num_chars, f"the text of {at} is too long")
+    return tuple(_user_part(part, scope, f"{at}.content[{index}]") for index, part in enumerate(content))
+
+
+def _user_part(part: UserPart, scope: ChatScope, at: str) -> Part:
+    try:
+        return _decoded(part, scope, at)
+    except ProtocolError as error:
+        error.param = error.param or at
+        raise
+
+
+def _decoded(part: UserPart, scope: ChatScope, at: str) -> Part:
+    media, limits = scope.media, scope.limits
+    match part:
+        case TextPartIn():
+            return TextPart(part.text)
+        case ImagePartIn():
+            data = bytes_of(part.image_url.url, scope.fetched, limits.max_image_bytes, f"{at}.image_url.url")
+            return media.image_file(data)
+        case AudioPartIn():
+            check("max_file_bytes", limits.max_file_bytes, len(part.input_audio.data))
+            return media.audio_file(part.input_audio.data)
+        case AudioUrlPartIn():
+            return media.audio_file(
+                bytes_of(part.audio_url.url, scope.fetched, limits.max_file_bytes, f"{at}.audio_url.url")
+            )
+        case VideoUrlPartIn():
+            return media.video_file(
+                bytes_of(part.video_url.url, scope.fetched, limits.max_file_bytes, f"{at}.video_url.url")
+            )
+        case VideoPartIn():
+            check("max_video_frames", limits.max_video_frames, len(part.video))
+            urls = [(url, f"{at}.video[{index}]") for index, url in enumerate(part.video)]
+            frames = [bytes_of(url, scope.fetched, limits.max_image_bytes, place) for url, place in urls]
+            return media.video_frames(frames, part.fps)
+
+
+def _check_media(items: tuple[Item, ...], limits: Limits) -> None:
+    total = 0
+    for part in (part for item in items for part in item.parts):
+        match part:
+            case AudioPart():
+                total += len(part.samples)
+            case ImagePart():
+                total += len(part.rgb)
+            case VideoPart():
+                total += len(part.frames)
+            case _:
+                pass
+    check("max_media_bytes", limits.max_media_bytes, total, "Send fewer or smaller media")

@@ -1,0 +1,121 @@
+"""One reply as it comes, for surfaces without events of their own: text, sound, its one end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
+from antiphon.core.ids import IdSource
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.wire import tool_calls
+from antiphon.wire.ports import Detokeniser
+from antiphon.wire.tool_calls import ToolCallParser
+
+CLIENT_CODES = ("invalid_prompt", "context_length_exceeded")
+BUSY_CODES = ("server_overloaded", "server_shutting_down")
+OVER = ("completed", "incomplete")
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Text that is certain now."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SoundPiece:
+    """Mono float32 little-endian at 24 kHz."""
+
+    samples: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A tool's call begins, the reply's `index`-th; its arguments follow."""
+
+    index: int
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsPiece:
+    """More of a call's arguments, JSON text."""
+
+    index: int
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndPiece:
+    """The one end; comes last. `error` says what went wrong; None: the reply is whole or met its limit."""
+
+    end: ResponseEnded
+    error: AntiphonError | None = None
+
+
+Piece = TextPiece | SoundPiece | CallPiece | ArgumentsPiece | EndPiece
+
+
+class Pieces:
+    """Turns one response's outputs into pieces, and keeps the reply's exact tokens.
+
+    `has_tools`: calls are told apart from the text; otherwise all is text.
+    """
+
+    def __init__(
+        self, detokeniser: Detokeniser, ids: IdSource, has_tools: bool, retry_after_s: float
+    ) -> None:
+        self.token_ids: list[int] = []
+        self.num_calls = 0
+        self._detokeniser = detokeniser
+        self._ids = ids
+        self._parser = ToolCallParser() if has_tools else None
+        self._retry_after_s = retry_after_s
+
+    def take(self, output: Output) -> list[Piece]:
+        """What an output brings; nothing while half a character is held back."""
+        match output:
+            case TokensOut():
+                ids: list[int] = output.tokens[:, 0].tolist()
+                self.token_ids += ids
+                return self._read(self._detokeniser.push(ids))
+            case AudioOut():
+                return [SoundPiece(output.audio)]
+            case ResponseEnded():
+                rest = self._read(self._detokeniser.flush())
+                late = self._pieces(self._parser.flush()) if self._parser else []
+                return [*rest, *late, EndPiece(output, error_of(output, self._retry_after_s))]
+
+    def _read(self, text: str) -> list[Piece]:
+        if self._parser is None:
+            return [TextPiece(text)] if text else []
+        return self._pieces(self._parser.push(text))
+
+    def _pieces(self, found: list[tool_calls.Piece]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for each in found:
+            match each:
+                case tool_calls.Text():
+                    pieces.append(TextPiece(each.text))
+                case tool_calls.CallBegun():
+                    pieces.append(CallPiece(self.num_calls, self._ids.new("call"), each.name))
+                    self.num_calls += 1
+                case tool_calls.Arguments():
+                    pieces.append(ArgumentsPiece(self.num_calls - 1, each.delta))
+                case tool_calls.CallEnded():
+                    pass  # a call that breaks off is told by the end's reason
+        return pieces
+
+
+def error_of(end: ResponseEnded, retry_after_s: float) -> AntiphonError | None:
+    """Why a response has no whole reply, as an error; None where it has one."""
+    if end.status in OVER:
+        return None
+    if end.reason in BUSY_CODES:
+        return Overloaded(end.message, retry_after_s)
+    if end.reason in CLIENT_CODES:
+        return ProtocolError(end.message, code=end.reason)
+    message = end.message or f"The response was {end.status}."
+    return ProtocolError(message, code=end.reason or end.status, kind="server_error")

@@ -1,0 +1,46 @@
+"""How a request wants its tokens drawn, laid over the checkpoint's own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from antiphon.core.ids import content_key
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """None keeps the checkpoint's own value. All but the seed concern the text; the voice stays as it is."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+
+
+def sampling_of(wishes: Wishes, info: ModelInfo, response: str) -> dict[str, Sampling]:
+    """Sampling per stage where something was wished; empty leaves all to the engine.
+
+    A seed holds for every stage, so that a reply can be had again, its sound included.
+    """
+    text = {
+        name: value
+        for name, value in (
+            ("temperature", wishes.temperature),
+            ("top_p", wishes.top_p),
+            ("top_k", None if wishes.top_k is None else max(wishes.top_k, 0)),
+            ("repetition_penalty", wishes.repetition_penalty),
+        )
+        if value is not None
+    }
+    seed = content_key(response.encode()) if wishes.seed is None else wishes.seed
+    chosen: dict[str, Sampling] = {}
+    for index, (stage, own) in enumerate(info.sampling.items()):
+        changes = text if index == 0 else {}
+        if changes or wishes.seed is not None:
+            chosen[stage] = msgspec.structs.replace(own, **changes, seed=seed)
+    return chosen

@@ -1,0 +1,160 @@
+"""Reading aloud and writing down, through the stock client."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import soundfile
+
+from antiphon.core.conversation import AudioPart, TextPart
+from antiphon.core.facts import ResponseRequested, SessionClosed
+from server.conftest import Running, eventually, running
+from server.fake_engine import FakeEngine, Script
+
+
+def asked(served: Running) -> ResponseRequested:
+    return served.engine.of(ResponseRequested)[-1]
+
+
+def wav(seconds: float = 0.5, rate: int = 8000, channels: int = 1, kind: str = "WAV") -> bytes:
+    buffer = io.BytesIO()
+    samples = np.outer(0.3 * np.sin(np.arange(int(seconds * rate)) / 5), np.ones(channels))
+    soundfile.write(buffer, samples, rate, format=kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type"),
+    [
+        ("mp3", "audio/mpeg"),
+        ("opus", "audio/ogg"),
+        ("flac", "audio/flac"),
+        ("wav", "audio/wav"),
+        ("pcm", "audio/pcm"),
+    ],
+)
+async def test_a_text_is_read_aloud(served: Running, name: str, media_type: str) -> None:
+    async with served.client() as client:
+        answer = await client.audio.speech.create(
+            model="test-omni",
+            input="Read me.",
+            voice="chelsie",
+            response_format=name,
+            instructions="Slowly.",  # type: ignore[arg-type]
+        )
+    assert answer.response.headers["Content-Type"] == media_type
+    if name == "pcm":
+        samples = np.frombuffer(answer.content, "<i2") / 32767
+    else:
+        samples, rate = soundfile.read(io.BytesIO(answer.content), frames=7_000)
+        samples = samples[:: rate // 24_000]
+    assert np.abs(samples).max() == pytest.approx(0.2, abs=0.03)
+    request = asked(served)
+    assert (request.say, request.voice, request.instructions) == ("Read me.", "chelsie", "Slowly.")
+    await eventually(lambda: bool(served.engine.of(SessionClosed)))
+
+
+async def test_speech_as_events(served: Running) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        body = {"input": "Read me.", "response_format": "pcm", "stream_format": "sse"}
+        answer = await client.post("/v1/audio/speech", json=body)
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line]
+    assert {event["type"] for event in events[:-1]} == {"speech.audio.delta"}
+    assert events[-1]["type"] == "speech.audio.done"
+    assert events[-1]["usage"]["total_tokens"] == 31
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"input": ""}, "invalid_value", "input"),
+        ({"input": " \n"}, "invalid_value", "input"),
+        ({"input": "a" * 4097}, "limit_exceeded", "max_spoken_chars"),
+        ({"input": "a", "speed": 2}, "unsupported_parameter", "speed"),
+        ({"input": "a", "response_format": "aac"}, "unsupported_format", "response_format"),
+        ({}, "missing_required_parameter", "input"),
+    ],
+)
+async def test_what_is_not_read_aloud(served: Running, body: dict, code: str, param: str) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.post("/v1/audio/speech", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, code, param)
+
+
+async def test_speech_that_fails_before_it_begins_is_an_error_and_later_breaks_off() -> None:
+    failed = Script(text="a", audio_s=0, status="failed", reason="invalid_prompt", message="no voice")
+    async with (
+        running(engine=FakeEngine(failed)) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        answer = await client.post("/v1/audio/speech", json={"input": "a"})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, "no voice")
+        failed.audio_s = 0.4
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.post("/v1/audio/speech", json={"input": "a", "response_format": "wav"})
+
+
+async def test_transcription(served: Running) -> None:
+    async with served.client() as client:
+        answer = await client.audio.transcriptions.create(
+            model="test-omni", file=("a.wav", wav(channels=2)), language="en", prompt="Names: Ada."
+        )
+        assert answer.text == "Hello there."
+        text = await client.audio.transcriptions.create(
+            model="test-omni", file=("a.flac", wav(kind="FLAC")), response_format="text"
+        )
+        assert text == "Hello there."
+        verbose = await client.audio.transcriptions.create(
+            model="test-omni", file=("a.ogg", wav(kind="OGG")), response_format="verbose_json"
+        )
+        assert verbose.duration == pytest.approx(0.5)
+    request = served.engine.of(ResponseRequested)[0]
+    assert not request.speech
+    assert request.items is not None
+    audio, words = request.items[0].parts
+    assert isinstance(audio, AudioPart)
+    assert audio.num_samples == 8000
+    assert isinstance(words, TextPart)
+    assert "en" in words.text
+    assert "Names: Ada." in words.text
+    assert request.sampling["thinker"].temperature == 0
+
+
+async def test_transcription_as_a_stream(served: Running) -> None:
+    async with served.client() as client:
+        stream = await client.audio.transcriptions.create(
+            model="test-omni", file=("a.wav", wav()), stream=True
+        )
+        events = [event async for event in stream]
+    assert "".join(e.delta for e in events if e.type == "transcript.text.delta") == "Hello there."
+    assert events[-1].type == "transcript.text.done"
+    assert events[-1].text == "Hello there."
+
+
+async def test_what_cannot_be_written_down(served: Running) -> None:
+    async with served.client() as client:
+        with pytest.raises(openai.BadRequestError, match="none of WAV"):
+            await client.audio.transcriptions.create(model="test-omni", file=("a.wav", b"no sound"))
+        with pytest.raises(openai.BadRequestError, match="log probabilities"):
+            await client.audio.transcriptions.create(
+                model="test-omni", file=("a.wav", wav()), include=["logprobs"]
+            )
+        with pytest.raises(openai.NotFoundError):
+            await client.audio.transcriptions.create(model="whisper-1", file=("a.wav", wav()))
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        for options, param in (
+            ({"json": {}}, None),
+            ({"files": {"other": b"a"}}, "file"),
+            ({"files": {"file": wav()}, "data": {"stream": "perhaps"}}, "stream"),
+            ({"files": {"file": wav()}, "data": {"temperature": "warm"}}, "temperature"),
+            ({"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}, None),
+        ):
+            answer = await client.post("/v1/audio/transcriptions", **options)  # type: ignore[arg-type]
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == param

@@ -1,0 +1,54 @@
+"""What /openapi.json says holds: requests made from it, right and wrong, get only what it announces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from openai.types.chat import ChatCompletion as SdkCompletion
+from schemathesis import checks
+from schemathesis.specs.openapi import checks as openapi_checks
+
+from antiphon.server.app import create_app
+from server.fake_engine import CharDetokeniser, FakeEngine
+
+CHECKS = [
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_schema_conformance,
+    openapi_checks.negative_data_rejection,
+]
+APP = create_app(FakeEngine(), detokenisers=CharDetokeniser)
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
+RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=4, **RELAXED)
+def test_a_little_of_everything(case: Any) -> None:
+    case.call_and_validate(checks=CHECKS)
+
+
+@pytest.mark.slow
+@SCHEMA.parametrize()
+@settings(max_examples=300, **RELAXED)
+def test_much_of_everything(case: Any) -> None:
+    case.call_and_validate(checks=CHECKS)
+
+
+def test_every_route_describes_its_bodies_and_errors() -> None:
+    document = APP.openapi()
+    routes = {"/v1/chat/completions", "/v1/audio/speech", "/v1/audio/transcriptions"}
+    assert routes <= set(document["paths"])
+    for route in routes:
+        post = document["paths"][route]["post"]
+        assert post["requestBody"]["required"]
+        assert {"200", "400", "401", "403", "404", "413", "500", "503"} <= set(post["responses"])
+        assert "Retry-After" in post["responses"]["503"]["headers"]
+    names = set(document["components"]["schemas"])
+    assert {"ChatRequest", "ChatCompletion", "SpeechRequest", "Transcription", "Error"} <= names
+    shown = set(document["components"]["schemas"]["ChatCompletion"]["properties"])
+    assert shown <= set(SdkCompletion.model_fields), "nothing that the stock client does not know"
