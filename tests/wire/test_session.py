@@ -136,7 +136,7 @@ def test_cancel_ends_once_with_what_was_said() -> None:
     response = driver.ask()
     driver.tokens(response, "Well, ")
     assert driver.send("response.cancel", response_id=response) == []
-    assert driver.fact(ResponseCancelled) == ResponseCancelled(driver.session.id, response)
+    assert driver.fact(ResponseCancelled) == ResponseCancelled(driver.session.id, response, keep_tokens=0)
     assert driver.audio(response) == []
     assert driver.error("response.cancel")["code"] == "response_cancel_not_active"
     events = driver.end(response)

@@ -10,10 +10,12 @@ from typing import Protocol
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import Overloaded
+from antiphon.server.listening import turn_detector
 from antiphon.server.media import BoundedMedia
 from antiphon.server.metrics import ServerMetrics
 from antiphon.server.settings import ServerSettings
-from antiphon.wire.ports import DetokeniserFactory
+from antiphon.server.vad import vad_model
+from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 
 logger = logging.getLogger("antiphon.server")
 
@@ -50,10 +52,12 @@ class Serving:
         self.connections: set[Draining] = set()
         self.engine: EngineClient | None = None
         self.detokenisers: DetokeniserFactory | None = None
+        self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
 
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
-        """The model is loaded: from here on the server is ready."""
+        """The model is loaded: from here on the server is ready, its ear included."""
+        vad_model()
         self.engine, self.detokenisers = engine, detokenisers
 
     @property

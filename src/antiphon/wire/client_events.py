@@ -28,7 +28,7 @@ class AudioInputPatch(Strict, frozen=True, kw_only=True):
     format: PcmFormat | None = None
     transcription: Any = None
     noise_reduction: Any = None
-    turn_detection: Any = None
+    turn_detection: Any = UNSET
 
 
 class AudioOutputPatch(Strict, frozen=True, kw_only=True):
@@ -79,7 +79,9 @@ class SessionPatch(GenerationPatch, frozen=True, kw_only=True):
     id: Any = None
     object: Any = None
     expires_at: Any = None
-    """`id`, `object`, `expires_at` are read-only: clients that send back the whole object are not refused."""
+    x_extensions: Any = None
+    """`id`, `object`, `expires_at`, `x_extensions` are read-only: clients that send back the whole object
+    are not refused."""
 
 
 class ResponseParams(GenerationPatch, frozen=True, kw_only=True):
@@ -126,12 +128,26 @@ class DeleteItem(Event, frozen=True, kw_only=True, tag="conversation.item.delete
     item_id: str
 
 
+class TruncateItem(Event, frozen=True, kw_only=True, tag="conversation.item.truncate"):
+    item_id: str
+    audio_end_ms: int
+    content_index: int = 0
+
+
 class CreateResponse(Event, frozen=True, kw_only=True, tag="response.create"):
     response: ResponseParams | None = None
 
 
 class CancelResponse(Event, frozen=True, kw_only=True, tag="response.cancel"):
     response_id: str | None = None
+
+
+class PlaybackAck(Event, frozen=True, kw_only=True, forbid_unknown_fields=False, tag="playback.ack"):
+    """An extension: how much of a reply the client's device has played. Whatever else it says is ignored."""
+
+    played_ms: Any = None
+    item_id: Any = None
+    response_id: Any = None
 
 
 ClientEvent = (
@@ -142,8 +158,10 @@ ClientEvent = (
     | CreateItem
     | RetrieveItem
     | DeleteItem
+    | TruncateItem
     | CreateResponse
     | CancelResponse
+    | PlaybackAck
 )
 EVENTS: dict[str, type[ClientEvent]] = {
     str(event.__struct_config__.tag): event
@@ -155,8 +173,10 @@ EVENTS: dict[str, type[ClientEvent]] = {
         CreateItem,
         RetrieveItem,
         DeleteItem,
+        TruncateItem,
         CreateResponse,
         CancelResponse,
+        PlaybackAck,
     )
 }
 """Event types by name, in the order in which an error lists them."""

@@ -22,6 +22,7 @@ from antiphon.wire.client_events import (
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
+from antiphon.wire.turn_detection import TurnDetection, read_turn_detection
 
 V = TypeVar("V")
 
@@ -38,6 +39,7 @@ class SessionConfig:
     max_output_tokens: int | None = None
     voice: str | None = None
     tool_choice: str = "auto"
+    turn_detection: TurnDetection | None = None
 
     @property
     def output_modalities(self) -> list[str]:
@@ -50,14 +52,18 @@ class SessionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What settings are checked against."""
+    """What settings are checked against. `detects_turns`: somebody hears when turns start and end."""
 
     info: ModelInfo
     limits: Limits
+    detects_turns: bool = False
 
     @property
     def defaults(self) -> SessionConfig:
-        return SessionConfig(voice=self.info.voices[0] if self.info.voices else None)
+        return SessionConfig(
+            voice=self.info.voices[0] if self.info.voices else None,
+            turn_detection=TurnDetection() if self.detects_turns else None,
+        )
 
     def speaker(self, config: SessionConfig) -> str | None:
         """The model's voice for a config: clients may ask for other servers' voices and get the default."""
@@ -79,7 +85,11 @@ def updated(config: SessionConfig, patch: SessionPatch, scope: Scope) -> Session
     if patch.audio is None:
         return config
     if patch.audio.input is not None:
-        _check_audio_input(patch.audio.input)
+        _check_audio_input(patch.audio.input, scope)
+        asked = patch.audio.input.turn_detection
+        if asked is not UNSET:
+            detection = read_turn_detection(asked, "session.audio.input.turn_detection")
+            config = replace(config, turn_detection=detection)
     return with_output(config, patch.audio.output, scope.defaults, "session")
 
 
@@ -140,12 +150,13 @@ def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> P
         "prompt": None,
         "expires_at": None,
         "include": None,
+        "x_extensions": ["playback.ack"],
         "audio": {
             "input": {
                 "format": pcm_format(),
                 "transcription": None,
                 "noise_reduction": None,
-                "turn_detection": None,
+                "turn_detection": config.turn_detection.payload() if config.turn_detection else None,
             },
             "output": {"format": pcm_format(), "voice": config.voice, "speed": 1.0},
         },
@@ -203,9 +214,9 @@ def _tool_choice(value: Any, current: str, at: str) -> str:
     return value
 
 
-def _check_audio_input(patch: AudioInputPatch) -> None:
+def _check_audio_input(patch: AudioInputPatch, scope: Scope) -> None:
     at = "session.audio.input"
-    if patch.turn_detection is not None:
+    if not scope.detects_turns and patch.turn_detection not in (None, UNSET):
         raise ProtocolError(
             f"Turn detection {OFF}: it commits manually. Set turn_detection to null, then send"
             " input_audio_buffer.commit and response.create.",

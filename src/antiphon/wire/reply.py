@@ -12,12 +12,14 @@ from enum import Enum
 
 import msgspec
 
-from antiphon.core.plans import ResponseEnded
+from antiphon.core.plans import Output, ResponseEnded
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.audio import audio_deltas
 from antiphon.wire.conversation import ROOT, Conversation, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.ports import Detokeniser
 from antiphon.wire.response import ResponseSpec, response_object
+from antiphon.wire.spoken import Spoken
 
 
 class Phase(Enum):
@@ -31,13 +33,15 @@ class Reply:
 
     def __init__(self, spec: ResponseSpec, detokeniser: Detokeniser, conversation: Conversation) -> None:
         self.spec = spec
-        self.is_cancelling = False
+        self.spoken = Spoken(spec.id, spec.item_id, spec.config.speech)
+        self.cancelled_by: str | None = None
+        self.held: list[Output] | None = None
+        """Outputs that wait while a voice over this reply is in doubt; None: there is no doubt."""
         self.phase = Phase.WAITING
         self._detokeniser = detokeniser
         self._conversation = conversation
         self._after = conversation.last_id or ROOT
         self._item = WireItem(spec.item_id, "assistant", "in_progress")
-        self._text = ""
         self._ids = {
             "response_id": spec.id,
             "item_id": spec.item_id,
@@ -52,24 +56,41 @@ class Reply:
     def created(self) -> Payload:
         return {"type": "response.created", "response": response_object(self.spec, [])}
 
-    def text(self, token_ids: list[int]) -> list[Payload]:
-        """New tokens. Their text may come later: half a character is held back."""
-        return self._delta(self._detokeniser.push(token_ids))
+    @property
+    def is_cancelling(self) -> bool:
+        """Cancelled here, and not yet ended by the engine."""
+        return self.cancelled_by is not None
 
-    def audio(self, samples: bytes) -> list[Payload]:
-        """New audio. After a cancel the client has stopped listening, and nothing more is sent."""
+    def text(self, token_ids: list[int]) -> list[Payload]:
+        """New tokens. Their text may come later: half a character is held back. A spoken reply that was
+        cancelled says no more; a written one shows what the record will hold."""
+        if self.is_cancelling and self.spec.config.speech:
+            return []
+        pieces = [self._detokeniser.push([token]) for token in token_ids]
+        events = self._delta("".join(pieces))
+        for piece in pieces:
+            self.spoken.wrote(piece)
+        return events
+
+    def audio(self, samples: bytes, now: float) -> list[Payload]:
+        """New audio, float32. After a cancel the client has stopped listening, and nothing more is sent."""
         if self.is_cancelling or not self.spec.config.speech:
             return []
+        self.spoken.playback.sent(1000.0 * (len(samples) // 4) / WIRE_SAMPLE_RATE_HZ, now)
         deltas = audio_deltas(samples)
         events: list[Payload] = [self._event("response.output_audio.delta", delta=delta) for delta in deltas]
         return self._opened() + events if events else []
 
     def ended(self, end: ResponseEnded) -> list[Payload]:
-        """The terminal events. A client's cancel stands even where the engine was done before it."""
+        """The terminal events. A cancel stands even where the engine was done before it."""
         assert self.phase is not Phase.ENDED, "a response ends once"
         if self.is_cancelling and end.status != "failed":
-            end = msgspec.structs.replace(end, status="cancelled", reason="client_cancelled")
-        events = self._delta(self._detokeniser.flush())
+            end = msgspec.structs.replace(end, status="cancelled", reason=self.cancelled_by)
+        events: list[Payload] = []
+        if not (self.is_cancelling and self.spec.config.speech):
+            rest = self._detokeniser.flush()
+            events += self._delta(rest)
+            self.spoken.flushed(rest)
         if end.status in ("completed", "incomplete"):
             events += self._opened()
         output: list[Payload] = []
@@ -87,7 +108,6 @@ class Reply:
         if not text:
             return []
         events = self._opened()
-        self._text += text
         kind = "output_audio_transcript" if self.spec.config.speech else "output_text"
         return [*events, self._event(f"response.{kind}.delta", delta=text)]
 
@@ -108,16 +128,16 @@ class Reply:
         return self._after if self._after == ROOT or self._after in self._conversation else None
 
     def _closed(self, status: str) -> list[Payload]:
-        """The events that close the content part and the item."""
+        """The events that close the content part, with all that was sent, and the item, as heard."""
         kind, field = ("output_audio", "transcript") if self.spec.config.speech else ("output_text", "text")
         self._item.status = status
-        self._item.content = [{"type": kind, field: self._text}]
+        self._item.content = [{"type": kind, field: self.spoken.shown}]
         events: list[Payload] = []
         if self.spec.config.speech:
             events.append(self._event("response.output_audio.done"))
-            events.append(self._event("response.output_audio_transcript.done", transcript=self._text))
+            events.append(self._event("response.output_audio_transcript.done", transcript=self.spoken.text))
         else:
-            events.append(self._event("response.output_text.done", text=self._text))
+            events.append(self._event("response.output_text.done", text=self.spoken.text))
         events.append(self._event("response.content_part.done", part=self._part()))
         if self.is_remembered:
             previous = self._conversation.previous_id(self._item.id)
@@ -127,8 +147,8 @@ class Reply:
 
     def _part(self) -> Payload:
         if self.spec.config.speech:
-            return {"type": "audio", "transcript": self._text}
-        return {"type": "text", "text": self._text}
+            return {"type": "audio", "transcript": self.spoken.text}
+        return {"type": "text", "text": self.spoken.text}
 
     def _item_event(self, kind: str) -> Payload:
         return {"type": kind, "response_id": self.spec.id, "output_index": 0, "item": self._item.payload()}
