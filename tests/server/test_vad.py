@@ -103,7 +103,9 @@ def test_settings_change_in_the_middle() -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    code = "import sys; from antiphon.server.vad import vad_model as m; m(); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from antiphon.server.vad import vad_model as m; m(); assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

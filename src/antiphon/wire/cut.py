@@ -1,7 +1,7 @@
 """The rule that says how much of a reply was heard. One function, to be replaced as one.
 
-Of a reply whose audio is complete, the played share of its characters. Of one that still grows, what is spoken
-at the session's running rate in the time played; text runs ahead of sound, so the played share of the
+Of a reply whose audio is complete: the played share of its characters. Of one that still grows: what is said
+in the time played at the session's running rate; text runs ahead of sound, so the played share of the
 characters written by now bounds it. Either is cut back to the end of a word, and then to whole tokens.
 """
 
