@@ -23,6 +23,7 @@ from antiphon.wire.limits import Limits
 from antiphon.wire.ports import TurnDetectorFactory
 from antiphon.wire.session import RealtimeSession
 from wire.ears import sound
+from wire.recorder import Recorder
 
 INFO = ModelInfo("test-omni", "/nowhere", "fake", ("ethan", "chelsie"), 4096, "cpu", "float32")
 USAGE = Usage(7, 13, 2, 4, 5, 6)
@@ -109,6 +110,7 @@ class Driver:
             INFO, IdSource("test"), FakeMedia(), HalfDetokeniser, limits, detectors
         )
         self.events: list[dict[str, Any]] = []
+        self.recorder = Recorder()
         self.facts: list[PersonFact] = []
         self.started = self._keep(self.session.start(0.0))
 
@@ -145,7 +147,11 @@ class Driver:
     def end(self, response: str, status: str = "completed", reason: str = "", message: str = "") -> list[Any]:
         return self.output(ResponseEnded(self.session.id, response, 0, status, reason, message, USAGE))
 
+    def facts_of(self, kind: type[PersonFact]) -> list[Any]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
     def output(self, output: Any) -> list[dict[str, Any]]:
+        self.recorder.output(output)
         return self._keep(self.session.deliver(output, self.now))
 
     def tick(self, by_s: float = 0.0) -> list[dict[str, Any]]:
@@ -176,7 +182,10 @@ class Driver:
         for event in events:
             check_event(event)
         self.events += events
-        self.facts += [effect.fact for effect in effects if not isinstance(effect, ServerEvent)]
+        facts = [effect.fact for effect in effects if not isinstance(effect, ServerEvent)]
+        self.facts += facts
+        for fact in facts:
+            self.recorder.fact(fact)
         return events
 
 

@@ -232,9 +232,10 @@ class Responses:
             self._speeches.forget(spoken.item_id)
         if reply.is_remembered:
             self._last, self.done_at = spoken, now
-        # the engine was done before it heard of the cancel, so its record holds all of the reply
-        late = is_whole and reply.is_cancelling and spoken.cut is not None
-        return [*(self._cut(spoken, spoken.cut.num_tokens) if late and spoken.cut else []), *events]
+        if reply.is_cancelling and end.status != "cancelled" and spoken.cut is not None:
+            # the engine was done before it heard of the cancel, so its record holds all of the reply
+            return [*self._cut(spoken, spoken.cut.num_tokens), *events]
+        return [*events]
 
     def _cut(self, spoken: Spoken, num_tokens: int | None) -> list[Step]:
         """The engine's record and the item that clients see, cut alike."""
