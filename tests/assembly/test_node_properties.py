@@ -45,6 +45,9 @@ options = st.fixed_dictionaries(
         "voice": st.sampled_from([None, "ada"]),
         "instructions": st.sampled_from(["", "be brief"]),
         "max_tokens": limits,
+        "tools": st.sampled_from([(), ("a tool",)]),
+        "tool_choice": st.sampled_from(["auto", "auto", "none", "required"]),
+        "tier": st.sampled_from(["latency", "latency", "best_effort"]),
     }
 )
 SEEDED = {"thinker": Sampling(max_tokens=6, seed=1), "talker": Sampling(max_tokens=1, seed=2)}

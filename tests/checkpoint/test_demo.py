@@ -11,7 +11,7 @@ import torch
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.demo_config import CODEC_EOS_ID, NUM_CODE_GROUPS
-from antiphon.checkpoint.demo_tokenizer import NAMED_TOKENS, ROLES, SPECIAL_TOKENS
+from antiphon.checkpoint.demo_tokenizer import NAMED_TOKENS, ROLES, SPECIAL_TOKENS, TOOL_TOKENS
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_a_directory_in_use_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "precious").exists()
 
 
-@pytest.mark.parametrize("text", [*SPECIAL_TOKENS, *ROLES, "\n"])
+@pytest.mark.parametrize("text", [*SPECIAL_TOKENS, *TOOL_TOKENS, *ROLES, "\n"])
 def test_special_tokens_and_roles_are_single(tokenizer: Any, text: str) -> None:
     assert len(tokenizer.encode(text)) == 1
 

@@ -24,6 +24,8 @@ ROLES = {"system": 2, "user": 3, "assistant": 4}
 HEADER = 3
 START = 0x1234567
 KEY_BIT = 1 << 61
+CALL = 17
+"""A drawn token with which a tool call begins."""
 UNSPEAKABLE = "unspeakable"
 """A text that the prompter refuses."""
 
@@ -92,12 +94,13 @@ class ToyPrompter:
             if TextPart(UNSPEAKABLE) in item.parts:
                 return PromptFailed(order.request, "this cannot be said")
             line.add(item)
-        line.put([ROLES["assistant"], 5])
+        forced = forced_of(order.tools, order.tool_choice)
+        line.put([ROLES["assistant"], 5, *forced])
         ids, keys = ints(line.ids), ints(line.keys)
         prompts = {"thinker": StagePrompt(ids, keys, tuple(line.spans), len(ids), NO_INTS)}
         if order.speech:
             prompts["talker"] = self._talker(prompts["thinker"], line.user, order.request)
-        return PromptReady(order.request, prompts)
+        return PromptReady(order.request, prompts, forced)
 
     def _talker(self, thinker: StagePrompt, user: list[int], request: int) -> StagePrompt:
         """The user's positions and a header that no other request shares."""
@@ -161,19 +164,31 @@ class Answer:
 def answer(prompts: dict[str, StagePrompt], spec: ResponseRequested, config: NodeConfig) -> Answer:
     """The undisturbed reply, computed without a scheduler."""
     thinker = _sampling(spec, "thinker", config)
-    limit = min(thinker.max_tokens, spec.max_tokens or thinker.max_tokens)
+    tools = () if spec.tool_choice == "none" else spec.tools
+    forced = list(forced_of(tools, spec.tool_choice))
+    limit = thinker.max_tokens
+    if spec.max_tokens is not None:
+        limit = min(limit, max(1, spec.max_tokens - len(forced)))
     limit = min(limit, _room(prompts["thinker"], config.ar["thinker"]))
     text, cut = _text(prompts["thinker"].keys.tolist(), thinker.seed, limit)
-    if not (spec.speech and "talker" in config.ar and text and limit > 1):
+    text = forced + text if text else []
+    calls = bool(tools) and CALL in text
+    if not (spec.speech and "talker" in config.ar and text and limit > 1) or (calls and text[0] == CALL):
         return Answer(text, cut, [], b"")
     talker = _sampling(spec, "talker", config)
     most = min(max(talker.max_tokens - 1, 1), _room(prompts["talker"], config.ar["talker"]))
     context = states(prompts["thinker"].keys.tolist())
     hidden = [context[p] for p in prompts["talker"].gather.tolist()]
     contents = talker_contents(prompts["talker"], hidden, text[0], spec.voice)
-    inputs = [*(text[1:-1] if cut else text[1:]), END_INPUT]
+    end = text.index(CALL) if calls else len(text) - cut
+    inputs = [*text[1:end], END_INPUT]
     frames = _frames(contents, inputs, talker.seed, most)
     return Answer(text, cut, frames, _audio(frames))
+
+
+def forced_of(tools: tuple[str, ...], tool_choice: str) -> tuple[int, ...]:
+    """A reply that has to call begins with a call."""
+    return (CALL,) if tools and tool_choice == "required" else ()
 
 
 def _sampling(spec: ResponseRequested, stage: str, config: NodeConfig) -> Sampling:

@@ -79,6 +79,7 @@ def toy_config(
         codec={"code2wav": CodecConfig(rows)} if speaks else {},
         encoder={"encoders": EncoderConfig(step_media=media, cached_media=media)},
         end_inputs={"talker": toy.END_INPUT},
+        call_ids=(toy.CALL,),
     )
 
 

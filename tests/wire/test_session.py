@@ -34,7 +34,16 @@ def test_connect_sends_session_created_unprompted() -> None:
     assert kinds(driver.started) == ["session.created"]
     session = driver.started[0]["session"]
     assert session["model"] == INFO.name
-    assert session["audio"]["input"]["turn_detection"] is None
+    assert session["audio"]["input"]["turn_detection"] == {
+        "type": "server_vad",
+        "threshold": 0.5,
+        "prefix_padding_ms": 300,
+        "silence_duration_ms": 500,
+        "idle_timeout_ms": None,
+        "create_response": True,
+        "interrupt_response": True,
+    }
+    assert session["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24000}
     assert session["audio"]["output"] == {
         "format": {"type": "audio/pcm", "rate": 24000},
         "voice": "ethan",

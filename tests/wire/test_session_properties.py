@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,11 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     ["session", "audio", "item", "item_id", "response", "response_id", "previous_item_id", "event_id", "role"]
 )
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "b"}}\n</tool_call>'
+CALLS = st.sampled_from(
+    [CALL, "Well. " + CALL, CALL[:30], CALL[30:], "<tool_call>", "</tool_call>", CALL * 2]
+)
+TOOL = {"type": "function", "name": "f"}
 IDS = st.sampled_from(["a", "b", "root", "gone"])
 
 
@@ -58,6 +64,44 @@ class Session(RuleBasedStateMachine):
         self.driver.send("input_audio_buffer.append", audio=pcm(length_s))
         if commit:
             self.driver.send("input_audio_buffer.commit")
+
+    @rule(
+        tools=st.sampled_from([None, [], [TOOL]]),
+        choice=st.sampled_from(["auto", "none", "required", {"type": "function", "name": "f"}]),
+        transcription=st.sampled_from([None, {"model": "whisper-1"}]),
+        detection=st.sampled_from([None, {"type": "server_vad"}, {"type": "semantic_vad"}]),
+        audio_format=st.sampled_from(["audio/pcm", "audio/pcmu", "audio/pcma"]),
+    )
+    def configure(
+        self, tools: Any, choice: Any, transcription: Any, detection: Any, audio_format: str
+    ) -> None:
+        sound = {"format": {"type": audio_format}}
+        listening = {**sound, "transcription": transcription, "turn_detection": detection}
+        audio = {"input": listening, "output": sound}
+        session = {"type": "realtime", "tools": tools, "tool_choice": choice, "audio": audio}
+        self.driver.send("session.update", session=session)
+
+    @rule(item=IDS, call=st.booleans())
+    def create_call(self, item: str, call: bool) -> None:
+        fields = {"name": "f", "arguments": "{}"} if call else {"output": "noon"}
+        kind = "function_call" if call else "function_call_output"
+        self.driver.send(
+            "conversation.item.create", item={"type": kind, "id": item, "call_id": "c", **fields}
+        )
+
+    @rule(data=st.data())
+    def delete_anything(self, data: st.DataObject) -> None:
+        added = [e["item"]["id"] for e in self.driver.events if e["type"] == "conversation.item.added"]
+        self.driver.send("conversation.item.delete", item_id=data.draw(st.sampled_from([*added, "gone"])))
+
+    @rule(data=st.data(), text=st.sampled_from(["Ah", "Oh\n"]), over=st.booleans())
+    def engine_transcribes(self, data: st.DataObject, text: str, over: bool) -> None:
+        asked = [f.response for f in self.driver.facts if isinstance(f, ResponseRequested)]
+        if side := sorted(set(asked) - set(self.responses())):
+            response = data.draw(st.sampled_from(side))
+            self.driver.tokens(response, text)
+            if over:
+                self.driver.end(response, data.draw(st.sampled_from(["completed", "failed"])))
 
     @rule(conversation=st.sampled_from([None, "auto", "none"]), modality=st.sampled_from(["audio", "text"]))
     def ask(self, conversation: str | None, modality: str) -> None:
@@ -108,7 +152,7 @@ class Session(RuleBasedStateMachine):
         wake_at = self.driver.session.wake_at
         assert wake_at is None or wake_at > self.driver.now, "a tick leaves nothing undone"
 
-    @rule(data=st.data(), text=st.text(max_size=3), speaks=st.booleans())
+    @rule(data=st.data(), text=st.text(max_size=3) | CALLS, speaks=st.booleans())
     def engine_speaks(self, data: st.DataObject, text: str, speaks: bool) -> None:
         if responses := self.responses():
             response = data.draw(st.sampled_from(responses))
@@ -138,6 +182,7 @@ class Session(RuleBasedStateMachine):
         self.check_order()
         self.check_turns()
         self.check_record()
+        self.check_items()
 
     def check_record(self) -> None:
         """Clients are shown what the next prompt holds. The test's detokeniser lags one character behind."""
@@ -167,6 +212,20 @@ class Session(RuleBasedStateMachine):
             now = event["audio_start_ms" if is_start else "audio_end_ms"]
             assert now >= last
             last = now
+
+    def check_items(self) -> None:
+        """What opens closes once, within its response; the last event of an item shows it as it is."""
+        opened: dict[str, str] = {}
+        for event in self.driver.events:
+            item = event.get("item", {})
+            if event["type"] == "response.output_item.added":
+                assert item["id"] not in opened
+                opened[item["id"]] = event["response_id"]
+            elif event["type"] == "response.output_item.done":
+                assert opened.pop(item["id"]) == event["response_id"]
+                assert item["status"] in ("completed", "incomplete")
+            elif event["type"] == "response.done":
+                assert event["response"]["id"] not in opened.values()
 
     def check_order(self) -> None:
         """Nothing of a response comes before its creation or after its end."""

@@ -29,7 +29,7 @@ class Node:
         self.graph = find_graph(config.graph)
         self._preset = Preset(config.preset)
         self.stages = _schedulers(self.graph, config, self._preset)
-        self._orchestrator = Orchestrator(self.graph, self.stages, config.end_inputs)
+        self._orchestrator = Orchestrator(self.graph, self.stages, config.end_inputs, config.call_ids)
         self._device = self._preset.device_policy()
         self._depth = depth
         self._last_stage: int | None = None

@@ -16,12 +16,11 @@ MIN_PIXELS = 4 * (PATCH_SIZE * MERGE_SIZE) ** 2
 MAX_PIXELS = 64 * (PATCH_SIZE * MERGE_SIZE) ** 2
 
 CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-{{- '<|im_start|>' + message.role + '\\n' -}}
-{%- if message.content is string -%}
-{{- message.content -}}
+{%- macro shown(content) -%}
+{%- if content is string -%}
+{{- content -}}
 {%- else -%}
-{%- for part in message.content -%}
+{%- for part in content or [] -%}
 {%- if part.type == 'audio' or 'audio' in part or 'audio_url' in part -%}
 {{- '<|audio_start|><|audio_pad|><|audio_end|>' -}}
 {%- elif part.type == 'image' or 'image' in part or 'image_url' in part -%}
@@ -33,7 +32,43 @@ CHAT_TEMPLATE = """\
 {%- endif -%}
 {%- endfor -%}
 {%- endif -%}
+{%- endmacro -%}
+{%- if tools -%}
+{{- '<|im_start|>system\\n' -}}
+{%- if messages[0].role == 'system' -%}
+{{- shown(messages[0].content) + '\\n\\n' -}}
+{%- endif -%}
+{{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n' -}}
+{{- 'You are provided with function signatures within <tools></tools> XML tags:\\n<tools>' -}}
+{%- for tool in tools -%}
+{{- '\\n' + (tool | tojson) -}}
+{%- endfor -%}
+{{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments' -}}
+{{- ' within <tool_call></tool_call> XML tags:\\n<tool_call>\\n' -}}
+{{- '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call><|im_end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'tool' -%}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}
+{{- '<|im_start|>user' -}}
+{%- endif -%}
+{{- '\\n<tool_response>\\n' + shown(message.content) + '\\n</tool_response>' -}}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}
 {{- '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- elif not (tools and loop.first and message.role == 'system') -%}
+{{- '<|im_start|>' + message.role + '\\n' + shown(message.content) -}}
+{%- for call in message.tool_calls or [] -%}
+{%- if not loop.first or message.content -%}
+{{- '\\n' -}}
+{%- endif -%}
+{%- set call = call.function or call -%}
+{{- '<tool_call>\\n{"name": "' + call.name + '", "arguments": ' -}}
+{{- call.arguments if call.arguments is string else call.arguments | tojson -}}
+{{- '}\\n</tool_call>' -}}
+{%- endfor -%}
+{{- '<|im_end|>\\n' -}}
+{%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
 {{- '<|im_start|>assistant\\n' -}}

@@ -53,6 +53,9 @@ SPECIAL_TOKENS = (
     "<tts_text_bos_single>",
 )
 
+TOOL_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Tokens of their own that are text all the same: a decoded reply shows them."""
+
 NAMED_TOKENS = {
     "image_token": "<|image_pad|>",
     "audio_token": "<|audio_pad|>",
@@ -84,6 +87,7 @@ def train_tokenizer() -> Tokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
     )
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in TOOL_TOKENS])
     return tokenizer
 
 
@@ -117,7 +121,9 @@ def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, object]:
         "tokenizer_class": "Qwen2Tokenizer",
         "add_bos_token": False,
         "add_prefix_space": False,
-        "added_tokens_decoder": {str(token_id(tokenizer, t)): _added(t) for t in SPECIAL_TOKENS},
+        "added_tokens_decoder": {
+            str(token_id(tokenizer, t)): _added(t) for t in SPECIAL_TOKENS + TOOL_TOKENS
+        },
         "bos_token": None,
         "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",
@@ -139,5 +145,5 @@ def _added(token: str) -> dict[str, object]:
         "normalized": False,
         "rstrip": False,
         "single_word": False,
-        "special": True,
+        "special": token in SPECIAL_TOKENS,
     }

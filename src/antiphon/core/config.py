@@ -61,7 +61,11 @@ class EncoderConfig(msgspec.Struct, frozen=True):
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
-    """All that a node decides by. `end_inputs`: per conditioned stage, the input that ends its text."""
+    """All that a node decides by.
+
+    end_inputs  per conditioned stage, the input that ends its text
+    call_ids    text tokens that begin a tool call: from there on a reply is not spoken
+    """
 
     graph: str
     ar: dict[str, ArConfig]
@@ -69,6 +73,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     encoder: dict[str, EncoderConfig]
     end_inputs: dict[str, int]
     preset: str = "baseline"
+    call_ids: tuple[int, ...] = ()
 
 
 LOAD_FORMATS = ("auto", "dummy")

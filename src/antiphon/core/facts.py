@@ -83,7 +83,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     speech     False: text only, the talker is not started
     sampling   overrides per stage name; stages not named use the checkpoint's defaults
     remember   False: the reply does not enter the record (out-of-band)
-    items      replaces the record as input when given
+    items      replaces the record as input when given; one without parts stands for the record's of that id
     codes      True: report the talker's frames as well (the Python entry wants them)
     tools      JSON of each tool's schema, as the chat template takes them
     tool_choice  auto | none | required, or a tool's name
@@ -154,10 +154,14 @@ class StagePrompt(msgspec.Struct, frozen=True, eq=False):
 
 
 class PromptReady(msgspec.Struct, frozen=True, tag=True):
-    """A prompt was rendered, for every AR stage by name."""
+    """A prompt was rendered, for every AR stage by name.
+
+    forced  the reply begins with these tokens, undrawn: the prompt of the stage that writes it ends with them
+    """
 
     request: int
     prompts: dict[str, StagePrompt]
+    forced: tuple[int, ...] = ()
 
 
 class PromptFailed(msgspec.Struct, frozen=True, tag=True):

@@ -17,11 +17,17 @@ from antiphon.core.sampling import Sampling
 
 
 class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
-    """Turn these items into prompts; answered by PromptReady or PromptFailed."""
+    """Turn these items into prompts; answered by PromptReady or PromptFailed.
+
+    tools        JSON of each tool's schema, for the chat template
+    tool_choice  auto, or what the reply shall be made to begin with: required (a call), or a tool's name
+    """
 
     request: int
     items: tuple[Item, ...]
     speech: bool
+    tools: tuple[str, ...] = ()
+    tool_choice: str = "auto"
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):
@@ -182,7 +188,11 @@ class AudioOut(msgspec.Struct, frozen=True, tag=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of one response. A video's frames count as images; audio tokens out are codec frames."""
+    """Token counts of one response. Cached ones are among those of the input.
+
+    A video's frames count as images, as does its own sound where only a part of the video is cached; audio
+    tokens out are codec frames.
+    """
 
     input_text_tokens: int = 0
     input_audio_tokens: int = 0
@@ -190,6 +200,8 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     output_text_tokens: int = 0
     output_audio_tokens: int = 0
+    cached_audio_tokens: int = 0
+    cached_image_tokens: int = 0
 
 
 class ResponseEnded(msgspec.Struct, frozen=True, tag=True):

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import torch
 
 from antiphon.checkpoint.dummy import DummyCheckpoint
@@ -111,6 +112,7 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     family: Family = cast("Family", import_module(graph.module))
     config = family.read_config(checkpoint.config)
     node = family.read_geometry(config, checkpoint.generation, options)
+    node = msgspec.structs.replace(node, call_ids=family.call_ids(checkpoint.path))
     if options.load_format == "dummy":
         shapes = tensor_shapes(graph, node, family, config)
         checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)

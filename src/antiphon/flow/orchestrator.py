@@ -15,6 +15,7 @@ from antiphon.core.facts import (
     CopyDone,
     CopyFailed,
     Fact,
+    Ints,
     ItemAdded,
     ItemCut,
     ItemRemoved,
@@ -42,12 +43,12 @@ from antiphon.core.plans import (
     RenderPrompt,
     ResponseEnded,
     TokensOut,
-    Usage,
+    ints,
 )
 from antiphon.core.sampling import Sampling
 from antiphon.flow.record import Record
 from antiphon.flow.stages import Stages
-from antiphon.flow.turn import Turn
+from antiphon.flow.turn import Turn, gone
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
 from antiphon.stage.requests import ArRequest, Progress
@@ -65,10 +66,17 @@ class Session:
 class Orchestrator:
     """Owner of sessions and turns. The stages' schedulers own their requests and KV."""
 
-    def __init__(self, graph: StageGraph, stages: Stages, end_inputs: dict[str, int]) -> None:
+    def __init__(
+        self,
+        graph: StageGraph,
+        stages: Stages,
+        end_inputs: dict[str, int],
+        call_ids: tuple[int, ...] = (),
+    ) -> None:
         self._graph = graph
         self._stages = stages
         self._end_inputs = end_inputs
+        self._call_ids = frozenset(call_ids)
         self._sessions: dict[str, Session] = {}
         self._turns: dict[int, Turn] = {}
         self._last_request = 0
@@ -143,13 +151,13 @@ class Orchestrator:
     def _open_turn(self, spec: ResponseRequested) -> None:
         session = self._sessions.get(spec.session)
         if session is None:
-            self._outputs.append(_gone(spec))
+            self._outputs.append(gone(spec))
             return
         if spec.response in session.turns:
             return
         self._last_request += 1
         session.epoch += 1
-        items = session.record.items if spec.items is None else spec.items
+        items = session.record.items if spec.items is None else session.record.resolved(spec.items)
         if spec.instructions:
             items = (Item(id="", role="system", parts=(TextPart(spec.instructions),)), *items)
         after = session.record.last_id
@@ -157,7 +165,7 @@ class Orchestrator:
         session.turns[spec.response] = turn
         self._turns[turn.request] = turn
         speaks = spec.speech and self._stages.speaker is not None
-        self._orders.append(RenderPrompt(turn.request, items, speaks))
+        self._orders.append(RenderPrompt(turn.request, items, speaks, turn.tools, spec.tool_choice))
 
     def _cancel(self, fact: ResponseCancelled) -> None:
         session = self._sessions.get(fact.session)
@@ -189,7 +197,7 @@ class Orchestrator:
         except LimitExceeded as error:
             self._end(turn, "failed", "context_length_exceeded", str(error))
             return
-        turn.prompts = fact.prompts
+        turn.prompts, turn.forced = fact.prompts, fact.forced
         turn.entry = self._entry_request(turn)
         self._want(turn, self._stages.entry.lacks(turn.entry))
 
@@ -224,11 +232,11 @@ class Orchestrator:
         entry = self._stages.entry
         sampling = self._sampling(turn, entry.name)
         if turn.spec.max_tokens is not None:
-            sampling = msgspec.structs.replace(
-                sampling, max_tokens=max(1, min(sampling.max_tokens, turn.spec.max_tokens))
-            )
+            asked = turn.spec.max_tokens - len(turn.forced)
+            sampling = msgspec.structs.replace(sampling, max_tokens=max(1, min(sampling.max_tokens, asked)))
         prompt = turn.prompts[entry.name]
-        return ArRequest(turn.request, turn.session, prompt, sampling, media=frozenset())
+        late = turn.spec.tier == "best_effort"
+        return ArRequest(turn.request, turn.session, prompt, sampling, media=frozenset(), is_best_effort=late)
 
     def _sampling(self, turn: Turn, stage: str) -> Sampling:
         """What the request asked for, or the stage's defaults with a seed of the response's own."""
@@ -278,22 +286,30 @@ class Orchestrator:
 
     def _text(self, turn: Turn, progress: Progress) -> None:
         """A token of the reply: to the client, and over the edge to the stage that speaks it."""
-        entry = self._stages.entry
         first = not turn.reply
         if progress.tokens is not None:
-            turn.reply.append(int(progress.tokens[0]))
-            self._emit_tokens(turn, entry.name, progress)
+            new = [*(turn.forced if first else ()), int(progress.tokens[0])]
+            turn.reply += new
+            self._emit_tokens(turn, self._stages.entry.name, ints(new).reshape(-1, 1))
         turn.cut = progress.end == "length"
         if progress.end is not None:
             self._unpin(turn)
         speaker = self._stages.speaker if turn.spec.speech else None
-        if speaker is None:
-            return
-        if first and progress.end is None:
-            self._start_speaking(turn, speaker)
-        elif progress.end is not None:
+        if speaker is not None and not turn.is_calling:
+            last = turn.reply if first else turn.reply[-1:]
+            turn.is_calling = bool(turn.tools) and not self._call_ids.isdisjoint(last)
+            self._speak(turn, speaker, first, over=turn.is_calling or progress.end is not None)
+
+    def _speak(self, turn: Turn, speaker: ArScheduler, first: bool, over: bool) -> None:
+        """The reply's route. `over`: its words end before this token, since the text or a call begins there.
+
+        Who begins with a call, or says nothing, is never given to the stage that speaks.
+        """
+        if over:
             speaker.push(turn.request, self._end_inputs[speaker.name])
             speaker.close(turn.request)
+        elif first:
+            self._start_speaking(turn, speaker)
         else:
             speaker.push(turn.request, turn.reply[-1])
 
@@ -319,7 +335,7 @@ class Orchestrator:
             turn.num_frames += 1
             vocoder.push(turn.request, progress.tokens)
             if turn.spec.codes:
-                self._emit_tokens(turn, stage, progress)
+                self._emit_tokens(turn, stage, progress.tokens.reshape(1, -1))
         if progress.end is not None:
             self._drop_payload(turn, stage)
             if vocoder.close(turn.request):
@@ -332,9 +348,8 @@ class Orchestrator:
             turn.open_stages.discard(stage)
             self._complete_if_over(turn)
 
-    def _emit_tokens(self, turn: Turn, stage: str, progress: Progress) -> None:
-        assert progress.tokens is not None
-        tokens = progress.tokens.reshape(1, -1)
+    def _emit_tokens(self, turn: Turn, stage: str, tokens: Ints) -> None:
+        """`tokens` int64 [n, width]."""
         self._outputs.append(TokensOut(turn.session, turn.spec.response, turn.epoch, stage, tokens))
 
     # -- ends ----------------------------------------------------------------------------------------
@@ -378,9 +393,3 @@ class Orchestrator:
     def _unpin(self, turn: Turn) -> None:
         self._stages.encode.unpin(turn.pinned)
         turn.pinned = ()
-
-
-def _gone(spec: ResponseRequested) -> ResponseEnded:
-    """The end of a response whose session does not exist."""
-    message = "The session does not exist (any more)"
-    return ResponseEnded(spec.session, spec.response, 0, "failed", "session_gone", message, Usage())

@@ -34,6 +34,11 @@ class Record:
         at = next((i for i, known in enumerate(self._items) if known.id == after), len(self._items) - 1)
         self._items.insert(at + 1, item)
 
+    def resolved(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        """Items with those of the record in place of their names; unheard or unknown ones stay empty."""
+        known = {item.id: item for item in self.items}
+        return tuple(item if item.parts else known.get(item.id, item) for item in items)
+
     def remove(self, item_id: str) -> None:
         self._items = [item for item in self._items if item.id != item_id]
         self._cuts.pop(item_id, None)

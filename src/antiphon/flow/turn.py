@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon.core.conversation import Item, Media
-from antiphon.core.facts import ResponseRequested, StagePrompt
-from antiphon.core.plans import Usage
+from antiphon.core.facts import ResponseRequested, Span, StagePrompt
+from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.stage.requests import ArRequest
 
 
@@ -32,6 +32,15 @@ class Turn:
     entry: ArRequest | None = None
     """The request of the stage that writes the text."""
     num_frames: int = 0
+    forced: tuple[int, ...] = ()
+    """The reply's first tokens, where they are given and not drawn."""
+    is_calling: bool = False
+    """A tool call has begun: nothing more is spoken."""
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """What the model is told it may call."""
+        return () if self.spec.tool_choice == "none" else self.spec.tools
 
     @property
     def session(self) -> str:
@@ -44,11 +53,34 @@ class Turn:
             return Usage()
         audio = sum(s.length if s.kind == "audio" else s.audio_length for s in prompt.spans)
         image = sum(s.length for s in prompt.spans) - audio
+        cached = (self.entry.cached or 0) if self.entry else 0
+        cached_audio = sum(_cached_audio(span, cached) for span in prompt.spans)
+        cached_media = sum(_cached(span, cached) for span in prompt.spans)
         return Usage(
-            input_text_tokens=len(prompt.token_ids) - audio - image,
+            input_text_tokens=len(prompt.token_ids) - len(self.forced) - audio - image,
             input_audio_tokens=audio,
             input_image_tokens=image,
-            cached_tokens=(self.entry.cached or 0) if self.entry else 0,
+            cached_tokens=cached,
+            cached_audio_tokens=cached_audio,
+            cached_image_tokens=cached_media - cached_audio,
             output_text_tokens=len(self.reply),
             output_audio_tokens=self.num_frames,
         )
+
+
+def _cached(span: Span, cached: int) -> int:
+    """Positions of a span among the first `cached` of its prompt."""
+    return min(max(cached - span.start, 0), span.length)
+
+
+def _cached_audio(span: Span, cached: int) -> int:
+    found = _cached(span, cached)
+    if span.kind == "audio":
+        return found
+    return span.audio_length if found == span.length else 0
+
+
+def gone(spec: ResponseRequested) -> ResponseEnded:
+    """The end of a response whose session does not exist."""
+    message = "The session does not exist (any more)"
+    return ResponseEnded(spec.session, spec.response, 0, "failed", "session_gone", message, Usage())

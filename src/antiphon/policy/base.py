@@ -36,6 +36,11 @@ class StageView(Protocol):
         ...
 
     @property
+    def best_effort(self) -> Ints:
+        """Per row of the row table, 1: all others go first. Such rows count as younger than all others."""
+        ...
+
+    @property
     def running(self) -> Ints:
         """All rows in use, oldest first. A request keeps its age when it is preempted."""
         ...

@@ -10,12 +10,14 @@ from antiphon.policy.base import Budget, StageView, StepChoice, last_come
 class PrefillFirst:
     """A new prompt runs at once; running replies share what is left of the step.
 
-    Who came last is preempted first.
+    Best-effort work gets what is left over after both. Who came last is preempted first, best effort before
+    all else.
     """
 
     name = "prefill-first"
 
     def decide(self, view: StageView, budget: Budget, now: float) -> StepChoice:
-        prefilling = view.prefilling
-        rows = np.concatenate([prefilling, view.decoding])
-        return StepChoice(view.num_waiting, rows, len(prefilling), "prompts first", last_come(view))
+        rows = np.concatenate([view.prefilling, view.decoding])
+        rows = rows[np.argsort(view.best_effort[rows], kind="stable")]
+        num_urgent = int((view.best_effort[view.prefilling] == 0).sum())
+        return StepChoice(view.num_waiting, rows, num_urgent, "prompts first", last_come(view))

@@ -13,6 +13,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from antiphon.core.conversation import AudioPart, ImagePart
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ, WIRE_SAMPLE_RATE_HZ
+from antiphon.server.g711 import G711Decoder, G711Encoder
+from antiphon.wire.input_settings import AudioFormat
 from antiphon.wire.limits import Limits
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
@@ -28,6 +30,12 @@ class BoundedMedia:
         samples = np.frombuffer(pcm16_24k, "<i2").astype(np.float32) / 32768.0
         resampled = soxr.resample(samples, WIRE_SAMPLE_RATE_HZ, MODEL_SAMPLE_RATE_HZ)
         return AudioPart.of(resampled.astype("<f4").tobytes())
+
+    def input_decoder(self, audio_format: AudioFormat) -> G711Decoder:
+        return G711Decoder(audio_format)
+
+    def output_encoder(self, audio_format: AudioFormat) -> G711Encoder:
+        return G711Encoder(audio_format)
 
     def image_part(self, data_url: str) -> ImagePart:
         image = self._opened(self._image_bytes(data_url))

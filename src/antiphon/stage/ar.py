@@ -19,6 +19,9 @@ from antiphon.stage.groups import kv_groups
 from antiphon.stage.requests import ArRequest, Entry, Flight, Progress, block_deltas
 from antiphon.stage.rows import Rows
 
+BEST_EFFORT_ORDER = 1 << 40
+"""Added to a best-effort request's place in the order of arrival."""
+
 
 class ArScheduler:
     """Queues, rows and KV of one AR stage; turns a policy's choice into a step's delta."""
@@ -51,10 +54,10 @@ class ArScheduler:
 
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
-        request.order = self._num_submitted
+        request.order = self._num_submitted + BEST_EFFORT_ORDER * request.is_best_effort
         self._num_submitted += 1
         self._requests[request.request] = request
-        self._waiting[request.request] = request
+        self._wait(request)
         self.rows.num_waiting = len(self._waiting)
 
     def push(self, request: int, token: int) -> None:
@@ -99,7 +102,7 @@ class ArScheduler:
         """Media that a request would have to compute if it joined now, and that are not at hand."""
         if request.media is None:
             return frozenset()
-        cached = self.kv.cached(request.session, self._prefix(request))
+        cached = self.kv.cached(request.owner, self._prefix(request))
         spans = request.prompt.spans
         return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
 
@@ -143,7 +146,10 @@ class ArScheduler:
         joins = self._admit(0 if len(choice.preempt) else choice.admit, blocks)
         at, stay = choice.admit_at, ~np.isin(choice.rows, choice.preempt)
         joined = ints([join.row for join in joins])
-        order = np.concatenate([choice.rows[:at][stay[:at]], joined, choice.rows[at:][stay[at:]]])
+        late = self.rows.best_effort[joined] == 1
+        order = np.concatenate(
+            [choice.rows[:at][stay[:at]], joined[~late], choice.rows[at:][stay[at:]], joined[late]]
+        )
         rows, counts = self._take(order, budget, blocks)
         if not len(rows) and not joins:
             return None
@@ -182,15 +188,20 @@ class ArScheduler:
         )
 
     def _preempt(self, rows: Ints) -> None:
-        """Youngest first, so that the oldest of them comes to stand in front."""
-        for row in rows[np.argsort(-self.rows.order[rows])].tolist():
+        for row in rows.tolist():
             active = self._requests[int(self.rows.request[row])]
             self._retire(active)
             active.row = active.sequence = active.prefix = None
-            self._waiting[active.request] = active
-            self._waiting.move_to_end(active.request, last=False)
+            self._wait(active)
             self.num_preemptions += 1
         self.rows.num_waiting = len(self._waiting)
+
+    def _wait(self, request: ArRequest) -> None:
+        """Queue by age: who was preempted stands before all who came later, best effort behind all else."""
+        younger = [other for other, waits in self._waiting.items() if waits.order > request.order]
+        self._waiting[request.request] = request
+        for other in younger:
+            self._waiting.move_to_end(other)
 
     def _admit(self, most: int, blocks: list[Entry]) -> list[Join]:
         """First come first served, until rows or blocks run out."""
@@ -211,12 +222,12 @@ class ArScheduler:
             return False
         if self.lacks(request):
             return False
-        return self.kv.fits(request.session, self._prefix(request), self._promise(request), needed)
+        return self.kv.fits(request.owner, self._prefix(request), self._promise(request), needed)
 
     def _join(self, request: ArRequest, blocks: list[Entry]) -> Join:
         row = self._row_pool.allocate(1)[0]
         sequence, cached = self.kv.open(
-            request.session, self._prefix(request), self._promise(request), self._busy_until
+            request.owner, self._prefix(request), self._promise(request), self._busy_until
         )
         request.row, request.sequence = row, sequence
         request.cached = cached if request.cached is None else request.cached
@@ -241,6 +252,7 @@ class ArScheduler:
         self.rows.join(row, request.request, len(request.prompt.token_ids) + drawn, cached, request.order)
         self.rows.sampled[row] = drawn
         self.rows.limit[row] = self._limit(request)
+        self.rows.best_effort[row] = int(request.is_best_effort)
         self.rows.inputs[row] = len(request.inputs)
         self.rows.closed[row] = int(request.closed)
 
@@ -322,7 +334,7 @@ class ArScheduler:
         assert active.row is not None
         assert active.sequence is not None
         row, busy = active.row, self._busy_until
-        if self.survives is Survives.NONE:
+        if self.survives is Survives.NONE or active.is_best_effort:
             self.kv.discard(active.sequence, busy)
         else:
             self.kv.park(active.session, active.sequence, self._reusable(active), busy)

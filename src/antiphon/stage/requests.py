@@ -23,10 +23,11 @@ class ArRequest:
 
     inputs  upstream tokens received
     media   keys whose features are at hand until the request ends; None: this stage reads none
-    order   when it came; smaller is older
+    order   smaller is older; who is best effort counts as younger than all who are not
     cached  tokens found cached when it first joined
     tokens  confirmed tokens, each int64 [width], the stop token left out
     prefix  what identifies prompt and tokens to the KV, while it waits
+    is_best_effort  all others go first, and its KV is kept for nobody
     """
 
     request: int
@@ -45,6 +46,12 @@ class ArRequest:
     cached: int | None = None
     tokens: list[Ints] = field(default_factory=list[Ints])
     prefix: Prefix | None = None
+    is_best_effort: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Whose idle KV it continues: the session's, which a best-effort request leaves alone."""
+        return "" if self.is_best_effort else self.session
 
     def keys(self, survives: Survives) -> Ints:
         """Keys of the prompt, and of what was drawn where a later prompt may show that again."""

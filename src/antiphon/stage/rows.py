@@ -19,7 +19,8 @@ class Rows:
     inputs     upstream tokens received (conditioned stages)
     closed     1: no more upstream tokens will come, padding follows
     blocks     blocks held per group
-    order      when the request came; smaller is older
+    order      smaller is older; best effort counts as younger than all else
+    best_effort  1: all others go first
     """
 
     def __init__(self, size: int, block_size: int, conditioned: bool) -> None:
@@ -33,6 +34,7 @@ class Rows:
         self.closed = np.zeros(size, np.int64)
         self.blocks = np.zeros(size, np.int64)
         self.order = np.zeros(size, np.int64)
+        self.best_effort = np.zeros(size, np.int64)
         self._block_size = block_size
         self._conditioned = conditioned
         self.num_waiting = 0

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from antiphon.core.conversation import Item
 from antiphon.core.errors import ProtocolError
-from antiphon.wire.client_events import ResponseParams
+from antiphon.wire.client_events import ResponseParams, Strict
 from antiphon.wire.config import Scope, SessionConfig, overridden, with_output
-from antiphon.wire.content import ItemReader, NewItem
+from antiphon.wire.content import ItemIn, ItemReader, NewItem
+from antiphon.wire.conversation import Conversation, WireItem
 from antiphon.wire.errors import shown
+from antiphon.wire.input_settings import AudioFormat
 from antiphon.wire.limits import check
+from antiphon.wire.parsing import converted
 
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY_CHARS = 64
@@ -26,7 +30,13 @@ class Asked:
     metadata: dict[str, str] | None
 
 
-def read_response(params: ResponseParams, session: SessionConfig, scope: Scope, reader: ItemReader) -> Asked:
+def read_response(
+    params: ResponseParams,
+    session: SessionConfig,
+    scope: Scope,
+    reader: ItemReader,
+    conversation: Conversation,
+) -> Asked:
     """Check everything and decode inline input; raises before anything changes."""
     if params.conversation not in (None, "auto", "none"):
         raise ProtocolError(
@@ -37,15 +47,53 @@ def read_response(params: ResponseParams, session: SessionConfig, scope: Scope, 
     output = params.audio.output if params.audio else None
     config = with_output(config, output, session, "response")
     _check_metadata(params.metadata)
-    items = None if params.input is None else _read_input(params.input, scope, reader)
+    items = None
+    if params.input is not None:
+        check("max_parts", scope.limits.max_parts, len(params.input), "response.input has too many items")
+        inputs = Inputs(reader, conversation, session.input_format)
+        items = inputs.read(params.input)
     return Asked(config, params.conversation != "none", items, params.metadata)
 
 
-def _read_input(raw: list[dict[str, object]], scope: Scope, reader: ItemReader) -> tuple[NewItem, ...]:
-    check("max_parts", scope.limits.max_parts, len(raw), "response.input has too many items")
-    places = [f"response.input[{index}]" for index in range(len(raw))]
-    messages = [reader.message(item, at) for item, at in zip(raw, places, strict=True)]
-    return tuple(reader.item(message, at) for message, at in zip(messages, places, strict=True))
+class ItemReference(Strict, frozen=True, kw_only=True):
+    """An item of the conversation, by its id."""
+
+    type: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Reads `response.input`: items of its own, and references to those of the conversation."""
+
+    reader: ItemReader
+    conversation: Conversation
+    audio_format: AudioFormat
+
+    def read(self, raw: list[dict[str, object]]) -> tuple[NewItem, ...]:
+        """All are checked before any media are decoded."""
+        places = [f"response.input[{index}]" for index in range(len(raw))]
+        checked = [self._checked(item, at) for item, at in zip(raw, places, strict=True)]
+        items = [
+            item if isinstance(item, NewItem) else self.reader.item(item, at, self.audio_format)
+            for item, at in zip(checked, places, strict=True)
+        ]
+        # the words and the calls of one reply are one item of the record
+        return tuple(item for i, item in enumerate(items) if not i or not _repeats(item, items[i - 1]))
+
+    def _checked(self, raw: dict[str, object], at: str) -> ItemIn | NewItem:
+        if raw.get("type") != "item_reference":
+            return self.reader.message(raw, at)
+        item_id = converted(raw, ItemReference, at).id
+        if item_id not in self.conversation:
+            raise ProtocolError(f"Item {shown(item_id)} does not exist.", param=f"{at}.id")
+        item = self.conversation.get(item_id, "")
+        kept = WireItem(item.id, item.role, item.status)  # its media are counted already
+        return NewItem(kept, Item(item.recorded_as, "user", ()))
+
+
+def _repeats(item: NewItem, before: NewItem) -> bool:
+    return not item.record.parts and item.record == before.record
 
 
 def _check_metadata(metadata: dict[str, str] | None) -> None:

@@ -5,7 +5,7 @@ Fields typed `Any` are known to the protocol and checked where their meaning is.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,26 +15,19 @@ class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A JSON object whose unknown fields are errors: a typo must not do nothing."""
 
 
-class PcmFormat(Strict, frozen=True, kw_only=True):
-    """The one audio format: mono PCM16 at 24 kHz."""
-
-    type: Literal["audio/pcm"] | None = None
-    rate: Literal[24000] | None = None
-
-
 class AudioInputPatch(Strict, frozen=True, kw_only=True):
-    """`session.audio.input`."""
+    """`session.audio.input`. Absent keeps, null clears."""
 
-    format: PcmFormat | None = None
-    transcription: Any = None
-    noise_reduction: Any = None
+    format: Any = UNSET
+    transcription: Any = UNSET
+    noise_reduction: Any = UNSET
     turn_detection: Any = UNSET
 
 
 class AudioOutputPatch(Strict, frozen=True, kw_only=True):
     """`audio.output` of a session or a response."""
 
-    format: PcmFormat | None = None
+    format: Any = UNSET
     voice: str | dict[str, Any] | UnsetType | None = UNSET
     speed: float | None = None
 
@@ -58,8 +51,8 @@ class GenerationPatch(Strict, frozen=True, kw_only=True):
     output_modalities: list[str] | UnsetType | None = UNSET
     instructions: str | UnsetType | None = UNSET
     max_output_tokens: int | str | UnsetType | None = UNSET
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: list[Any] | UnsetType | None = UNSET
+    tool_choice: Any = UNSET
     prompt: Any = None
     reasoning: Any = None
     parallel_tool_calls: bool | None = None
@@ -79,9 +72,9 @@ class SessionPatch(GenerationPatch, frozen=True, kw_only=True):
     id: Any = None
     object: Any = None
     expires_at: Any = None
+    client_secret: Any = None
     x_extensions: Any = None
-    """`id`, `object`, `expires_at`, `x_extensions` are read-only: clients that send back the whole object
-    are not refused."""
+    """From `id` on read-only: clients that send back the whole object are not refused."""
 
 
 class ResponseParams(GenerationPatch, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.core.errors import ProtocolError
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.client_events import (
     AudioInputPatch,
     AudioOutputPatch,
@@ -21,13 +20,23 @@ from antiphon.wire.client_events import (
 )
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
+from antiphon.wire.input_settings import (
+    AudioFormat,
+    Transcription,
+    format_payload,
+    read_format,
+    read_noise_reduction,
+    read_transcription,
+)
 from antiphon.wire.limits import Limits, check
+from antiphon.wire.tools import Tools, check_choice, choice_payload, read_choice, read_tools
 from antiphon.wire.turn_detection import TurnDetection, read_turn_detection
 
 V = TypeVar("V")
 
 MAX_VOICE_CHARS = 64
 OFF = "is not supported by this version"
+SERVER_VAD = TurnDetection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,18 @@ class SessionConfig:
     instructions: str = ""
     max_output_tokens: int | None = None
     voice: str | None = None
+    tools: Tools = ()
     tool_choice: str = "auto"
-    turn_detection: TurnDetection | None = None
+    output_format: AudioFormat = "audio/pcm"
+    input_format: AudioFormat = "audio/pcm"
+    turn_detection: TurnDetection | None = SERVER_VAD
+    transcription: Transcription | None = None
+    noise_reduction: Payload | None = None
+
+    @property
+    def usable_tools(self) -> Tools:
+        """What a reply may call."""
+        return () if self.tool_choice == "none" else self.tools
 
     @property
     def output_modalities(self) -> list[str]:
@@ -52,18 +71,14 @@ class SessionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What settings are checked against. `detects_turns`: somebody hears when turns start and end."""
+    """What settings are checked against."""
 
     info: ModelInfo
     limits: Limits
-    detects_turns: bool = False
 
     @property
     def defaults(self) -> SessionConfig:
-        return SessionConfig(
-            voice=self.info.voices[0] if self.info.voices else None,
-            turn_detection=TurnDetection() if self.detects_turns else None,
-        )
+        return SessionConfig(voice=self.info.voices[0] if self.info.voices else None)
 
     def speaker(self, config: SessionConfig) -> str | None:
         """The model's voice for a config: clients may ask for other servers' voices and get the default."""
@@ -81,15 +96,12 @@ def updated(config: SessionConfig, patch: SessionPatch, scope: Scope) -> Session
         raise ProtocolError("The model of a session cannot be changed.", param="session.model")
     _refuse(patch.include, "session.include", "Log probabilities")
     _check_truncation(patch.truncation)
+    _check_tracing(patch.tracing)
     config = overridden(config, patch, scope, scope.defaults)
     if patch.audio is None:
         return config
     if patch.audio.input is not None:
-        _check_audio_input(patch.audio.input, scope)
-        asked = patch.audio.input.turn_detection
-        if asked is not UNSET:
-            detection = read_turn_detection(asked, "session.audio.input.turn_detection")
-            config = replace(config, turn_detection=detection)
+        config = _with_input(config, patch.audio.input, scope)
     return with_output(config, patch.audio.output, scope.defaults, "session")
 
 
@@ -97,9 +109,9 @@ def overridden(
     config: SessionConfig, patch: GenerationPatch, scope: Scope, on_null: SessionConfig, at: str = "session"
 ) -> SessionConfig:
     """The config with a patch's own fields over it. Null means `on_null`: a default, or the session's."""
-    _refuse(patch.tools, f"{at}.tools", "Tool calling")
     _refuse(patch.prompt, f"{at}.prompt", "Stored prompts")
     _refuse(patch.reasoning, f"{at}.reasoning", "Reasoning control")
+    tools, choice = _tools(config, patch, scope, on_null, at)
     speech = patch.output_modalities
     tokens = patch.max_output_tokens
     return replace(
@@ -113,7 +125,8 @@ def overridden(
         else config.max_output_tokens
         if isinstance(tokens, UnsetType)
         else _max_tokens(tokens, scope, at),
-        tool_choice=_tool_choice(patch.tool_choice, config.tool_choice, at),
+        tools=tools,
+        tool_choice=choice,
     )
 
 
@@ -124,13 +137,21 @@ def with_output(
     if patch is None:
         return config
     if patch.speed not in (None, 1.0):
-        raise ProtocolError(f"A speed other than 1.0 {OFF}.", param=f"{at}.audio.output.speed")
+        raise ProtocolError(
+            f"A speed other than 1.0 {OFF}; leave it out or set it to 1.0.", param=f"{at}.audio.output.speed"
+        )
     voice = patch.voice
     if isinstance(voice, dict):
         raise ProtocolError(f"Custom voices by id: this {OFF}.", param=f"{at}.audio.output.voice")
     if isinstance(voice, str):
         check("max_voice_chars", MAX_VOICE_CHARS, len(voice))
-    return replace(config, voice=_picked(voice, config.voice, on_null.voice))
+    return replace(
+        config,
+        voice=_picked(voice, config.voice, on_null.voice),
+        output_format=_format(
+            patch.format, config.output_format, on_null.output_format, f"{at}.audio.output"
+        ),
+    )
 
 
 def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> Payload:
@@ -142,8 +163,8 @@ def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> P
         "model": info.name,
         "output_modalities": config.output_modalities,
         "instructions": config.instructions,
-        "tools": [],
-        "tool_choice": config.tool_choice,
+        "tools": [tool.payload() for tool in config.tools],
+        "tool_choice": choice_payload(config.tool_choice),
         "max_output_tokens": config.max_output_tokens_shown,
         "tracing": None,
         "truncation": "disabled",
@@ -153,19 +174,18 @@ def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> P
         "x_extensions": ["playback.ack"],
         "audio": {
             "input": {
-                "format": pcm_format(),
-                "transcription": None,
-                "noise_reduction": None,
+                "format": format_payload(config.input_format),
+                "transcription": config.transcription.payload() if config.transcription else None,
+                "noise_reduction": config.noise_reduction,
                 "turn_detection": config.turn_detection.payload() if config.turn_detection else None,
             },
-            "output": {"format": pcm_format(), "voice": config.voice, "speed": 1.0},
+            "output": {
+                "format": format_payload(config.output_format),
+                "voice": config.voice,
+                "speed": 1.0,
+            },
         },
     }
-
-
-def pcm_format() -> Payload:
-    """The one format both ways; other rates are resampled inside, because clients trip over them."""
-    return {"type": "audio/pcm", "rate": WIRE_SAMPLE_RATE_HZ}
 
 
 def _picked(value: V | UnsetType | None, current: V, on_null: V) -> V:
@@ -204,32 +224,56 @@ def _max_tokens(value: int | str, scope: Scope, at: str) -> int | None:
     return value
 
 
-def _tool_choice(value: Any, current: str, at: str) -> str:
-    if value is None:
-        return current
-    if value not in ("auto", "none"):
-        raise ProtocolError(
-            f"Tool calling {OFF}; tool_choice is 'auto' or 'none'.", param=f"{at}.tool_choice"
-        )
-    return value
+def _tools(
+    config: SessionConfig, patch: GenerationPatch, scope: Scope, on_null: SessionConfig, at: str
+) -> tuple[Tools, str]:
+    """Tools and choice after the patch. A choice by name must fit the tools that are there then."""
+    raw = patch.tools
+    read = raw if raw is None or isinstance(raw, UnsetType) else read_tools(raw, scope.limits, f"{at}.tools")
+    tools = _picked(read, config.tools, on_null.tools)
+    asked = patch.tool_choice
+    if asked is not None and asked is not UNSET:
+        asked = read_choice(asked, tools, f"{at}.tool_choice")
+    choice: str = _picked(asked, config.tool_choice, on_null.tool_choice)
+    check_choice(choice, tools, f"{at}.tool_choice")
+    return tools, choice
 
 
-def _check_audio_input(patch: AudioInputPatch, scope: Scope) -> None:
+def _with_input(config: SessionConfig, patch: AudioInputPatch, scope: Scope) -> SessionConfig:
+    """The config with `audio.input` over it. Null turns a thing off, and resets the format."""
     at = "session.audio.input"
-    if not scope.detects_turns and patch.turn_detection not in (None, UNSET):
+    changes: dict[str, Any] = {"input_format": _format(patch.format, config.input_format, "audio/pcm", at)}
+    if patch.transcription is not UNSET:
+        asked = read_transcription(patch.transcription, scope.limits, f"{at}.transcription")
+        changes["transcription"] = asked
+    if patch.noise_reduction is not UNSET:
+        changes["noise_reduction"] = read_noise_reduction(patch.noise_reduction, f"{at}.noise_reduction")
+    if patch.turn_detection is not UNSET:
+        changes["turn_detection"] = read_turn_detection(patch.turn_detection, f"{at}.turn_detection")
+    return replace(config, **changes)
+
+
+def _format(value: Any, current: AudioFormat, on_null: AudioFormat, at: str) -> AudioFormat:
+    given = value if value is None or value is UNSET else read_format(value, f"{at}.format")
+    return _picked(given, current, on_null)
+
+
+def _check_tracing(value: Any) -> None:
+    """Taken without effect, since nothing is traced; agents send it in the middle of a response."""
+    if value is not None and value != "auto" and not isinstance(value, dict):
         raise ProtocolError(
-            f"Turn detection {OFF}: it commits manually. Set turn_detection to null, then send"
-            " input_audio_buffer.commit and response.create.",
-            param=f"{at}.turn_detection",
+            f"tracing is null, 'auto' or an object; got {shown(value)}.", param="session.tracing"
         )
-    _refuse(patch.transcription, f"{at}.transcription", "Transcription of input audio")
-    _refuse(patch.noise_reduction, f"{at}.noise_reduction", "Noise reduction")
 
 
 def _check_truncation(value: Any) -> None:
-    if value not in (None, "auto", "disabled"):
+    """Each of the protocol's values is taken; none has an effect, and the echo says so ("disabled"): a
+    conversation that outgrows the context gets a response that fails with context_length_exceeded."""
+    if value in (None, "auto", "disabled"):
+        return
+    if not isinstance(value, dict) or value.get("type") != "retention_ratio":  # pyright: ignore
         raise ProtocolError(
-            f"Truncation by retention ratio {OFF}; the conversation is never truncated ('disabled').",
+            f"truncation is 'auto', 'disabled' or of type retention_ratio; got {shown(value)}.",  # pyright: ignore
             param="session.truncation",
         )
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart
+from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
+    Item,
+    Part,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolOutputPart,
+)
 from antiphon.core.errors import ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.units import pcm16_ms
+from antiphon.wire.audio import InputAudio
 from antiphon.wire.client_events import Strict
 from antiphon.wire.conversation import ROOT, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
+from antiphon.wire.input_settings import AudioFormat
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.parsing import converted
 from antiphon.wire.ports import Media
@@ -21,7 +32,7 @@ MAX_ID_CHARS = 128
 ALLOWED: dict[Role, tuple[str, ...]] = {
     "user": ("input_text", "input_audio", "input_image"),
     "system": ("input_text",),
-    "assistant": ("output_text",),
+    "assistant": ("output_text", "output_audio"),
 }
 
 
@@ -36,6 +47,29 @@ class ContentPart(Strict, frozen=True, kw_only=True):
     detail: Literal["auto", "low", "high"] | None = None
 
 
+class CallIn(Strict, frozen=True, kw_only=True):
+    """A function call that a client says was made."""
+
+    type: str
+    name: str
+    arguments: str
+    call_id: str | None = None
+    id: str | None = None
+    object: str | None = None
+    status: str | None = None
+
+
+class CallOutputIn(Strict, frozen=True, kw_only=True):
+    """What a function answered."""
+
+    type: str
+    call_id: str
+    output: str
+    id: str | None = None
+    object: str | None = None
+    status: str | None = None
+
+
 class MessageIn(Strict, frozen=True, kw_only=True):
     """A message as clients write it. `object` and `status` are read-only and without effect."""
 
@@ -45,6 +79,14 @@ class MessageIn(Strict, frozen=True, kw_only=True):
     id: str | None = None
     object: str | None = None
     status: str | None = None
+
+
+ItemIn = MessageIn | CallIn | CallOutputIn
+ITEMS: dict[str, type[ItemIn]] = {
+    "message": MessageIn,
+    "function_call": CallIn,
+    "function_call_output": CallOutputIn,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +111,51 @@ class ItemReader:
         self._ids = ids
         self._limits = limits
 
-    def message(self, raw: dict[str, Any], at: str) -> MessageIn:
-        """The message in `raw`, checked as far as possible without decoding media."""
-        if raw.get("type", "message") != "message":
+    def message(self, raw: dict[str, Any], at: str) -> ItemIn:
+        """The item in `raw`, checked as far as possible without decoding media."""
+        kind = raw.get("type", "message")
+        if not isinstance(kind, str) or kind not in ITEMS:
             raise ProtocolError(
-                f"Item type {shown(raw['type'])} is not supported by this version; supported: message.",
+                f"Item type {shown(kind)} is not supported by this version; supported: {', '.join(ITEMS)}.",
                 param=f"{at}.type",
             )
-        message = converted(raw, MessageIn, at)
+        message = converted(raw, ITEMS[kind], at)
         if message.id is not None and (not 1 <= len(message.id) <= MAX_ID_CHARS or message.id == ROOT):
             raise ProtocolError(
                 f"An item id has 1 to {MAX_ID_CHARS} characters and is not 'root'.", param=f"{at}.id"
             )
-        check("max_parts", self._limits.max_parts, len(message.content), f"{at}.content has too many parts")
-        num_chars = sum(len(part.text or "") for part in message.content)
+        if isinstance(message, MessageIn):
+            num_parts = len(message.content)
+            check("max_parts", self._limits.max_parts, num_parts, f"{at}.content has too many parts")
+        num_chars = _num_chars(message)
         check("max_text_chars", self._limits.max_text_chars, num_chars, f"the text of {at} is too long")
         return message
 
-    def item(self, message: MessageIn, at: str) -> NewItem:
-        """The message with its media decoded, under the client's id or a new one."""
+    def item(self, message: ItemIn, at: str, audio_format: AudioFormat = "audio/pcm") -> NewItem:
+        """The item with its media decoded, under the client's id or a new one."""
         item_id = message.id or self._ids.new("item")
+        if isinstance(message, CallIn):
+            return self._call(item_id, message)
+        if isinstance(message, CallOutputIn):
+            return _call_output(item_id, message)
         parts = tuple(
-            self._part(message.role, part, f"{at}.content[{index}]")
+            self._part(message.role, part, f"{at}.content[{index}]", audio_format)
             for index, part in enumerate(message.content)
         )
         content = [_echo(part) for part in message.content]
         shown_item = WireItem(item_id, message.role, "completed", content, media_bytes(parts))
         return NewItem(shown_item, Item(item_id, message.role, parts))
+
+    def _call(self, item_id: str, call: CallIn) -> NewItem:
+        call_id = call.call_id or self._ids.new("call")
+        record = Item(item_id, "assistant", (ToolCallPart(call_id, call.name, call.arguments),))
+        fields = {
+            "type": "function_call",
+            "name": call.name,
+            "call_id": call_id,
+            "arguments": call.arguments,
+        }
+        return NewItem(WireItem(item_id, "assistant", "completed", call=fields), record)
 
     def spoken(self, pcm16: bytes, item_id: str) -> NewItem:
         """A user's message from the input buffer."""
@@ -104,12 +164,13 @@ class ItemReader:
         shown_item = WireItem(item_id, "user", "completed", content, media_bytes((part,)))
         return NewItem(shown_item, Item(item_id, "user", (part,)))
 
-    def _audio(self, pcm16: bytes) -> AudioPart:
+    def _audio(self, audio: bytes, audio_format: AudioFormat = "audio/pcm") -> AudioPart:
         """Wire audio as a part of the record; half a sample at the end is dropped."""
+        pcm16 = InputAudio(self._media).pcm16(audio, audio_format)
         check("max_audio_s", self._limits.max_audio_s, pcm16_ms(len(pcm16)) / 1000)
         return self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
 
-    def _part(self, role: Role, part: ContentPart, at: str) -> Part:
+    def _part(self, role: Role, part: ContentPart, at: str, audio_format: AudioFormat) -> Part:
         if part.type not in ALLOWED[role]:
             raise ProtocolError(
                 f"Content type {shown(part.type)} is not supported in a {role} message;"
@@ -117,9 +178,11 @@ class ItemReader:
                 param=f"{at}.type",
             )
         if part.type == "input_audio":
-            return self._audio(_required(part.audio, f"{at}.audio"))
+            return self._audio(_required(part.audio, f"{at}.audio"), audio_format)
         if part.type == "input_image":
             return self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url")
+        if part.type == "output_audio":
+            return TextPart(_required(part.transcript, f"{at}.transcript"))
         return TextPart(_required(part.text, f"{at}.text"))
 
     def _image(self, url: str, at: str) -> ImagePart:
@@ -136,6 +199,21 @@ class ItemReader:
             raise
 
 
+def _num_chars(item: ItemIn) -> int:
+    if isinstance(item, CallIn):
+        return len(item.name) + len(item.arguments) + len(item.call_id or "")
+    if isinstance(item, CallOutputIn):
+        return len(item.output) + len(item.call_id)
+    return sum(len(part.text or "") + len(part.transcript or "") for part in item.content)
+
+
+def _call_output(item_id: str, answer: CallOutputIn) -> NewItem:
+    """The id of a call is not looked up: clients may have removed the call itself."""
+    fields = {"type": "function_call_output", "call_id": answer.call_id, "output": answer.output}
+    record = Item(item_id, "tool", (ToolOutputPart(answer.call_id, answer.output),))
+    return NewItem(WireItem(item_id, "tool", "completed", call=fields), record)
+
+
 def _required(value: Any, at: str) -> Any:
     if value is None:
         raise ProtocolError(
@@ -150,4 +228,6 @@ def _echo(part: ContentPart) -> Payload:
         return {"type": part.type, "transcript": None}
     if part.type == "input_image":
         return {"type": part.type, "detail": part.detail or "auto"}
+    if part.type == "output_audio":
+        return {"type": part.type, "transcript": part.transcript}
     return {"type": part.type, "text": part.text}

@@ -16,15 +16,29 @@ ROOT = "root"
 
 @dataclass(slots=True)
 class WireItem:
-    """A message as clients see it. `media_bytes` is what it holds in the engine's record."""
+    """An item as clients see it.
+
+    media_bytes  what it holds in the engine's record
+    call         `type` and fields of a function call or its output; None: a message
+    record_id    the record's item that it shows, if that has another id: a reply is one item of the record,
+                 and clients see its words and each of its calls as items of their own
+    """
 
     id: str
     role: str
     status: str
     content: list[Payload] = field(default_factory=list[Payload])
     media_bytes: int = 0
+    call: Payload | None = None
+    record_id: str | None = None
+
+    @property
+    def recorded_as(self) -> str:
+        return self.record_id or self.id
 
     def payload(self) -> Payload:
+        if self.call is not None:
+            return {"id": self.id, "object": "realtime.item", "status": self.status, **self.call}
         return {
             "id": self.id,
             "object": "realtime.item",
@@ -77,6 +91,14 @@ class Conversation:
                 f"Item with item_id {shown(item_id)} does not exist.", code=code, param="item_id"
             )
         return self._items[item_id]
+
+    def recorded_as(self, place: str | None) -> str | None:
+        """A place for `insert` in terms of the record's items."""
+        return self._items[place].recorded_as if place in self._items else place
+
+    def shows(self, record_id: str) -> bool:
+        """Is any of what the record's item holds still here?"""
+        return any(item.recorded_as == record_id for item in self._items.values())
 
     def remove(self, item: WireItem) -> None:
         self._order.remove(item.id)

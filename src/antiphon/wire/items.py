@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.core.conversation import AudioPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import ItemAdded, ItemRemoved
 from antiphon.wire.client_events import CreateItem, RetrieveItem
@@ -10,13 +11,14 @@ from antiphon.wire.effects import Payload, Step
 from antiphon.wire.limits import check
 from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
+from antiphon.wire.transcription import Transcripts
 
 
 class Items:
     """Adds, shows and removes; the engine's record follows by facts."""
 
-    def __init__(self, shared: Shared, responses: Responses) -> None:
-        self._shared, self._responses = shared, responses
+    def __init__(self, shared: Shared, responses: Responses, transcripts: Transcripts) -> None:
+        self._shared, self._responses, self._transcripts = shared, responses, transcripts
 
     def create(self, event: CreateItem) -> list[Step]:
         self.check_room(0)
@@ -28,7 +30,7 @@ class Items:
                 param="item.id",
             )
         self._shared.conversation.check_place(event.previous_item_id)
-        item = self._shared.reader.item(message, "item")
+        item = self._shared.reader.item(message, "item", self._shared.config.input_format)
         self.check_room(item.shown.media_bytes)
         return self._insert(item, event.previous_item_id)
 
@@ -46,7 +48,7 @@ class Items:
             "previous_item_id": self._shared.conversation.last_id,
             "item_id": item.shown.id,
         }
-        return [committed, *self._insert(item, None)]
+        return [committed, *self._insert(item, None), *self._transcribe(item)]
 
     def retrieve(self, event: RetrieveItem) -> list[Step]:
         item = self._shared.conversation.get(event.item_id, "item_retrieve_invalid_item_id")
@@ -54,14 +56,17 @@ class Items:
 
     def delete(self, item_id: str) -> list[Step]:
         item = self._shared.conversation.get(item_id, "item_delete_invalid_item_id")
-        if item_id in self._responses.item_ids:
+        if item.recorded_as in self._responses.item_ids:
             raise ProtocolError(
                 "The item is still being generated; cancel its response first.", param="item_id"
             )
         self._shared.conversation.remove(item)
         self._responses.forget(item_id)
         deleted: Payload = {"type": "conversation.item.deleted", "item_id": item_id}
-        return [ItemRemoved(self._shared.session, item_id), deleted]
+        steps: list[Step] = [*self._transcripts.forget(item_id)]
+        if not self._shared.conversation.shows(item.recorded_as):
+            steps.append(ItemRemoved(self._shared.session, item.recorded_as))
+        return [*steps, deleted]
 
     def check_room(self, media_bytes: int) -> None:
         """Room for one more item with so many media bytes, beside the replies that will become items."""
@@ -76,7 +81,15 @@ class Items:
         kinds = ("conversation.item.added", "conversation.item.done")
         payload = item.shown.payload()
         events: list[Step] = [{"type": kind, "previous_item_id": previous, "item": payload} for kind in kinds]
-        return [ItemAdded(self._shared.session, item.record, after), *events]
+        place = self._shared.conversation.recorded_as(after)
+        return [ItemAdded(self._shared.session, item.record, place), *events]
+
+    def _transcribe(self, item: NewItem) -> list[Step]:
+        """Have what the person said written down, where the session asks for it."""
+        asked, (part,) = self._shared.config.transcription, item.record.parts
+        if asked is None or not isinstance(part, AudioPart):
+            return []
+        return [self._transcripts.begin(item.shown, part, asked)]
 
     def _is_taken(self, item_id: str) -> bool:
         """Ids of items, and those kept for replies that have not begun."""

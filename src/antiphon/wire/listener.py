@@ -84,7 +84,6 @@ class Listener:
 
     def append(self, audio: bytes, reply_is_heard: bool) -> list[Noticed]:
         """More audio. Raises LimitExceeded before anything is taken."""
-        check("max_append_bytes", self._limits.max_append_bytes, len(audio))
         if self._detector is None:
             total_s = pcm16_ms(len(self._buffer) + len(audio)) / 1000
             check("max_audio_s", self._limits.max_audio_s, total_s, "Commit or clear the input buffer first")

@@ -7,14 +7,46 @@ from typing import Protocol
 
 from antiphon.core.conversation import AudioPart, ImagePart
 from antiphon.core.turns import TurnEvent
+from antiphon.wire.input_settings import AudioFormat
 from antiphon.wire.turn_detection import TurnDetection
 
 
+class AudioDecoder(Protocol):
+    """One stream of a client's audio, to mono PCM16 at 24 kHz."""
+
+    def push(self, audio: bytes) -> bytes:
+        """As long as what came in."""
+        ...
+
+
+class AudioEncoder(Protocol):
+    """One reply's audio, from mono float32 samples at 24 kHz to a client's format."""
+
+    def push(self, samples: bytes) -> bytes:
+        """What is certain after these samples; may be empty."""
+        ...
+
+    def flush(self) -> bytes:
+        """What is left when no sample follows."""
+        ...
+
+
 class Media(Protocol):
-    """Decodes what clients send. Both raise ProtocolError or LimitExceeded, and keep no state."""
+    """Decodes what clients send, and encodes what they hear in any format but PCM.
+
+    Parts raise ProtocolError or LimitExceeded, and keep no state.
+    """
 
     def audio_part(self, pcm16_24k: bytes) -> AudioPart:
         """Mono PCM16 at 24 kHz to what encoders take."""
+        ...
+
+    def input_decoder(self, audio_format: AudioFormat) -> AudioDecoder:
+        """For audio/pcmu or audio/pcma: a fresh decoder."""
+        ...
+
+    def output_encoder(self, audio_format: AudioFormat) -> AudioEncoder:
+        """For audio/pcmu or audio/pcma: a fresh encoder."""
         ...
 
     def image_part(self, data_url: str) -> ImagePart:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon.core.plans import ResponseEnded, Usage
-from antiphon.wire.config import SessionConfig, pcm_format
+from antiphon.wire.config import SessionConfig
 from antiphon.wire.effects import Payload
+from antiphon.wire.input_settings import format_payload
 
 CANCEL_REASONS = ("turn_detected", "client_cancelled")
 INCOMPLETE_REASONS = ("max_output_tokens", "content_filter")
@@ -35,7 +36,7 @@ def response_object(spec: ResponseSpec, output: list[Payload], ended: ResponseEn
         "conversation_id": spec.conversation_id,
         "output_modalities": config.output_modalities,
         "max_output_tokens": config.max_output_tokens_shown,
-        "audio": {"output": {"format": pcm_format(), "voice": config.voice}},
+        "audio": {"output": {"format": format_payload(config.output_format), "voice": config.voice}},
         "usage": usage_object(ended.usage) if ended else None,
         "metadata": spec.metadata,
     }
@@ -65,6 +66,11 @@ def usage_object(usage: Usage) -> Payload:
             "audio_tokens": usage.input_audio_tokens,
             "image_tokens": usage.input_image_tokens,
             "cached_tokens": usage.cached_tokens,
+            "cached_tokens_details": {
+                "text_tokens": usage.cached_tokens - usage.cached_audio_tokens - usage.cached_image_tokens,
+                "audio_tokens": usage.cached_audio_tokens,
+                "image_tokens": usage.cached_image_tokens,
+            },
         },
         "output_token_details": {
             "text_tokens": usage.output_text_tokens,

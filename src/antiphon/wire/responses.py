@@ -6,11 +6,12 @@ from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import ItemCut, PlaybackReported, ResponseCancelled, ResponseRequested
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.wire.asked import Asked
+from antiphon.wire.audio import encoder_for
 from antiphon.wire.client_events import PlaybackAck, TruncateItem
 from antiphon.wire.effects import Payload, Step
 from antiphon.wire.errors import shown
 from antiphon.wire.limits import check
-from antiphon.wire.ports import DetokeniserFactory
+from antiphon.wire.ports import DetokeniserFactory, Media
 from antiphon.wire.reply import Reply
 from antiphon.wire.response import ResponseSpec
 from antiphon.wire.shared import Shared
@@ -23,8 +24,8 @@ HOLD_S = 2.0
 class Responses:
     """Owner of the open replies, and of how far all replies were heard."""
 
-    def __init__(self, shared: Shared, detokenisers: DetokeniserFactory) -> None:
-        self._shared, self._detokenisers = shared, detokenisers
+    def __init__(self, shared: Shared, detokenisers: DetokeniserFactory, media: Media) -> None:
+        self._shared, self._detokenisers, self._media = shared, detokenisers, media
         self._open: dict[str, Reply] = {}
         self._speeches = Speeches()
         self._last: Spoken | None = None
@@ -81,7 +82,8 @@ class Responses:
             self._shared.conversation_id if asked.remember else None,
             asked.metadata,
         )
-        reply = Reply(spec, self._detokenisers(), self._shared.conversation)
+        encoder = encoder_for(spec.config.output_format, self._media)
+        reply = Reply(spec, self._detokenisers(), self._shared.conversation, encoder, self._shared.ids.new)
         self._open[spec.id] = reply
         self._speeches.add(reply.spoken)
         if asked.remember:
@@ -123,7 +125,8 @@ class Responses:
         steps: list[Step] = []
         for spoken in self._speeches.audible(now):
             if spoken.response not in self._open and not spoken.is_truncated:
-                steps += self._cut(spoken, self._speeches.interrupt(spoken, now))
+                self._speeches.interrupt(spoken, now)
+                steps += self._cut(spoken)
         return steps
 
     def hold(self, now: float) -> None:
@@ -156,14 +159,13 @@ class Responses:
         if event.audio_end_ms < 0:
             raise ProtocolError("audio_end_ms is at least 0.", param="audio_end_ms")
         end_ms = self._speeches.truncate(spoken, event.audio_end_ms, now)
-        assert spoken.cut is not None
         truncated: Payload = {
             "type": "conversation.item.truncated",
             "item_id": item.id,
             "content_index": 0,
             "audio_end_ms": end_ms,
         }
-        return [*self._cut(spoken, spoken.cut.num_tokens), truncated]
+        return [*self._cut(spoken), truncated]
 
     def acked(self, event: PlaybackAck, now: float) -> list[Step]:
         """The client's playback progress. What names no reply that plays is ignored."""
@@ -209,6 +211,8 @@ class Responses:
             max_tokens=spec.config.max_output_tokens,
             remember=asked.remember,
             items=None if asked.items is None else tuple(item.record for item in asked.items),
+            tools=tuple(tool.schema() for tool in spec.config.tools),
+            tool_choice=spec.config.tool_choice,
         )
 
     def _cancel(self, reply: Reply, reason: str, now: float) -> list[Step]:
@@ -232,20 +236,20 @@ class Responses:
             self._speeches.forget(spoken.item_id)
         if reply.is_remembered:
             self._last, self.done_at = spoken, now
-        if reply.is_cancelling and end.status != "cancelled" and spoken.cut is not None:
+        if reply.is_cancelling and end.status != "cancelled":
             # the engine was done before it heard of the cancel, so its record holds all of the reply
-            return [*self._cut(spoken, spoken.cut.num_tokens), *events]
+            return [*self._cut(spoken), *events]
         return [*events]
 
-    def _cut(self, spoken: Spoken, num_tokens: int | None) -> list[Step]:
+    def _cut(self, spoken: Spoken) -> list[Step]:
         """The engine's record and the item that clients see, cut alike."""
-        if num_tokens is None:
+        if spoken.cut is None:
             return []
         if spoken.item_id in self._shared.conversation:
             item = self._shared.conversation.get(spoken.item_id, "")
             for part in item.content:
                 part["transcript"] = spoken.shown
-        return [ItemCut(self._shared.session, spoken.item_id, num_tokens)]
+        return [ItemCut(self._shared.session, spoken.item_id, spoken.cut.num_tokens)]
 
 
 def is_text(output: TokensOut) -> bool:

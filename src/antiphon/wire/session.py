@@ -17,6 +17,7 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Output
 from antiphon.core.turns import ReplyPaused, ReplyResumed
 from antiphon.wire.asked import read_response
+from antiphon.wire.audio import InputAudio
 from antiphon.wire.client_events import (
     AppendAudio,
     CancelResponse,
@@ -38,12 +39,13 @@ from antiphon.wire.content import ItemReader
 from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
 from antiphon.wire.items import Items
-from antiphon.wire.limits import Limits
+from antiphon.wire.limits import Limits, check
 from antiphon.wire.listener import Listener, Noticed, SpeechBegan, SpeechOver
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
 from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
+from antiphon.wire.transcription import Transcripts
 
 MIN_COMMIT_MS = 100
 
@@ -57,7 +59,7 @@ class Phase(Enum):
 class RealtimeSession:
     """The server's side of one client's conversation. Not thread-safe: one caller at a time.
 
-    `detectors` None: nothing hears when turns start and end, and the client commits by hand.
+    `detectors` None: nobody hears when turns start and end; the client commits by hand whatever is asked for.
     """
 
     def __init__(
@@ -72,13 +74,15 @@ class RealtimeSession:
         self.id = ids.new("sess")
         self.limits = limits or Limits()
         self.phase = Phase.NEW
-        scope = Scope(info, self.limits, detectors is not None)
+        scope = Scope(info, self.limits)
         reader = ItemReader(media, self.limits, ids)
         conversation_id = ids.new("conv")
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
         self._listener = Listener(self.limits, ids, detectors)
-        self._responses = Responses(self._shared, detokenisers)
-        self._items = Items(self._shared, self._responses)
+        self._input_audio = InputAudio(media)
+        self._transcripts = Transcripts(self.id, ids, detokenisers)
+        self._responses = Responses(self._shared, detokenisers, media)
+        self._items = Items(self._shared, self._responses, self._transcripts)
         self._owes_reply = False
         """A turn ended while a reply was still on its way out: the next follows it."""
 
@@ -119,6 +123,8 @@ class RealtimeSession:
         """An engine's output. Those of responses that are over are dropped."""
         if self.phase is not Phase.OPEN:
             return []
+        if output.response in self._transcripts:
+            return self._effects([*self._transcripts.deliver(output)])
         return self._effects([*self._responses.deliver(output, now), *self._owed()])
 
     def tick(self, now: float) -> list[Effect]:
@@ -142,6 +148,7 @@ class RealtimeSession:
         """The client is gone; the engine frees all that is the session's. Harmless when repeated."""
         was_open, self.phase = self.phase is Phase.OPEN, Phase.CLOSED
         self._responses.drop()
+        self._transcripts.clear()
         self._listener.clear()
         return [ToEngine(SessionClosed(self.id))] if was_open else []
 
@@ -154,8 +161,7 @@ class RealtimeSession:
             case SessionUpdate():
                 return self._update(event.session, now)
             case AppendAudio():
-                reply_is_heard = self._interrupts and self._responses.is_heard(now)
-                return self._all_noticed(self._listener.append(event.audio, reply_is_heard), now)
+                return self._append(event.audio, now)
             case CommitAudio():
                 return self._commit(now)
             case ClearAudio():
@@ -176,6 +182,12 @@ class RealtimeSession:
                 return self._responses.cancel(event.response_id, now)
             case PlaybackAck():  # pragma: no branch
                 return self._responses.acked(event, now)
+
+    def _append(self, audio: bytes, now: float) -> list[Step]:
+        check("max_append_bytes", self.limits.max_append_bytes, len(audio))
+        pcm16 = self._input_audio.pcm16(audio, self._shared.config.input_format)
+        reply_is_heard = self._interrupts and self._responses.is_heard(now)
+        return self._all_noticed(self._listener.append(pcm16, reply_is_heard), now)
 
     def _update(self, patch: SessionPatch, now: float) -> list[Step]:
         self._shared.config = updated(self._shared.config, patch, self._shared.scope)
@@ -258,7 +270,8 @@ class RealtimeSession:
     # -- replies -------------------------------------------------------------------------------------
 
     def _create_response(self, params: ResponseParams) -> list[Step]:
-        asked = read_response(params, self._shared.config, self._shared.scope, self._shared.reader)
+        shared = self._shared
+        asked = read_response(params, shared.config, shared.scope, shared.reader, shared.conversation)
         self._responses.check_free(asked)
         self._items.check_room(sum(item.shown.media_bytes for item in asked.items or ()))
         return self._responses.create(asked)

@@ -22,11 +22,13 @@ class Spoken:
         self.cut: Cut | None = None
         self.is_truncated = False
         """The client said itself what was heard: no estimate overrules it."""
+        self.has_call = False
+        """It calls a tool. Such a reply is never cut: its call was made, and stands behind its words."""
 
     @property
-    def shown(self) -> str:
-        """The text that counts as heard."""
-        return self.text if self.cut is None else self.text[: self.cut.num_chars]
+    def shown(self) -> str | None:
+        """The text that counts as heard; None: all of it."""
+        return None if self.cut is None else self.text[: self.cut.num_chars]
 
     def wrote(self, text: str) -> None:
         """One more token, and the text that is certain with it."""
@@ -76,13 +78,13 @@ class Speeches:
     def interrupt(self, spoken: Spoken, now: float) -> int | None:
         """Cut a reply to what was heard by now; returns how many of its tokens that is, None for all of what
         was written: text that is shown is read."""
-        if not spoken.speech:
+        played_ms = spoken.playback.played_ms(now)
+        spoken.playback.stop(now)
+        if not spoken.speech or spoken.has_call:
             return None
         if not spoken.is_truncated:
-            spoken.cut = self._heard(spoken, spoken.playback.played_ms(now))
-        spoken.playback.stop(now)
-        assert spoken.cut is not None
-        return spoken.cut.num_tokens
+            spoken.cut = self._heard(spoken, played_ms)
+        return spoken.cut.num_tokens if spoken.cut else None
 
     def truncate(self, spoken: Spoken, audio_end_ms: int, now: float) -> int:
         """The client's own word on what was heard, in either direction. Returns the end that counts; raises
@@ -95,8 +97,9 @@ class Speeches:
             )
         end_ms = min(audio_end_ms, int(sent_ms))
         at_end = audio_end_ms >= int(sent_ms)
-        spoken.cut = self._heard(spoken, sent_ms if at_end else end_ms)
-        spoken.is_truncated = True
+        if not spoken.has_call:
+            spoken.cut = self._heard(spoken, sent_ms if at_end else end_ms)
+            spoken.is_truncated = True
         spoken.playback.stop(now)
         return end_ms
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -21,21 +21,25 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from antiphon.core.conversation import Item, Media, Part, TextPart, TokensPart, media_of
+from antiphon.core.conversation import TextPart, TokensPart, media_of
 from antiphon.core.errors import AntiphonError, CheckpointError, LimitExceeded, ProtocolError
 from antiphon.core.facts import NO_INTS, Ints, PromptFailed, PromptReady, Span, StagePrompt
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.qwen3_omni.config import TALKER_HEADER, Qwen3OmniConfig, TokenIds
-from antiphon.models.qwen3_omni.media_spans import MediaSpans, kind_of
+from antiphon.models.qwen3_omni.media_spans import MediaSpans
+from antiphon.models.qwen3_omni.messages import (
+    SLOT_PATTERN,
+    Guard,
+    Message,
+    Template,
+    check_items,
+    to_messages,
+    to_tools,
+    tool_name,
+)
 from antiphon.models.qwen3_omni.talker_prompt import talker_header, user_positions
 
-Message = dict[str, Any]
-Template = Callable[[list[Message]], str]
-
-# Stands for the n-th text or reply while the template runs, so the template never sees what a person typed.
-# Private-use characters: a template has no reason to hold them.
-SLOT = "\ue000{}\ue001"
-_SLOT_PATTERN = "\ue000([0-9]+)\ue001"
+CALL_TOKEN = "<tool_call>"
 
 _MAX_CACHED_CHARS = 2048
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -63,7 +67,8 @@ class Prompter:
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """Every AR stage's prompt. Whatever a client may have got wrong comes back as PromptFailed."""
         try:
-            thinker = self._thinker(order.items)
+            forced = self._forced(order)
+            thinker = self._thinker(order, forced)
         except LimitExceeded as error:
             return PromptFailed(order.request, str(error), "context_length_exceeded")
         except AntiphonError as error:
@@ -71,26 +76,44 @@ class Prompter:
         prompts = {"thinker": thinker}
         if order.speech:
             prompts["talker"] = talker_prompt(thinker, self._tokens, order.request)
-        return PromptReady(order.request, prompts)
+        return PromptReady(order.request, prompts, forced)
 
-    def _thinker(self, items: tuple[Item, ...]) -> StagePrompt:
+    def _forced(self, order: RenderPrompt) -> tuple[int, ...]:
+        """How a reply that has to call a tool begins; nothing is drawn of it. Raises ProtocolError."""
+        if not order.tools or order.tool_choice in ("auto", "none"):
+            return ()
+        call = self._vocabulary.special(CALL_TOKEN)
+        if call is None:
+            raise ProtocolError(f"this model cannot be made to call a tool: it has no token {CALL_TOKEN}")
+        if order.tool_choice == "required":
+            return (call, *self._vocabulary.encode("\n"))
+        name = json.dumps(order.tool_choice, ensure_ascii=False)
+        return (call, *self._vocabulary.encode(f'\n{{"name": {name}, "arguments":'))
+
+    def _thinker(self, order: RenderPrompt, forced: tuple[int, ...]) -> StagePrompt:
+        items = order.items
         check_items(items)
-        messages, parts = to_messages(items)
+        messages, parts = to_messages(items, self._vocabulary.guard)
         spans = [self._media.measure(part) for part in media_of(items)]
         known = sum(span.length for span in spans)
         known += sum(len(part.token_ids) for part in parts if isinstance(part, TokensPart))
         self._check_length(known)
         line = Line(self._vocabulary, self._tokens, parts, spans, self._media)
-        for piece in self._vocabulary.pieces(self._run_template(messages)):
+        for piece in self._vocabulary.pieces(self._run_template(messages, order.tools)):
             line.add(piece)
         line.finish()
+        line.ids += forced
         self._check_length(len(line.ids))
         ids = np.array(line.ids, np.int64)
         return StagePrompt(ids, thinker_keys(ids, line.spans), tuple(line.spans), len(ids), NO_INTS)
 
-    def _run_template(self, messages: list[Message]) -> str:
+    def _run_template(self, messages: list[Message], tools: tuple[str, ...]) -> str:
+        known = to_tools(tools, self._vocabulary.guard)
         try:
-            return self._template(messages)
+            rendered = self._template(messages, known)
+            if any(tool_name(tool) not in rendered for tool in known or ()):
+                raise ProtocolError("the model's chat template has no place for tools")
+            return rendered
         except jinja2.TemplateError as error:
             raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None
 
@@ -124,8 +147,13 @@ class Vocabulary:
         self._ordinary = Tokenizer.from_str(json.dumps(content))
         self._cached = lru_cache(maxsize=4096)(self._encode)
         longest_first = sorted(self._special, key=len, reverse=True)
-        self._pattern = re.compile("|".join([_SLOT_PATTERN, *map(re.escape, longest_first)]))
+        self._pattern = re.compile("|".join([SLOT_PATTERN, *map(re.escape, longest_first)]))
+        self.guard = Guard(self._special)
         self._check_safe()
+
+    def special(self, name: str) -> int | None:
+        """The id of a special token."""
+        return self._special.get(name)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of ordinary text, whatever it says."""
@@ -136,11 +164,11 @@ class Vocabulary:
         end = 0
         for match in self._pattern.finditer(rendered):
             if match.start() > end:
-                yield rendered[end : match.start()]
+                yield Guard.mended(rendered[end : match.start()])
             yield int(match[1]) if match[1] else Special(self._special[match[0]])
             end = match.end()
         if end < len(rendered):
-            yield rendered[end:]
+            yield Guard.mended(rendered[end:])
 
     def _encode(self, text: str) -> tuple[int, ...]:
         try:
@@ -224,49 +252,6 @@ def _misplaced() -> ProtocolError:
     )
 
 
-def check_items(items: tuple[Item, ...]) -> None:
-    """Who may say what; raises ProtocolError."""
-    if not any(map(_says_something, items)):
-        raise ProtocolError("there is nothing to answer: the conversation has no content")
-    for item in items:
-        for part in item.parts:
-            if isinstance(part, Media) and item.role != "user":
-                kind = {"audio": "audio", "image": "an image", "video": "a video"}[kind_of(part)]
-                raise ProtocolError(f"item {item.id}: {kind} can only be in a user item, not in {item.role}")
-            if isinstance(part, TokensPart) and item.role != "assistant":
-                raise ProtocolError(f"item {item.id}: token ids can only be in an assistant item")
-
-
-def _says_something(item: Item) -> bool:
-    return any(not isinstance(part, TextPart | TokensPart) or _length(part) for part in item.parts)
-
-
-def _length(part: TextPart | TokensPart) -> int:
-    return len(part.text if isinstance(part, TextPart) else part.token_ids)
-
-
-def to_messages(items: tuple[Item, ...]) -> tuple[list[Message], list[TextPart | TokensPart]]:
-    """Messages with slots for all text, and what belongs in the slots."""
-    parts: list[TextPart | TokensPart] = []
-    return [{"role": item.role, "content": _content(item.parts, parts)} for item in items], parts
-
-
-def _content(parts: tuple[Part, ...], slots: list[TextPart | TokensPart]) -> str | list[dict[str, str]]:
-    entries: list[dict[str, str]] = []
-    for part in parts:
-        if isinstance(part, TextPart | TokensPart):
-            entries.append({"type": "text", "text": SLOT.format(len(slots))})
-            slots.append(part)
-        elif isinstance(part, Media):
-            kind = kind_of(part)
-            entries.append({"type": kind, kind: ""})
-        else:
-            raise ProtocolError("tool calls and their outputs are not rendered yet")
-    if all(entry["type"] == "text" for entry in entries):
-        return "".join(entry["text"] for entry in entries)
-    return entries
-
-
 def talker_prompt(thinker: StagePrompt, tokens: TokenIds, request: int) -> StagePrompt:
     """The user's turns, and nine positions that the reply's beginning fills in."""
     kept = user_positions(thinker.token_ids, tokens)
@@ -331,15 +316,28 @@ def load_prompter(path: Path, config: Mapping[str, Any], max_prompt_tokens: int)
     if not isinstance(source, str):
         raise CheckpointError(f"{path}: no chat template (chat_template.jinja or chat_template.json)")
 
-    def template(messages: list[Message]) -> str:
+    def template(messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
         return tokenizer.apply_chat_template(
-            messages, chat_template=source, tokenize=False, add_generation_prompt=True
+            messages, tools=tools, chat_template=source, tokenize=False, add_generation_prompt=True
         )
 
     vocabulary = Vocabulary(tokenizer.backend_tokenizer)
     check_roles(vocabulary, tokens)
     media = MediaSpans(path, tokens, known.positions_per_second)
     return Prompter(vocabulary, template, tokens, media, max_prompt_tokens)
+
+
+def call_ids(path: Path) -> tuple[int, ...]:
+    """The token with which a reply's tool call begins; none where the tokenizer's files name none."""
+    config, tokenizer = (read_optional(path / name) for name in ("tokenizer_config.json", "tokenizer.json"))
+    known = [(int(number), token) for number, token in config.get("added_tokens_decoder", {}).items()]
+    known += [(token["id"], token) for token in tokenizer.get("added_tokens", [])]
+    return tuple({number for number, token in known if token["content"] == CALL_TOKEN})
+
+
+def read_optional(file: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no file."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def load_tokenizer(path: Path) -> Any:

@@ -1,0 +1,99 @@
+"""What a session says about audio: formats both ways, and how what comes in is cleaned and written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from antiphon.core.errors import ProtocolError
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
+from antiphon.wire.client_events import Strict
+from antiphon.wire.effects import Payload
+from antiphon.wire.errors import shown
+from antiphon.wire.limits import Limits, check
+from antiphon.wire.parsing import converted
+
+AudioFormat = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+FORMATS: tuple[AudioFormat, ...] = ("audio/pcm", "audio/pcmu", "audio/pcma")
+G711_RATE_HZ = 8000
+REDUCTIONS = ("near_field", "far_field")
+
+
+@dataclass(frozen=True, slots=True)
+class Transcription:
+    """How input audio is to be written down. The served model does it, whatever model is named."""
+
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+
+    def payload(self) -> Payload:
+        asked = {"model": self.model, "language": self.language, "prompt": self.prompt}
+        return {key: value for key, value in asked.items() if value is not None}
+
+
+class TranscriptionPatch(Strict, frozen=True, kw_only=True):
+    """`audio.input.transcription`. Fields that tune other servers' models are taken, without effect."""
+
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+    delay: Any = None
+    keywords: Any = None
+    languages: Any = None
+
+
+class _Format(Strict, frozen=True, kw_only=True):
+    type: str = "audio/pcm"
+    rate: int | None = None
+
+
+class _Reduction(Strict, frozen=True, kw_only=True):
+    type: str
+    strength: float | None = None
+
+
+def read_transcription(value: Any, limits: Limits, at: str) -> Transcription | None:
+    """None for null: input is not transcribed. Raises ProtocolError, LimitExceeded."""
+    if value is None:
+        return None
+    patch = converted(value, TranscriptionPatch, at)
+    num_chars = sum(len(text or "") for text in (patch.model, patch.language, patch.prompt))
+    check("max_text_chars", limits.max_text_chars, num_chars, f"{at} is too long")
+    return Transcription(patch.model, patch.language, patch.prompt)
+
+
+def read_noise_reduction(value: Any, at: str) -> Payload | None:
+    """Echoed as asked for, without effect: the encoder takes speech as it comes."""
+    if value is None:
+        return None
+    patch = converted(value, _Reduction, at)
+    if patch.type not in REDUCTIONS:
+        raise ProtocolError(
+            f"noise_reduction is null, {' or '.join(REDUCTIONS)}; got {shown(patch.type)}.",
+            param=f"{at}.type",
+        )
+    return {"type": patch.type}
+
+
+def read_format(value: Any, at: str) -> AudioFormat:
+    """One of FORMATS. PCM is 24 kHz only; G.711 is 8 kHz and says no rate."""
+    patch = converted(value, _Format, at)
+    for found in FORMATS:
+        if found == patch.type:
+            break
+    else:
+        raise ProtocolError(
+            f"An audio format is {', '.join(FORMATS)}; got {shown(patch.type)}.", param=f"{at}.type"
+        )
+    rate = WIRE_SAMPLE_RATE_HZ if found == "audio/pcm" else G711_RATE_HZ
+    if patch.rate not in (None, rate):
+        raise ProtocolError(f"The rate of {found} is {rate}; got {patch.rate}.", param=f"{at}.rate")
+    return found
+
+
+def format_payload(audio_format: AudioFormat) -> Payload:
+    """As clients read it; PCM's rate is always shown, because clients trip over its absence."""
+    if audio_format == "audio/pcm":
+        return {"type": audio_format, "rate": WIRE_SAMPLE_RATE_HZ}
+    return {"type": audio_format}

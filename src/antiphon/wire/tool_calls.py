@@ -1,0 +1,190 @@
+r"""Tool calls in a reply's text, told apart while it is being written. Pure: text in, pieces out.
+
+    <tool_call>
+    {"name": "NAME", "arguments": {…}}
+    </tool_call>
+
+Arguments are handed on as they come once the head is read. A call whose head is no such JSON is plain text,
+markers and all; one whose arguments break off ends incomplete. White space around calls is dropped, and so
+is what stands between the end of the arguments and the end marker.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+MAX_HEAD_CHARS = 4096
+"""What is longer and has not come to its arguments is no call."""
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_HEAD = re.compile(rf'\s*\{{\s*"name"\s*:\s*({_TEXT})\s*,\s*"arguments"\s*:\s*\{{')
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words to the person."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A call of this tool; its arguments follow."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """More of the arguments' JSON text."""
+
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """`is_complete` False: the reply ended inside the arguments."""
+
+    is_complete: bool
+
+
+Piece = Text | CallBegun | Arguments | CallEnded
+
+
+class _At(Enum):
+    TEXT = "text"
+    HEAD = "head"
+    ARGUMENTS = "arguments"
+    TAIL = "tail"
+
+
+class ToolCallParser:
+    """One reply's. However the text is cut into pushes, the pieces, joined where they touch, are the same."""
+
+    def __init__(self) -> None:
+        self._at = _At.TEXT
+        self._held = ""
+        self._lead = ""
+        """White space before a call, given back if it turns out to be text."""
+        self._after_call = False
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def push(self, text: str) -> list[Piece]:
+        return joined(piece for char in text for piece in self._step(char))
+
+    def flush(self) -> list[Piece]:
+        """What is left when no text follows."""
+        at, held, self._held = self._at, self._held, ""
+        match at:
+            case _At.TEXT:
+                return [Text(held)] if held else []
+            case _At.HEAD:
+                return joined(self._whole(held, ""))
+            case _At.ARGUMENTS:
+                return [CallEnded(False)]
+            case _At.TAIL:
+                return []
+
+    def _step(self, char: str) -> list[Piece]:
+        match self._at:
+            case _At.TEXT:
+                return self._text(char)
+            case _At.HEAD:
+                return self._head(char)
+            case _At.ARGUMENTS:
+                return self._arguments(char)
+            case _At.TAIL:
+                return self._tail(char)
+
+    def _text(self, char: str) -> list[Piece]:
+        if self._after_call and char.isspace() and not self._held:
+            return []
+        self._held += char
+        if self._held.endswith(OPEN):
+            self._lead, self._held, self._at = self._held[: -len(OPEN)], "", _At.HEAD
+            return []
+        sure = next(i for i in range(len(self._held) + 1) if OPEN.startswith(self._held[i:].lstrip()))
+        text, self._held = self._held[:sure], self._held[sure:]
+        self._after_call = self._after_call and not text
+        return [Text(text)] if text else []
+
+    def _head(self, char: str) -> list[Piece]:
+        self._held += char
+        found = _HEAD.fullmatch(self._held) if char == "{" else None
+        name = _loaded(found[1]) if found else None
+        if name is not None:
+            self._held, self._at, self._depth = "", _At.ARGUMENTS, 1
+            self._in_string = self._escaped = False
+            return [CallBegun(name), Arguments("{")]
+        if self._held.endswith(CLOSE):
+            body, self._held = self._held[: -len(CLOSE)], ""
+            return self._whole(body, CLOSE)
+        if len(self._held) > MAX_HEAD_CHARS:
+            body, self._held = self._held, ""
+            return self._as_text(body)
+        return []
+
+    def _whole(self, body: str, close: str) -> list[Piece]:
+        """A call whose end was there before its arguments could be streamed: members in another order, or
+        arguments that are no object."""
+        call: Any = _loaded(body)
+        name = call.get("name") if isinstance(call, dict) else None  # pyright: ignore
+        if not isinstance(name, str):
+            return self._as_text(body + close)
+        given: Any = call.get("arguments", {})  # pyright: ignore
+        arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        self._at, self._after_call = _At.TEXT, True
+        return [CallBegun(name), Arguments(arguments), CallEnded(True)]
+
+    def _as_text(self, body: str) -> list[Piece]:
+        self._at, self._after_call = _At.TEXT, False
+        return [Text(self._lead + OPEN + body)]
+
+    def _arguments(self, char: str) -> list[Piece]:
+        if self._escaped:
+            self._escaped = False
+        elif self._in_string:
+            self._escaped, self._in_string = char == "\\", char != '"'
+        else:
+            self._in_string = char == '"'
+            self._depth += (char in "{[") - (char in "}]")
+        if self._depth:
+            return [Arguments(char)]
+        self._at = _At.TAIL
+        return [Arguments(char), CallEnded(True)]
+
+    def _tail(self, char: str) -> list[Piece]:
+        self._held += char
+        if self._held.endswith(CLOSE):
+            self._held, self._at, self._after_call = "", _At.TEXT, True
+        elif self._held.endswith(OPEN):
+            self._held, self._lead, self._at, self._after_call = "", "", _At.HEAD, True
+        return []
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Neighbouring texts, and neighbouring arguments, as one."""
+    whole: list[Piece] = []
+    for piece in pieces:
+        last = whole[-1] if whole else None
+        if isinstance(piece, Text) and isinstance(last, Text):
+            whole[-1] = Text(last.text + piece.text)
+        elif isinstance(piece, Arguments) and isinstance(last, Arguments):
+            whole[-1] = Arguments(last.delta + piece.delta)
+        else:
+            whole.append(piece)
+    return whole
+
+
+def _loaded(text: str) -> Any:
+    """The JSON value, None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

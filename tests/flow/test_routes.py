@@ -1,0 +1,112 @@
+"""Speech, text or a tool call: what of a reply is spoken."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.core.facts import ItemAdded, ResponseRequested, SessionOpened
+from antiphon.core.plans import RenderPrompt
+from fakes import toy
+from fakes.world import Heard, World, toy_config
+from flow.test_turns import DEPTHS, ROOMY, ask, finish, talk, user
+
+TOOLS = ('{"type": "function"}',)
+
+
+def calling_late(world: World) -> Heard:
+    """A reply that calls after some words: names are tried until one of them draws so."""
+    for number in range(400):
+        heard = ask(world, "s", f"r{number}", tools=TOOLS, remember=False)
+        world.run()
+        if toy.CALL in heard.text[2:-1]:
+            return heard
+    raise AssertionError("no reply calls after words")
+
+
+@DEPTHS
+def test_a_call_after_words_is_not_spoken(depth: int) -> None:
+    world = World(toy_config(**ROOMY), depth)
+    talk(world, "s", user("u", "what is the weather"))
+    heard = calling_late(world)
+    assert heard.audio
+    spoken = heard.text.index(toy.CALL)
+    assert len(heard.text) > spoken + 1, "the call itself goes on"
+    same = ask(world, "s", heard.spec.response, remember=False)
+    world.run()
+    assert same.text == heard.text
+    assert same.audio != heard.audio, "without tools the same tokens are words"
+    finish(world)
+
+
+@DEPTHS
+@pytest.mark.parametrize("speech", [True, False])
+def test_a_reply_that_must_call_never_starts_the_talker(depth: int, speech: bool) -> None:
+    world = World(toy_config(**ROOMY), depth)
+    talk(world, "s", user("u", "what is the weather"))
+    heard = ask(world, "s", "r", tools=TOOLS, tool_choice="required", speech=speech)
+    finish(world)
+    assert heard.end is not None
+    assert heard.end.status in ("completed", "incomplete")
+    assert heard.text[0] == toy.CALL
+    assert not heard.audio
+    assert heard.end.usage.output_audio_tokens == 0
+    assert heard.end.usage.output_text_tokens == len(heard.text)
+
+
+def test_choice_none_leaves_the_tools_out() -> None:
+    world = World(toy_config(**ROOMY))
+    world.node.decide([SessionOpened("s"), ItemAdded("s", user("u", "hi"))], 0.0)
+    for choice, tools in (("none", ()), ("auto", TOOLS)):
+        spec = ResponseRequested("s", choice, choice, tools=TOOLS, tool_choice=choice)
+        (order,) = world.node.decide([spec], 0.0).orders
+        assert isinstance(order, RenderPrompt)
+        assert order.tools == tools
+
+
+def test_best_effort_is_overtaken_and_gives_way() -> None:
+    """One row: work nobody waits for loses its place in the queue, and keeps no KV of the session."""
+    world = World(toy_config(rows=1, blocks=100, step_tokens=64))
+    talk(world, "s", user("u", "hello there"))
+    first = ask(world, "s", "first", speech=False)
+    late = ask(world, "s", "late", speech=False, tier="best_effort", remember=False)
+    urgent = ask(world, "s", "urgent", speech=False, remember=False)
+    order: list[str] = []
+    for _ in range(300):
+        world.turn()
+        for heard in (first, late, urgent):
+            if heard.end is not None and heard.spec.response not in order:
+                order.append(heard.spec.response)
+    assert order == ["first", "urgent", "late"]
+    finish(world)
+
+
+def test_best_effort_rows_are_the_first_to_be_preempted() -> None:
+    world = World(toy_config(rows=3, blocks=12, step_tokens=64))
+    talk(world, "s", user("u", "hello"))
+    ask(world, "s", "late", speech=False, tier="best_effort", remember=False)
+    world.turn()
+    world.turn()
+    for number in range(4):
+        ask(world, "s", f"urgent{number}", speech=False, remember=False)
+    thinker = world.node.stages.ar["thinker"]
+    for _ in range(60):
+        world.turn()
+        waiting = [request.is_best_effort for request in thinker._waiting.values()]
+        assert waiting == sorted(waiting), "best effort stands behind all else"
+        running = thinker.rows.best_effort[thinker.rows.running].tolist()
+        assert running == sorted(running), "and counts as the youngest"
+    finish(world)
+
+
+def test_best_effort_leaves_the_session_s_kv_alone() -> None:
+    world = World(toy_config(**ROOMY))
+    talk(world, "s", user("u", "hello there my friend"))
+    ask(world, "s", "first", speech=False)
+    world.run()
+    thinker = world.node.stages.ar["thinker"]
+    held = thinker.kv.num_idle
+    ask(world, "s", "late", speech=False, tier="best_effort", remember=False, items=(user("i", "write"),))
+    world.run()
+    assert thinker.kv.num_idle == held
+    assert "s" in thinker.kv._idle
+    finish(world)

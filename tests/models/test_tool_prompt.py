@@ -1,0 +1,220 @@
+"""Tools, calls and their outputs in a prompt: as the reference renders them, and never more than text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from antiphon.core.conversation import Item, Part, Role, TextPart, TokensPart, ToolCallPart, ToolOutputPart
+from antiphon.core.facts import PromptFailed, PromptReady
+from antiphon.core.plans import RenderPrompt
+from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
+from antiphon.models.qwen3_omni.messages import Guard
+from antiphon.models.qwen3_omni.prompt import Prompter, call_ids, load_prompter
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": 'Weather at a place, e.g. Paris — "now"\n',
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+TOOLS = [WEATHER, CLOCK]
+CALLS = [("get_weather", {"city": "Zürich", "days": [1, 2]}), ("clock", {})]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_checkpoint: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def prompter(tiny_checkpoint: Path) -> Prompter:
+    config = json.loads((tiny_checkpoint / "config.json").read_text())
+    assert Qwen3OmniConfig.from_dict(config)
+    return load_prompter(tiny_checkpoint, config, 4000)
+
+
+def item(role: Role, *parts: Part) -> Item:
+    return Item(role, role, parts)
+
+
+def text(role: Role, said: str) -> Item:
+    return item(role, TextPart(said))
+
+
+def call(name: str, arguments: Any) -> ToolCallPart:
+    return ToolCallPart("call_1", name, json.dumps(arguments, ensure_ascii=False))
+
+
+def called(*calls: tuple[str, Any], content: str = "") -> dict[str, Any]:
+    asked = [{"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls]
+    return {"role": "assistant", "content": content, "tool_calls": asked}
+
+
+def render(
+    prompter: Prompter, items: tuple[Item, ...], tools: list[Any], choice: str = "auto"
+) -> PromptReady:
+    order = RenderPrompt(1, items, True, tuple(json.dumps(tool) for tool in tools), choice)
+    fact = prompter.render(order)
+    assert isinstance(fact, PromptReady), fact
+    return fact
+
+
+def ids(prompter: Prompter, items: tuple[Item, ...], tools: list[Any]) -> list[int]:
+    return render(prompter, items, tools).prompts["thinker"].token_ids.tolist()
+
+
+def reference(tokenizer: Any, messages: list[dict[str, Any]], tools: list[Any]) -> list[int]:
+    rendered = tokenizer.apply_chat_template(
+        messages, tools=tools or None, tokenize=False, add_generation_prompt=True
+    )
+    return tokenizer(rendered, add_special_tokens=False).input_ids
+
+
+SYSTEM, USER = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "How is Paris?"}
+ITEMS = (text("system", "Be kind."), text("user", "How is Paris?"))
+OUTPUT = '{"temperature": 3}'
+
+
+@pytest.mark.parametrize("tools", [TOOLS, [CLOCK], []])
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        (ITEMS, [SYSTEM, USER]),
+        (ITEMS[1:], [USER]),
+        ((*ITEMS, item("assistant", call(*CALLS[0]))), [SYSTEM, USER, called(CALLS[0])]),
+        (
+            (*ITEMS, text("assistant", "Let me see."), *(item("assistant", call(*c)) for c in CALLS)),
+            [SYSTEM, USER, called(*CALLS, content="Let me see.")],
+        ),
+        (
+            (
+                *ITEMS,
+                item("assistant", call(*CALLS[0]), call(*CALLS[1])),
+                item("tool", ToolOutputPart("call_1", OUTPUT)),
+                item("tool", ToolOutputPart("call_2", "\nnoon\n")),
+                text("user", "And now?"),
+            ),
+            [
+                SYSTEM,
+                USER,
+                called(*CALLS),
+                {"role": "tool", "content": OUTPUT},
+                {"role": "tool", "content": "\nnoon\n"},
+                {"role": "user", "content": "And now?"},
+            ],
+        ),
+    ],
+)
+def test_ids_equal_the_reference(
+    prompter: Prompter, tokenizer: Any, items: tuple[Item, ...], messages: list[Any], tools: list[Any]
+) -> None:
+    assert ids(prompter, items, tools) == reference(tokenizer, messages, tools)
+
+
+def test_a_call_that_the_model_wrote_is_rendered_as_it_wrote_it(prompter: Prompter, tokenizer: Any) -> None:
+    wrote = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+    own = item("assistant", TokensPart(tuple(tokenizer(wrote).input_ids)))
+    answer = item("tool", ToolOutputPart("c", "noon"))
+    as_the_client_says_it = item("assistant", call("clock", {}))
+    assert ids(prompter, (*ITEMS, own, answer), TOOLS) == ids(
+        prompter, (*ITEMS, as_the_client_says_it, answer), TOOLS
+    )
+
+
+def test_arguments_that_are_no_object_are_rendered_as_they_are(prompter: Prompter, tokenizer: Any) -> None:
+    broken = item("assistant", ToolCallPart("c", "clock", '{"half'))
+    assert ids(prompter, (*ITEMS, broken), []) == reference(
+        tokenizer, [SYSTEM, USER, called(("clock", '{"half'))], []
+    )
+
+
+NASTY = st.one_of(
+    st.text(max_size=12),
+    st.lists(st.sampled_from(["<|im_end|>", "<tool_call>", "\ue000", "0", "\ue001", "\ue002", "<", "a"])).map(
+        "".join
+    ),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(said=NASTY, key=NASTY, value=NASTY, output=NASTY)
+def test_what_clients_write_never_becomes_a_special_token(
+    prompter: Prompter, tokenizer: Any, said: str, key: str, value: str, output: str
+) -> None:
+    if any("\ud800" <= c < "\ue000" for c in said + key + value + output):
+        return
+    tool = {"type": "function", "function": {"name": "f", "description": said, "parameters": {key: value}}}
+    plain = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+    turns = (item("assistant", call("f", {key: value})), item("tool", ToolOutputPart("c", output)))
+    plain_turns = (item("assistant", call("f", {})), item("tool", ToolOutputPart("c", "")))
+    special = set(tokenizer.added_tokens_decoder)
+    found = [n for n in ids(prompter, (*ITEMS, *turns), [tool]) if n in special]
+    assert found == [n for n in ids(prompter, (*ITEMS, *plain_turns), [plain]) if n in special]
+
+
+@given(NASTY)
+def test_guarded_text_is_mended(said: str) -> None:
+    guard = Guard(["<|im_end|>", "<tool_call>"])
+    broken = guard.broken({said: [said, 1, None]})
+    assert "<tool_call>" not in json.dumps(broken)
+    ((key, (value, *_)),) = broken.items()
+    assert Guard.mended(key) == Guard.mended(value) == said
+
+
+@pytest.mark.parametrize(
+    ("choice", "begins"),
+    [
+        ("auto", ""),
+        ("required", "<tool_call>\n"),
+        ("clock", '<tool_call>\n{"name": "clock", "arguments":'),
+    ],
+)
+def test_a_reply_that_must_call_begins_so(
+    prompter: Prompter, tokenizer: Any, choice: str, begins: str
+) -> None:
+    fact = render(prompter, ITEMS, TOOLS, choice)
+    assert list(fact.forced) == (tokenizer(begins).input_ids if begins else [])
+    free = ids(prompter, ITEMS, TOOLS)
+    prompt = fact.prompts["thinker"]
+    assert prompt.token_ids.tolist() == [*free, *fact.forced]
+    assert prompt.num_stable == len(prompt.token_ids)
+
+
+def test_the_call_token_is_known(tiny_checkpoint: Path, tokenizer: Any, tmp_path: Path) -> None:
+    assert call_ids(tiny_checkpoint) == (tokenizer.convert_tokens_to_ids("<tool_call>"),)
+    assert call_ids(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ((item("user", call("f", {})),), "a tool call can only be in an assistant item"),
+        ((item("user", ToolOutputPart("c", "x")),), "a tool's output can only be in a tool item"),
+    ],
+)
+def test_who_may_say_what(prompter: Prompter, items: tuple[Item, ...], message: str) -> None:
+    fact = prompter.render(RenderPrompt(1, items, False))
+    assert isinstance(fact, PromptFailed)
+    assert message in fact.message
+
+
+def test_a_template_without_tools_says_so(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    for file in tiny_checkpoint.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    fact = load_prompter(tmp_path, config, 4000).render(RenderPrompt(1, ITEMS, False, (json.dumps(CLOCK),)))
+    assert isinstance(fact, PromptFailed)
+    assert "no place for tools" in fact.message

@@ -1,0 +1,155 @@
+"""Formats, transcription and the rest of `audio.input`; and what of `audio.output` can be chosen."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from antiphon.core.conversation import AudioPart, TextPart
+from antiphon.core.facts import ItemAdded, ResponseCancelled
+from antiphon.core.plans import ResponseEnded, Usage
+from wire.harness import Driver, kinds, pcm
+
+BYTES = base64.b64encode(bytes(range(200)) * 8).decode()
+
+
+def updated(driver: Driver, **audio: Any) -> dict[str, Any]:
+    (event,) = driver.send("session.update", session={"type": "realtime", "audio": audio})
+    assert event["type"] == "session.updated", event
+    return event["session"]["audio"]
+
+
+def test_absent_keeps_and_null_clears() -> None:
+    driver = Driver()
+    asked = {
+        "turn_detection": {"type": "semantic_vad", "eagerness": "high"},
+        "transcription": {"model": "gpt-4o-mini-transcribe", "language": "de", "prompt": "names"},
+        "noise_reduction": {"type": "near_field"},
+        "format": {"type": "audio/pcma"},
+    }
+    shown = updated(driver, input=asked)["input"]
+    assert shown["turn_detection"]["eagerness"] == "high"
+    assert shown["transcription"] == asked["transcription"]
+    assert shown["noise_reduction"] == asked["noise_reduction"]
+    assert shown["format"] == {"type": "audio/pcma"}
+    assert updated(driver, output={"voice": "ash"})["input"] == shown
+    cleared = updated(driver, input=dict.fromkeys(asked))["input"]
+    assert cleared == {
+        "turn_detection": None,
+        "transcription": None,
+        "noise_reduction": None,
+        "format": {"type": "audio/pcm", "rate": 24000},
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tracing": "auto"},
+        {"tracing": {"workflow_name": "x"}},
+        {"truncation": {"type": "retention_ratio", "retention_ratio": 0.8}},
+        {"truncation": "auto"},
+        {"prompt": None, "include": None, "x_extensions": ["playback.ack"]},
+    ],
+)
+def test_what_stock_clients_send_is_taken_even_in_mid_response(fields: dict) -> None:
+    driver = Driver()
+    driver.ask()
+    (event,) = driver.send("session.update", session={"type": "realtime", **fields})
+    assert event["type"] == "session.updated"
+    assert (event["session"]["tracing"], event["session"]["truncation"]) == (None, "disabled")
+
+
+def test_g711_comes_in_through_the_media_port() -> None:
+    driver = Driver()
+    updated(driver, input={"format": {"type": "audio/pcmu"}, "turn_detection": None})
+    driver.send("input_audio_buffer.append", audio=BYTES)
+    assert driver.session.buffered_audio_s == pytest.approx(0.2)
+    driver.send("input_audio_buffer.commit")
+    (part,) = driver.fact(ItemAdded).item.parts
+    assert isinstance(part, AudioPart)
+    assert len(part.samples) == 2 * 6 * 1600
+    content = [{"type": "input_audio", "audio": BYTES}]
+    driver.send("conversation.item.create", item={"type": "message", "role": "user", "content": content})
+    assert driver.fact(ItemAdded).item.parts == (part,)
+
+
+def test_g711_goes_out_to_the_last_byte() -> None:
+    driver = Driver()
+    assert updated(driver, output={"format": {"type": "audio/pcmu"}})["output"]["format"] == {
+        "type": "audio/pcmu"
+    }
+    response = driver.ask()
+    events = driver.audio(response, 0.3) + driver.audio(response, 20.0) + driver.end(response)
+    deltas = [e["delta"] for e in events if e["type"] == "response.output_audio.delta"]
+    assert sum(len(base64.b64decode(delta)) for delta in deltas) == 8000 * 20.3
+    assert len(deltas) == 4, "cut where PCM of as many seconds would be"
+    assert events[-1]["response"]["audio"]["output"]["format"] == {"type": "audio/pcmu"}
+    (created,) = driver.send(
+        "response.create", response={"audio": {"output": {"format": {"type": "audio/pcm"}}}}
+    )
+    assert created["response"]["audio"]["output"]["format"] == {"type": "audio/pcm", "rate": 24000}
+
+
+def transcribing(**fields: Any) -> tuple[Driver, str, str]:
+    """A session whose committed audio is being written down; the item's id, and the side request's."""
+    driver = Driver()
+    asked = {"model": "whisper-1", **fields}
+    updated(driver, input={"transcription": asked, "turn_detection": None})
+    driver.send("input_audio_buffer.append", audio=pcm(0.2))
+    events = driver.send("input_audio_buffer.commit")
+    return driver, events[-1]["item"]["id"], driver.request.response
+
+
+def test_a_transcript_comes_beside_the_reply() -> None:
+    driver, item_id, side = transcribing(language="de", prompt="Names: Ada.")
+    request = driver.request
+    assert (request.tier, request.remember, request.speech) == ("best_effort", False, False)
+    assert request.items is not None
+    audio, instruction = request.items[0].parts
+    assert audio == driver.fact(ItemAdded).item.parts[0]
+    assert isinstance(instruction, TextPart)
+    assert "de" in instruction.text
+    assert "Names: Ada." in instruction.text
+    assert driver.session.num_open_responses == 0
+    response = driver.ask()
+    driver.audio(response)
+    events = driver.tokens(side, " Guten Tag")
+    assert kinds(events) == ["conversation.item.input_audio_transcription.delta"]
+    assert (events[0]["item_id"], events[0]["delta"]) == (item_id, " Guten Ta")
+    events = driver.output(
+        ResponseEnded(driver.session.id, side, 0, "completed", "", "", Usage(7, 13, 0, 0, 5))
+    )
+    assert kinds(events)[-1] == "conversation.item.input_audio_transcription.completed"
+    assert events[-1]["transcript"] == "Guten Tag"
+    assert events[-1]["usage"] == {
+        "type": "tokens",
+        "input_tokens": 20,
+        "output_tokens": 5,
+        "total_tokens": 25,
+        "input_token_details": {"text_tokens": 7, "audio_tokens": 13},
+    }
+    (event,) = driver.send("conversation.item.retrieve", item_id=item_id)
+    assert event["item"]["content"] == [{"type": "input_audio", "transcript": "Guten Tag"}]
+    assert driver.end(response)[-1]["response"]["status"] == "completed"
+    assert driver.tokens(side, "late") == []
+
+
+def test_a_transcript_that_fails_harms_nothing() -> None:
+    driver, item_id, side = transcribing()
+    response = driver.ask()
+    (event,) = driver.end(side, "failed", "stage_failed", "Oh.")
+    assert event["type"] == "conversation.item.input_audio_transcription.failed"
+    assert event["item_id"] == item_id
+    assert event["error"] == {"type": "server_error", "code": "stage_failed", "message": "Oh."}
+    assert driver.end(response)[-1]["response"]["status"] == "completed"
+
+
+def test_nothing_is_said_of_an_item_that_is_gone() -> None:
+    driver, item_id, side = transcribing()
+    driver.send("conversation.item.delete", item_id=item_id)
+    assert ResponseCancelled(driver.session.id, side) in driver.facts
+    assert driver.tokens(side, "late") == []
+    assert driver.end(side, "cancelled") == []

@@ -1,0 +1,124 @@
+"""Calls in a reply's text: told apart while it comes, however it is cut."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from antiphon.wire.tool_calls import (
+    MAX_HEAD_CHARS,
+    Arguments,
+    CallBegun,
+    CallEnded,
+    Piece,
+    Text,
+    ToolCallParser,
+    joined,
+)
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}<tool_call>\\"{", "b": [{}]}}\n</tool_call>'
+ARGUMENTS = '{"a": "}<tool_call>\\"{", "b": [{}]}'
+COMPLETE = [CallBegun("f"), Arguments(ARGUMENTS), CallEnded(True)]
+
+
+def parsed(*chunks: str) -> list[Piece]:
+    parser = ToolCallParser()
+    pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
+    return joined([*pieces, *parser.flush()])
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        ("Hello <b> world.\n", [Text("Hello <b> world.\n")]),
+        ("a <tool_cal", [Text("a <tool_cal")]),
+        (CALL, COMPLETE),
+        ("\n\n" + CALL + "\n", COMPLETE),
+        ("Let me see.\n" + CALL, [Text("Let me see."), *COMPLETE]),
+        (CALL + "\n" + CALL, COMPLETE * 2),
+        (CALL + CALL + "\nDone. ", [*COMPLETE, *COMPLETE, Text("Done. ")]),
+        (CALL.removesuffix("\n</tool_call>"), COMPLETE),
+        (CALL.removesuffix("\n</tool_call>") + "}" + CALL, COMPLETE * 2),
+        (
+            '<tool_call>{"name": "f", "arguments": {"a": 1',
+            [CallBegun("f"), Arguments('{"a": 1'), CallEnded(False)],
+        ),
+        (
+            '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>',
+            [CallBegun("f"), Arguments('{"a": 1}'), CallEnded(True)],
+        ),
+        ('<tool_call>{"name": "f"}', [CallBegun("f"), Arguments("{}"), CallEnded(True)]),
+        (
+            '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>',
+            [CallBegun("f"), Arguments("{}"), CallEnded(True)],
+        ),
+        ("x\n<tool_call>oh</tool_call> y", [Text("x\n<tool_call>oh</tool_call> y")]),
+        ("\n<tool_call>[1]</tool_call>", [Text("\n<tool_call>[1]</tool_call>")]),
+        ("<tool_call>\n", [Text("<tool_call>\n")]),
+        ("<tool_call>no" + CALL, [Text("<tool_call>no" + CALL)]),
+        ('<tool_call>{"name": "\\x", "arguments": {}}</tool_call>', None),
+        ("<tool_call>" + "a" * 2 * MAX_HEAD_CHARS, [Text("<tool_call>" + "a" * 2 * MAX_HEAD_CHARS)]),
+    ],
+)
+def test_pieces(text: str, pieces: list[Piece] | None) -> None:
+    assert parsed(text) == ([Text(text)] if pieces is None else pieces)
+
+
+WORDS = st.sampled_from([*'{}[]"\\\n :,f', '"name"', "hi"]) | st.sampled_from(
+    [CALL, "<tool_call>", "</tool_call>", "<tool", "_call>", '{"name": "f", "arguments": ', '{"a": 1}']
+)
+TEXTS = st.lists(WORDS | st.text(max_size=4), max_size=12).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=TEXTS, data=st.data())
+@example(text='<tool_call>{"name": "</tool_call>", "arguments": {}}', data=None)
+def test_any_cutting_gives_the_same(text: str, data: st.DataObject | None) -> None:
+    whole = parsed(text)
+    assert parsed(*text) == whole
+    if data is not None:
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+        ends = [0, *cuts, len(text)]
+        assert parsed(*(text[a:b] for a, b in pairwise(ends))) == whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+def test_calls_are_whole(text: str) -> None:
+    """Every call begins, has its arguments and ends, in order; text without a call is left as it is."""
+    pieces = parsed(text)
+    if "<tool_call>" not in text:
+        assert pieces == ([Text(text)] if text else [])
+    inside = False
+    for piece in pieces:
+        assert inside == isinstance(piece, Arguments | CallEnded)
+        if isinstance(piece, CallBegun | CallEnded):
+            inside = isinstance(piece, CallBegun)
+    assert not inside
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.text(min_size=1, max_size=8),
+    arguments=st.dictionaries(st.text(max_size=4), JSON, max_size=3),
+    ascii_only=st.booleans(),
+)
+def test_any_call_comes_back(name: str, arguments: dict, ascii_only: bool) -> None:
+    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=ascii_only)
+    begun, given_, ended = parsed(f"<tool_call>\n{body}\n</tool_call>")
+    assert begun == CallBegun(name)
+    assert isinstance(given_, Arguments)
+    assert json.loads(given_.delta) == arguments
+    assert ended == CallEnded(True)
