@@ -66,6 +66,7 @@ def test_text_turn() -> None:
         instructions="Be brief.",
         voice="ethan",
         max_tokens=9,
+        retention=0.8,
     )
     assert kinds(driver.tokens(response, "Hey")) == [*OPENING, "response.output_text.delta"]
     assert kinds(driver.tokens(response, "!")) == ["response.output_text.delta"]

@@ -47,11 +47,14 @@ from antiphon.core.plans import (
 )
 from antiphon.core.sampling import Sampling
 from antiphon.flow.record import Record
+from antiphon.flow.retention import shortened
 from antiphon.flow.stages import Stages
 from antiphon.flow.turn import Turn, gone
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
 from antiphon.stage.requests import ArRequest, Progress
+
+CONTEXT_LENGTH = "context_length_exceeded"
 
 
 class Session:
@@ -107,7 +110,7 @@ class Orchestrator:
             case PromptReady():
                 self._prompt_ready(fact)
             case PromptFailed():
-                self._fail(fact.request, fact.code, fact.message)
+                self._prompt_failed(fact)
             case StepDone() | StepFailed():
                 self._stepped(fact)
             case SpeechStarted() | SpeechEnded() | PlaybackReported():
@@ -164,8 +167,11 @@ class Orchestrator:
         turn = Turn(self._last_request, session.epoch, spec, items, after, media_of(items))
         session.turns[spec.response] = turn
         self._turns[turn.request] = turn
-        speaks = spec.speech and self._stages.speaker is not None
-        self._orders.append(RenderPrompt(turn.request, items, speaks, turn.tools, spec.tool_choice))
+        self._render(turn)
+
+    def _render(self, turn: Turn) -> None:
+        speaks = turn.spec.speech and self._stages.speaker is not None
+        self._orders.append(RenderPrompt(turn.request, turn.items, speaks, turn.tools, turn.spec.tool_choice))
 
     def _cancel(self, fact: ResponseCancelled) -> None:
         session = self._sessions.get(fact.session)
@@ -191,15 +197,44 @@ class Orchestrator:
         turn = self._turns.get(fact.request)
         if turn is None:
             return
-        try:
-            for stage, prompt in fact.prompts.items():
-                self._stages.ar[stage].check(prompt)
-        except LimitExceeded as error:
-            self._end(turn, "failed", "context_length_exceeded", str(error))
+        share = turn.spec.retention if turn.is_shortened else None
+        excess = self._excess(fact, 1.0 if share is None else share)
+        if excess is not None and self._shorten(turn):
+            return
+        if excess is not None and (excess := self._excess(fact, 1.0)) is not None:
+            self._end(turn, "failed", CONTEXT_LENGTH, excess)
             return
         turn.prompts, turn.forced = fact.prompts, fact.forced
         turn.entry = self._entry_request(turn)
         self._want(turn, self._stages.entry.lacks(turn.entry))
+
+    def _excess(self, fact: PromptReady, share: float) -> str | None:
+        """In words, what of a prompt does not fit into this share of the context."""
+        try:
+            for stage, prompt in fact.prompts.items():
+                self._stages.ar[stage].check(prompt, share)
+        except LimitExceeded as error:
+            return str(error)
+        return None
+
+    def _shorten(self, turn: Turn) -> bool:
+        """Leave the oldest message behind and render anew; False where the client wants none left behind, or
+        none may be. The record's next prompts go on without it, so that they begin with the same tokens."""
+        kept = None if turn.spec.retention is None else shortened(turn.items)
+        if kept is None:
+            return False
+        if turn.spec.items is None:
+            gone = {item.id for item in turn.items} - {item.id for item in kept}
+            self._sessions[turn.session].record.leave_behind(gone)
+        turn.items, turn.media, turn.is_shortened = kept, media_of(kept), True
+        self._render(turn)
+        return True
+
+    def _prompt_failed(self, fact: PromptFailed) -> None:
+        turn = self._turns.get(fact.request)
+        if turn is not None and fact.code == CONTEXT_LENGTH and self._shorten(turn):
+            return
+        self._fail(fact.request, fact.code, fact.message)
 
     def _want(self, turn: Turn, keys: frozenset[int]) -> None:
         """Have these media encoded, and go on once they are."""

@@ -24,6 +24,8 @@ class Turn:
     prompts: dict[str, StagePrompt] = field(default_factory=dict[str, StagePrompt])
     pinned: tuple[Media, ...] = ()
     """Media whose features are kept for it until its text is written: those that the KV did not cover."""
+    is_shortened: bool = False
+    """Its prompt did not fit, and the oldest messages were left behind."""
     waits_for_media: bool = False
     open_stages: set[str] = field(default_factory=set[str])
     reply: list[int] = field(default_factory=list[int])

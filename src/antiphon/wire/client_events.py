@@ -68,7 +68,7 @@ class SessionPatch(GenerationPatch, frozen=True, kw_only=True):
     audio: SessionAudioPatch | None = None
     include: list[Any] | None = None
     tracing: Any = None
-    truncation: Any = None
+    truncation: Any = UNSET
     id: Any = None
     object: Any = None
     expires_at: Any = None

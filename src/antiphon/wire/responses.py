@@ -213,6 +213,7 @@ class Responses:
             items=None if asked.items is None else tuple(item.record for item in asked.items),
             tools=tuple(tool.schema() for tool in spec.config.tools),
             tool_choice=spec.config.tool_choice,
+            retention=spec.config.truncation.retention,
         )
 
     def _cancel(self, reply: Reply, reason: str, now: float) -> list[Step]:
