@@ -60,6 +60,10 @@ function connection(state, words, model) {
   connected = state === "open";
   if (connected) {
     everConnected = true;
+    // a press decides when a turn begins and ends, not the server's ear
+    wire.send("session.update", {
+      session: { type: "realtime", audio: { input: { turn_detection: null } } },
+    });
     page.model.textContent = model.id;
     page.model.title = model.id;
     offerVoices(model.voices ?? []);
