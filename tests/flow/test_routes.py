@@ -6,9 +6,10 @@ import pytest
 
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionOpened
 from antiphon.core.plans import RenderPrompt
+from antiphon.core.sampling import Sampling
 from fakes import toy
 from fakes.world import Heard, World, toy_config
-from flow.test_turns import DEPTHS, ROOMY, ask, finish, talk, user
+from flow.test_turns import DEPTHS, ROOMY, ask, finish, talk, until, user
 
 TOOLS = ('{"type": "function"}',)
 
@@ -91,11 +92,60 @@ def test_best_effort_rows_are_the_first_to_be_preempted() -> None:
     thinker = world.node.stages.ar["thinker"]
     for _ in range(60):
         world.turn()
-        waiting = [request.is_best_effort for request in thinker._waiting.values()]
+        waiting = [request.is_best_effort for request in thinker._waiting]
         assert waiting == sorted(waiting), "best effort stands behind all else"
         running = thinker.rows.best_effort[thinker.rows.running].tolist()
         assert running == sorted(running), "and counts as the youngest"
     finish(world)
+
+
+LENGTH = 12
+
+
+def reply_of(world: World, seed: int) -> Heard:
+    """What is said under a seed."""
+    sampling = {"thinker": Sampling(max_tokens=LENGTH, seed=seed)}
+    heard = ask(world, "s", f"seed{seed}", speech=False, remember=False, sampling=sampling)
+    world.run()
+    return heard
+
+
+@DEPTHS
+def test_best_effort_gives_up_its_row_to_who_waits(depth: int) -> None:
+    world = World(toy_config(rows=1, blocks=100, step_tokens=64), depth)
+    talk(world, "s", user("u", "hello there"))
+    seed = next(seed for seed in range(99) if len(reply_of(world, seed).text) == LENGTH)
+    sampling = {"thinker": Sampling(max_tokens=LENGTH, seed=seed)}
+    late = ask(world, "s", "late", speech=False, tier="best_effort", remember=False, sampling=sampling)
+    until(world, lambda: late.text)  # it runs while nobody waits
+    urgent = ask(world, "s", "urgent", speech=False, remember=False)
+    until(world, lambda: urgent.end is not None)
+    assert late.end is None
+    assert world.node.stages.ar["thinker"].num_preemptions == 1
+    finish(world)
+
+
+def test_the_next_turn_goes_on_from_a_forced_call() -> None:
+    world = World(toy_config(**ROOMY))
+    talk(world, "s", user("u", "what is the weather"))
+    first = ask(world, "s", "first", tools=TOOLS, tool_choice="required")
+    world.run()
+    second = ask(world, "s", "second", tools=TOOLS)
+    finish(world)
+    assert second.end is not None
+    said = len(first.prompts["thinker"].token_ids) + len(first.text) - 2
+    assert second.end.usage.cached_tokens >= said - 4
+
+
+def test_items_may_be_named() -> None:
+    """An item without parts stands for the record's; what the record does not know stays empty."""
+    world = World(toy_config(**ROOMY))
+    talk(world, "s", user("a", "one"), user("b", "two"))
+    world.turn()
+    spec = ResponseRequested("s", "r", "i", items=(user("b"), user("c", "three"), user("d")))
+    (order,) = world.node.decide([spec], 0.0).orders
+    assert isinstance(order, RenderPrompt)
+    assert order.items == (user("b", "two"), user("c", "three"), user("d"))
 
 
 def test_best_effort_leaves_the_session_s_kv_alone() -> None:

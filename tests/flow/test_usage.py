@@ -5,7 +5,9 @@ from __future__ import annotations
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import NO_INTS, PromptReady, ResponseRequested, Span, StagePrompt
 from antiphon.core.plans import RenderPrompt, Usage, ints
+from antiphon.core.sampling import Sampling
 from antiphon.flow.turn import Turn
+from antiphon.stage.requests import ArRequest
 from fakes import toy
 
 
@@ -24,6 +26,18 @@ def test_usage_counts_text_audio_and_images() -> None:
     assert usage.input_image_tokens == 1 + toy.picture(1).key % 5
     assert usage.input_text_tokens == 7, "role 2, two words, end, header 2"
     assert (usage.output_text_tokens, usage.output_audio_tokens, usage.cached_tokens) == (2, 3, 0)
+
+
+def test_cached_tokens_are_told_apart_as_well() -> None:
+    spans = (Span(1, "audio", 1, 4), Span(2, "video", 6, 9, (2, 4, 4), 0.5, 3), Span(3, "image", 16, 4))
+    turn = Turn(1, 1, ResponseRequested("s", "r", "i"), (), "root")
+    prompt = StagePrompt(ints(range(21)), ints(range(21)), spans, 21, NO_INTS)
+    turn.prompts = {"thinker": prompt}
+    for cached, audio, image in ((0, 0, 0), (3, 2, 0), (8, 4, 2), (15, 7, 6), (18, 7, 8), (21, 7, 10)):
+        turn.entry = ArRequest(1, "s", prompt, Sampling(), cached=cached)
+        usage = turn.usage("thinker")
+        assert (usage.cached_tokens, usage.cached_audio_tokens) == (cached, audio)
+        assert usage.cached_image_tokens == image
 
 
 def test_a_videos_frames_count_as_images_and_its_sound_as_audio() -> None:

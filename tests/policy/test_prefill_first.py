@@ -19,6 +19,7 @@ class View:
     num_waiting: int
     running: Ints
     starved: bool = False
+    crowded: bool = False
     best_effort: Ints = field(default_factory=lambda: np.zeros(8, np.int64))
 
 
@@ -36,6 +37,11 @@ def test_prompts_then_the_admitted_then_replies() -> None:
 def test_who_came_last_makes_room() -> None:
     view = View(ints([4, 1]), ints([0]), 7, ints([0, 3, 4, 1]), starved=True)
     assert PrefillFirst().decide(view, Budget(16, 8), now=0.0).preempt.tolist() == [1]
+
+
+def test_best_effort_makes_room_for_who_waits() -> None:
+    view = View(ints([]), ints([0, 3]), 7, ints([0, 3]), crowded=True)
+    assert PrefillFirst().decide(view, Budget(16, 8), now=0.0).preempt.tolist() == [3]
 
 
 def test_nothing_to_do() -> None:

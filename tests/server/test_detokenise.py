@@ -55,3 +55,10 @@ def test_the_tokenizer_comes_from_the_checkpoint(tmp_path: Path) -> None:
     TOKENIZER.save(str(tmp_path / "tokenizer.json"))
     stream = detokenisers_of(tmp_path)()
     assert stream.push(TOKENIZER.encode("hi").ids) == "hi"
+
+
+def test_the_tokens_of_a_call_are_text(tiny_checkpoint: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_checkpoint / "tokenizer.json"))
+    text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    detokeniser = detokenisers_of(tiny_checkpoint)()
+    assert detokeniser.push(tokenizer.encode(text).ids) + detokeniser.flush() == text

@@ -163,7 +163,7 @@ async def test_leaving_while_a_thread_holds_the_session(served: Running) -> None
 async def test_an_output_that_meets_a_mistake_is_an_error_event(
     served: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("antiphon.wire.outputs.audio_deltas", lambda samples: 1 / 0)
+    monkeypatch.setattr("antiphon.wire.outputs.framed", lambda *_: 1 / 0)
     async with served.socket() as client:
         await client.send("response.create")
         events = await client.until("response.done")

@@ -148,6 +148,21 @@ def test_a_transcript_that_fails_harms_nothing() -> None:
     assert driver.end(response)[-1]["response"]["status"] == "completed"
 
 
+def test_abandoned_transcripts_fail() -> None:
+    driver, item_id, side = transcribing()
+    (event,) = driver._keep(driver.session.abandon("server_shutting_down", "Bye.", 0.0))
+    assert (event["item_id"], event["error"]["code"]) == (item_id, "server_shutting_down")
+    assert driver.fact(ResponseCancelled).response == side
+    assert driver.session.abandon("server_shutting_down", "Bye.", 0.0) == []
+
+
+def test_audio_is_never_part_of_a_transcript() -> None:
+    driver, _, side = transcribing()
+    assert driver.audio(side) == []
+    driver._keep(driver.session.close(0.0))
+    assert driver.end(side) == []
+
+
 def test_nothing_is_said_of_an_item_that_is_gone() -> None:
     driver, item_id, side = transcribing()
     driver.send("conversation.item.delete", item_id=item_id)

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
-
 from antiphon.core.conversation import Item, TextPart, TokensPart, media_of
-from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import (
     CopyDone,
     CopyFailed,
@@ -33,7 +30,6 @@ from antiphon.core.facts import (
     StepFailed,
 )
 from antiphon.core.graph import StageGraph
-from antiphon.core.ids import content_key
 from antiphon.core.plans import (
     AudioOut,
     DropPayload,
@@ -45,7 +41,6 @@ from antiphon.core.plans import (
     TokensOut,
     ints,
 )
-from antiphon.core.sampling import Sampling
 from antiphon.flow.record import Record
 from antiphon.flow.retention import shortened
 from antiphon.flow.stages import Stages
@@ -198,24 +193,15 @@ class Orchestrator:
         if turn is None:
             return
         share = turn.spec.retention if turn.is_shortened else None
-        excess = self._excess(fact, 1.0 if share is None else share)
+        excess = self._stages.excess(fact.prompts, 1.0 if share is None else share)
         if excess is not None and self._shorten(turn):
             return
-        if excess is not None and (excess := self._excess(fact, 1.0)) is not None:
+        if excess is not None and (excess := self._stages.excess(fact.prompts, 1.0)) is not None:
             self._end(turn, "failed", CONTEXT_LENGTH, excess)
             return
         turn.prompts, turn.forced = fact.prompts, fact.forced
-        turn.entry = self._entry_request(turn)
+        turn.entry = turn.entry_request(self._stages.entry)
         self._want(turn, self._stages.entry.lacks(turn.entry))
-
-    def _excess(self, fact: PromptReady, share: float) -> str | None:
-        """In words, what of a prompt does not fit into this share of the context."""
-        try:
-            for stage, prompt in fact.prompts.items():
-                self._stages.ar[stage].check(prompt, share)
-        except LimitExceeded as error:
-            return str(error)
-        return None
 
     def _shorten(self, turn: Turn) -> bool:
         """Leave the oldest message behind and render anew; False where the client wants none left behind, or
@@ -262,24 +248,6 @@ class Orchestrator:
         if entry.name not in turn.open_stages:
             turn.open_stages.add(entry.name)
             entry.submit(turn.entry)
-
-    def _entry_request(self, turn: Turn) -> ArRequest:
-        entry = self._stages.entry
-        sampling = self._sampling(turn, entry.name)
-        if turn.spec.max_tokens is not None:
-            asked = turn.spec.max_tokens - len(turn.forced)
-            sampling = msgspec.structs.replace(sampling, max_tokens=max(1, min(sampling.max_tokens, asked)))
-        prompt = turn.prompts[entry.name]
-        late = turn.spec.tier == "best_effort"
-        return ArRequest(turn.request, turn.session, prompt, sampling, media=frozenset(), is_best_effort=late)
-
-    def _sampling(self, turn: Turn, stage: str) -> Sampling:
-        """What the request asked for, or the stage's defaults with a seed of the response's own."""
-        asked = turn.spec.sampling.get(stage)
-        if asked is not None:
-            return asked
-        seed = content_key(turn.spec.response.encode())
-        return msgspec.structs.replace(self._stages.ar[stage].config.sampling, seed=seed)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -359,7 +327,7 @@ class Orchestrator:
         if group is not None and len(prompt.gather):
             self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
         turn.open_stages |= {target, self._stages.vocoder_name}
-        sampling = self._sampling(turn, target)
+        sampling = turn.sampling(speaker)
         residual = turn.spec.sampling.get(self._graph.stage(target).residual or "")
         first, voice = turn.reply[0], turn.spec.voice
         speaker.submit(ArRequest(turn.request, turn.session, prompt, sampling, first, voice, residual))

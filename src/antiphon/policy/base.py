@@ -50,6 +50,11 @@ class StageView(Protocol):
         """Some row cannot get the block that its next token needs, not even when steps in flight are done."""
         ...
 
+    @property
+    def crowded(self) -> bool:
+        """Somebody could join if the best-effort rows, of which there are some, made room."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StepChoice:
@@ -82,8 +87,9 @@ class StepPolicy(Protocol):
 
 
 def last_come(view: StageView) -> Ints:
-    """The youngest row, if blocks are short. The oldest is never alone and starved, so it always gets on."""
-    return view.running[-1:] if view.starved else NO_INTS
+    """The youngest row, if blocks are short or best-effort work is in somebody's way. The oldest is never
+    alone and starved, so it always gets on."""
+    return view.running[-1:] if view.starved or view.crowded else NO_INTS
 
 
 class DevicePolicy(Protocol):

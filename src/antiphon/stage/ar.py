@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict
+from operator import attrgetter
 
 import numpy as np
 
@@ -18,9 +20,11 @@ from antiphon.policy.base import Budget, StepChoice, StepPolicy
 from antiphon.stage.groups import kv_groups
 from antiphon.stage.requests import ArRequest, Entry, Flight, Progress, block_deltas
 from antiphon.stage.rows import Rows
+from antiphon.stage.sizes import Sizes
 
 BEST_EFFORT_ORDER = 1 << 40
 """Added to a best-effort request's place in the order of arrival."""
+_age = attrgetter("order")
 
 
 class ArScheduler:
@@ -31,13 +35,15 @@ class ArScheduler:
         self.survives = stage.survives
         self.config = config
         self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
+        self._sizes = Sizes(config, self.kv.num_blocks)
         self.rows = Rows(config.max_rows, config.block_size, stage.conditioned)
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
         self._policy = policy
         self._row_pool = BlockPool(config.max_rows)
         self._requests: dict[int, ArRequest] = {}
-        self._waiting: OrderedDict[int, ArRequest] = OrderedDict()
+        self._waiting: list[ArRequest] = []
+        """By age: who was preempted stands before all who came later, best effort behind all else."""
         self._flights: OrderedDict[int, Flight] = OrderedDict()
         self._leaves: list[int] = []
         self._new_inputs: list[tuple[int, int]] = []
@@ -49,7 +55,7 @@ class ArScheduler:
     def check(self, prompt: StagePrompt, share: float = 1.0) -> None:
         """Raises LimitExceeded if the prompt and one token of reply do not fit into this share of what could
         ever be held."""
-        reach, room = len(prompt.token_ids) + 1, int(share * self._capacity)
+        reach, room = len(prompt.token_ids) + 1, int(share * self._sizes.capacity)
         if reach > room:
             raise LimitExceeded(f"{self.name} context tokens", room, reach, "Shorten the input")
 
@@ -58,7 +64,7 @@ class ArScheduler:
         request.order = self._num_submitted + BEST_EFFORT_ORDER * request.is_best_effort
         self._num_submitted += 1
         self._requests[request.request] = request
-        self._wait(request)
+        insort(self._waiting, request, key=_age)
         self.rows.num_waiting = len(self._waiting)
 
     def push(self, request: int, token: int) -> None:
@@ -85,7 +91,9 @@ class ArScheduler:
         active = self._requests.pop(request, None)
         if active is None:
             return None
-        if self._waiting.pop(request, None) is None:
+        if active.row is None:
+            self._waiting.remove(active)
+        else:
             self._retire(active)
         self.rows.num_waiting = len(self._waiting)
         return active
@@ -97,7 +105,7 @@ class ArScheduler:
     @property
     def next_waiting(self) -> ArRequest | None:
         """Who gets the next row."""
-        return next(iter(self._waiting.values()), None)
+        return self._waiting[0] if self._waiting else None
 
     def lacks(self, request: ArRequest) -> frozenset[int]:
         """Media that a request would have to compute if it joined now, and that are not at hand."""
@@ -136,11 +144,25 @@ class ArScheduler:
         budget = Budget(self.config.step_tokens, self.config.max_rows)
         while True:
             self.rows.num_spare = self.kv.num_spare
+            self.rows.crowded = self._is_crowded()
             choice = self._policy.decide(self.rows, budget, now)
             self._preempt(choice.preempt)
             order = self._carry_out(step, choice, budget)
             if order is not None or not len(choice.preempt):
                 return order
+
+    def _is_crowded(self) -> bool:
+        """Could who is next join if best-effort work gave up its rows? What is in limbo comes by itself."""
+        head, late = self.next_waiting, self.rows.best_effort[self.rows.running]
+        if (
+            head is None
+            or head.is_best_effort
+            or not late.any()
+            or self._row_pool.num_limbo + self.kv.num_limbo
+        ):
+            return False
+        joins = self._row_pool.num_free > 0 and self._fits(head, self.rows.num_needy)
+        return not joins and self._is_ready(head)
 
     def _carry_out(self, step: int, choice: StepChoice, budget: Budget) -> ArStep | None:
         blocks: list[Entry] = []
@@ -193,42 +215,39 @@ class ArScheduler:
             active = self._requests[int(self.rows.request[row])]
             self._retire(active)
             active.row = active.sequence = active.prefix = None
-            self._wait(active)
+            insort(self._waiting, active, key=_age)
             self.num_preemptions += 1
         self.rows.num_waiting = len(self._waiting)
-
-    def _wait(self, request: ArRequest) -> None:
-        """Queue by age: who was preempted stands before all who came later, best effort behind all else."""
-        younger = [other for other, waits in self._waiting.items() if waits.order > request.order]
-        self._waiting[request.request] = request
-        for other in younger:
-            self._waiting.move_to_end(other)
 
     def _admit(self, most: int, blocks: list[Entry]) -> list[Join]:
         """First come first served, until rows or blocks run out."""
         joins: list[Join] = []
         needed = self.rows.num_needy
         while self._waiting and len(joins) < most and self._row_pool.num_free:
-            request = next(iter(self._waiting.values()))
+            request = self._waiting[0]
             if not self._can_join(request, needed):
                 break
-            self._waiting.popitem(last=False)
+            del self._waiting[0]
             joins.append(self._join(request, blocks))
         self.rows.num_waiting = len(self._waiting)
         return joins
 
     def _can_join(self, request: ArRequest, needed: int) -> bool:
         """All that it computes at once is there: upstream text, media, and blocks beside `needed` ones."""
+        return self._is_ready(request) and self._fits(request, needed)
+
+    def _is_ready(self, request: ArRequest) -> bool:
         if self._conditioned and len(request.inputs) < len(request.tokens) and not request.closed:
             return False
-        if self.lacks(request):
-            return False
-        return self.kv.fits(request.owner, self._prefix(request), self._promise(request), needed)
+        return not self.lacks(request)
+
+    def _fits(self, request: ArRequest, needed: int) -> bool:
+        return self.kv.fits(request.owner, self._prefix(request), self._sizes.promise(request), needed)
 
     def _join(self, request: ArRequest, blocks: list[Entry]) -> Join:
         row = self._row_pool.allocate(1)[0]
         sequence, cached = self.kv.open(
-            request.owner, self._prefix(request), self._promise(request), self._busy_until
+            request.owner, self._prefix(request), self._sizes.promise(request), self._busy_until
         )
         request.row, request.sequence = row, sequence
         request.cached = cached if request.cached is None else request.cached
@@ -252,7 +271,7 @@ class ArScheduler:
         drawn = len(request.tokens)
         self.rows.join(row, request.request, len(request.prompt.token_ids) + drawn, cached, request.order)
         self.rows.sampled[row] = drawn
-        self.rows.limit[row] = self._limit(request)
+        self.rows.limit[row] = self._sizes.limit(request)
         self.rows.best_effort[row] = int(request.is_best_effort)
         self.rows.inputs[row] = len(request.inputs)
         self.rows.closed[row] = int(request.closed)
@@ -321,7 +340,7 @@ class ArScheduler:
             self._finish(active)
             return [Progress(request, None, "stop")]
         active.tokens.append(tokens)
-        if len(active.tokens) < self._limit(active):
+        if len(active.tokens) < self._sizes.limit(active):
             return [Progress(request, tokens, None)]
         self._finish(active)
         return [Progress(request, tokens, "length")]
@@ -361,28 +380,6 @@ class ArScheduler:
     @property
     def _busy_until(self) -> int | None:
         return next(reversed(self._flights)) if self._flights else None
-
-    @property
-    def _capacity(self) -> int:
-        """Tokens that one request may have in the KV if it is alone there."""
-        held = self.kv.num_blocks * self.config.block_size
-        most = self.config.max_context_tokens
-        return held if most is None else min(most, held)
-
-    def _limit(self, request: ArRequest) -> int:
-        """Tokens to draw, at most what the context holds beside the prompt.
-
-        A frame stage draws one less than asked: the last code of a cut reply is never spoken.
-        """
-        most = request.sampling.max_tokens
-        most = most if self.config.width == 1 else max(most - 1, 1)
-        return min(most, self._capacity - len(request.prompt.token_ids))
-
-    def _promise(self, request: ArRequest) -> int:
-        """Blocks that must be there for the request to get a row: what it computes at once, and headroom."""
-        prompt = len(request.prompt.token_ids)
-        first = self.kv.blocks_for(prompt + len(request.tokens)) + self.config.headroom_blocks
-        return min(first, self.kv.blocks_for(prompt + self._limit(request)))
 
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""

@@ -38,6 +38,8 @@ class Rows:
         self._block_size = block_size
         self._conditioned = conditioned
         self.num_waiting = 0
+        self.crowded = False
+        """Best-effort work has the rows or blocks that somebody else waits for."""
         self.num_spare = 0
         """Blocks per group that can be had now, or once the steps in flight are done."""
 

@@ -35,7 +35,7 @@ def encoder_for(audio_format: AudioFormat, media: Media) -> AudioEncoder:
     return PcmEncoder() if audio_format == "audio/pcm" else media.output_encoder(audio_format)
 
 
-def audio_deltas(audio: bytes, audio_format: AudioFormat = "audio/pcm") -> list[str]:
+def framed(audio: bytes, audio_format: AudioFormat = "audio/pcm") -> list[str]:
     """Base64 pieces of encoded audio, in order."""
     rate = PCM16_BYTES * WIRE_SAMPLE_RATE_HZ if audio_format == "audio/pcm" else G711_RATE_HZ
     starts = range(0, len(audio), MAX_DELTA_S * rate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.wire.audio import audio_deltas
+from antiphon.wire.audio import framed
 from antiphon.wire.conversation import Conversation, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.input_settings import AudioFormat
@@ -75,7 +75,7 @@ class MessageItem(OutputItem):
 
     def audio(self, audio: bytes, audio_format: AudioFormat) -> list[Payload]:
         """More sound, in the client's format."""
-        deltas = audio_deltas(audio, audio_format)
+        deltas = framed(audio, audio_format)
         return [self._event("response.output_audio.delta", delta=delta) for delta in deltas]
 
     def closed(self, status: str, heard: str | None) -> list[Payload]:

@@ -140,9 +140,10 @@ class RealtimeSession:
         return self._effects(steps)
 
     def abandon(self, reason: str, message: str, now: float) -> list[Effect]:
-        """End every open response as failed: the server cannot wait for them any longer."""
+        """End all open responses and transcriptions as failed: the server cannot wait for them any longer."""
         self._owes_reply = False
-        return self._effects(self._responses.abandon(reason, message, now))
+        steps = self._responses.abandon(reason, message, now)
+        return self._effects([*steps, *self._transcripts.abandon(reason, message)])
 
     def close(self, now: float) -> list[Effect]:
         """The client is gone; the engine frees all that is the session's. Harmless when repeated."""

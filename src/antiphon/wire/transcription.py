@@ -71,6 +71,11 @@ class Transcripts:
     def __contains__(self, response: str) -> bool:
         return response in self._open
 
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Side requests that are not over."""
+        return tuple(self._open)
+
     def begin(self, item: WireItem, audio: AudioPart, asked: Transcription) -> ResponseRequested:
         """Have an item's audio, its first content part, written down."""
         response = self._ids.new("transcript")
@@ -84,6 +89,14 @@ class Transcripts:
             del self._open[response]
         return [ResponseCancelled(self._session, response) for response in mine]
 
+    def abandon(self, reason: str, message: str) -> list[ResponseCancelled | Payload]:
+        """End all that are open as failed."""
+        steps: list[ResponseCancelled | Payload] = []
+        for response in list(self._open):
+            end = ResponseEnded(self._session, response, 0, "failed", reason, message, Usage())
+            steps += [ResponseCancelled(self._session, response, reason), *self.ended(end)]
+        return steps
+
     def clear(self) -> None:
         self._open.clear()
 
@@ -94,7 +107,7 @@ class Transcripts:
                 return self.tokens(output)
             case ResponseEnded():
                 return self.ended(output)
-            case AudioOut():  # pragma: no cover - nothing of it is spoken
+            case AudioOut():  # pragma: no branch
                 return []
 
     def tokens(self, output: TokensOut) -> list[Payload]:
