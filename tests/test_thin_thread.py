@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +55,9 @@ async def listen(connection: AsyncRealtimeConnection) -> tuple[str, bytes, str]:
 
 async def speak(connection: AsyncRealtimeConnection, wav: Path) -> None:
     """A manual-commit audio turn, appended in pieces of 100 ms."""
+    await connection.session.update(
+        session={"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    )
     samples, rate = soundfile.read(wav, dtype="float32")
     pcm = (soxr.resample(samples, rate, 24_000) * 32767).astype("<i2").tobytes()
     for at in range(0, len(pcm), 4800):

@@ -18,11 +18,13 @@ from hypothesis.stateful import (
 from antiphon.core.conversation import Item, Part, TextPart
 from antiphon.core.facts import (
     ItemAdded,
+    ItemCut,
     ItemRemoved,
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
+    SpeechStarted,
 )
 from antiphon.core.sampling import Sampling
 from fakes import toy
@@ -45,6 +47,7 @@ options = st.fixed_dictionaries(
         "voice": st.sampled_from([None, "ada"]),
         "instructions": st.sampled_from(["", "be brief"]),
         "max_tokens": limits,
+        "retention": st.sampled_from([None, 0.5, 1.0]),
         "tools": st.sampled_from([(), ("a tool",)]),
         "tool_choice": st.sampled_from(["auto", "auto", "none", "required"]),
         "tier": st.sampled_from(["latency", "latency", "best_effort"]),
@@ -128,7 +131,15 @@ class People(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         session, response = data.draw(st.sampled_from(sorted(self.world.responses)))
-        self.world.send(ResponseCancelled(session, response))
+        keep = data.draw(st.none() | st.integers(0, 5))
+        self.world.send(ResponseCancelled(session, response, keep_tokens=keep))
+
+    @precondition(lambda self: self.world.responses)
+    @rule(data=st.data(), keep=st.integers(0, 5))
+    def cut(self, data: st.DataObject, keep: int) -> None:
+        """Of a reply, whether it is over or not, only so much was heard."""
+        session, response = data.draw(st.sampled_from(sorted(self.world.responses)))
+        self.world.send(SpeechStarted(session), ItemCut(session, f"reply-{response}", keep))
 
     @rule(parts=part_lists, speech=st.booleans(), count=st.integers(1, 3))
     def meet(self, parts: list[Part], speech: bool, count: int) -> None:

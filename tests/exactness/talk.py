@@ -14,6 +14,7 @@ from antiphon.core.conversation import Item
 from antiphon.core.facts import (
     Fact,
     ItemAdded,
+    ItemCut,
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
@@ -76,8 +77,11 @@ class Talk:
         fields = {"voice": "Ethan", "sampling": GREEDY, "codes": True, **wanted}
         self._facts.append(ResponseRequested(session, name, f"reply-{name}", **fields))
 
-    def cancel(self, session: str, response: str | None = None) -> None:
-        self._facts.append(ResponseCancelled(session, response or session))
+    def cancel(self, session: str, response: str | None = None, keep: int | None = None) -> None:
+        self._facts.append(ResponseCancelled(session, response or session, keep_tokens=keep))
+
+    def cut(self, session: str, item_id: str, keep: int) -> None:
+        self._facts.append(ItemCut(session, item_id, keep))
 
     def close(self, *sessions: str) -> None:
         self._facts += [SessionClosed(session) for session in sessions]

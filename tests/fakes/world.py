@@ -132,6 +132,7 @@ class World:
         self._facts: list[Fact] = []
         self._open: set[str] = set()
         self._unrendered: deque[Heard] = deque()
+        self._rendered: dict[int, Heard] = {}
 
     def send(self, *facts: Fact) -> None:
         """Facts for the next turn."""
@@ -214,7 +215,9 @@ class World:
         match order:
             case RenderPrompt():
                 fact = self._prompter.render(order)
-                heard = self._unrendered.popleft()
+                if order.request not in self._rendered:
+                    self._rendered[order.request] = self._unrendered.popleft()
+                heard = self._rendered[order.request]
                 if isinstance(fact, PromptReady):
                     heard.prompts = fact.prompts
                 self._facts.append(fact)

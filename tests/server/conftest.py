@@ -61,6 +61,14 @@ class Socket:
     async def send(self, kind: str, **fields: Any) -> None:
         await self.connection.send(json.dumps({"type": kind, **fields}))
 
+    async def by_hand(self) -> None:
+        """Turns are committed by the client, not detected."""
+        await self.send(
+            "session.update",
+            session={"type": "realtime", "audio": {"input": {"turn_detection": None}}},
+        )
+        await self.until("session.updated")
+
     async def read(self) -> dict[str, Any]:
         async with asyncio.timeout(10):
             event = json.loads(await self.connection.recv())

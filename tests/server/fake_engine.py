@@ -18,8 +18,8 @@ from antiphon.core.facts import (
 )
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage, ints
-from antiphon.core.snapshot import Snapshot
 from antiphon.core.sampling import Sampling
+from antiphon.core.snapshot import Snapshot
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 
 SAMPLING = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(temperature=0.9)}

@@ -97,6 +97,7 @@ async def test_metrics_count_what_limits_refuse() -> None:
     script = Script(status="failed", reason="context_length_exceeded", message="9 is over the limit of 8")
     async with running(ServerSettings(limits=limits), FakeEngine(script)) as served:
         async with served.socket() as client:
+            await client.by_hand()
             message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]}
             second = base64.b64encode(bytes(48_000)).decode()
             await client.send("input_audio_buffer.append", audio=second)

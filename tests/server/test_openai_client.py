@@ -41,6 +41,9 @@ async def test_typed_turn(served: Running) -> None:
 async def test_spoken_turn(served: Running) -> None:
     speech = (np.sin(np.arange(24_000) / 20) * 8000).astype("<i2").tobytes()
     async with served.client() as client, client.realtime.connect(model="test-omni") as connection:
+        await connection.session.update(
+            session={"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+        )
         for start in range(0, len(speech), 4800):
             await connection.input_audio_buffer.append(
                 audio=base64.b64encode(speech[start : start + 4800]).decode()

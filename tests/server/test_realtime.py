@@ -107,6 +107,7 @@ async def test_a_mistake_of_ours_is_an_error_event(served: Running, monkeypatch:
 
 async def test_heavy_frames_keep_their_order(served: Running) -> None:
     async with served.socket() as client:
+        await client.by_hand()
         await client.send("response.create")
         await client.send("input_audio_buffer.append", audio=pcm(40.0))
         await client.send("input_audio_buffer.commit")
@@ -135,6 +136,7 @@ async def test_outputs_wait_while_a_thread_holds_the_session() -> None:
     async with running(engine=FakeEngine(Script(gate=gate))) as served:
         media = served.serving.media = HeldMedia()
         async with served.socket() as client:
+            await client.by_hand()
             await client.send("response.create")
             await client.until("response.output_audio_transcript.delta")
             await client.send("input_audio_buffer.append", audio=pcm(31.0))
@@ -149,6 +151,7 @@ async def test_outputs_wait_while_a_thread_holds_the_session() -> None:
 async def test_leaving_while_a_thread_holds_the_session(served: Running) -> None:
     media = served.serving.media = HeldMedia()
     async with served.socket() as client:
+        await client.by_hand()
         await client.send("input_audio_buffer.append", audio=pcm(31.0))
         await client.send("input_audio_buffer.commit")
         await eventually(media.entered.is_set)

@@ -30,8 +30,8 @@ def audio_input(**fields: object) -> dict:
 IN = "session.audio.input"
 CASES: list[tuple[str, dict, str, str | None]] = [
     ("nonsense", {}, "invalid_value", "type"),
-    ("conversation.item.truncate", {"item_id": "x"}, "invalid_value", "type"),
-    ("playback.ack", {}, "invalid_value", "type"),
+    ("conversation.item.forget", {"item_id": "x"}, "invalid_value", "type"),
+    ("playback.seek", {}, "invalid_value", "type"),
     (UPDATE, {}, "missing_required_parameter", "session"),
     (UPDATE, {"session": {}}, "missing_required_parameter", "session.type"),
     (UPDATE, {"session": {"type": "transcription"}}, "invalid_value", "session.type"),

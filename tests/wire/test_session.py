@@ -66,6 +66,7 @@ def test_text_turn() -> None:
         instructions="Be brief.",
         voice="ethan",
         max_tokens=9,
+        retention=0.8,
     )
     assert kinds(driver.tokens(response, "Hey")) == [*OPENING, "response.output_text.delta"]
     assert kinds(driver.tokens(response, "!")) == ["response.output_text.delta"]
@@ -145,7 +146,7 @@ def test_cancel_ends_once_with_what_was_said() -> None:
     response = driver.ask()
     driver.tokens(response, "Well, ")
     assert driver.send("response.cancel", response_id=response) == []
-    assert driver.fact(ResponseCancelled) == ResponseCancelled(driver.session.id, response)
+    assert driver.fact(ResponseCancelled) == ResponseCancelled(driver.session.id, response, keep_tokens=0)
     assert driver.audio(response) == []
     assert driver.error("response.cancel")["code"] == "response_cancel_not_active"
     events = driver.end(response)

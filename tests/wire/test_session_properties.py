@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from antiphon.core.facts import ResponseRequested
 from antiphon.wire.client_events import EVENTS
 from antiphon.wire.session import Phase
+from wire.ears import PlainEar
 from wire.harness import Driver, check_event, message, pcm
 
 JSON = st.recursive(
@@ -35,7 +36,12 @@ class Session(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.driver = Driver()
+        self.driver = Driver(detectors=PlainEar)
+        self.driver.detect(min_speech_ms=200, idle_timeout_ms=5000)
+
+    def items(self) -> list[str]:
+        added = [event for event in self.driver.events if event["type"] == "conversation.item.added"]
+        return [event["item"]["id"] for event in added]
 
     def responses(self) -> list[str]:
         created = [event for event in self.driver.events if event["type"] == "response.created"]
@@ -106,6 +112,46 @@ class Session(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self.driver.send("response.cancel", response_id=data.draw(st.sampled_from([None, *self.responses()])))
 
+    @rule(
+        percent=st.sampled_from([0, 40, 90]),
+        length_s=st.sampled_from([0.02, 0.1, 0.3, 0.7]),
+        by_s=st.sampled_from([0.0, 0.1, 1.0]),
+    )
+    def hear(self, percent: int, length_s: float, by_s: float) -> None:
+        self.driver.now += by_s
+        self.driver.hear((percent, length_s))
+
+    @rule(
+        detection=st.sampled_from(
+            [
+                None,
+                {"type": "server_vad"},
+                {"type": "server_vad", "min_speech_ms": 300, "idle_timeout_ms": 5000},
+                {"type": "server_vad", "interrupt_response": False},
+                {"type": "semantic_vad", "create_response": False},
+            ]
+        )
+    )
+    def detect(self, detection: dict | None) -> None:
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+        self.driver.send("session.update", session=session)
+
+    @rule(data=st.data(), end_ms=st.integers(-1, 400))
+    def truncate(self, data: st.DataObject, end_ms: int) -> None:
+        item = data.draw(st.sampled_from(["gone", *self.items()]))
+        self.driver.send("conversation.item.truncate", item_id=item, audio_end_ms=end_ms)
+
+    @rule(data=st.data(), played_ms=st.integers(-5, 400) | st.floats(0, 400))
+    def ack(self, data: st.DataObject, played_ms: float) -> None:
+        response = data.draw(st.sampled_from(["gone", *self.responses()]))
+        self.driver.send("playback.ack", response_id=response, played_ms=played_ms)
+
+    @rule(by_s=st.sampled_from([0.0, 0.05, 1.0, 6.0]))
+    def time_passes(self, by_s: float) -> None:
+        self.driver.tick(by_s)
+        wake_at = self.driver.session.wake_at
+        assert wake_at is None or wake_at > self.driver.now, "a tick leaves nothing undone"
+
     @rule(data=st.data(), text=st.text(max_size=3) | CALLS, speaks=st.booleans())
     def engine_speaks(self, data: st.DataObject, text: str, speaks: bool) -> None:
         if responses := self.responses():
@@ -125,14 +171,47 @@ class Session(RuleBasedStateMachine):
         assert self.driver.session.phase is Phase.OPEN
 
     def teardown(self) -> None:
-        for response in self.responses():
-            self.driver.end(response)
+        self.driver.detect(interrupt_response=False)
+        while open_ := [r for r in self.responses() if r not in self.done()]:
+            for response in open_:
+                self.driver.end(response)
         done = [event["response"]["id"] for event in self.driver.events if event["type"] == "response.done"]
         assert sorted(done) == sorted(self.responses())
         ids = [event["event_id"] for event in self.driver.events]
         assert len(set(ids)) == len(ids)
         self.check_order()
+        self.check_turns()
+        self.check_record()
         self.check_items()
+
+    def check_record(self) -> None:
+        """Clients are shown what the next prompt holds. The test's detokeniser lags one character behind."""
+        replies = self.driver.recorder.replies()
+        for item_id in {request.item_id for request in self.driver.facts_of(ResponseRequested)}:
+            (event,) = self.driver.send("conversation.item.retrieve", item_id=item_id)
+            if event["type"] == "error":
+                assert item_id not in replies
+                continue
+            (part,) = event["item"]["content"]
+            shown, kept = part.get("transcript", part.get("text")), replies.get(item_id, "")
+            assert kept.startswith(shown)
+            assert len(kept) - len(shown) <= 1
+
+    def done(self) -> set[str]:
+        return {e["response"]["id"] for e in self.driver.events if e["type"] == "response.done"}
+
+    def check_turns(self) -> None:
+        """Starts and stops alternate, at times that never go back."""
+        kind = "input_audio_buffer.speech_"
+        turns = [event for event in self.driver.events if event["type"].startswith(kind)]
+        last = 0
+        for at, event in enumerate(turns):
+            is_start = event["type"] == f"{kind}started"
+            assert is_start == (at % 2 == 0)
+            assert is_start or event["item_id"] == turns[at - 1]["item_id"]
+            now = event["audio_start_ms" if is_start else "audio_end_ms"]
+            assert now >= last
+            last = now
 
     def check_items(self) -> None:
         """What opens closes once, within its response; the last event of an item shows it as it is."""
@@ -165,7 +244,7 @@ class Session(RuleBasedStateMachine):
 
 
 TestSession = Session.TestCase
-TestSession.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestSession.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 @settings(max_examples=200, deadline=None)

@@ -87,6 +87,8 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     codes      True: report the talker's frames as well (the Python entry wants them)
     tools      JSON of each tool's schema, as the chat template takes them
     tool_choice  auto | none | required, or a tool's name
+    retention  of a conversation that outgrew the context: it loses its oldest messages until it fills at most
+               this share; None: the response fails instead
     tier       best_effort: work nobody waits for; it may be overtaken by all else
     say        this text is the reply, word for word: nothing is written, it is only spoken
     """
@@ -106,6 +108,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     tool_choice: str = "auto"
     tier: Literal["latency", "best_effort"] = "latency"
     say: str | None = None
+    retention: float | None = None
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):

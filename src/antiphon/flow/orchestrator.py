@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import msgspec
-
 from antiphon.core.conversation import Item, TextPart, TokensPart, media_of
-from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import (
     CopyDone,
     CopyFailed,
@@ -34,7 +31,6 @@ from antiphon.core.facts import (
     StepFailed,
 )
 from antiphon.core.graph import StageGraph
-from antiphon.core.ids import content_key
 from antiphon.core.plans import (
     AudioOut,
     DropPayload,
@@ -46,12 +42,14 @@ from antiphon.core.plans import (
     TokensOut,
     ints,
 )
-from antiphon.core.sampling import Sampling
+from antiphon.flow.retention import shortened
 from antiphon.flow.stages import Stages
 from antiphon.flow.turn import Session, Turn, gone
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
 from antiphon.stage.requests import ArRequest, Progress
+
+CONTEXT_LENGTH = "context_length_exceeded"
 
 
 class Orchestrator:
@@ -103,7 +101,7 @@ class Orchestrator:
             case PromptReady():
                 self._prompt_ready(fact)
             case PromptFailed():
-                self._fail(fact.request, fact.code, fact.message)
+                self._prompt_failed(fact)
             case StepDone() | StepFailed():
                 self._stepped(fact)
             case SpeechStarted() | SpeechEnded() | PlaybackReported():
@@ -160,8 +158,14 @@ class Orchestrator:
         turn = Turn(self._last_request, session.epoch, spec, items, after, media_of(items))
         session.turns[spec.response] = turn
         self._turns[turn.request] = turn
+        self._render(turn)
+
+    def _render(self, turn: Turn) -> None:
+        spec = turn.spec
         speaks = spec.speech and self._stages.speaker is not None
-        self._orders.append(RenderPrompt(turn.request, items, speaks, turn.tools, spec.tool_choice, spec.say))
+        self._orders.append(
+            RenderPrompt(turn.request, turn.items, speaks, turn.tools, spec.tool_choice, spec.say)
+        )
 
     def _cancel(self, fact: ResponseCancelled) -> None:
         session = self._sessions.get(fact.session)
@@ -187,18 +191,38 @@ class Orchestrator:
         turn = self._turns.get(fact.request)
         if turn is None:
             return
-        try:
-            for stage, prompt in fact.prompts.items():
-                self._stages.ar[stage].check(prompt)
-        except LimitExceeded as error:
-            self._end(turn, "failed", "context_length_exceeded", str(error))
+        share = turn.spec.retention if turn.is_shortened else None
+        excess = self._stages.excess(fact.prompts, 1.0 if share is None else share)
+        if excess is not None and self._shorten(turn):
+            return
+        if excess is not None and (excess := self._stages.excess(fact.prompts, 1.0)) is not None:
+            self._end(turn, "failed", CONTEXT_LENGTH, excess)
             return
         turn.prompts, turn.forced = fact.prompts, fact.forced
         if fact.reply is not None:
             self._say(turn, fact.reply)
             return
-        turn.entry = self._entry_request(turn)
+        turn.entry = turn.entry_request(self._stages.entry)
         self._want(turn, self._stages.entry.lacks(turn.entry))
+
+    def _shorten(self, turn: Turn) -> bool:
+        """Leave the oldest message behind and render anew; False where the client wants none left behind, or
+        none may be. The record's next prompts go on without it, so that they begin with the same tokens."""
+        kept = None if turn.spec.retention is None else shortened(turn.items)
+        if kept is None:
+            return False
+        if turn.spec.items is None:
+            gone = {item.id for item in turn.items} - {item.id for item in kept}
+            self._sessions[turn.session].record.leave_behind(gone)
+        turn.items, turn.media, turn.is_shortened = kept, media_of(kept), True
+        self._render(turn)
+        return True
+
+    def _prompt_failed(self, fact: PromptFailed) -> None:
+        turn = self._turns.get(fact.request)
+        if turn is not None and fact.code == CONTEXT_LENGTH and self._shorten(turn):
+            return
+        self._fail(fact.request, fact.code, fact.message)
 
     def _want(self, turn: Turn, keys: frozenset[int]) -> None:
         """Have these media encoded, and go on once they are."""
@@ -226,24 +250,6 @@ class Orchestrator:
         if entry.name not in turn.open_stages:
             turn.open_stages.add(entry.name)
             entry.submit(turn.entry)
-
-    def _entry_request(self, turn: Turn) -> ArRequest:
-        entry = self._stages.entry
-        sampling = self._sampling(turn, entry.name)
-        if turn.spec.max_tokens is not None:
-            asked = turn.spec.max_tokens - len(turn.forced)
-            sampling = msgspec.structs.replace(sampling, max_tokens=max(1, min(sampling.max_tokens, asked)))
-        prompt = turn.prompts[entry.name]
-        late = turn.spec.tier == "best_effort"
-        return ArRequest(turn.request, turn.session, prompt, sampling, media=frozenset(), is_best_effort=late)
-
-    def _sampling(self, turn: Turn, stage: str) -> Sampling:
-        """What the request asked for, or the stage's defaults with a seed of the response's own."""
-        asked = turn.spec.sampling.get(stage)
-        if asked is not None:
-            return asked
-        seed = content_key(turn.spec.response.encode())
-        return msgspec.structs.replace(self._stages.ar[stage].config.sampling, seed=seed)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -332,7 +338,7 @@ class Orchestrator:
             assert row is not None, "who has drawn a token and goes on has a row"
             self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
         turn.open_stages |= {target, self._stages.vocoder_name}
-        sampling = self._sampling(turn, target)
+        sampling = turn.sampling(speaker)
         residual = turn.spec.sampling.get(self._graph.stage(target).residual or "")
         first, voice = turn.reply[0], turn.spec.voice
         speaker.submit(ArRequest(turn.request, turn.session, prompt, sampling, first, voice, residual))

@@ -14,11 +14,13 @@ class Record:
     def __init__(self) -> None:
         self._items: list[Item] = []
         self._cuts: dict[str, int] = {}
+        self._left_behind: set[str] = set()
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """What the next prompt is made of: replies up to where they were heard, unheard ones left out."""
-        heard = (self._heard(item) for item in self._items)
+        """What the next prompt is made of: replies up to where they were heard, unheard ones left out, and
+        nothing that was left behind."""
+        heard = (self._heard(item) for item in self._items if item.id not in self._left_behind)
         return tuple(item for item in heard if item is not None)
 
     @property
@@ -42,6 +44,11 @@ class Record:
     def remove(self, item_id: str) -> None:
         self._items = [item for item in self._items if item.id != item_id]
         self._cuts.pop(item_id, None)
+        self._left_behind.discard(item_id)
+
+    def leave_behind(self, item_ids: set[str]) -> None:
+        """No room for these any more, in this prompt and those to come."""
+        self._left_behind |= item_ids
 
     def cut(self, item_id: str, num_tokens: int) -> None:
         """Of this reply only so many tokens were heard. All tokens are kept: a later cut may be longer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from antiphon.core.errors import LimitExceeded
+from antiphon.core.facts import StagePrompt
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import CodecScheduler
 from antiphon.stage.encode import EncodeScheduler
@@ -36,6 +38,15 @@ class Stages:
     def all(self) -> tuple[Scheduler, ...]:
         """In pipeline order."""
         return (self.encode, *self.ar.values(), *self.codec.values())
+
+    def excess(self, prompts: dict[str, StagePrompt], share: float) -> str | None:
+        """In words, what of the prompts does not fit into this share of the context; None if all does."""
+        try:
+            for stage, prompt in prompts.items():
+                self.ar[stage].check(prompt, share)
+        except LimitExceeded as error:
+            return str(error)
+        return None
 
     def abort(self, request: int) -> list[str]:
         """Take a request out of every stage; returns the AR stages in which it still was."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from antiphon.core.conversation import Item, Media
 from antiphon.core.facts import ResponseRequested, Span, StagePrompt
+from antiphon.core.ids import content_key
 from antiphon.core.plans import ResponseEnded, Usage
+from antiphon.core.sampling import Sampling
 from antiphon.flow.record import Record
+from antiphon.stage.ar import ArScheduler
 from antiphon.stage.requests import ArRequest
 
 
@@ -25,6 +30,8 @@ class Turn:
     prompts: dict[str, StagePrompt] = field(default_factory=dict[str, StagePrompt])
     pinned: tuple[Media, ...] = ()
     """Media whose features are kept for it until its text is written: those that the KV did not cover."""
+    is_shortened: bool = False
+    """Its prompt did not fit, and the oldest messages were left behind."""
     waits_for_media: bool = False
     open_stages: set[str] = field(default_factory=set[str])
     reply: list[int] = field(default_factory=list[int])
@@ -46,6 +53,23 @@ class Turn:
     @property
     def session(self) -> str:
         return self.spec.session
+
+    def entry_request(self, entry: ArScheduler) -> ArRequest:
+        """The request of the stage that writes the reply's text."""
+        sampling = self.sampling(entry)
+        if self.spec.max_tokens is not None:
+            asked = self.spec.max_tokens - len(self.forced)
+            sampling = msgspec.structs.replace(sampling, max_tokens=max(1, min(sampling.max_tokens, asked)))
+        prompt, late = self.prompts[entry.name], self.spec.tier == "best_effort"
+        return ArRequest(self.request, self.session, prompt, sampling, media=frozenset(), is_best_effort=late)
+
+    def sampling(self, stage: ArScheduler) -> Sampling:
+        """What the request asked for, or the stage's defaults with a seed of the response's own."""
+        asked = self.spec.sampling.get(stage.name)
+        if asked is not None:
+            return asked
+        seed = content_key(self.spec.response.encode())
+        return msgspec.structs.replace(stage.config.sampling, seed=seed)
 
     def usage(self, entry_stage: str) -> Usage:
         """Counts so far. Media tokens are told apart by their spans; a video's frames count as images."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.facts import PersonFact, ResponseRequested
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
+from antiphon.core.snapshot import Snapshot
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.server.pressure import Pressure
 
@@ -36,6 +37,9 @@ class GatedEngine:
     @property
     def stats(self) -> dict[str, float]:
         return self._engine.stats
+
+    def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
+        self._engine.watch(viewer)
 
     @property
     def num_open(self) -> int:

@@ -81,12 +81,14 @@ class Connection:
         self._goodbye: tuple[int, str] | None = None
         self._work: asyncio.Future[list[Effect]] | None = None
         self._late: deque[Output] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
         self._session = RealtimeSession(
             serving.engine.info,
             IdSource(secrets.token_hex(8)),
             serving.media,
             serving.detokenisers,
             serving.settings.limits,
+            serving.detectors,
         )
 
     @property
@@ -161,6 +163,21 @@ class Connection:
                 self._queue(effect.payload)
             else:
                 self._engine.send(effect.fact)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Come back when the session wants to, if nothing else happens before."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._work is None and (wake_at := self._session.wake_at) is not None:
+            delay_s = max(0.0, wake_at - time.monotonic())
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        if self._work is None:
+            self._carry_out(self._session.tick(time.monotonic()))
 
     def _queue(self, event: Payload) -> None:
         self._meter.saw(event, time.monotonic())
@@ -200,6 +217,8 @@ class Connection:
         await self._work_done()
         self._outbox.close()
         self._carry_out(self._session.close(time.monotonic()))
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._metrics.sessions.dec()
 
     async def _close_socket(self) -> None:

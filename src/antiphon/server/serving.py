@@ -15,12 +15,14 @@ from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.server.fetch import MediaFetcher
 from antiphon.server.gate import GatedEngine
+from antiphon.server.listening import turn_detector
 from antiphon.server.media import BoundedMedia
 from antiphon.server.media_files import MediaFiles
 from antiphon.server.metrics import ServerMetrics
 from antiphon.server.replies import ReplyStore
 from antiphon.server.settings import ServerSettings
-from antiphon.wire.ports import DetokeniserFactory
+from antiphon.server.vad import vad_model
+from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 
 logger = logging.getLogger("antiphon.server")
 
@@ -63,10 +65,12 @@ class Serving:
         self.connections: set[Draining] = set()
         self.engine: GatedEngine | None = None
         self.detokenisers: DetokeniserFactory | None = None
+        self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
 
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
-        """The model is loaded: from here on the server is ready."""
+        """The model is loaded: from here on the server is ready, its ear included."""
+        vad_model()
         self.engine = GatedEngine(engine, self.settings.max_open_responses)
         self.detokenisers = detokenisers
 

@@ -52,13 +52,12 @@ class ArScheduler:
 
     # -- requests ------------------------------------------------------------------------------------
 
-    def check(self, prompt: StagePrompt) -> None:
-        """Raises LimitExceeded if the prompt and one token of reply could never fit."""
-        reach = len(prompt.token_ids) + 1
-        if reach > self._sizes.capacity:
-            raise LimitExceeded(
-                f"{self.name} context tokens", self._sizes.capacity, reach, "Shorten the input"
-            )
+    def check(self, prompt: StagePrompt, share: float = 1.0) -> None:
+        """Raises LimitExceeded if the prompt and one token of reply do not fit into this share of what could
+        ever be held."""
+        reach, room = len(prompt.token_ids) + 1, int(share * self._sizes.capacity)
+        if reach > room:
+            raise LimitExceeded(f"{self.name} context tokens", room, reach, "Shorten the input")
 
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""

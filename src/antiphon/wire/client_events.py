@@ -68,7 +68,7 @@ class SessionPatch(GenerationPatch, frozen=True, kw_only=True):
     audio: SessionAudioPatch | None = None
     include: list[Any] | None = None
     tracing: Any = None
-    truncation: Any = None
+    truncation: Any = UNSET
     id: Any = None
     object: Any = None
     expires_at: Any = None
@@ -121,12 +121,26 @@ class DeleteItem(Event, frozen=True, kw_only=True, tag="conversation.item.delete
     item_id: str
 
 
+class TruncateItem(Event, frozen=True, kw_only=True, tag="conversation.item.truncate"):
+    item_id: str
+    audio_end_ms: int
+    content_index: int = 0
+
+
 class CreateResponse(Event, frozen=True, kw_only=True, tag="response.create"):
     response: ResponseParams | None = None
 
 
 class CancelResponse(Event, frozen=True, kw_only=True, tag="response.cancel"):
     response_id: str | None = None
+
+
+class PlaybackAck(Event, frozen=True, kw_only=True, forbid_unknown_fields=False, tag="playback.ack"):
+    """An extension: how much of a reply the client's device has played. Whatever else it says is ignored."""
+
+    played_ms: Any = None
+    item_id: Any = None
+    response_id: Any = None
 
 
 ClientEvent = (
@@ -137,8 +151,10 @@ ClientEvent = (
     | CreateItem
     | RetrieveItem
     | DeleteItem
+    | TruncateItem
     | CreateResponse
     | CancelResponse
+    | PlaybackAck
 )
 EVENTS: dict[str, type[ClientEvent]] = {
     str(event.__struct_config__.tag): event
@@ -150,8 +166,10 @@ EVENTS: dict[str, type[ClientEvent]] = {
         CreateItem,
         RetrieveItem,
         DeleteItem,
+        TruncateItem,
         CreateResponse,
         CancelResponse,
+        PlaybackAck,
     )
 }
 """Event types by name, in the order in which an error lists them."""

@@ -30,6 +30,7 @@ from antiphon.wire.input_settings import (
 )
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.tools import Tools, check_choice, choice_payload, read_choice, read_tools
+from antiphon.wire.truncation import AUTO, Truncation, read_truncation
 from antiphon.wire.turn_detection import TurnDetection, read_turn_detection
 
 V = TypeVar("V")
@@ -54,6 +55,7 @@ class SessionConfig:
     turn_detection: TurnDetection | None = SERVER_VAD
     transcription: Transcription | None = None
     noise_reduction: Payload | None = None
+    truncation: Truncation = AUTO
 
     @property
     def usable_tools(self) -> Tools:
@@ -95,7 +97,8 @@ def updated(config: SessionConfig, patch: SessionPatch, scope: Scope) -> Session
     if patch.model not in (None, scope.info.name):
         raise ProtocolError("The model of a session cannot be changed.", param="session.model")
     _refuse(patch.include, "session.include", "Log probabilities")
-    _check_truncation(patch.truncation)
+    if patch.truncation is not UNSET:
+        config = replace(config, truncation=read_truncation(patch.truncation))
     _check_tracing(patch.tracing)
     config = overridden(config, patch, scope, scope.defaults)
     if patch.audio is None:
@@ -167,10 +170,11 @@ def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> P
         "tool_choice": choice_payload(config.tool_choice),
         "max_output_tokens": config.max_output_tokens_shown,
         "tracing": None,
-        "truncation": "disabled",
+        "truncation": config.truncation.payload(),
         "prompt": None,
         "expires_at": None,
         "include": None,
+        "x_extensions": ["playback.ack"],
         "audio": {
             "input": {
                 "format": format_payload(config.input_format),
@@ -262,18 +266,6 @@ def _check_tracing(value: Any) -> None:
     if value is not None and value != "auto" and not isinstance(value, dict):
         raise ProtocolError(
             f"tracing is null, 'auto' or an object; got {shown(value)}.", param="session.tracing"
-        )
-
-
-def _check_truncation(value: Any) -> None:
-    """Each of the protocol's values is taken; none has an effect, and the echo says so ("disabled"): a
-    conversation that outgrows the context gets a response that fails with context_length_exceeded."""
-    if value in (None, "auto", "disabled"):
-        return
-    if not isinstance(value, dict) or value.get("type") != "retention_ratio":  # pyright: ignore
-        raise ProtocolError(
-            f"truncation is 'auto', 'disabled' or of type retention_ratio; got {shown(value)}.",  # pyright: ignore
-            param="session.truncation",
         )
 
 

@@ -157,10 +157,9 @@ class ItemReader:
         }
         return NewItem(WireItem(item_id, "assistant", "completed", call=fields), record)
 
-    def spoken(self, pcm16: bytes) -> NewItem:
+    def spoken(self, pcm16: bytes, item_id: str) -> NewItem:
         """A user's message from the input buffer."""
         part = self._audio(pcm16)
-        item_id = self._ids.new("item")
         content: list[Payload] = [{"type": "input_audio", "transcript": None}]
         shown_item = WireItem(item_id, "user", "completed", content, media_bytes((part,)))
         return NewItem(shown_item, Item(item_id, "user", (part,)))

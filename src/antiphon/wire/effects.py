@@ -26,3 +26,5 @@ class ToEngine:
 
 
 Effect = ServerEvent | ToEngine
+Step = Payload | PersonFact
+"""What the parts of a session say happened: an event without its id, or a fact."""

@@ -78,10 +78,12 @@ class MessageItem(OutputItem):
         deltas = framed(audio, audio_format)
         return [self._event("response.output_audio.delta", delta=delta) for delta in deltas]
 
-    def closed(self, status: str) -> list[Payload]:
+    def closed(self, status: str, heard: str | None) -> list[Payload]:
+        """The content part with all that was sent; the item with what of it was `heard`, None for all."""
         kind, field = ("output_audio", "transcript") if self.is_spoken else ("output_text", "text")
         self.item.status = status
-        self.item.content = [{"type": kind, field: self.text}]
+        is_cut = self.is_spoken and heard is not None
+        self.item.content = [{"type": kind, field: heard if is_cut else self.text}]
         events: list[Payload] = []
         if self.is_spoken:
             events.append(self._event("response.output_audio.done"))

@@ -1,4 +1,4 @@
-"""What a session needs from the executing half: media decoding and detokenising, as pure functions."""
+"""What a session needs from the executing half: media decoding, detokenising and a detector of turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
+from antiphon.core.turns import TurnEvent
 from antiphon.wire.input_settings import AudioFormat
+from antiphon.wire.turn_detection import TurnDetection
 
 
 class AudioDecoder(Protocol):
@@ -73,7 +75,11 @@ class MediaFiles(Protocol):
 
 
 class Detokeniser(Protocol):
-    """Turns one reply's tokens into text as they come; never hands out half a character."""
+    """Turns one reply's tokens into text as they come; never hands out half a character.
+
+    Pushed one by one, tokens give the same text as together: so a caller learns which characters came with
+    which token.
+    """
 
     def push(self, token_ids: list[int]) -> str:
         """Text that is certain after these tokens; may be empty."""
@@ -86,3 +92,27 @@ class Detokeniser(Protocol):
 
 DetokeniserFactory = Callable[[], Detokeniser]
 """A fresh detokeniser, one a response."""
+
+
+class TurnDetector(Protocol):
+    """Hears one session's input and says when the person's turns start and end.
+
+    Times count from the first byte it was fed, in milliseconds of audio; any division of the same audio into
+    chunks gives the same events. A start has one stop, and turns don't overlap.
+    """
+
+    def feed(self, pcm16: bytes, reply_is_heard: bool) -> list[TurnEvent]:
+        """More mono PCM16 at 24 kHz. `reply_is_heard`: a reply is playing that a voice would interrupt."""
+        ...
+
+    def configure(self, asked: TurnDetection) -> None:
+        """Other settings from here on; a turn in progress goes on."""
+        ...
+
+    def end(self) -> list[TurnEvent]:
+        """What is being said ends here, by somebody else's word; what follows is a new turn."""
+        ...
+
+
+TurnDetectorFactory = Callable[[TurnDetection], TurnDetector]
+"""A fresh detector, one a session."""

@@ -16,12 +16,14 @@ from enum import Enum
 
 import msgspec
 
-from antiphon.core.plans import ResponseEnded
+from antiphon.core.plans import Output, ResponseEnded
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.conversation import ROOT, Conversation, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.outputs import CallItem, MessageItem
 from antiphon.wire.ports import AudioEncoder, Detokeniser
 from antiphon.wire.response import ResponseSpec, response_object
+from antiphon.wire.spoken import Spoken
 from antiphon.wire.tool_calls import Arguments, CallBegun, CallEnded, Piece, Text, ToolCallParser
 
 
@@ -43,7 +45,10 @@ class Reply:
         new_id: Callable[[str], str],
     ) -> None:
         self.spec = spec
-        self.is_cancelling = False
+        self.spoken = Spoken(spec.id, spec.item_id, spec.config.speech)
+        self.cancelled_by: str | None = None
+        self.held: list[Output] | None = None
+        """Outputs that wait while a voice over this reply is in doubt; None: there is no doubt."""
         self.phase = Phase.WAITING
         self._detokeniser = detokeniser
         self._conversation = conversation
@@ -63,22 +68,37 @@ class Reply:
     def created(self) -> Payload:
         return {"type": "response.created", "response": response_object(self.spec, [])}
 
+    @property
+    def is_cancelling(self) -> bool:
+        """Cancelled here, and not yet ended by the engine."""
+        return self.cancelled_by is not None
+
     def text(self, token_ids: list[int]) -> list[Payload]:
         """New tokens. Their text may come later: half a character, or what may begin a call, is held back."""
-        return self._written(self._detokeniser.push(token_ids))
+        if self._is_mute:
+            return []
+        pieces = [self._detokeniser.push([token]) for token in token_ids]
+        for piece in pieces:
+            self.spoken.wrote(piece)
+        return self._written("".join(pieces))
 
-    def audio(self, samples: bytes) -> list[Payload]:
-        """New audio. After a cancel the client has stopped listening, and nothing more is sent."""
+    def audio(self, samples: bytes, now: float) -> list[Payload]:
+        """New audio, float32. After a cancel the client has stopped listening, and nothing more is sent."""
         if self.is_cancelling or not self.spec.config.speech:
             return []
+        self.spoken.playback.sent(1000.0 * (len(samples) // 4) / WIRE_SAMPLE_RATE_HZ, now)
         return self._heard(self._encoder.push(samples))
 
     def ended(self, end: ResponseEnded) -> list[Payload]:
-        """The terminal events. A client's cancel stands even where the engine was done before it."""
+        """The terminal events. A cancel stands even where the engine was done before it."""
         assert self.phase is not Phase.ENDED, "a response ends once"
         if self.is_cancelling and end.status != "failed":
-            end = msgspec.structs.replace(end, status="cancelled", reason="client_cancelled")
-        events = self._written(self._detokeniser.flush())
+            end = msgspec.structs.replace(end, status="cancelled", reason=self.cancelled_by)
+        events: list[Payload] = []
+        if not self._is_mute:
+            rest = self._detokeniser.flush()
+            self.spoken.flushed(rest)
+            events += self._written(rest)
         if self._parser is not None:
             events += self._pieces(self._parser.flush())
         if self._message is not None and self._message.is_spoken and not self.is_cancelling:
@@ -90,6 +110,11 @@ class Reply:
         output = [item.item.payload() for item in self._outputs]
         events.append({"type": "response.done", "response": response_object(self.spec, output, end)})
         return events
+
+    @property
+    def _is_mute(self) -> bool:
+        """A spoken reply that was cancelled says no more. What is not cut shows what the record will hold."""
+        return self.is_cancelling and self.spoken.cut is not None
 
     def _written(self, text: str) -> list[Payload]:
         if not text:
@@ -133,13 +158,14 @@ class Reply:
 
     def _close_message(self, status: str) -> list[Payload]:
         message, self._message = self._message, None
-        return [] if message is None else message.closed(status)
+        return [] if message is None else message.closed(status, self.spoken.shown)
 
     def _open_call(self, name: str) -> list[Payload]:
         waits = self._message is not None and self._message.is_spoken
         events = [] if waits else self._close_message("completed")
         item, after = self._new_item(), self._place()
         call = name, self._new_id("call")
+        self.spoken.has_call = True
         self._call = CallItem(self.spec.id, len(self._outputs), item, self._kept_in, call)
         self._outputs.append(self._call)
         return events + self._call.added(after)

@@ -1,31 +1,23 @@
-"""One realtime session: client frames and engine outputs in, effects out.
+"""One realtime session: client frames, engine outputs and time in, effects out.
 
     NEW --start--> OPEN --close--> CLOSED
 
 A client's mistake is answered with an `error` event and changes nothing; it never ends the session.
+The parts: `listener` hears, `items` edits the conversation, `responses` replies; here they meet.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from antiphon.core.conversation import AudioPart
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone
-from antiphon.core.facts import (
-    ItemAdded,
-    ItemRemoved,
-    PersonFact,
-    ResponseCancelled,
-    ResponseRequested,
-    SessionClosed,
-    SessionOpened,
-)
+from antiphon.core.facts import SessionClosed, SessionOpened, SpeechEnded, SpeechStarted
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
-from antiphon.core.units import pcm16_ms
-from antiphon.wire.asked import Asked, read_response
-from antiphon.wire.audio import InputAudio, encoder_for
+from antiphon.core.plans import Output
+from antiphon.core.turns import ReplyPaused, ReplyResumed
+from antiphon.wire.asked import read_response
+from antiphon.wire.audio import InputAudio
 from antiphon.wire.client_events import (
     AppendAudio,
     CancelResponse,
@@ -35,20 +27,24 @@ from antiphon.wire.client_events import (
     CreateItem,
     CreateResponse,
     DeleteItem,
+    PlaybackAck,
     ResponseParams,
     RetrieveItem,
+    SessionPatch,
     SessionUpdate,
+    TruncateItem,
 )
 from antiphon.wire.config import Scope, session_object, updated
-from antiphon.wire.content import ItemReader, NewItem
-from antiphon.wire.conversation import Conversation
-from antiphon.wire.effects import Effect, Payload, ServerEvent, ToEngine
+from antiphon.wire.content import ItemReader
+from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
+from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
+from antiphon.wire.listener import Listener, Noticed, SpeechBegan, SpeechOver
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
-from antiphon.wire.ports import DetokeniserFactory, Media
-from antiphon.wire.reply import Reply
-from antiphon.wire.response import ResponseSpec
+from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
+from antiphon.wire.responses import Responses
+from antiphon.wire.shared import Shared
 from antiphon.wire.transcription import Transcripts
 
 MIN_COMMIT_MS = 100
@@ -61,7 +57,10 @@ class Phase(Enum):
 
 
 class RealtimeSession:
-    """The server's side of one client's conversation. Not thread-safe: one caller at a time."""
+    """The server's side of one client's conversation. Not thread-safe: one caller at a time.
+
+    `detectors` None: nobody hears when turns start and end; the client commits by hand whatever is asked for.
+    """
 
     def __init__(
         self,
@@ -70,36 +69,43 @@ class RealtimeSession:
         media: Media,
         detokenisers: DetokeniserFactory,
         limits: Limits | None = None,
+        detectors: TurnDetectorFactory | None = None,
     ) -> None:
         self.id = ids.new("sess")
         self.limits = limits or Limits()
         self.phase = Phase.NEW
-        self._ids = ids
-        self._scope = Scope(info, self.limits)
-        self._reader = ItemReader(media, self.limits, ids)
-        self._media = media
+        scope = Scope(info, self.limits)
+        reader = ItemReader(media, self.limits, ids)
+        conversation_id = ids.new("conv")
+        self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
+        self._listener = Listener(self.limits, ids, detectors)
         self._input_audio = InputAudio(media)
-        self._detokenisers = detokenisers
         self._transcripts = Transcripts(self.id, ids, detokenisers)
-        self._config = self._scope.defaults
-        self._conversation_id = ids.new("conv")
-        self._conversation = Conversation()
-        self._buffer = bytearray()
-        self._replies: dict[str, Reply] = {}
+        self._responses = Responses(self._shared, detokenisers, media)
+        self._items = Items(self._shared, self._responses, self._transcripts)
+        self._owes_reply = False
+        """A turn ended while a reply was still on its way out: the next follows it."""
 
     @property
     def num_open_responses(self) -> int:
-        return len(self._replies)
+        return len(self._responses)
 
     @property
     def buffered_audio_s(self) -> float:
-        return pcm16_ms(len(self._buffer)) / 1000
+        return self._listener.buffered_ms / 1000
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` is next wanted, unless something else happens before."""
+        times = [time for time in (self._responses.held_until, self._idle_at) if time is not None]
+        return min(times, default=None)
 
     def start(self, now: float) -> list[Effect]:
         """Open the session, unprompted; once."""
         assert self.phase is Phase.NEW, f"start needs a new session, this one is {self.phase.value}"
         self.phase = Phase.OPEN
-        return [ToEngine(SessionOpened(self.id)), self._event(self._session_event("session.created"))]
+        self._listener.configure(self._shared.config.turn_detection)
+        return self._effects([SessionOpened(self.id), self._session_event("session.created")])
 
     def receive(self, frame: str | bytes, now: float) -> list[Effect]:
         """A client's frame. Whatever is in it, the answer is effects; SessionGone after close."""
@@ -109,230 +115,211 @@ class RealtimeSession:
         try:
             raw = decode_object(frame, self.limits)
             event_id = client_event_id(raw)
-            return self._handle(typed_event(raw))
+            return self._effects(self._handle(typed_event(raw), now))
         except (ProtocolError, LimitExceeded) as error:
             return [self.error(error, event_id)]
 
     def deliver(self, output: Output, now: float) -> list[Effect]:
         """An engine's output. Those of responses that are over are dropped."""
-        if output.response in self._transcripts:
-            return self._events(self._transcribed(output))
-        reply = self._replies.get(output.response)
-        if reply is None or self.phase is not Phase.OPEN:
+        if self.phase is not Phase.OPEN:
             return []
-        match output:
-            case TokensOut():
-                return self._events(reply.text(output.tokens[:, 0].tolist()) if is_text(output) else [])
-            case AudioOut():
-                return self._events(reply.audio(output.audio))
-            case ResponseEnded():  # pragma: no branch
-                del self._replies[output.response]
-                return self._events(reply.ended(output))
+        if output.response in self._transcripts:
+            return self._effects([*self._transcripts.deliver(output)])
+        return self._effects([*self._responses.deliver(output, now), *self._owed()])
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed. Harmless at any time."""
+        if self.phase is not Phase.OPEN:
+            return []
+        steps: list[Step] = []
+        held_until, idle_at = self._responses.held_until, self._idle_at
+        if held_until is not None and held_until <= now:
+            steps += [*self._responses.release(now), *self._owed()]
+        if idle_at is not None and idle_at <= now:
+            steps += self._idle()
+        return self._effects(steps)
 
     def abandon(self, reason: str, message: str, now: float) -> list[Effect]:
         """End all open responses and transcriptions as failed: the server cannot wait for them any longer."""
-        effects: list[Effect] = []
-        for response in list(self._replies):
-            end = ResponseEnded(self.id, response, 0, "failed", reason, message, Usage())
-            effects += [ToEngine(ResponseCancelled(self.id, response, reason)), *self.deliver(end, now)]
-        for response in self._transcripts.open:
-            end = ResponseEnded(self.id, response, 0, "failed", reason, message, Usage())
-            effects += [ToEngine(ResponseCancelled(self.id, response, reason)), *self.deliver(end, now)]
-        return effects
+        self._owes_reply = False
+        steps = self._responses.abandon(reason, message, now)
+        return self._effects([*steps, *self._transcripts.abandon(reason, message)])
 
     def close(self, now: float) -> list[Effect]:
         """The client is gone; the engine frees all that is the session's. Harmless when repeated."""
         was_open, self.phase = self.phase is Phase.OPEN, Phase.CLOSED
-        self._replies.clear()
+        self._responses.drop()
         self._transcripts.clear()
-        self._buffer.clear()
+        self._listener.clear()
         return [ToEngine(SessionClosed(self.id))] if was_open else []
 
     def error(self, error: AntiphonError, event_id: str | None = None) -> ServerEvent:
         """The error as an event; `event_id` is the client's own."""
-        return self._event({"type": "error", "error": {**error_object(error), "event_id": event_id}})
+        return self._event(_error(error, event_id))
 
-    def _handle(self, event: ClientEvent) -> list[Effect]:
+    def _handle(self, event: ClientEvent, now: float) -> list[Step]:
         match event:
             case SessionUpdate():
-                self._config = updated(self._config, event.session, self._scope)
-                return self._events([self._session_event("session.updated")])
+                return self._update(event.session, now)
             case AppendAudio():
-                return self._append(event.audio)
+                return self._append(event.audio, now)
             case CommitAudio():
-                return self._commit()
+                return self._commit(now)
             case ClearAudio():
-                self._buffer.clear()
-                return self._events([{"type": "input_audio_buffer.cleared"}])
+                steps = self._all_noticed(self._listener.clear(), now)
+                return [*steps, {"type": "input_audio_buffer.cleared"}]
             case CreateItem():
-                return self._create_item(event)
+                return self._items.create(event)
             case RetrieveItem():
-                item = self._conversation.get(event.item_id, "item_retrieve_invalid_item_id")
-                return self._events([{"type": "conversation.item.retrieved", "item": item.payload()}])
+                return self._items.retrieve(event)
             case DeleteItem():
-                return self._delete(event.item_id)
+                return self._items.delete(event.item_id)
+            case TruncateItem():
+                return self._responses.truncate(event, now)
             case CreateResponse():
                 return self._create_response(event.response or ResponseParams())
-            case CancelResponse():  # pragma: no branch
-                return self._cancel(event.response_id)
+            case CancelResponse():
+                self._owes_reply = False
+                return self._responses.cancel(event.response_id, now)
+            case PlaybackAck():  # pragma: no branch
+                return self._responses.acked(event, now)
 
-    def _append(self, audio: bytes) -> list[Effect]:
+    def _append(self, audio: bytes, now: float) -> list[Step]:
         check("max_append_bytes", self.limits.max_append_bytes, len(audio))
-        audio = self._input_audio.pcm16(audio, self._config.input_format)
-        total_s = pcm16_ms(len(self._buffer) + len(audio)) / 1000
-        check("max_audio_s", self.limits.max_audio_s, total_s, "Commit or clear the input buffer first")
-        self._buffer += audio
-        return []
+        pcm16 = self._input_audio.pcm16(audio, self._shared.config.input_format)
+        reply_is_heard = self._interrupts and self._responses.is_heard(now)
+        return self._all_noticed(self._listener.append(pcm16, reply_is_heard), now)
 
-    def _commit(self) -> list[Effect]:
-        buffered_ms = pcm16_ms(len(self._buffer))
+    def _update(self, patch: SessionPatch, now: float) -> list[Step]:
+        self._shared.config = updated(self._shared.config, patch, self._shared.scope)
+        steps = self._all_noticed(self._listener.configure(self._shared.config.turn_detection), now)
+        if not self._interrupts:
+            steps += self._responses.release(now)
+        return [*steps, self._session_event("session.updated")]
+
+    # -- turns ---------------------------------------------------------------------------------------
+
+    @property
+    def _interrupts(self) -> bool:
+        detection = self._shared.config.turn_detection
+        return detection is not None and detection.interrupt_response
+
+    def _all_noticed(self, noticed: list[Noticed], now: float) -> list[Step]:
+        return [step for one in noticed for step in self._noticed(one, now)]
+
+    def _noticed(self, noticed: Noticed, now: float) -> list[Step]:
+        match noticed:
+            case ReplyPaused():
+                self._responses.hold(now)
+                return []
+            case ReplyResumed():
+                return [*self._responses.release(now), *self._owed()]
+            case SpeechBegan():
+                return self._began(noticed, now)
+            case SpeechOver():  # pragma: no branch
+                return self._over(noticed)
+
+    def _began(self, speech: SpeechBegan, now: float) -> list[Step]:
+        self._responses.done_at = None
+        self._owes_reply = False
+        started: Payload = {
+            "type": "input_audio_buffer.speech_started",
+            "audio_start_ms": speech.audio_start_ms,
+            "item_id": speech.item_id,
+        }
+        steps: list[Step] = [SpeechStarted(self.id), started]
+        return steps + (self._responses.interrupt(now) if self._interrupts else [])
+
+    def _over(self, speech: SpeechOver) -> list[Step]:
+        stopped: Payload = {
+            "type": "input_audio_buffer.speech_stopped",
+            "audio_end_ms": speech.audio_end_ms,
+            "item_id": speech.item_id,
+        }
+        steps: list[Step] = [stopped, SpeechEnded(self.id)]
+        if speech.audio is None:
+            return steps
+        try:
+            steps += self._items.commit(self._items.spoken(speech.audio, speech.item_id))
+        except (ProtocolError, LimitExceeded) as error:
+            return [*steps, _error(error)]
+        detection = self._shared.config.turn_detection
+        self._owes_reply = detection is not None and detection.create_response
+        return [*steps, *self._owed()]
+
+    def _owed(self) -> list[Step]:
+        """The reply to a turn that ended, once nothing is in its way."""
+        if not self._owes_reply or self._responses.active is not None:
+            return []
+        self._owes_reply = False
+        try:
+            return self._create_response(ResponseParams())
+        except (ProtocolError, LimitExceeded) as error:
+            return [_error(error)]
+
+    def _commit(self, now: float) -> list[Step]:
+        buffered_ms = self._listener.buffered_ms
         if buffered_ms < MIN_COMMIT_MS:
             raise ProtocolError(
                 f"Error committing input audio buffer: buffer too small. Expected at least {MIN_COMMIT_MS}ms"
                 f" of audio, but buffer only has {buffered_ms:.2f}ms of audio.",
                 code="input_audio_buffer_commit_empty",
             )
-        self._check_room(0)
-        item = self._reader.spoken(bytes(self._buffer))
-        self._check_room(item.shown.media_bytes)
-        self._buffer.clear()
-        committed: Payload = {
-            "type": "input_audio_buffer.committed",
-            "previous_item_id": self._conversation.last_id,
-            "item_id": item.shown.id,
-        }
-        return [self._event(committed), *self._insert(item, None), *self._transcribe(item)]
+        item = self._items.spoken(self._listener.audio, self._listener.item_id)
+        return [*self._all_noticed(self._listener.clear(), now), *self._items.commit(item)]
 
-    def _transcribe(self, item: NewItem) -> list[Effect]:
-        """Have what the person said written down, where the session asks for it."""
-        asked, (part,) = self._config.transcription, item.record.parts
-        if asked is None or not isinstance(part, AudioPart):
-            return []
-        return [ToEngine(self._transcripts.begin(item.shown, part, asked))]
+    # -- replies -------------------------------------------------------------------------------------
 
-    def _transcribed(self, output: Output) -> list[Payload]:
-        match output:
-            case TokensOut():
-                return self._transcripts.tokens(output)
-            case ResponseEnded():
-                return self._transcripts.ended(output)
-            case AudioOut():
-                return []
-
-    def _create_item(self, event: CreateItem) -> list[Effect]:
-        self._check_room(0)
-        message = self._reader.message(event.item, "item")
-        if message.id is not None and self._is_taken(message.id):
-            raise ProtocolError(
-                f"Error adding item: an item with id '{message.id}' already exists.",
-                code="item_create_duplicate_item_id",
-                param="item.id",
-            )
-        self._conversation.check_place(event.previous_item_id)
-        item = self._reader.item(message, "item", self._config.input_format)
-        self._check_room(item.shown.media_bytes)
-        return self._insert(item, event.previous_item_id)
-
-    def _insert(self, item: NewItem, after: str | None) -> list[Effect]:
-        previous = self._conversation.insert(item.shown, after)
-        kinds = ("conversation.item.added", "conversation.item.done")
-        payload = item.shown.payload()
-        events = self._events(
-            [{"type": kind, "previous_item_id": previous, "item": payload} for kind in kinds]
-        )
-        place = self._conversation.recorded_as(after)
-        return [ToEngine(ItemAdded(self.id, item.record, place)), *events]
-
-    def _delete(self, item_id: str) -> list[Effect]:
-        item = self._conversation.get(item_id, "item_delete_invalid_item_id")
-        if any(reply.spec.item_id == item.recorded_as for reply in self._replies.values()):
-            raise ProtocolError(
-                "The item is still being generated; cancel its response first.", param="item_id"
-            )
-        self._conversation.remove(item)
-        deleted: Payload = {"type": "conversation.item.deleted", "item_id": item_id}
-        facts: list[PersonFact] = [*self._transcripts.forget(item_id)]
-        if not self._conversation.shows(item.recorded_as):
-            facts.append(ItemRemoved(self.id, item.recorded_as))
-        return [*map(ToEngine, facts), self._event(deleted)]
-
-    def _create_response(self, params: ResponseParams) -> list[Effect]:
-        asked = read_response(params, self._config, self._scope, self._reader, self._conversation)
-        if asked.remember and self._active is not None:
-            raise ProtocolError(
-                f"Conversation already has an active response in progress: {self._active.spec.id}."
-                " Wait until the response is finished before creating a new one.",
-                code="conversation_already_has_active_response",
-            )
-        check("max_open_responses", self.limits.max_open_responses, self.num_open_responses + 1)
-        self._check_room(sum(item.shown.media_bytes for item in asked.items or ()))
-        spec = ResponseSpec(
-            self._ids.new("resp"),
-            self._ids.new("item"),
-            asked.config,
-            self._conversation_id if asked.remember else None,
-            asked.metadata,
-        )
-        encoder = encoder_for(spec.config.output_format, self._media)
-        reply = Reply(spec, self._detokenisers(), self._conversation, encoder, self._ids.new)
-        self._replies[spec.id] = reply
-        return [ToEngine(self._request(spec, asked)), self._event(reply.created())]
-
-    def _request(self, spec: ResponseSpec, asked: Asked) -> ResponseRequested:
-        return ResponseRequested(
-            session=self.id,
-            response=spec.id,
-            item_id=spec.item_id,
-            speech=spec.config.speech,
-            instructions=spec.config.instructions,
-            voice=self._scope.speaker(spec.config),
-            max_tokens=spec.config.max_output_tokens,
-            remember=asked.remember,
-            items=None if asked.items is None else tuple(item.record for item in asked.items),
-            tools=tuple(tool.schema() for tool in spec.config.tools),
-            tool_choice=spec.config.tool_choice,
-        )
-
-    def _cancel(self, response_id: str | None) -> list[Effect]:
-        reply = self._active if response_id is None else self._replies.get(response_id)
-        if reply is None or reply.is_cancelling:
-            raise ProtocolError(
-                "Cancellation failed: no active response found.",
-                code="response_cancel_not_active",
-                param=None if response_id is None else "response_id",
-            )
-        reply.is_cancelling = True
-        return [ToEngine(ResponseCancelled(self.id, reply.spec.id))]
+    def _create_response(self, params: ResponseParams) -> list[Step]:
+        shared = self._shared
+        asked = read_response(params, shared.config, shared.scope, shared.reader, shared.conversation)
+        self._responses.check_free(asked)
+        self._items.check_room(sum(item.shown.media_bytes for item in asked.items or ()))
+        return self._responses.create(asked)
 
     @property
-    def _active(self) -> Reply | None:
-        """The conversation's own response; out-of-band ones run beside it."""
-        return next((reply for reply in self._replies.values() if reply.is_remembered), None)
+    def _idle_at(self) -> float | None:
+        """When a person who says nothing after a reply is spoken to."""
+        detection, since = self._shared.config.turn_detection, self._responses.heard_until
+        if detection is None or detection.idle_timeout_ms is None or since is None:
+            return None
+        if self._listener.is_speaking or self._responses.active is not None:
+            return None
+        return since + detection.idle_timeout_ms / 1000
 
-    def _is_taken(self, item_id: str) -> bool:
-        """Ids of items, and those kept for replies that have not begun."""
-        replies = self._replies.values()
-        return item_id in self._conversation or any(reply.spec.item_id == item_id for reply in replies)
+    def _idle(self) -> list[Step]:
+        """Nobody spoke: commit the silence and reply to it."""
+        detection = self._shared.config.turn_detection
+        assert detection is not None
+        assert detection.idle_timeout_ms is not None
+        self._responses.done_at = None
+        end_ms, audio, item_id = self._listener.written_ms, self._listener.audio, self._listener.item_id
+        self._listener.clear()
+        triggered: Payload = {
+            "type": "input_audio_buffer.timeout_triggered",
+            "audio_start_ms": max(0, end_ms - detection.idle_timeout_ms),
+            "audio_end_ms": end_ms,
+            "item_id": item_id,
+        }
+        self._owes_reply = True
+        try:
+            committed = self._items.commit(self._items.spoken(audio, item_id)) if audio else []
+        except (ProtocolError, LimitExceeded) as error:
+            committed = [_error(error)]
+        return [triggered, *committed, *self._owed()]
 
-    def _check_room(self, media_bytes: int) -> None:
-        """Room for one more item with so many media bytes, beside the replies that will become items."""
-        num_items = len(self._conversation) + len(self._replies) + 1
-        check("max_items", self.limits.max_items, num_items, "Delete items first")
-        total = self._conversation.media_bytes + media_bytes
-        check(
-            "max_media_bytes", self.limits.max_media_bytes, total, "Delete items with audio or images first"
-        )
+    # -- effects -------------------------------------------------------------------------------------
 
     def _session_event(self, kind: str) -> Payload:
-        return {"type": kind, "session": session_object(self._config, self.id, self._scope.info)}
+        session = session_object(self._shared.config, self.id, self._shared.scope.info)
+        return {"type": kind, "session": session}
 
     def _event(self, payload: Payload) -> ServerEvent:
-        return ServerEvent({"event_id": self._ids.new("event"), **payload})
+        return ServerEvent({"event_id": self._shared.ids.new("event"), **payload})
 
-    def _events(self, payloads: list[Payload]) -> list[Effect]:
-        return [self._event(payload) for payload in payloads]
+    def _effects(self, steps: list[Step]) -> list[Effect]:
+        return [self._event(step) if isinstance(step, dict) else ToEngine(step) for step in steps]
 
 
-def is_text(output: TokensOut) -> bool:
-    """Codec frames have one column a codebook; text has one."""
-    return output.tokens.shape[1] == 1
+def _error(error: AntiphonError, event_id: str | None = None) -> Payload:
+    return {"type": "error", "error": {**error_object(error), "event_id": event_id}}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from antiphon.core.conversation import AudioPart, Item, TextPart
 from antiphon.core.facts import ResponseCancelled, ResponseRequested
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import ResponseEnded, TokensOut, Usage
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.wire.conversation import WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.input_settings import Transcription
@@ -89,8 +89,26 @@ class Transcripts:
             del self._open[response]
         return [ResponseCancelled(self._session, response) for response in mine]
 
+    def abandon(self, reason: str, message: str) -> list[ResponseCancelled | Payload]:
+        """End all that are open as failed."""
+        steps: list[ResponseCancelled | Payload] = []
+        for response in list(self._open):
+            end = ResponseEnded(self._session, response, 0, "failed", reason, message, Usage())
+            steps += [ResponseCancelled(self._session, response, reason), *self.ended(end)]
+        return steps
+
     def clear(self) -> None:
         self._open.clear()
+
+    def deliver(self, output: Output) -> list[Payload]:
+        """What the engine writes down."""
+        match output:
+            case TokensOut():
+                return self.tokens(output)
+            case ResponseEnded():
+                return self.ended(output)
+            case AudioOut():  # pragma: no branch
+                return []
 
     def tokens(self, output: TokensOut) -> list[Payload]:
         open_ = self._open[output.response]

@@ -1,0 +1,28 @@
+"""What turn-taking finds in a stream of speech. Times are milliseconds of audio since its beginning."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TurnStarted(msgspec.Struct, frozen=True, tag=True):
+    """The person took the turn. The turn's audio begins at `audio_start_ms`, padding included."""
+
+    audio_start_ms: int
+
+
+class TurnStopped(msgspec.Struct, frozen=True, tag=True):
+    """The person's turn is over. Its audio ends at `audio_end_ms`, the silence that told so included."""
+
+    audio_end_ms: int
+
+
+class ReplyPaused(msgspec.Struct, frozen=True, tag=True):
+    """There is a voice over the reply, which may be an interruption or only an "uh-huh": hold the reply."""
+
+
+class ReplyResumed(msgspec.Struct, frozen=True, tag=True):
+    """It was no interruption: go on with the reply, and forget the voice."""
+
+
+TurnEvent = TurnStarted | TurnStopped | ReplyPaused | ReplyResumed

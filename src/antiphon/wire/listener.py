@@ -1,0 +1,167 @@
+"""The input side: the audio that was written, and the turns that are found in it.
+
+Positions count bytes of PCM16 since the session began, whatever was committed or dropped between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from antiphon.core.ids import IdSource
+from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnStarted, TurnStopped
+from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ, pcm16_ms
+from antiphon.wire.limits import Limits, check
+from antiphon.wire.ports import TurnDetector, TurnDetectorFactory
+from antiphon.wire.turn_detection import TurnDetection
+
+MS_BYTES = PCM16_BYTES * WIRE_SAMPLE_RATE_HZ // 1000
+SLICE_BYTES = 200 * MS_BYTES
+"""Audio is heard in small pieces, so that a long append of many turns needs no more room than one turn."""
+BEHIND_MS = 400
+"""How far a detector's news may lag behind the audio: frames, resampling, gaps in a doubtful voice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechBegan:
+    """A turn began; `item_id` is that of the item it will become."""
+
+    item_id: str
+    audio_start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechOver:
+    """A turn ended. `audio` is all of it; None: it stays in the buffer, and the client will commit it."""
+
+    item_id: str
+    audio_end_ms: int
+    audio: bytes | None
+
+
+Noticed = SpeechBegan | SpeechOver | ReplyPaused | ReplyResumed
+
+
+class Listener:
+    """Owner of the input buffer and the detector."""
+
+    def __init__(self, limits: Limits, ids: IdSource, detectors: TurnDetectorFactory | None) -> None:
+        self._limits, self._ids, self._detectors = limits, ids, detectors
+        self._buffer = bytearray()
+        self._base = 0
+        """Position of the buffer's first byte."""
+        self._detector: TurnDetector | None = None
+        self._detector_base = 0
+        self._kept_ms = 0
+        self._item_id: str | None = None
+
+    @property
+    def buffered_ms(self) -> float:
+        return pcm16_ms(len(self._buffer))
+
+    @property
+    def written_ms(self) -> int:
+        return int(pcm16_ms(self._base + len(self._buffer)))
+
+    @property
+    def is_speaking(self) -> bool:
+        """A turn has begun and not ended."""
+        return self._item_id is not None and self._detector is not None
+
+    def configure(self, asked: TurnDetection | None) -> list[Noticed]:
+        """Detect so from here on; None: not at all. A turn in progress goes on, or is left in the buffer."""
+        if asked is None or self._detectors is None:
+            noticed = self._end()
+            self._detector = None
+            return noticed
+        if self._detector is None:
+            self._detector, self._item_id = self._detectors(asked), None
+            self._detector_base = self._base + len(self._buffer)
+        else:
+            self._detector.configure(asked)
+        self._kept_ms = asked.prefix_padding_ms + asked.min_speech_ms + BEHIND_MS
+        return []
+
+    def append(self, audio: bytes, reply_is_heard: bool) -> list[Noticed]:
+        """More audio. Raises LimitExceeded before anything is taken."""
+        if self._detector is None:
+            total_s = pcm16_ms(len(self._buffer) + len(audio)) / 1000
+            check("max_audio_s", self._limits.max_audio_s, total_s, "Commit or clear the input buffer first")
+            self._buffer += audio
+            return []
+        noticed: list[Noticed] = []
+        for start in range(0, len(audio), SLICE_BYTES):
+            piece = audio[start : start + SLICE_BYTES]
+            self._buffer += piece
+            noticed += self._noticed(self._detector.feed(piece, reply_is_heard))
+            noticed += self._bounded()
+        return noticed
+
+    @property
+    def audio(self) -> bytes:
+        """Everything buffered."""
+        return bytes(self._buffer)
+
+    @property
+    def item_id(self) -> str:
+        """Of the item that the buffered audio would become: the one announced, or a new one."""
+        return self._item_id or self._ids.new("item")
+
+    def clear(self) -> list[Noticed]:
+        """Drop everything buffered; a turn in progress ends here."""
+        noticed = self._end()
+        self._drop(len(self._buffer))
+        self._item_id = None
+        return noticed
+
+    def _noticed(self, events: list[TurnEvent]) -> Iterator[Noticed]:
+        for event in events:
+            match event:
+                case TurnStarted():
+                    self._item_id = self._ids.new("item")
+                    start = self._position(event.audio_start_ms)
+                    self._drop(start - self._base)
+                    yield SpeechBegan(self._item_id, start // MS_BYTES)
+                case TurnStopped():
+                    yield self._over(self._position(event.audio_end_ms))
+                case _:
+                    yield event
+
+    def _over(self, end: int) -> SpeechOver:
+        item_id, self._item_id = self._item_id, None
+        assert item_id is not None, "a turn that stops has started"
+        audio = bytes(self._buffer[: end - self._base])
+        self._drop(len(audio))
+        return SpeechOver(item_id, end // MS_BYTES, audio)
+
+    def _bounded(self) -> list[Noticed]:
+        """Silence is dropped but for what a start may reach back to; a turn that fills the buffer ends."""
+        if self._item_id is None:
+            self._drop(len(self._buffer) - self._kept_ms * MS_BYTES)
+        elif self.buffered_ms > 1000 * self._limits.max_audio_s - pcm16_ms(SLICE_BYTES):
+            assert self._detector is not None
+            return list(self._noticed(self._detector.end()))
+        return []
+
+    def _end(self) -> list[Noticed]:
+        """End what the detector is in the middle of, here; the audio stays."""
+        if self._detector is None:
+            return []
+        noticed: list[Noticed] = []
+        for event in self._detector.end():
+            if isinstance(event, TurnStopped) and self._item_id is not None:
+                noticed.append(SpeechOver(self._item_id, self.written_ms, None))
+            elif isinstance(event, ReplyResumed):
+                noticed.append(event)
+        return noticed
+
+    def _position(self, audio_ms: int) -> int:
+        """Of a time that the detector names, within what is buffered."""
+        position = self._detector_base + audio_ms * MS_BYTES
+        return max(self._base, min(position, self._base + len(self._buffer)))
+
+    def _drop(self, num_bytes: int) -> None:
+        if num_bytes > 0:
+            even = num_bytes if num_bytes == len(self._buffer) else num_bytes // PCM16_BYTES * PCM16_BYTES
+            del self._buffer[:even]
+            self._base += even

@@ -1,0 +1,258 @@
+"""The responses of a session: asked for, paused, interrupted, and each ended exactly once."""
+
+from __future__ import annotations
+
+from antiphon.core.errors import ProtocolError
+from antiphon.core.facts import ItemCut, PlaybackReported, ResponseCancelled, ResponseRequested
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.wire.asked import Asked
+from antiphon.wire.audio import encoder_for
+from antiphon.wire.client_events import PlaybackAck, TruncateItem
+from antiphon.wire.effects import Payload, Step
+from antiphon.wire.errors import shown
+from antiphon.wire.limits import check
+from antiphon.wire.ports import DetokeniserFactory, Media
+from antiphon.wire.reply import Reply
+from antiphon.wire.response import ResponseSpec
+from antiphon.wire.shared import Shared
+from antiphon.wire.spoken import Speeches, Spoken
+
+HOLD_S = 2.0
+"""A doubtful voice is resolved by the audio that follows. Where none does, the reply goes on after this."""
+
+
+class Responses:
+    """Owner of the open replies, and of how far all replies were heard."""
+
+    def __init__(self, shared: Shared, detokenisers: DetokeniserFactory, media: Media) -> None:
+        self._shared, self._detokenisers, self._media = shared, detokenisers, media
+        self._open: dict[str, Reply] = {}
+        self._speeches = Speeches()
+        self._last: Spoken | None = None
+        self._held_until: float | None = None
+        self.done_at: float | None = None
+        """When the conversation's last response ended; None while one runs and before the first."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def active(self) -> Reply | None:
+        """The conversation's own response; out-of-band ones run beside it."""
+        return next((reply for reply in self._open.values() if reply.is_remembered), None)
+
+    @property
+    def item_ids(self) -> set[str]:
+        """Ids kept for replies that are not over."""
+        return {reply.spec.item_id for reply in self._open.values()}
+
+    @property
+    def heard_until(self) -> float | None:
+        """When the last reply ends for the ear: its response is done and its audio played."""
+        if self.done_at is None:
+            return None
+        ends_at = self._last.playback.ends_at if self._last else None
+        return self.done_at if ends_at is None else max(self.done_at, ends_at)
+
+    @property
+    def held_until(self) -> float | None:
+        """When a paused reply goes on for want of audio that would resolve the doubt."""
+        return self._held_until
+
+    def is_heard(self, now: float) -> bool:
+        """A voice would interrupt a reply: one that is playing, or held back."""
+        return self._held_until is not None or bool(self._speeches.audible(now))
+
+    def check_free(self, asked: Asked) -> None:
+        """Raise where one more response may not begin."""
+        if asked.remember and self.active is not None:
+            raise ProtocolError(
+                f"Conversation already has an active response in progress: {self.active.spec.id}."
+                " Wait until the response is finished before creating a new one.",
+                code="conversation_already_has_active_response",
+            )
+        check("max_open_responses", self._shared.limits.max_open_responses, len(self._open) + 1)
+
+    def create(self, asked: Asked) -> list[Step]:
+        """Begin a response, which `check_free` allowed."""
+        spec = ResponseSpec(
+            self._shared.ids.new("resp"),
+            self._shared.ids.new("item"),
+            asked.config,
+            self._shared.conversation_id if asked.remember else None,
+            asked.metadata,
+        )
+        encoder = encoder_for(spec.config.output_format, self._media)
+        reply = Reply(spec, self._detokenisers(), self._shared.conversation, encoder, self._shared.ids.new)
+        self._open[spec.id] = reply
+        self._speeches.add(reply.spoken)
+        if asked.remember:
+            self.done_at = None
+        return [self._request(spec, asked), reply.created()]
+
+    def deliver(self, output: Output, now: float) -> list[Step]:
+        """An engine's output. Those of responses that are over are dropped."""
+        reply = self._open.get(output.response)
+        if reply is None:
+            return []
+        if reply.held is not None:
+            reply.held.append(output)
+            return []
+        match output:
+            case TokensOut():
+                return [*reply.text(output.tokens[:, 0].tolist())] if is_text(output) else []
+            case AudioOut():
+                return [*reply.audio(output.audio, now)]
+            case ResponseEnded():  # pragma: no branch
+                return self._ended(reply, output, now)
+
+    def cancel(self, response_id: str | None, now: float) -> list[Step]:
+        """The client wants no more of a response."""
+        reply = self.active if response_id is None else self._open.get(response_id)
+        if reply is None or reply.is_cancelling:
+            raise ProtocolError(
+                "Cancellation failed: no active response found.",
+                code="response_cancel_not_active",
+                param=None if response_id is None else "response_id",
+            )
+        return self._cancel(reply, "client_cancelled", now)
+
+    def interrupt(self, now: float) -> list[Step]:
+        """The person speaks over the reply: what runs is cancelled, what is only still playing is cut."""
+        reply = self.active
+        if reply is not None and not reply.is_cancelling:
+            return self._cancel(reply, "turn_detected", now)
+        steps: list[Step] = []
+        for spoken in self._speeches.audible(now):
+            if spoken.response not in self._open and not spoken.is_truncated:
+                self._speeches.interrupt(spoken, now)
+                steps += self._cut(spoken)
+        return steps
+
+    def hold(self, now: float) -> None:
+        """Keep back what the active reply says, until `release` or an interruption."""
+        reply = self.active
+        if reply is not None and not reply.is_cancelling and reply.held is None:
+            reply.held = []
+            self._held_until = now + HOLD_S
+
+    def release(self, now: float) -> list[Step]:
+        """Send what was held back, in order."""
+        self._held_until = None
+        reply = self.active
+        if reply is None or reply.held is None:
+            return []
+        outputs, reply.held = reply.held, None
+        return [step for output in outputs for step in self.deliver(output, now)]
+
+    def truncate(self, event: TruncateItem, now: float) -> list[Step]:
+        """The client's word on how far a reply was heard, whether it is over or not."""
+        item = self._shared.conversation.get(event.item_id, "item_truncate_invalid_item_id")
+        spoken = self._speeches.find(item.id, None)
+        if spoken is None or not spoken.speech:
+            raise ProtocolError("Only an assistant's spoken reply can be truncated.", param="item_id")
+        if event.content_index != 0:
+            raise ProtocolError(
+                f"The item has one content part; content_index is 0, got {shown(event.content_index)}.",
+                param="content_index",
+            )
+        if event.audio_end_ms < 0:
+            raise ProtocolError("audio_end_ms is at least 0.", param="audio_end_ms")
+        end_ms = self._speeches.truncate(spoken, event.audio_end_ms, now)
+        truncated: Payload = {
+            "type": "conversation.item.truncated",
+            "item_id": item.id,
+            "content_index": 0,
+            "audio_end_ms": end_ms,
+        }
+        return [*self._cut(spoken), truncated]
+
+    def acked(self, event: PlaybackAck, now: float) -> list[Step]:
+        """The client's playback progress. What names no reply that plays is ignored."""
+        played_ms = event.played_ms
+        if isinstance(played_ms, bool) or not isinstance(played_ms, int | float):
+            raise ProtocolError("played_ms is a number of milliseconds.", param="played_ms")
+        if not isinstance(event.item_id, str) and not isinstance(event.response_id, str):
+            raise ProtocolError("playback.ack names an item_id or a response_id.", param="item_id")
+        spoken = self._speeches.find(event.item_id, event.response_id)
+        if spoken is None or not spoken.speech:
+            return []
+        played_s = spoken.playback.acked(float(played_ms), now) / 1000.0
+        return [PlaybackReported(self._shared.session, spoken.response, played_s)]
+
+    def forget(self, item_id: str) -> None:
+        """The item left the conversation."""
+        self._speeches.forget(item_id)
+
+    def abandon(self, reason: str, message: str, now: float) -> list[Step]:
+        """End every open response as failed: the server cannot wait for them any longer."""
+        steps: list[Step] = []
+        self._held_until = None
+        for reply in list(self._open.values()):
+            reply.held = None
+            end = ResponseEnded(self._shared.session, reply.spec.id, 0, "failed", reason, message, Usage())
+            cancelled = ResponseCancelled(self._shared.session, reply.spec.id, reason)
+            steps += [cancelled, *self.deliver(end, now)]
+        return steps
+
+    def drop(self) -> None:
+        """The client is gone."""
+        self._open.clear()
+        self._held_until = None
+
+    def _request(self, spec: ResponseSpec, asked: Asked) -> ResponseRequested:
+        return ResponseRequested(
+            session=self._shared.session,
+            response=spec.id,
+            item_id=spec.item_id,
+            speech=spec.config.speech,
+            instructions=spec.config.instructions,
+            voice=self._shared.scope.speaker(spec.config),
+            max_tokens=spec.config.max_output_tokens,
+            remember=asked.remember,
+            items=None if asked.items is None else tuple(item.record for item in asked.items),
+            tools=tuple(tool.schema() for tool in spec.config.tools),
+            tool_choice=spec.config.tool_choice,
+            retention=spec.config.truncation.retention,
+        )
+
+    def _cancel(self, reply: Reply, reason: str, now: float) -> list[Step]:
+        """Tell the engine, and end the reply here if only this end was held back."""
+        reply.cancelled_by = reason
+        keep = self._speeches.interrupt(reply.spoken, now)
+        steps: list[Step] = [ResponseCancelled(self._shared.session, reply.spec.id, reason, keep)]
+        held, reply.held = reply.held or [], None
+        if reply.is_remembered:
+            self._held_until = None
+        return steps + [step for output in held for step in self.deliver(output, now)]
+
+    def _ended(self, reply: Reply, end: ResponseEnded, now: float) -> list[Step]:
+        del self._open[reply.spec.id]
+        events = reply.ended(end)
+        spoken = reply.spoken
+        is_whole = end.status in ("completed", "incomplete")
+        if is_whole and not reply.is_cancelling:
+            self._speeches.completed(spoken)
+        if not reply.is_remembered or spoken.item_id not in self._shared.conversation:
+            self._speeches.forget(spoken.item_id)
+        if reply.is_remembered:
+            self._last, self.done_at = spoken, now
+        if reply.is_cancelling and end.status != "cancelled":
+            # the engine was done before it heard of the cancel, so its record holds all of the reply
+            return [*self._cut(spoken), *events]
+        return [*events]
+
+    def _cut(self, spoken: Spoken) -> list[Step]:
+        """The engine's record and the item that clients see, cut alike."""
+        if spoken.cut is None:
+            return []
+        if spoken.item_id in self._shared.conversation:
+            item = self._shared.conversation.get(spoken.item_id, "")
+            for part in item.content:
+                part["transcript"] = spoken.shown
+        return [ItemCut(self._shared.session, spoken.item_id, spoken.cut.num_tokens)]
+
+
+def is_text(output: TokensOut) -> bool:
+    """Codec frames have one column a codebook; text has one."""
+    return output.tokens.shape[1] == 1

@@ -1,0 +1,108 @@
+"""What a session's replies said, how far that was heard, and where they were cut."""
+
+from __future__ import annotations
+
+from antiphon.core.errors import ProtocolError
+from antiphon.wire.cut import CHARS_PER_S, Cut, heard
+from antiphon.wire.heard import Playback
+
+OVERSHOOT_MS = 100
+"""Clients round, and count what their device still holds: so much beyond the end means the end."""
+
+
+class Spoken:
+    """One reply's words and sound. `cut` None: all of it counts as heard."""
+
+    def __init__(self, response: str, item_id: str, speech: bool) -> None:
+        self.response, self.item_id, self.speech = response, item_id, speech
+        self.text = ""
+        self.token_ends: list[int] = []
+        self.playback = Playback()
+        self.is_growing = True
+        self.cut: Cut | None = None
+        self.is_truncated = False
+        """The client said itself what was heard: no estimate overrules it."""
+        self.has_call = False
+        """It calls a tool. Such a reply is never cut: its call was made, and stands behind its words."""
+
+    @property
+    def shown(self) -> str | None:
+        """The text that counts as heard; None: all of it."""
+        return None if self.cut is None else self.text[: self.cut.num_chars]
+
+    def wrote(self, text: str) -> None:
+        """One more token, and the text that is certain with it."""
+        self.text += text
+        self.token_ends.append(len(self.text))
+
+    def flushed(self, text: str) -> None:
+        """Text that was held back until no token followed: it belongs to the last."""
+        self.text += text
+        if self.token_ends:
+            self.token_ends[-1] = len(self.text)
+
+
+class Speeches:
+    """The replies that may still be cut: those that run, and those whose item is in the conversation."""
+
+    def __init__(self) -> None:
+        self._by_item: dict[str, Spoken] = {}
+        self._num_chars = 0
+        self._audio_s = 0.0
+
+    @property
+    def chars_per_s(self) -> float:
+        """The running rate of this session's complete replies."""
+        return self._num_chars / self._audio_s if self._num_chars and self._audio_s else CHARS_PER_S
+
+    def add(self, spoken: Spoken) -> None:
+        self._by_item[spoken.item_id] = spoken
+
+    def forget(self, item_id: str) -> None:
+        self._by_item.pop(item_id, None)
+
+    def find(self, item_id: object, response: object) -> Spoken | None:
+        """By either name; None if the reply is not, or no longer, known."""
+        by_item = self._by_item.get(item_id) if isinstance(item_id, str) else None
+        return by_item or next((s for s in self._by_item.values() if s.response == response), None)
+
+    def completed(self, spoken: Spoken) -> None:
+        """All its words and sound are there."""
+        spoken.is_growing = False
+        self._num_chars += len(spoken.text)
+        self._audio_s += spoken.playback.sent_ms / 1000.0
+
+    def audible(self, now: float) -> list[Spoken]:
+        return [s for s in self._by_item.values() if s.speech and s.playback.is_audible(now)]
+
+    def interrupt(self, spoken: Spoken, now: float) -> int | None:
+        """Cut a reply to what was heard by now; returns how many of its tokens that is, None for all of what
+        was written: text that is shown is read."""
+        played_ms = spoken.playback.played_ms(now)
+        spoken.playback.stop(now)
+        if not spoken.speech or spoken.has_call:
+            return None
+        if not spoken.is_truncated:
+            spoken.cut = self._heard(spoken, played_ms)
+        return spoken.cut.num_tokens if spoken.cut else None
+
+    def truncate(self, spoken: Spoken, audio_end_ms: int, now: float) -> int:
+        """The client's own word on what was heard, in either direction. Returns the end that counts; raises
+        ProtocolError where it is far beyond the audio."""
+        sent_ms = spoken.playback.sent_ms
+        if audio_end_ms > sent_ms + OVERSHOOT_MS:
+            raise ProtocolError(
+                f"Audio content of {int(sent_ms)}ms is already shorter than {audio_end_ms}ms.",
+                param="audio_end_ms",
+            )
+        end_ms = min(audio_end_ms, int(sent_ms))
+        at_end = audio_end_ms >= int(sent_ms)
+        if not spoken.has_call:
+            spoken.cut = self._heard(spoken, sent_ms if at_end else end_ms)
+            spoken.is_truncated = True
+        spoken.playback.stop(now)
+        return end_ms
+
+    def _heard(self, spoken: Spoken, played_ms: float) -> Cut:
+        rate = self.chars_per_s if spoken.is_growing else None
+        return heard(spoken.text, spoken.token_ends, played_ms, spoken.playback.sent_ms, rate)
