@@ -50,7 +50,16 @@ def node(rows: int, preset: str, steps: int) -> Node:
         sampling=Sampling(max_tokens=100_000),
     )
     encoder = {"encoders": EncoderConfig(step_media=1, cached_media=1)}
-    return Node(NodeConfig(graph="qwen3_omni_moe", preset=preset, ar={"thinker": thinker}, codec={}, encoder=encoder, end_inputs={}))
+    return Node(
+        NodeConfig(
+            graph="qwen3_omni_moe",
+            preset=preset,
+            ar={"thinker": thinker},
+            codec={},
+            encoder=encoder,
+            end_inputs={},
+        )
+    )
 
 
 def asked(rows: int) -> list[Fact]:
@@ -68,7 +77,9 @@ def answers(decision: Decision, rng: np.random.Generator) -> list[Fact]:
     for order in decision.orders:
         if isinstance(order, RenderPrompt):
             ids = rng.integers(10, 1000, PROMPT_TOKENS)
-            facts.append(PromptReady(order.request, {"thinker": StagePrompt(ids, ids, (), len(ids), NO_INTS)}))
+            facts.append(
+                PromptReady(order.request, {"thinker": StagePrompt(ids, ids, (), len(ids), NO_INTS)})
+            )
     return facts
 
 
