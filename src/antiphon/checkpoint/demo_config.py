@@ -79,6 +79,23 @@ SIZES: dict[str, DemoSize] = {
         decoder_width=192,
         shard_bytes=16 * 2**20,
     ),
+    "medium": DemoSize(
+        thinker_width=384,
+        thinker_layers=8,
+        thinker_expert_width=192,
+        num_experts=16,
+        talker_width=256,
+        talker_layers=6,
+        talker_expert_width=96,
+        predictor_layers=3,
+        tower_width=192,
+        audio_layers=4,
+        vision_layers=6,
+        vocoder_width=256,
+        vocoder_layers=4,
+        decoder_width=384,
+        shard_bytes=64 * 2**20,
+    ),
 }
 
 
@@ -105,7 +122,7 @@ def model_config(size: DemoSize, ids: dict[str, int], vocab_size: int) -> dict[s
 
 def generation_config(ids: dict[str, int], size_name: str) -> dict[str, Any]:
     """Sampling defaults: plain keys for the thinker, `talker_*` keys for the talker."""
-    lengths = {"tiny": (48, 64), "small": (160, 400)}[size_name]
+    lengths = (160, 400) if size_name == "small" else (48, 64)
     return {
         "do_sample": True,
         "temperature": 0.8,

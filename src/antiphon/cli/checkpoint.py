@@ -23,7 +23,8 @@ def demo(
     directory: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
     model: Annotated[str, typer.Option(help="Model family.")] = "qwen3-omni",
     size: Annotated[
-        str, typer.Option(help="tiny (for tests) or small (for conversations on a CPU).")
+        str,
+        typer.Option(help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks)."),
     ] = "small",
     seed: Annotated[int, typer.Option(help="Another seed, another voice and other words.")] = 0,
     if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,

@@ -71,7 +71,7 @@ class StageKv:
     @property
     def num_idle(self) -> int:
         """Blocks that only idle sequences hold: they can be had."""
-        return len(self._kept.keys() - self._used.keys())
+        return self.num_spare - self.num_free - self.num_limbo
 
     @property
     def idle(self) -> dict[str, tuple[int, int]]:
@@ -89,8 +89,8 @@ class StageKv:
 
     @property
     def num_spare(self) -> int:
-        """Blocks that can be had now, or once the steps in flight are done."""
-        return self.num_free + self.num_limbo + self.num_idle
+        """Blocks that can be had now, or once the steps in flight are done: all that no active sequence holds."""
+        return self.num_blocks - len(self._used)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -201,6 +201,7 @@ class StageKv:
         resident = self._used.keys() | self._kept.keys()
         for group, pool in enumerate(self._pools):
             pool.check_integrity([block[group] for block in resident])
+        assert self.num_idle == len(self._kept.keys() - self._used.keys()), "idle blocks are miscounted"
         for holders, counts in ((self._active, self._used), (self._idle.values(), self._kept)):
             assert Counter(block for holder in holders for block in holder.blocks) == counts, "miscounted"
         for block, count in (self._used + self._kept).items():

@@ -1,0 +1,152 @@
+"""What a step costs in the deciding half: nothing is computed, only decided.
+
+    python benchmarks/deciding.py --rows 256
+
+A node with that many rows in its thinker, each of them decoding, is turned by hand: every step is answered at
+once with one token a row. Reported: the round (the policy's choice), the whole call of `Node.decide` (fold the
+step in, account, choose, build the delta), and the scheduler's own share of it. Milliseconds, medians and P99.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.assembly.node import Node
+from antiphon.core.config import ArConfig, EncoderConfig, NodeConfig
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import (
+    NO_INTS,
+    Fact,
+    ItemAdded,
+    PromptReady,
+    ResponseRequested,
+    SessionOpened,
+    StagePrompt,
+    StepDone,
+)
+from antiphon.core.plans import ArStep, Decision, RenderPrompt
+from antiphon.core.sampling import Sampling
+
+PROMPT_TOKENS = 300
+
+
+def node(rows: int, preset: str, steps: int) -> Node:
+    blocks = rows * ((PROMPT_TOKENS + steps) // 16 + 4)
+    thinker = ArConfig(
+        max_rows=rows,
+        block_size=16,
+        num_blocks=blocks,
+        step_tokens=rows * PROMPT_TOKENS,
+        stop_ids=(1,),
+        sampling=Sampling(max_tokens=100_000),
+    )
+    encoder = {"encoders": EncoderConfig(step_media=1, cached_media=1)}
+    return Node(
+        NodeConfig(
+            graph="qwen3_omni_moe",
+            preset=preset,
+            ar={"thinker": thinker},
+            codec={},
+            encoder=encoder,
+            end_inputs={},
+        )
+    )
+
+
+def asked(rows: int) -> list[Fact]:
+    facts: list[Fact] = []
+    for row in range(rows):
+        session = f"s{row}"
+        facts.append(SessionOpened(session))
+        facts.append(ItemAdded(session, Item(f"i{row}", "user", (TextPart("x"),))))
+        facts.append(ResponseRequested(session, f"r{row}", f"a{row}", speech=False))
+    return facts
+
+
+def answers(decision: Decision, rng: np.random.Generator) -> list[Fact]:
+    facts: list[Fact] = []
+    for order in decision.orders:
+        if isinstance(order, RenderPrompt):
+            ids = rng.integers(10, 1000, PROMPT_TOKENS)
+            facts.append(
+                PromptReady(order.request, {"thinker": StagePrompt(ids, ids, (), len(ids), NO_INTS)})
+            )
+    return facts
+
+
+def done(step: ArStep, requests: np.ndarray) -> StepDone:
+    emitted = requests[step.rows[step.emits == 1]]
+    tokens = np.full((len(emitted), 1), 7, np.int64)
+    return StepDone(step.stage, step.step, emitted, tokens, NO_INTS, NO_INTS)
+
+
+def run(rows: int, preset: str, steps: int) -> dict[str, list[float]]:
+    made = node(rows, preset, steps)
+    scheduler = made.stages.ar["thinker"]
+    decision = made.decide(asked(rows), 0.0)
+    facts = answers(decision, np.random.default_rng(0))
+    requests = np.zeros(rows, np.int64)
+    times: dict[str, list[float]] = {"decide_ms": [], "round_ms": []}
+    for turn in range(steps):
+        started = time.perf_counter()
+        decision = made.decide(facts, turn * 0.01)
+        took_ms = (time.perf_counter() - started) * 1e3
+        facts = answers(decision, np.random.default_rng(turn))
+        for order in decision.orders:
+            if isinstance(order, ArStep):
+                for join in order.joins:
+                    requests[join.row] = join.request
+                facts.append(done(order, requests))
+                if len(order.rows) == rows and not order.joins:
+                    times["decide_ms"].append(took_ms)
+        started = time.perf_counter()
+        scheduler.rows.num_spare = scheduler.kv.num_spare
+        scheduler._policy.decide(scheduler.rows, _budget(scheduler), turn * 0.01)
+        times["round_ms"].append((time.perf_counter() - started) * 1e3)
+    return times
+
+
+def _budget(scheduler):
+    from antiphon.policy.base import Budget
+
+    return Budget(scheduler.config.step_tokens, scheduler.config.max_rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--preset", default="baseline")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    times = run(arguments.rows, arguments.preset, arguments.steps)
+    result = {
+        "rows": arguments.rows,
+        "preset": arguments.preset,
+        **{
+            name: {f"p{p}": round(float(np.percentile(values, p)), 4) for p in (50, 99)}
+            for name, values in times.items()
+        },
+        "command": "python " + " ".join(sys.argv),
+        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}",
+    }
+    text = json.dumps(result, indent=2)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Against transformers: the same spoken replies, from the same checkpoint, in the same process.
+
+    antiphon checkpoint demo checkpoints/medium --size medium
+    python benchmarks/transformers_generate.py checkpoints/medium
+
+Greedy, fp32, text prompts, replies of `--tokens` text tokens with their voice. Measured by turns, so that a
+noisy machine is noisy for all: one request, 8 requests (ours batched; transformers one by one and as one
+batch). A ratio is transformers' time over ours; the median over `--rounds` and its range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from antiphon import Omni, Request
+from antiphon.core.sampling import Sampling
+
+PROMPTS = [f"hello number {digit}" for digit in range(1, 9)]
+GREEDY_TALKER = {
+    "talker_do_sample": False,
+    "talker_top_k": None,
+    "talker_top_p": None,
+    "talker_temperature": None,
+    "talker_repetition_penalty": 1.05,
+}
+
+
+class Ours:
+    """Antiphon's Python entry."""
+
+    def __init__(self, checkpoint: Path, tokens: int) -> None:
+        self._omni = Omni(str(checkpoint), dtype="float32", max_rows=16)
+        greedy = Sampling(temperature=0.0, max_tokens=tokens)
+        talker = Sampling(temperature=0.0, max_tokens=tokens, repetition_penalty=1.05)
+        self._sampling = {"thinker": greedy, "talker": talker}
+
+    def run(self, prompts: list[str]) -> list[tuple[list[int], int]]:
+        replies = self._omni.generate([Request(prompt, sampling=self._sampling) for prompt in prompts])
+        return [
+            (reply.token_ids["thinker"][:, 0].tolist(), len(reply.token_ids["talker"])) for reply in replies
+        ]
+
+
+class Theirs:
+    """transformers' generate(), with its default experts."""
+
+    def __init__(self, checkpoint: Path, tokens: int) -> None:
+        from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
+
+        load = Qwen3OmniMoeForConditionalGeneration.from_pretrained
+        self._model = load(checkpoint, dtype=torch.float32).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        self._tokens = tokens
+
+    def run(self, prompts: list[str]) -> list[list[int]]:
+        """One call of generate() for all of them; they are equally long, so nothing is padded."""
+        messages = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        ids = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        sequences, _ = self._model.generate(
+            **ids,
+            thinker_max_new_tokens=self._tokens,
+            talker_max_new_tokens=self._tokens,
+            thinker_do_sample=False,
+            **GREEDY_TALKER,
+        )
+        return sequences[:, ids["input_ids"].shape[1] :].tolist()
+
+
+def timed(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def ratio(theirs: list[float], ours: list[float]) -> dict[str, float]:
+    values = np.array(theirs) / np.array(ours)
+    return {
+        name: round(float(f(values)), 2)
+        for name, f in (("median", np.median), ("min", np.min), ("max", np.max))
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    ours, theirs = (
+        Ours(arguments.checkpoint, arguments.tokens),
+        Theirs(arguments.checkpoint, arguments.tokens),
+    )
+    ours.run(PROMPTS)
+    mine = ours.run(PROMPTS[:1])[0][0]
+    reference = theirs.run(PROMPTS[:1])[0]
+    times: dict[str, list[float]] = {}
+    for _ in range(arguments.rounds):
+        for name, work in {
+            "ours_1": lambda: ours.run(PROMPTS[:1]),
+            "theirs_1": lambda: theirs.run(PROMPTS[:1]),
+            "ours_8": lambda: ours.run(PROMPTS),
+            "theirs_8_one_by_one": lambda: [theirs.run([prompt]) for prompt in PROMPTS],
+            "theirs_8_batched": lambda: theirs.run(PROMPTS),
+        }.items():
+            times.setdefault(name, []).append(timed(work))
+    result = {
+        "checkpoint": arguments.checkpoint.name,
+        "tokens": arguments.tokens,
+        "same_text": mine == reference[: len(mine)],
+        "one_request": ratio(times["theirs_1"], times["ours_1"]),
+        "8_against_one_by_one": ratio(times["theirs_8_one_by_one"], times["ours_8"]),
+        "8_against_batched": ratio(times["theirs_8_batched"], times["ours_8"]),
+        "seconds": {name: [round(value, 3) for value in values] for name, values in times.items()},
+        "threads": arguments.threads,
+        "command": "python " + " ".join(sys.argv),
+        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}",
+    }
+    text = json.dumps(result, indent=2)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
