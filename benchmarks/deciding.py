@@ -2,9 +2,9 @@
 
     python benchmarks/deciding.py --rows 256
 
-A node with that many rows in its thinker, each of them decoding, is turned by hand: every step is answered at
-once with one token a row. Reported: the round (the policy's choice), the whole call of `Node.decide` (fold the
-step in, account, choose, build the delta), and the scheduler's own share of it. Milliseconds, medians and P99.
+A node with that many rows in its thinker, each of them decoding, is turned by hand: every step is answered
+at once with one token a row. Reported: the round (the policy's choice), and the whole call of `Node.decide`
+(fold the step in, account, choose, build the delta). Milliseconds, medians and P99.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import ArStep, Decision, RenderPrompt
 from antiphon.core.sampling import Sampling
+from antiphon.policy.base import Budget
+from antiphon.stage.ar import ArScheduler
 
 PROMPT_TOKENS = 300
 
@@ -115,9 +117,7 @@ def run(rows: int, preset: str, steps: int) -> dict[str, list[float]]:
     return times
 
 
-def _budget(scheduler):
-    from antiphon.policy.base import Budget
-
+def _budget(scheduler: ArScheduler) -> Budget:
     return Budget(scheduler.config.step_tokens, scheduler.config.max_rows)
 
 

@@ -89,7 +89,7 @@ class StageKv:
 
     @property
     def num_spare(self) -> int:
-        """Blocks that can be had now, or once the steps in flight are done: all that no active sequence holds."""
+        """Blocks that no active sequence holds: to be had now, or once the steps in flight are done."""
         return self.num_blocks - len(self._used)
 
     def blocks_for(self, num_tokens: int) -> int:
