@@ -75,3 +75,19 @@ def test_mistakes(url: str, log: Path, tmp_path: Path) -> None:
         status, printed = bench(*options)
         assert status == 2, printed
         assert words in " ".join(printed.split())
+
+
+def test_a_sweep_finds_the_load_that_is_held(url: str, tmp_path: Path) -> None:
+    words = ("--url", url, "--concurrency", "1,2", "--duration", "3", "--out", str(tmp_path), "--json")
+    status, printed = bench("sweep", "--workload", "smoke", "--slo-continuity", "0.1", *words)
+    assert status == 0, printed
+    result = json.loads(printed[printed.index("{\n") :])
+    assert [point["load"] for point in result["points"]] == ["c1", "c2"]
+    assert result["useful_rps"] == max(point["figures"]["offered_rps"] for point in result["points"])
+    assert json.loads((tmp_path / "sweep.json").read_text()) == result
+    assert len(list(tmp_path.glob("server-c*-seed0.jsonl"))) == 2
+
+
+def test_a_sweep_needs_loads(tmp_path: Path) -> None:
+    for words in ((), ("--concurrency", "1", "--rate", "1"), ("--concurrency", "one")):
+        assert bench("sweep", *words, "--out", str(tmp_path))[0] == 1

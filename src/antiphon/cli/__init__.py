@@ -7,6 +7,7 @@ import typer
 from antiphon.cli import bench, checkpoint, plot, workload
 from antiphon.cli.compare import compare
 from antiphon.cli.serve import replay, serve
+from antiphon.cli.sweep import sweep
 
 app = typer.Typer(
     name="antiphon",
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(replay)
 app.add_typer(bench.app, name="bench")
+bench.app.command()(sweep)
 app.command()(compare)
 app.add_typer(plot.app, name="plot")
 app.add_typer(workload.app, name="workload")

@@ -1,0 +1,85 @@
+"""`antiphon bench sweep`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from antiphon.cli.bench import TurnDetection
+from antiphon.cli.shared import console, fail, split
+from antiphon.core.errors import AntiphonError, ConfigError
+
+if TYPE_CHECKING:
+    from antiphon.bench.sweep import Load, Point
+
+RESULT_FILE = "sweep.json"
+PAGE_COLUMNS = 130
+
+
+def sweep(
+    url: Annotated[str, typer.Option(help="Server, ours or another: http(s)://host:port.")] = (
+        "http://127.0.0.1:8000"
+    ),
+    workload: Annotated[str, typer.Option(help="Name of a workload that ships, or a YAML file.")] = (
+        "voice-chat"
+    ),
+    concurrency: Annotated[str, typer.Option(help="Sessions kept open, a run each: 1,2,4,8.")] = "",
+    rate: Annotated[str, typer.Option(help="Or sessions that come per second, a run each: 0.5,1,2.")] = "",
+    duration: Annotated[float | None, typer.Option(help="Seconds of each run.")] = None,
+    turn_detection: Annotated[
+        TurnDetection | None, typer.Option(help="Who ends a turn, whatever the workload says.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same people.")] = 0,
+    label: Annotated[str, typer.Option(help="What is measured, in a word.")] = "server",
+    out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("sweep"),
+    api_key: Annotated[str, typer.Option(envvar="ANTIPHON_API_KEY", help="Sent as a Bearer token.")] = "",
+    slo_ttfp_p90: Annotated[float, typer.Option(help="Most seconds of P90 time to first audio.")] = 1.0,
+    slo_continuity: Annotated[float, typer.Option(help="Least share of replies without a stall.")] = 0.95,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
+) -> None:
+    """Play a workload at rising loads and say up to which one speech holds its bounds (useful_rps)."""
+    from antiphon.bench import sweep as room
+    from antiphon.bench.experiment import Changes
+    from antiphon.bench.servers import Target
+    from antiphon.bench.target import Pace
+    from antiphon.metrics.slo import Slo
+
+    slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity)
+    changes = Changes(duration_s=duration, turn_detection=turn_detection)
+    points: list[Point] = []
+    try:
+        plan = room.Sweep(Target(label, url), workload, _loads(concurrency, rate), changes, seed, out)
+        out.mkdir(parents=True, exist_ok=True)
+        asyncio.run(room.sweep(plan, points, console, Pace(), api_key))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        console.print("stopped: the loads that were measured are below")
+    except (AntiphonError, OSError) as error:
+        if not points:
+            fail(error)
+        console.print(f"[bold red]stopped:[/] {error}", soft_wrap=True)
+    result = room.sweep_result(points, slo)
+    (out / RESULT_FILE).write_text(json.dumps(result, indent=2) + "\n")
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+        return
+    Console(width=PAGE_COLUMNS).print(room.sweep_table(f"{label}: {workload}, seed {seed}", points, slo))
+    console.print(f"useful_rps: {result.get('useful_rps', 'none: no load held the bounds')}")
+    console.print(f"result: {out / RESULT_FILE}", soft_wrap=True)
+
+
+def _loads(concurrency: str, rate: str) -> tuple[Load, ...]:
+    from antiphon.bench.sweep import Load
+
+    if bool(concurrency) == bool(rate):
+        raise ConfigError("give loads by --concurrency 1,2,4 or by --rate 0.5,1,2")
+    try:
+        if concurrency:
+            return tuple(Load(concurrency=int(value)) for value in split(concurrency))
+        return tuple(Load(rate_per_s=float(value)) for value in split(rate))
+    except ValueError as error:
+        raise ConfigError(f"loads are numbers with commas between them: {error}") from None
