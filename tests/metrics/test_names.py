@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,8 @@ def test_keys_of_figures() -> None:
 def test_what_is_no_key_is_refused_in_words(key: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         parse_figure(key)
+
+
+def test_the_docs_explain_every_figure() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
+    assert [str(figure) for figure in Figure if f"`{figure}" not in text] == []
