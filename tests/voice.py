@@ -31,10 +31,6 @@ def voice(length_s: float, rate_hz: int = RATE_HZ, pitch_hz: float = 130.0) -> n
     return (0.5 * wave / np.abs(wave).max()).astype(np.float32)
 
 
-def _peak(frequency: np.ndarray, formant: np.ndarray, width: float) -> np.ndarray:
-    return 1.0 / (1.0 + ((frequency - formant) / width) ** 2)
-
-
 def silence(length_s: float, rate_hz: int = RATE_HZ) -> np.ndarray:
     """float32 [n]: a quiet room."""
     noise = np.random.default_rng(0).standard_normal(round(length_s * rate_hz))

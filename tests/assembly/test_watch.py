@@ -154,3 +154,19 @@ def test_a_snapshot_crosses_processes() -> None:
     snapshot = world.node.snapshot(world.now)
     assert decoder(Snapshot).decode(encode(snapshot)) == snapshot
     assert msgspec.json.decode(msgspec.json.encode(snapshot))["sessions"][0]["session"] == "s0"
+
+
+def test_a_transcription_beside_a_reply_is_not_taken_for_it() -> None:
+    world = watched()
+    people(world, 1)
+    aside = Item("x", "user", (TextPart("write this down"), toy.tone(0)))
+    world.send(ResponseRequested("s0", "aside", "x", speech=False, remember=False, items=(aside,)))
+    orchestrator, together = world.node._orchestrator, 0
+    while world.turn():
+        (session,) = world.node.snapshot(world.now).sessions
+        spoken = [turn for turn in orchestrator.turns.values() if turn.spec.speech]
+        for turn in spoken:
+            assert (session.stages[0].done, session.stages[1].done) == (len(turn.reply), turn.num_frames)
+        together += len(orchestrator.turns) == 2 and spoken[0].num_frames > 0
+    assert together
+    assert session.stages[1].done == world.responses["s0", "r0"].end.usage.output_audio_tokens

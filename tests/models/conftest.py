@@ -1,8 +1,9 @@
-"""The transformers model of the tiny checkpoint in fp64, and our modules of the same weights."""
+"""The tiny checkpoint in transformers (fp64), in our modules, and in our prompter."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.weights import load
+from models.rooms import RELEASED, Room
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +75,19 @@ def vocoder(tensors: Tensors, config: Qwen3OmniConfig) -> Vocoder:
 @pytest.fixture(scope="session")
 def encoders(tensors: Tensors, config: Qwen3OmniConfig) -> Encoders:
     return load("encoders", tensors, config, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def demo(tiny_checkpoint: Path) -> Room:
+    return Room(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module", params=["demo", "released"])
+def room(request: pytest.FixtureRequest, tiny_checkpoint: Path, tmp_path_factory: Any) -> Room:
+    if request.param == "demo":
+        return Room(tiny_checkpoint)
+    path = tmp_path_factory.mktemp("released")
+    for file in tiny_checkpoint.glob("*.json"):
+        shutil.copy(file, path)
+    (path / "chat_template.json").write_text(json.dumps({"chat_template": RELEASED}))
+    return Room(path)

@@ -6,161 +6,26 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
-from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
 from antiphon.core.conversation import (
     AudioPart,
     ImagePart,
     Item,
-    Part,
-    Role,
     TextPart,
     TokensPart,
     VideoPart,
 )
 from antiphon.core.errors import CheckpointError
-from antiphon.core.facts import PromptFailed, PromptReady, StagePrompt
-from antiphon.core.plans import RenderPrompt
-from antiphon.models.qwen3_omni.config import Qwen3OmniConfig, TokenIds
+from antiphon.core.facts import PromptFailed
 from antiphon.models.qwen3_omni.messages import SLOT
-from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
-from antiphon.models.qwen3_omni.prompt import Prompter, Vocabulary, load_prompter, mixed
-
-LIMIT = 4000
-# The shape of the released template: the first system message apart, contents gathered in a namespace, and a
-# look back for the last question.
-RELEASED = """
-{%- macro of(content) %}
-    {%- if content is string %}{{- content }}{%- else %}
-    {%- for part in content %}
-        {%- if part.type == 'image' or 'image' in part %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}
-        {%- elif part.type == 'video' %}{{- '<|vision_start|><|video_pad|><|vision_end|>' }}
-        {%- elif part.type == 'audio' or 'audio' in part %}{{- '<|audio_start|><|audio_pad|><|audio_end|>' }}
-        {%- elif 'text' in part %}{{- part.text }}
-        {%- endif %}
-    {%- endfor %}{%- endif %}
-{%- endmacro %}
-{%- if messages[0].role == 'system' %}
-    {{- '<|im_start|>system\\n' + of(messages[0].content) + '<|im_end|>\\n' }}
-{%- endif %}
-{%- set ns = namespace(last=messages|length - 1, seek=true) %}
-{%- for message in messages[::-1] %}
-    {%- if ns.seek and message.role == 'user' and not (message.content is string
-        and message.content.startswith('<tool_response>')) %}
-        {%- set ns.seek = false %}{%- set ns.last = messages|length - 1 - loop.index0 %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- set content = of(message.content) %}
-    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
-    {%- elif message.role == 'assistant' %}
-        {%- if '</think>' in content %}
-            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
-        {%- endif %}
-        {%- if loop.index0 > ns.last and loop.last %}
-            {{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' + content.lstrip('\\n') }}
-        {%- else %}{{- '<|im_start|>assistant\\n' + content }}{%- endif %}
-        {{- '<|im_end|>\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
-"""
-SPECIAL = re.compile(r"<\|.*?\|>|<tts_.*?>|</?think>")
-
-
-class Room:
-    """A checkpoint, its prompter, and the reference path for the same items."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config: dict[str, Any] = json.loads((path / "config.json").read_text())
-        self.tokens: TokenIds = Qwen3OmniConfig.from_dict(self.config).tokens
-        self.prompter: Prompter = load_prompter(path, self.config, LIMIT)
-        self.tokenizer = AutoTokenizer.from_pretrained(path)
-        file = path / "chat_template.json"
-        self.template = json.loads(file.read_text())["chat_template"] if file.exists() else None
-        self.audio, self.image = AudioPreprocessor(path), ImagePreprocessor(path)
-
-    def fact(self, *items: Item, speech: bool = True) -> PromptReady | PromptFailed:
-        return self.prompter.render(RenderPrompt(7, items, speech))
-
-    def render(self, *items: Item) -> dict[str, StagePrompt]:
-        fact = self.fact(*items)
-        assert isinstance(fact, PromptReady), fact
-        return fact.prompts
-
-    def ids(self, *items: Item) -> list[int]:
-        return self.render(*items)["thinker"].token_ids.tolist()
-
-    def reference(self, *items: Item) -> list[int]:
-        messages = [{"role": item.role, "content": [self._entry(p) for p in item.parts]} for item in items]
-        text = self.tokenizer.apply_chat_template(
-            messages, chat_template=self.template, tokenize=False, add_generation_prompt=True
-        )
-        for part in (part for item in items for part in item.parts):
-            if isinstance(part, AudioPart):
-                samples = np.frombuffer(part.samples, np.float32)
-                count = self.audio.shape.tokens(len(samples))
-                text = text.replace("<|audio_pad|>", "<|audio_PAD|>" * count, 1)
-            elif isinstance(part, ImagePart):
-                patches, _ = self.image.patches_of(part.rgb, part.width, part.height)
-                text = text.replace("<|image_pad|>", "<|image_PAD|>" * (len(patches) // 4), 1)
-        return self.tokenizer(text.replace("_PAD|>", "_pad|>"), add_special_tokens=False).input_ids
-
-    @staticmethod
-    def _entry(part: Part) -> dict[str, str]:
-        if isinstance(part, TextPart):
-            return {"type": "text", "text": part.text}
-        kind = "audio" if isinstance(part, AudioPart) else "image"
-        return {"type": kind, kind: "anywhere"}
-
-
-@pytest.fixture(scope="module")
-def demo(tiny_checkpoint: Path) -> Room:
-    return Room(tiny_checkpoint)
-
-
-@pytest.fixture(scope="module", params=["demo", "released"])
-def room(request: pytest.FixtureRequest, tiny_checkpoint: Path, tmp_path_factory: Any) -> Room:
-    if request.param == "demo":
-        return Room(tiny_checkpoint)
-    path = tmp_path_factory.mktemp("released")
-    for file in tiny_checkpoint.glob("*.json"):
-        shutil.copy(file, path)
-    (path / "chat_template.json").write_text(json.dumps({"chat_template": RELEASED}))
-    return Room(path)
-
-
-def item(role: Role, *parts: Part | str) -> Item:
-    return Item(role, role, tuple(TextPart(part) if isinstance(part, str) else part for part in parts))
-
-
-def clip(num_samples: int, seed: int = 0) -> AudioPart:
-    samples = np.random.default_rng(seed).standard_normal(num_samples).astype(np.float32) * 0.1
-    return AudioPart.of(samples.tobytes())
-
-
-def picture(width: int, height: int, seed: int = 0) -> ImagePart:
-    rgb = np.random.default_rng(seed).integers(0, 256, width * height * 3, dtype=np.uint8)
-    return ImagePart.of(rgb.tobytes(), width, height)
-
-
-MEDIA = (clip(16000), picture(100, 150), clip(20001, 1), picture(64, 64, 1))
-MIXED = (
-    item("system", "You are a helpful voice assistant."),
-    item("user", "What do you hear? ", MEDIA[0], MEDIA[1], "And what is in the image?"),
-    item("assistant", "A clock."),
-    item("user", MEDIA[2], MEDIA[3], "\n\n more"),
-)
+from antiphon.models.qwen3_omni.prompt import Vocabulary, load_prompter, mixed
+from models.rooms import LIMIT, MEDIA, MIXED, RELEASED, SPECIAL, Room, clip, item, movie, picture
 
 
 @pytest.mark.parametrize(
@@ -277,13 +142,6 @@ def test_spans_lie_on_their_placeholders(room: Room) -> None:
     assert len(thinker.gather) == 0
 
 
-def movie(frames: int, sound: int | None = None, fps: float = 2.0, seed: int = 0) -> VideoPart:
-    pixels = np.random.default_rng(seed).integers(0, 256, (frames, 64, 96, 3), dtype=np.uint8)
-    return VideoPart.of(
-        pixels.tobytes(), (96, 64), frames, fps, None if sound is None else clip(sound, seed).samples
-    )
-
-
 def test_videos_expand_as_the_reference_writes_them(room: Room) -> None:
     """140 tokens a pair of frames: 64 x 96 is resized to 320 x 448. At two frames a second a pair lasts 13
     positions, and a second of sound is 13 tokens.
@@ -340,120 +198,6 @@ def test_mixed_keys_differ_and_never_look_like_ids() -> None:
     keys = np.concatenate([mixed(seed, np.arange(5000)) for seed in (0, 1, 2, 2**62 - 1, 2**64 - 1)])
     assert len(np.unique(keys)) == len(keys)
     assert keys.min() >= 1 << 61
-
-
-class Caught(Exception):
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        self.arguments = arguments
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint: Path) -> Qwen3OmniMoeForConditionalGeneration:
-    return Qwen3OmniMoeForConditionalGeneration.from_pretrained(tiny_checkpoint, dtype=torch.float32).eval()
-
-
-def talker_inputs(
-    model: Any, room: Room, prompt: StagePrompt, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """What the reference's generate() hands to its talker for our prompt, and its thinker's states."""
-    mels = [
-        room.audio.mel(np.frombuffer(part.samples, np.float32))
-        for part in MEDIA
-        if isinstance(part, AudioPart)
-    ]
-    images = [room.image.patches_of(p.rgb, p.width, p.height) for p in MEDIA if isinstance(p, ImagePart)]
-    longest = max(mel.shape[1] for mel in mels)
-    features, mask = torch.zeros(len(mels), 128, longest), torch.zeros(len(mels), longest, dtype=torch.long)
-    for i, mel in enumerate(mels):
-        features[i, :, : mel.shape[1]], mask[i, : mel.shape[1]] = mel, 1
-    caught: dict[str, Any] = {}
-
-    def catch(**arguments: Any) -> None:
-        raise Caught(arguments)
-
-    generate = model.thinker.generate
-
-    def keep(**arguments: Any) -> Any:
-        caught["thinker"] = generate(**arguments)
-        return caught["thinker"]
-
-    monkeypatch.setattr(model.talker, "generate", catch)
-    monkeypatch.setattr(model.thinker, "generate", keep)
-    ids = torch.from_numpy(prompt.token_ids)[None]
-    with pytest.raises(Caught) as error, torch.no_grad():
-        model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            input_features=features,
-            feature_attention_mask=mask,
-            pixel_values=torch.cat([patches for patches, _ in images]),
-            image_grid_thw=torch.tensor([grid for _, grid in images]),
-            speaker=next(iter(model.config.talker_config.speaker_id)),
-            thinker_max_new_tokens=2,
-            thinker_eos_token_id=None,
-        )
-    return error.value.arguments | caught
-
-
-def test_the_talkers_prompt_is_what_the_reference_computes(
-    demo: Room, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts = demo.render(*MIXED)
-    thinker, talker = prompts["thinker"], prompts["talker"]
-    expected = talker_inputs(model, demo, thinker, monkeypatch)
-    ids = expected["talker_input_ids"][0].tolist()
-    assert len(talker.token_ids) == len(ids)
-    assert talker.token_ids[: talker.num_stable].tolist() == ids[: talker.num_stable]
-    assert talker.num_stable == len(talker.token_ids) - 9
-    layer = model.config.talker_config.accept_hidden_layer
-    hidden = expected["thinker"].hidden_states[0][layer][0]
-    with torch.no_grad():
-        shown = model.talker.hidden_projection(hidden[torch.from_numpy(talker.gather)])
-    media = np.concatenate([np.arange(span.start, span.start + span.length) for span in talker.spans])
-    torch.testing.assert_close(expected["inputs_embeds"][0, media], shown)
-    assert len(media) == len(talker.gather) == np.isin(thinker.token_ids, demo.tokens.media).sum()
-    assert [(s.key, s.kind, s.length, s.grid) for s in talker.spans] == [
-        (s.key, s.kind, s.length, s.grid) for s in thinker.spans
-    ]
-
-
-def test_the_talker_sees_no_system_and_no_assistant(room: Room) -> None:
-    full, bare = room.render(*MIXED)["talker"], room.render(MIXED[1], MIXED[3])["talker"]
-    assert full.token_ids.tolist() == bare.token_ids.tolist()
-    assert full.spans == bare.spans
-    only_system = room.render(item("system", "Say hello."))["talker"]
-    assert only_system.token_ids[3:].tolist() == [room.tokens.tts_pad] * 4 + [
-        room.tokens.tts_bos,
-        room.tokens.tts_pad,
-    ]
-    assert only_system.token_ids[:2].tolist() == [room.tokens.im_start, room.tokens.assistant]
-    assert (only_system.num_stable, only_system.spans, len(only_system.gather)) == (0, (), 0)
-
-
-def test_talker_keys_of_media_depend_on_what_the_thinker_saw_before(demo: Room) -> None:
-    """A hidden state at media depends on the system text, of which the talker's prompt shows nothing."""
-    brief = demo.render(item("system", "Be brief."), item("user", "hm", MEDIA[0]))["talker"]
-    kind = demo.render(item("system", "Be kind."), item("user", "hm", MEDIA[0]))["talker"]
-    span = brief.spans[0]
-    assert brief.token_ids.tolist() == kind.token_ids.tolist()
-    assert brief.keys[: span.start].tolist() == kind.keys[: span.start].tolist()
-    media = slice(span.start, span.start + span.length)
-    assert not set(brief.keys[media].tolist()) & set(kind.keys[media].tolist())
-
-
-def test_the_talkers_header_is_never_shared(demo: Room) -> None:
-    one, two = (
-        demo.prompter.render(RenderPrompt(request, (item("user", "hi"),), True)).prompts["talker"]
-        for request in (1, 2)
-    )
-    assert one.keys[:-9].tolist() == two.keys[:-9].tolist()
-    assert len({*one.keys[-9:].tolist(), *two.keys[-9:].tolist()}) == 18
-
-
-def test_without_speech_there_is_no_talker_prompt(demo: Room) -> None:
-    fact = demo.fact(item("user", "hi"), speech=False)
-    assert isinstance(fact, PromptReady)
-    assert list(fact.prompts) == ["thinker"]
 
 
 @pytest.mark.parametrize(

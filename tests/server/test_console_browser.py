@@ -3,88 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-import os
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import soundfile
-from playwright.async_api import Browser, Page, WebSocketRoute, async_playwright, expect
+from playwright.async_api import expect
 
 from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested
-from server.conftest import Running, eventually, running
-from server.fake_engine import FakeEngine, Script
+from server.browser import CHROMIUM, PIXEL, SENTENCE, OmniWire, opened
+from server.conftest import eventually
+from server.fake_engine import Script
 from server.test_console import snapshot
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH or in CHROMIUM"),
     pytest.mark.slow,
 ]
-
-SENTENCE = "One two three four five six seven eight nine ten."
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
-
-
-@dataclass
-class Opened:
-    """The console in a page, and all that it complained of."""
-
-    server: Running
-    page: Page
-    browser: Browser
-    complaints: list[str] = field(default_factory=list)
-
-    async def state(self, state: str) -> None:
-        await expect(self.page.locator("#status")).to_have_attribute("data-state", state)
-
-    async def type(self, text: str) -> None:
-        await self.page.fill("#text", text)
-        await self.page.press("#text", "Enter")
-
-
-@asynccontextmanager
-async def chromium(voice: Path | None = None) -> AsyncIterator[Browser]:
-    flags = [
-        "--no-sandbox",
-        "--use-fake-device-for-media-stream",
-        "--use-fake-ui-for-media-stream",
-        "--autoplay-policy=no-user-gesture-required",
-        *([f"--use-file-for-fake-audio-capture={voice}"] if voice else []),
-    ]
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        await browser.close()
-
-
-@asynccontextmanager
-async def opened(
-    script: Script, voice: Path | None = None, wire: OmniWire | None = None, **options: Any
-) -> AsyncIterator[Opened]:
-    """The console over the fake engine; with `wire`, over a realtime socket of the test's own."""
-    async with running(engine=FakeEngine(script)) as server, chromium(voice) as browser:
-        page = await browser.new_page(**options)
-        console = Opened(server, page, browser)
-        page.on("console", lambda line: line.type == "error" and console.complaints.append(line.text))
-        page.on("pageerror", lambda error: console.complaints.append(str(error)))
-        if wire is not None:
-            await page.route_web_socket("**/v1/realtime*", wire.serve)
-        await page.goto(server.http)
-        await console.state("ready")
-        yield console
-        assert not console.complaints
 
 
 @pytest.fixture
@@ -93,54 +29,6 @@ def voice(tmp_path: Path) -> Path:
     wave = 0.3 * np.sin(2 * np.pi * 220 * np.arange(2 * 24_000) / 24_000)
     soundfile.write(path, wave, 24_000, subtype="PCM_16")
     return path
-
-
-class OmniWire:
-    """A realtime socket that detects turns and takes acknowledgements, as far as the console needs."""
-
-    def __init__(self, audio_s: float = 20.0) -> None:
-        self.heard: list[dict[str, Any]] = []
-        self._audio_s = audio_s
-        self._socket: WebSocketRoute | None = None
-        self._detection: dict[str, Any] | None = {"type": "server_vad", "interrupt_response": True}
-        self._num_replies = 0
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.heard if event["type"] == kind]
-
-    def serve(self, socket: WebSocketRoute) -> None:
-        self._socket = socket
-        socket.on_message(self._take)
-        self._session("session.created")
-
-    def say(self, kind: str, **fields: Any) -> None:
-        assert self._socket is not None
-        self._socket.send(json.dumps({"type": kind, "event_id": "e", **fields}))
-
-    def reply(self) -> None:
-        """Words, and more sound than the test has time for."""
-        self._num_replies += 1
-        ids = {"response_id": f"resp_{self._num_replies}", "item_id": f"item_{self._num_replies}"}
-        self.say("response.created", response={"id": ids["response_id"]})
-        self.say("response.output_audio_transcript.delta", delta=SENTENCE, **ids)
-        second = base64.b64encode(bytes(48_000)).decode()
-        for _ in range(round(self._audio_s)):
-            self.say("response.output_audio.delta", delta=second, **ids)
-        self.say("response.done", response={"id": ids["response_id"], "status": "completed"})
-
-    def _session(self, kind: str) -> None:
-        audio = {"input": {"turn_detection": self._detection}, "output": {}}
-        self.say(kind, session={"id": "sess_own", "audio": audio, "x_extensions": ["playback.ack"]})
-
-    def _take(self, frame: str | bytes) -> None:
-        event = json.loads(frame)
-        self.heard.append(event)
-        if event["type"] == "response.create":
-            self.reply()
-        elif event["type"] == "session.update":
-            asked = event["session"].get("audio", {}).get("input", {})
-            self._detection = asked.get("turn_detection", self._detection)
-            self._session("session.updated")
 
 
 async def test_types_a_turn_and_hears_the_answer() -> None:
@@ -156,6 +44,10 @@ async def test_types_a_turn_and_hears_the_answer() -> None:
 
 async def test_speaks_with_the_keyboard_alone(voice: Path) -> None:
     async with opened(Script(SENTENCE), voice) as console:
+        await console.page.click("#open-settings")
+        await console.page.check("input[value=manual]")
+        await console.page.click("#settings button")
+        await console.page.evaluate("document.activeElement.blur()")
         await expect(console.page.locator("#hint")).to_contain_text("Hold space")
         await console.page.keyboard.down("Space")
         await console.state("listening")
@@ -233,6 +125,18 @@ async def test_speech_interrupts_and_the_cut_is_told(voice: Path) -> None:
         assert not wire.of("input_audio_buffer.commit")
 
 
+async def test_words_whose_sound_had_not_come_were_not_heard() -> None:
+    wire = OmniWire()
+    async with opened(Script(), wire=wire) as console:
+        ids = {"response_id": "resp_x", "item_id": "item_x"}
+        wire.say("response.created", response={"id": "resp_x"})
+        wire.say("response.output_audio_transcript.delta", delta=SENTENCE, **ids)
+        await expect(console.page.locator(".assistant .ahead")).to_have_text(SENTENCE)
+        await console.page.keyboard.press("Escape")
+        await expect(console.page.locator(".assistant.cut .ahead")).to_have_text(SENTENCE)
+        assert wire.of("response.cancel")
+
+
 async def test_settings_are_told_and_kept() -> None:
     wire = OmniWire()
     async with opened(Script(), wire=wire) as console:
@@ -241,10 +145,12 @@ async def test_settings_are_told_and_kept() -> None:
         await page.fill("#instructions", "Be kind.")
         await page.fill("#min-speech", "160")
         await page.check("input[value=semantic_vad]")
+        await page.check("#transcribe")
         await page.keyboard.press("Escape")
         await expect(page.locator("#settings")).not_to_be_visible()
         updates = [event["session"] for event in wire.of("session.update")]
         assert updates[-2]["instructions"] == "Be kind."
+        assert updates[-2]["audio"]["input"]["transcription"].keys() == {"model"}
         assert updates[-1]["audio"]["input"]["turn_detection"] == {
             "type": "semantic_vad",
             "min_speech_ms": 160,

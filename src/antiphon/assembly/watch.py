@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from antiphon.core.facts import Fact, Ints, StepDone
+from antiphon.core.facts import Fact, Ints, ResponseRequested, StepDone
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Output, ResponseEnded, Step, Usage
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
@@ -31,6 +31,8 @@ class Watch:
         self._steps: deque[StepShown] = deque(maxlen=KEPT_STEPS)
         self._num_steps = 0
         self._ended: dict[str, Usage] = {}
+        self._asides: set[tuple[str, str]] = set()
+        """Open responses that leave the conversation alone, such as transcriptions."""
         self._num_frames: dict[int, int] = {}
         """Frames of each vocoder step in flight; beside it, what those that are done came to."""
         self._sounded_frames = 0
@@ -38,13 +40,20 @@ class Watch:
 
     def observe(self, fact: Fact) -> None:
         """Vocoder steps tell how long a frame sounds."""
+        if isinstance(fact, ResponseRequested) and not fact.remember:
+            self._asides.add((fact.session, fact.response))
         if isinstance(fact, StepDone) and fact.step in self._num_frames:
             self._sounded_frames += self._num_frames.pop(fact.step)
             self._sounded_samples += int(fact.samples.sum())
 
     def hear(self, output: Output) -> None:
-        """A reply's last counts stay to be seen while it is still played."""
-        if isinstance(output, ResponseEnded) and output.session in self._monitor.sessions:
+        """A reply's last counts stay to be seen while it is still played, whatever else ends meanwhile."""
+        if not isinstance(output, ResponseEnded):
+            return
+        name = (output.session, output.response)
+        is_shown = name not in self._asides or output.session not in self._ended
+        self._asides.discard(name)
+        if is_shown and output.session in self._monitor.sessions:
             self._ended[output.session] = output.usage
 
     def note(self, step: Step, now: float) -> None:
@@ -64,7 +73,8 @@ class Watch:
     def snapshot(self, now: float) -> Snapshot:
         """Everything as it stands; the steps since the last snapshot."""
         self._ended = {name: usage for name, usage in self._ended.items() if name in self._monitor.sessions}
-        open_turns = {turn.session: turn for turn in self._turns.values()}
+        asides_first = sorted(self._turns.values(), key=lambda turn: turn.spec.remember)
+        open_turns = {turn.session: turn for turn in asides_first}
         held = {name: ar.held for name, ar in self._stages.ar.items()}
         sessions = tuple(
             self._session(name, open_turns.get(name), held, now) for name in self._monitor.sessions

@@ -1,6 +1,7 @@
-"""The orchestrator: takes every session's turns through the stage graph, and gives each exactly one end.
+"""The orchestrator: begins every session's turns, and gives each exactly one end.
 
-Facts come in one by one; what follows is collected as orders and outputs and drained by the node.
+Facts come in one by one; what follows is collected as orders and outputs and drained by the node. How a reply
+goes from stage to stage is in `routes`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from antiphon.core.facts import (
     CopyDone,
     CopyFailed,
     Fact,
-    Ints,
     ItemAdded,
     ItemCut,
     ItemRemoved,
@@ -32,22 +32,18 @@ from antiphon.core.facts import (
 )
 from antiphon.core.graph import StageGraph
 from antiphon.core.plans import (
-    AudioOut,
-    DropPayload,
-    Handoff,
     Order,
     Output,
     RenderPrompt,
     ResponseEnded,
-    TokensOut,
-    ints,
 )
+from antiphon.flow.outbox import Outbox
 from antiphon.flow.retention import shortened
+from antiphon.flow.routes import Routes
 from antiphon.flow.stages import Stages
 from antiphon.flow.turn import Session, Turn, gone
-from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
-from antiphon.stage.requests import ArRequest, Progress
+from antiphon.stage.requests import Progress
 
 CONTEXT_LENGTH = "context_length_exceeded"
 
@@ -62,15 +58,12 @@ class Orchestrator:
         end_inputs: dict[str, int],
         call_ids: tuple[int, ...] = (),
     ) -> None:
-        self._graph = graph
         self._stages = stages
-        self._end_inputs = end_inputs
-        self._call_ids = frozenset(call_ids)
+        self._outbox = Outbox()
+        self._routes = Routes(graph, stages, end_inputs, call_ids, self._outbox)
         self._sessions: dict[str, Session] = {}
         self._turns: dict[int, Turn] = {}
         self._last_request = 0
-        self._orders: list[Order] = []
-        self._outputs: list[Output] = []
 
     @property
     def num_sessions(self) -> int:
@@ -114,10 +107,8 @@ class Orchestrator:
         self._want_lacking()
         surplus = self._stages.encode.surplus()
         if surplus is not None:
-            self._orders.append(surplus)
-        orders, outputs = tuple(self._orders), tuple(self._outputs)
-        self._orders, self._outputs = [], []
-        return orders, outputs
+            self._outbox.orders.append(surplus)
+        return self._outbox.drain()
 
     def check_integrity(self) -> None:
         """Sessions, turns and stages agree; raises AssertionError otherwise."""
@@ -145,7 +136,7 @@ class Orchestrator:
     def _open_turn(self, spec: ResponseRequested) -> None:
         session = self._sessions.get(spec.session)
         if session is None:
-            self._outputs.append(gone(spec))
+            self._outbox.outputs.append(gone(spec))
             return
         if spec.response in session.turns:
             return
@@ -163,7 +154,7 @@ class Orchestrator:
     def _render(self, turn: Turn) -> None:
         spec = turn.spec
         speaks = spec.speech and self._stages.speaker is not None
-        self._orders.append(
+        self._outbox.orders.append(
             RenderPrompt(turn.request, turn.items, speaks, turn.tools, spec.tool_choice, spec.say)
         )
 
@@ -200,7 +191,7 @@ class Orchestrator:
             return
         turn.prompts, turn.forced = fact.prompts, fact.forced
         if fact.reply is not None:
-            self._say(turn, fact.reply)
+            self._routes.say(turn, fact.reply)
             return
         turn.entry = turn.entry_request(self._stages.entry)
         self._want(turn, self._stages.entry.lacks(turn.entry))
@@ -282,89 +273,21 @@ class Orchestrator:
     def _progress(self, stage: str, progress: Progress) -> None:
         turn = self._turns[progress.request]
         if stage == self._stages.entry.name:
-            self._text(turn, progress)
+            if progress.end is not None:
+                self._unpin(turn)
+            self._routes.text(turn, progress)
         else:
-            self._frame(turn, stage, progress)
+            self._routes.frame(turn, stage, progress)
         if progress.end is not None:
             turn.open_stages.discard(stage)
             self._complete_if_over(turn)
-
-    def _text(self, turn: Turn, progress: Progress) -> None:
-        """A token of the reply: to the client, and over the edge to the stage that speaks it."""
-        first = not turn.reply
-        if progress.tokens is not None:
-            new = [*(turn.forced if first else ()), int(progress.tokens[0])]
-            turn.reply += new
-            self._emit_tokens(turn, self._stages.entry.name, ints(new).reshape(-1, 1))
-        turn.cut = progress.end == "length"
-        if progress.end is not None:
-            self._unpin(turn)
-        speaker = self._stages.speaker if turn.spec.speech else None
-        if speaker is not None and not turn.is_calling:
-            last = turn.reply if first else turn.reply[-1:]
-            turn.is_calling = bool(turn.tools) and not self._call_ids.isdisjoint(last)
-            self._speak(turn, speaker, first, over=turn.is_calling or progress.end is not None)
-
-    def _speak(self, turn: Turn, speaker: ArScheduler, first: bool, over: bool) -> None:
-        """The reply's route. `over`: its words end before this token, since the text or a call begins there.
-
-        Who begins with a call, or says nothing, is never given to the stage that speaks.
-        """
-        if over:
-            speaker.push(turn.request, self._end_inputs[speaker.name])
-            speaker.close(turn.request)
-        elif first:
-            self._start_speaking(turn, speaker)
-        else:
-            speaker.push(turn.request, turn.reply[-1])
-
-    def _say(self, turn: Turn, reply: Ints) -> None:
-        """The reply is given. Who speaks needs nothing of it but its tokens, so nobody has to write it."""
-        turn.reply, speaker = reply.tolist(), self._stages.speaker
-        assert speaker is not None, "a text to say is rendered only where there is a voice"
-        self._emit_tokens(turn, self._stages.entry.name, reply.reshape(-1, 1))
-        self._start_speaking(turn, speaker)
-        for token in (*turn.reply[1:], self._end_inputs[speaker.name]):
-            speaker.push(turn.request, token)
-        speaker.close(turn.request)
-
-    def _start_speaking(self, turn: Turn, speaker: ArScheduler) -> None:
-        """The first token is out and more will follow: hand the prompt over and let the talker begin."""
-        source, target = self._stages.entry.name, speaker.name
-        prompt = turn.prompts[target]
-        group = self._graph.edge(source, target).prompt_group
-        if group is not None and len(prompt.gather):
-            row = turn.entry.row if turn.entry else None
-            assert row is not None, "who has drawn a token and goes on has a row"
-            self._orders.append(Handoff(source, target, group, row, turn.request, turn.epoch, prompt.gather))
-        turn.open_stages |= {target, self._stages.vocoder_name}
-        sampling = turn.sampling(speaker)
-        residual = turn.spec.sampling.get(self._graph.stage(target).residual or "")
-        first, voice = turn.reply[0], turn.spec.voice
-        speaker.submit(ArRequest(turn.request, turn.session, prompt, sampling, first, voice, residual))
-
-    def _frame(self, turn: Turn, stage: str, progress: Progress) -> None:
-        vocoder = self._stages.codec[self._stages.vocoder_name]
-        if progress.tokens is not None:
-            turn.num_frames += 1
-            vocoder.push(turn.request, progress.tokens)
-            if turn.spec.codes:
-                self._emit_tokens(turn, stage, progress.tokens.reshape(1, -1))
-        if progress.end is not None:
-            self._drop_payload(turn, stage)
-            if vocoder.close(turn.request):
-                turn.open_stages.discard(vocoder.name)
 
     def _heard(self, stage: str, heard: Heard) -> None:
         turn = self._turns[heard.request]
-        self._outputs.append(AudioOut(turn.session, turn.spec.response, turn.epoch, heard.audio))
+        self._routes.heard(turn, heard)
         if heard.ended:
             turn.open_stages.discard(stage)
             self._complete_if_over(turn)
-
-    def _emit_tokens(self, turn: Turn, stage: str, tokens: Ints) -> None:
-        """`tokens` int64 [n, width]."""
-        self._outputs.append(TokensOut(turn.session, turn.spec.response, turn.epoch, stage, tokens))
 
     # -- ends ----------------------------------------------------------------------------------------
 
@@ -391,18 +314,14 @@ class Orchestrator:
             reply = TokensPart(tuple(turn.reply))
             session.record.add(Item(turn.spec.item_id, "assistant", (reply,)), turn.after)
         usage = turn.usage(self._stages.entry.name)
-        self._outputs.append(
+        self._outbox.outputs.append(
             ResponseEnded(turn.session, turn.spec.response, turn.epoch, status, reason, message, usage)
         )
 
     def _leave_stages(self, turn: Turn) -> None:
         self._unpin(turn)
         for stage in self._stages.abort(turn.request):
-            self._drop_payload(turn, stage)
-
-    def _drop_payload(self, turn: Turn, stage: str) -> None:
-        if len(turn.prompts[stage].gather):
-            self._orders.append(DropPayload(stage, turn.request))
+            self._routes.drop_payload(turn, stage)
 
     def _unpin(self, turn: Turn) -> None:
         self._stages.encode.unpin(turn.pinned)

@@ -146,7 +146,8 @@ class StageKv:
             return None
         new: list[Block] = list(zip(*(pool.allocate(count) for pool in self._pools), strict=True))
         sequence.blocks += new
-        self._used.update(new)
+        for block in new:  # a Counter's own update costs more than a row's growth
+            self._used[block] += 1
         return self.entries(sequence, have)
 
     def entries(self, sequence: Sequence, start: int = 0) -> list[tuple[str, int, int]]:

@@ -1,4 +1,4 @@
-"""The step scheduler of an autoregressive stage."""
+"""The step scheduler of an autoregressive stage: who waits, who runs next, what a step brought."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ import numpy as np
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import Ints, StageFact, StagePrompt, StepDone
-from antiphon.core.graph import Stage, Survives
+from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, Join, ints
-from antiphon.kv.blocks import BlockPool
-from antiphon.kv.prefix import Prefix, prefix_of
-from antiphon.kv.sequences import StageKv
 from antiphon.policy.base import Budget, StepChoice, StepPolicy
-from antiphon.stage.groups import kv_groups
-from antiphon.stage.requests import ArRequest, Entry, Flight, Progress, block_deltas
-from antiphon.stage.rows import Rows
-from antiphon.stage.sizes import Sizes
+from antiphon.stage.requests import ArRequest, Flight, Progress
+from antiphon.stage.seats import Seats
 
 BEST_EFFORT_ORDER = 1 << 40
 """Added to a best-effort request's place in the order of arrival."""
@@ -28,25 +23,24 @@ _age = attrgetter("order")
 
 
 class ArScheduler:
-    """Queues, rows and KV of one AR stage; turns a policy's choice into a step's delta."""
+    """Owner of one AR stage's queue and steps in flight; turns a policy's choice into a step's delta.
+
+    Rows and KV are the seats'; `rows` and `kv` are there to be read.
+    """
 
     def __init__(self, stage: Stage, config: ArConfig, policy: StepPolicy) -> None:
         self.name = stage.name
         self.survives = stage.survives
         self.config = config
-        self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
-        self._sizes = Sizes(config, self.kv.num_blocks)
-        self.rows = Rows(config.max_rows, config.block_size, stage.conditioned)
+        self._seats = Seats(stage, config)
+        self.rows, self.kv = self._seats.rows, self._seats.kv
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
         self._policy = policy
-        self._row_pool = BlockPool(config.max_rows)
         self._requests: dict[int, ArRequest] = {}
         self._waiting: list[ArRequest] = []
         """By age: who was preempted stands before all who came later, best effort behind all else."""
         self._flights: OrderedDict[int, Flight] = OrderedDict()
-        self._leaves: list[int] = []
-        self._new_inputs: list[tuple[int, int]] = []
         self._conditioned = stage.conditioned
         self._num_submitted = 0
 
@@ -55,7 +49,7 @@ class ArScheduler:
     def check(self, prompt: StagePrompt, share: float = 1.0) -> None:
         """Raises LimitExceeded if the prompt and one token of reply do not fit into this share of what could
         ever be held."""
-        reach, room = len(prompt.token_ids) + 1, int(share * self._sizes.capacity)
+        reach, room = len(prompt.token_ids) + 1, int(share * self._seats.sizes.capacity)
         if reach > room:
             raise LimitExceeded(f"{self.name} context tokens", room, reach, "Shorten the input")
 
@@ -74,8 +68,7 @@ class ArScheduler:
             return
         active.inputs.append(token)
         if active.row is not None:
-            self.rows.inputs[active.row] += 1
-            self._new_inputs.append((active.row, token))
+            self._seats.push(active.row, token)
 
     def close(self, request: int) -> None:
         """No more upstream tokens will come."""
@@ -94,7 +87,7 @@ class ArScheduler:
         if active.row is None:
             self._waiting.remove(active)
         else:
-            self._retire(active)
+            self._seats.leave(active, self._busy_until)
         self.rows.num_waiting = len(self._waiting)
         return active
 
@@ -111,7 +104,7 @@ class ArScheduler:
         """Media that a request would have to compute if it joined now, and that are not at hand."""
         if request.media is None:
             return frozenset()
-        cached = self.kv.cached(request.owner, self._prefix(request))
+        cached = self._seats.cached(request)
         spans = request.prompt.spans
         return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
 
@@ -163,26 +156,20 @@ class ArScheduler:
     def _is_crowded(self) -> bool:
         """Could who is next join if best-effort work gave up its rows? What is in limbo comes by itself."""
         head, late = self.next_waiting, self.rows.best_effort[self.rows.running]
-        if (
-            head is None
-            or head.is_best_effort
-            or not late.any()
-            or self._row_pool.num_limbo + self.kv.num_limbo
-        ):
+        if head is None or head.is_best_effort or not late.any() or self._seats.num_limbo:
             return False
-        joins = self._row_pool.num_free > 0 and self._fits(head, self.rows.num_needy)
+        joins = self._seats.num_free > 0 and self._seats.fits(head, self.rows.num_needy)
         return not joins and self._is_ready(head)
 
     def _carry_out(self, step: int, choice: StepChoice, budget: Budget) -> ArStep | None:
-        blocks: list[Entry] = []
-        joins = self._admit(0 if len(choice.preempt) else choice.admit, blocks)
+        joins = self._admit(0 if len(choice.preempt) else choice.admit)
         at, stay = choice.admit_at, ~np.isin(choice.rows, choice.preempt)
         joined = ints([join.row for join in joins])
         late = self.rows.best_effort[joined] == 1
         order = np.concatenate(
             [choice.rows[:at][stay[:at]], joined[~late], choice.rows[at:][stay[at:]], joined[late]]
         )
-        rows, counts = self._take(order, budget, blocks)
+        rows, counts = self._take(order, budget)
         if not len(rows) and not joins:
             return None
         starts = self.rows.planned[rows].copy()
@@ -192,26 +179,20 @@ class ArScheduler:
         requests = self.rows.request[rows].copy()
         newcomers = tuple(join.request for join in joins)
         self._flights[step] = Flight(rows, requests, starts + counts, newcomers)
-        return self._step(step, joins, blocks, (rows, starts, counts, emits), choice.reason)
+        return self._step(step, joins, (rows, starts, counts, emits), choice.reason)
 
     def _step(
-        self,
-        step: int,
-        joins: list[Join],
-        blocks: list[Entry],
-        columns: tuple[Ints, Ints, Ints, Ints],
-        reason: str,
+        self, step: int, joins: list[Join], columns: tuple[Ints, Ints, Ints, Ints], reason: str
     ) -> ArStep:
-        leaves, self._leaves = self._leaves, []
-        inputs, self._new_inputs = self._new_inputs, []
+        changes = self._seats.drain()
         return ArStep(
             stage=self.name,
             step=step,
             joins=tuple(joins),
-            leaves=ints(leaves),
-            blocks=block_deltas(self.kv.groups, blocks),
-            inputs_rows=ints([row for row, _ in inputs]),
-            inputs_tokens=ints([token for _, token in inputs]),
+            leaves=changes.leaves,
+            blocks=changes.blocks,
+            inputs_rows=changes.inputs_rows,
+            inputs_tokens=changes.inputs_tokens,
             rows=columns[0],
             starts=columns[1],
             counts=columns[2],
@@ -222,70 +203,35 @@ class ArScheduler:
     def _preempt(self, rows: Ints) -> None:
         for row in rows.tolist():
             active = self._requests[int(self.rows.request[row])]
-            self._retire(active)
+            self._seats.leave(active, self._busy_until)
             active.row = active.sequence = active.prefix = None
             insort(self._waiting, active, key=_age)
             self.num_preemptions += 1
         self.rows.num_waiting = len(self._waiting)
 
-    def _admit(self, most: int, blocks: list[Entry]) -> list[Join]:
+    def _admit(self, most: int) -> list[Join]:
         """First come first served, until rows or blocks run out."""
         joins: list[Join] = []
         needed = self.rows.num_needy
-        while self._waiting and len(joins) < most and self._row_pool.num_free:
+        while self._waiting and len(joins) < most and self._seats.num_free:
             request = self._waiting[0]
             if not self._can_join(request, needed):
                 break
             del self._waiting[0]
-            joins.append(self._join(request, blocks))
+            joins.append(self._seats.join(request, self._busy_until))
         self.rows.num_waiting = len(self._waiting)
         return joins
 
     def _can_join(self, request: ArRequest, needed: int) -> bool:
         """All that it computes at once is there: upstream text, media, and blocks beside `needed` ones."""
-        return self._is_ready(request) and self._fits(request, needed)
+        return self._is_ready(request) and self._seats.fits(request, needed)
 
     def _is_ready(self, request: ArRequest) -> bool:
         if self._conditioned and len(request.inputs) < len(request.tokens) and not request.closed:
             return False
         return not self.lacks(request)
 
-    def _fits(self, request: ArRequest, needed: int) -> bool:
-        return self.kv.fits(request.owner, self._prefix(request), self._sizes.promise(request), needed)
-
-    def _join(self, request: ArRequest, blocks: list[Entry]) -> Join:
-        row = self._row_pool.allocate(1)[0]
-        sequence, cached = self.kv.open(
-            request.owner, self._prefix(request), self._sizes.promise(request), self._busy_until
-        )
-        request.row, request.sequence = row, sequence
-        request.cached = cached if request.cached is None else request.cached
-        self._seat(request, row, cached)
-        self.rows.blocks[row] = sequence.num_blocks
-        self._new_inputs += [(row, token) for token in request.inputs]
-        blocks += [(group, row, index, block) for group, index, block in self.kv.entries(sequence)]
-        return Join(
-            row,
-            request.request,
-            request.prompt,
-            cached,
-            request.sampling,
-            np.array(request.tokens, np.int64).reshape(-1, self.config.width),
-            request.first_input,
-            request.voice,
-            request.residual,
-        )
-
-    def _seat(self, request: ArRequest, row: int, cached: int) -> None:
-        drawn = len(request.tokens)
-        self.rows.join(row, request.request, len(request.prompt.token_ids) + drawn, cached, request.order)
-        self.rows.sampled[row] = drawn
-        self.rows.limit[row] = self._sizes.limit(request)
-        self.rows.best_effort[row] = int(request.is_best_effort)
-        self.rows.inputs[row] = len(request.inputs)
-        self.rows.closed[row] = int(request.closed)
-
-    def _take(self, order: Ints, budget: Budget, blocks: list[Entry]) -> tuple[Ints, Ints]:
+    def _take(self, order: Ints, budget: Budget) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out."""
         order = order[: budget.rows]
         wanted = self.rows.wanted(order)
@@ -295,18 +241,9 @@ class ArScheduler:
         ends = self.rows.planned[order] + counts
         short = runs & (ends > self.rows.blocks[order] * self.config.block_size)
         for i in np.nonzero(short)[0].tolist():
-            runs[i] = self._grow(int(order[i]), int(ends[i]), blocks)
+            request = self._requests[int(self.rows.request[order[i]])]
+            runs[i] = self._seats.grow(request, int(ends[i]))
         return order[runs], counts[runs]
-
-    def _grow(self, row: int, num_tokens: int, blocks: list[Entry]) -> bool:
-        sequence = self._requests[int(self.rows.request[row])].sequence
-        assert sequence is not None
-        entries = self.kv.grow(sequence, num_tokens)
-        if entries is None:
-            return False
-        blocks += [(group, row, index, block) for group, index, block in entries]
-        self.rows.blocks[row] = sequence.num_blocks
-        return True
 
     # -- accounting ----------------------------------------------------------------------------------
 
@@ -324,7 +261,7 @@ class ArScheduler:
             seats = dict(zip(flight.requests.tolist(), flight.rows.tolist(), strict=True))
             for request, tokens in zip(fact.requests.tolist(), fact.tokens, strict=True):
                 progress += self._emitted(seats.get(request), request, tokens)
-        self._settle(fact.step)
+        self._seats.settle(fact.step)
         return progress
 
     def _confirm(self, flight: Flight) -> None:
@@ -335,9 +272,7 @@ class ArScheduler:
         filled = reach // size > self.rows.confirmed[rows] // size
         self.rows.confirmed[rows] = reach
         for row in rows[filled].tolist():
-            active = self._requests[int(self.rows.request[row])]
-            assert active.sequence is not None
-            self.kv.learn(active.sequence, self._reusable(active))
+            self._seats.learn(self._requests[int(self.rows.request[row])])
 
     def _emitted(self, row: int | None, request: int, tokens: Ints) -> list[Progress]:
         """A token of who has left the row since, preempted or for good, is surplus."""
@@ -345,46 +280,19 @@ class ArScheduler:
         if active is None or row is None or active.row != row:
             self.num_surplus_tokens += 1
             return []
-        if int(tokens[0]) in self.config.stop_ids:
+        key = int(tokens[0])
+        if key in self.config.stop_ids:
             self._finish(active)
             return [Progress(request, None, "stop")]
-        active.tokens.append(tokens)
-        if len(active.tokens) < self._sizes.limit(active):
+        active.draw(tokens, key)
+        if len(active.tokens) < self._seats.sizes.limit(active):
             return [Progress(request, tokens, None)]
         self._finish(active)
         return [Progress(request, tokens, "length")]
 
     def _finish(self, active: ArRequest) -> None:
         del self._requests[active.request]
-        self._retire(active)
-
-    def _retire(self, active: ArRequest) -> None:
-        """Free the row; keep of the KV what survives a turn, as far as reported steps filled it."""
-        assert active.row is not None
-        assert active.sequence is not None
-        row, busy = active.row, self._busy_until
-        if self.survives is Survives.NONE or active.is_best_effort:
-            self.kv.discard(active.sequence, busy)
-        else:
-            self.kv.park(active.session, active.sequence, self._reusable(active), busy)
-        self.rows.leave(row)
-        self._row_pool.release([row], busy)
-        self._leaves.append(row)
-        self._new_inputs = [entry for entry in self._new_inputs if entry[0] != row]
-
-    def _reusable(self, active: ArRequest) -> Ints:
-        """Keys of the row's positions that reported steps filled and that another prompt may begin with."""
-        return active.reusable(self.survives, int(self.rows.confirmed[active.row]))
-
-    def _prefix(self, request: ArRequest) -> Prefix:
-        if request.prefix is None:
-            request.prefix = prefix_of(request.keys(self.survives), self.config.block_size)
-        return request.prefix
-
-    def _settle(self, step: int) -> None:
-        """Steps report in order, so everything up to `step` is done."""
-        self.kv.settle(step)
-        self._row_pool.settle(step)
+        self._seats.leave(active, self._busy_until)
 
     @property
     def _busy_until(self) -> int | None:
@@ -392,14 +300,6 @@ class ArScheduler:
 
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
-        self.kv.check_integrity()
+        self._seats.check_integrity(self._requests.values())
         if not self._flights:
-            assert not self.kv.num_limbo + self._row_pool.num_limbo, "limbo outlives the steps in flight"
-        live = {request.row for request in self._requests.values() if request.row is not None}
-        self._row_pool.check_integrity(sorted(live))
-        for row in live:
-            request = self._requests[int(self.rows.request[row])]
-            assert request.row == row, "a row names a request that sits elsewhere"
-            assert request.sequence is not None
-            assert request.sequence.num_blocks == int(self.rows.blocks[row]), "block count of a row is wrong"
-        assert (self.rows.confirmed <= self.rows.planned).all(), "confirmed runs ahead of planned"
+            assert not self._seats.num_limbo, "limbo outlives the steps in flight"

@@ -1,20 +1,15 @@
-"""A decoder stage's requests, what steps bring them, and the columns of a step's delta."""
+"""A decoder stage's requests, and what steps bring them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.graph import Survives
-from antiphon.core.plans import BlockDelta
 from antiphon.core.sampling import Sampling
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Sequence
-
-Entry = tuple[str, int, int, int]
-"""A block table entry: (group, row, index, block)."""
+from antiphon.stage.growing import GrowingInts
 
 
 @dataclass(slots=True)
@@ -27,6 +22,8 @@ class ArRequest:
     cached  tokens found cached when it first joined
     tokens  confirmed tokens, each int64 [width], the stop token left out
     prefix  what identifies prompt and tokens to the KV, while it waits
+    known   keys of the prompt and of tokens drawn, as far as they were asked for
+    fresh   keys of tokens drawn since
     is_best_effort  all others go first, and its KV is kept for nobody
     """
 
@@ -47,17 +44,28 @@ class ArRequest:
     tokens: list[Ints] = field(default_factory=list[Ints])
     prefix: Prefix | None = None
     is_best_effort: bool = False
+    known: GrowingInts | None = None
+    fresh: list[int] = field(default_factory=list[int])
 
     @property
     def owner(self) -> str:
         """Whose idle KV it continues: the session's, which a best-effort request leaves alone."""
         return "" if self.is_best_effort else self.session
 
+    def draw(self, tokens: Ints, key: int) -> None:
+        """One more confirmed token, int64 [width], known to the KV by its first number."""
+        self.tokens.append(tokens)
+        self.fresh.append(key)
+
     def keys(self, survives: Survives) -> Ints:
         """Keys of the prompt, and of what was drawn where a later prompt may show that again."""
         if survives is not Survives.ALL:
             return self.prompt.keys
-        return np.concatenate([self.prompt.keys, *(tokens[:1] for tokens in self.tokens)])
+        if self.known is None:
+            self.known = GrowingInts(self.prompt.keys)
+        self.known.extend(self.fresh)
+        self.fresh.clear()
+        return self.known.view
 
     def reusable(self, survives: Survives, filled: int) -> Ints:
         """Keys of those of the `filled` leading positions that another prompt may begin with."""
@@ -84,13 +92,3 @@ class Flight:
     requests: Ints
     reach: Ints
     joined: tuple[int, ...]
-
-
-def block_deltas(groups: tuple[str, ...], entries: list[Entry]) -> tuple[BlockDelta, ...]:
-    """One column set per group."""
-    deltas: list[BlockDelta] = []
-    for group in groups:
-        mine = np.array([entry[1:] for entry in entries if entry[0] == group], np.int64)
-        if len(mine):
-            deltas.append(BlockDelta(group, mine[:, 0], mine[:, 1], mine[:, 2]))
-    return tuple(deltas)

@@ -76,6 +76,7 @@ export class Conversation {
   async interrupt(words) {
     const running = this.replies.get(this.active);
     if (running) running.silenced = true;
+    if (running?.bubble.spoken && !running.item) running.bubble.silence(); // not a word of it was heard
     const cut = await this.player.cut();
     const reply = cut && this.byItem.get(cut.item);
     if (reply) {
@@ -125,8 +126,8 @@ export class Conversation {
     this.replies.set(response.id, { id: response.id, bubble, askedAt, totalMs: 0, ackedAt: 0, silenced: false, done: false });
   }
 
-  write({ response_id, delta }) {
-    this.replies.get(response_id)?.bubble.write(delta);
+  write({ type, response_id, delta }) {
+    this.replies.get(response_id)?.bubble.write(delta, type !== "response.output_text.delta");
     this.transcript.follow();
   }
 
@@ -217,6 +218,7 @@ const HANDLERS = {
   "input_audio_buffer.committed": Conversation.prototype.committed,
   "conversation.item.input_audio_transcription.delta": function ({ item_id, delta }) {
     this.spoken.get(item_id)?.transcribe(delta, true);
+    this.transcript.follow();
   },
   "conversation.item.input_audio_transcription.completed": function ({ item_id, transcript }) {
     this.spoken.get(item_id)?.transcribe(transcript, false);

@@ -1,10 +1,11 @@
-// The last steps that the engine decided, newest first; equal ones in a row are one line.
+// The last steps that the engine decided, newest first; a stage's equal ones within a second are one line.
 
 import { made } from "./transcript.js";
 
 const KEPT = 400;
 const SHOWN = 80;
 const MOST_NAMES = 2;
+const RUN_S = 1;
 
 export class Decisions {
   // `page`: {decisions, stage, pause, rate}
@@ -35,11 +36,11 @@ export class Decisions {
   }
 
   add(step) {
-    const last = this.runs.at(-1);
+    const last = this.runs.findLast(({ stage }) => stage === step.stage);
     if (last && same(last, step)) {
       last.times += 1;
       last.tokens += step.tokens;
-      last.at = step.at;
+      last.sessions = [...new Set([...last.sessions, ...step.sessions])];
     } else {
       this.runs.push({ ...step, times: 1 });
     }
@@ -65,7 +66,8 @@ export class Decisions {
     what.append(made("b", `key ${place < 0 ? "encoder" : `stage-${place}`}`, stage), ` ${kind}`);
     if (times > 1) what.append(made("em", "", ` ×${times}`));
     const size = kind === "encode" ? `${rows} media` : `${count(rows, "row")} · ${count(tokens, kind === "vocode" ? "frame" : "token")}`;
-    const names = sessions.map((name) => (name === this.own ? "this page" : name.slice(-6)));
+    const others = sessions.filter((name) => name !== this.own).map((name) => name.slice(-6));
+    const names = [...(others.length < sessions.length ? ["this page"] : []), ...others];
     const who = made("span", "quiet who", names.slice(0, MOST_NAMES).join(" ") + (names.length > MOST_NAMES ? ` +${names.length - MOST_NAMES}` : ""));
     who.title = sessions.join(" ");
     line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, made("span", "size", size), made("span", "quiet why", reason), who);
@@ -78,6 +80,5 @@ function count(number, word) {
 }
 
 function same(run, step) {
-  return run.stage === step.stage && run.kind === step.kind && run.rows === step.rows && run.reason === step.reason
-    && run.sessions.join() === step.sessions.join();
+  return run.kind === step.kind && run.rows === step.rows && run.reason === step.reason && step.at - run.at < RUN_S;
 }

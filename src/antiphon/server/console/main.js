@@ -35,14 +35,14 @@ let connected = false;
 let everConnected = false;
 let listening = false; // the microphone is wanted
 let spokenS = 0;
-let voices = [];
+let model = null; // as the server lists it
 
 const wire = new Wire((event) => conversation.receive(event), connection);
 const transcript = new Transcript({ transcript: $("transcript"), scroll: $("scroll"), announcer: $("announcer") });
 const conversation = new Conversation(wire, transcript, { onChange: show, onComplaint: complain, onSession: settled });
 const settings = new Settings({
   settings: $("settings"), voice: $("voice"), instructions: $("instructions"), turns: $("turns"),
-  minSpeech: $("min-speech"), note: $("settings-note"), open: $("open-settings"),
+  minSpeech: $("min-speech"), transcribe: $("transcribe"), note: $("settings-note"), open: $("open-settings"),
 }, conversation);
 const images = new Images({ images: $("images"), file: $("file"), attach: page.attach, panel: $("talk-panel") }, (words) => {
   complain(words);
@@ -89,12 +89,12 @@ function complain(words) {
   page.error.firstElementChild.textContent = words ?? "";
 }
 
-function connection(state, words, model) {
+function connection(state, words, listed) {
   connected = state === "open";
   if (connected) {
     everConnected = true;
+    model = listed;
     page.model.textContent = page.model.title = model.id;
-    voices = model.voices ?? [];
     complain(null);
     if (!feed.socket) feed.turn();
   } else {
@@ -110,7 +110,7 @@ function settled(session, refused) {
   sessions.own = session?.id ?? null;
   if (session && session.id !== settled.known) {
     settled.known = session.id;
-    settings.begin(voices);
+    settings.begin(model);
   }
   settings.heard(session, refused);
 }

@@ -28,6 +28,8 @@ export class Sessions {
       this.rows.delete(id);
     }
     sessions.forEach((session, index) => this.row(session).show(session, bars[index], this.scale, session.session === this.own));
+    const own = this.rows.get(this.own)?.element;
+    if (own && this.body.firstElementChild !== own) this.body.prepend(own);
     this.page.none.hidden = sessions.length > 0;
     this.page.count.textContent = sessions.length || "";
   }
@@ -75,7 +77,7 @@ export class Sessions {
       name.textContent = stage;
       meter.style.setProperty("--used", `${(100 * used) / kv_blocks}%`);
       meter.style.setProperty("--kept", `${(100 * (used + kv_blocks_idle)) / kv_blocks}%`);
-      words.textContent = `${used} in use · ${kv_blocks_idle} kept · ${kv_blocks} blocks; ${running} running, ${waiting} waiting`;
+      words.textContent = `${running} running · ${waiting} waiting · ${used} blocks in use, ${kv_blocks_idle} kept, of ${kv_blocks}`;
     });
   }
 

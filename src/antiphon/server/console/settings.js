@@ -3,15 +3,16 @@
 const KEPT = "antiphon.settings";
 
 export class Settings {
-  // `page`: {settings, voice, instructions, turns, minSpeech, note, open}
+  // `page`: {settings, voice, instructions, turns, minSpeech, transcribe, note, open}
   constructor(page, conversation) {
     this.page = page;
     this.conversation = conversation;
     this.asked = null; // id of the update that asks for turn detection
     this.canDetect = true; // until the server says otherwise
-    this.chosen = { voice: "", instructions: "", turns: "server_vad", minSpeech: "", ...kept() };
+    this.chosen = { voice: "", instructions: "", turns: "server_vad", minSpeech: "", transcribe: false, ...kept() };
     page.instructions.value = this.chosen.instructions;
     page.minSpeech.value = this.chosen.minSpeech;
+    page.transcribe.checked = this.chosen.transcribe;
     this.showTurns();
     page.open.addEventListener("click", () => page.settings.showModal());
     page.settings.addEventListener("change", () => this.change());
@@ -19,7 +20,8 @@ export class Settings {
   }
 
   // A new session: everything is told anew.
-  begin(voices) {
+  begin({ id, voices = [] }) {
+    this.model = id;
     this.page.voice.replaceChildren(...voices.map((voice) => new Option(voice, voice)));
     if (voices.includes(this.chosen.voice)) this.page.voice.value = this.chosen.voice;
     this.canDetect = true;
@@ -27,9 +29,10 @@ export class Settings {
   }
 
   change() {
-    const { voice, instructions, turns, minSpeech } = this.page;
+    const { voice, instructions, turns, minSpeech, transcribe } = this.page;
     this.chosen = {
       voice: voice.value, instructions: instructions.value, minSpeech: minSpeech.value,
+      transcribe: transcribe.checked,
       turns: turns.querySelector("input:checked")?.value ?? "manual",
     };
     keep(this.chosen);
@@ -37,10 +40,10 @@ export class Settings {
   }
 
   tell() {
-    const { instructions } = this.chosen;
+    const { instructions, transcribe } = this.chosen;
     const voice = this.page.voice.value;
-    const audio = voice ? { audio: { output: { voice } } } : {};
-    this.conversation.wire.send("session.update", { session: { type: "realtime", instructions, ...audio } });
+    const audio = { input: { transcription: transcribe ? { model: this.model } : null }, ...(voice ? { output: { voice } } : {}) };
+    this.conversation.wire.send("session.update", { session: { type: "realtime", instructions, audio } });
     if (!this.canDetect) return;
     this.asked = this.conversation.sendQuietly("session.update", {
       session: { type: "realtime", audio: { input: { turn_detection: this.turnDetection() } } },

@@ -83,10 +83,12 @@ class Reply {
     this.totalMs = 0; // generated
     this.playedMs = 0;
     this.cut = false;
+    this.spoken = false; // its words are heard when their sound is
   }
 
-  write(delta) {
+  write(delta, spoken) {
     this.dots.remove();
+    this.spoken = spoken;
     this.text += delta;
     this.draw();
   }
@@ -108,6 +110,7 @@ class Reply {
 
   close(words) {
     this.dots.remove();
+    if (!this.totalMs && !this.cut) this.spoken = false; // nothing of it will be heard: then it is read
     if (!this.text && !words) words = "no words";
     this.fact(words);
   }
@@ -118,7 +121,7 @@ class Reply {
   }
 
   draw() {
-    const share = this.totalMs ? this.playedMs / this.totalMs : 1;
+    const share = this.totalMs ? this.playedMs / this.totalMs : this.spoken ? 0 : 1;
     const at = share >= 1 ? this.text.length : wordEnd(this.text, Math.round(share * this.text.length));
     this.heard.textContent = this.text.slice(0, at);
     this.ahead.textContent = this.text.slice(at);
