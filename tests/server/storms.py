@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,8 +123,8 @@ class Counted:
         )
 
 
-async def memory_stays(rounds: int, storm: Coroutine[Any, Any, None] | Any, most_bytes: int) -> int:
-    """Run storms; after the first two, which warm what is kept, memory may grow by so much. Returns growth."""
+async def memory_stays(rounds: int, storm: Callable[[], Awaitable[None]], most_bytes: int) -> int:
+    """Run storms; after two, which warm what is kept, memory may grow by so much. Returns the growth."""
     for _ in range(2):
         await storm()
     gc.collect()
@@ -138,9 +138,9 @@ async def memory_stays(rounds: int, storm: Coroutine[Any, Any, None] | Any, most
 
 
 UPGRADE = (
-    "GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-).encode()
+    b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 def frame(payload: bytes, opcode: int = 1, fin: bool = True) -> bytes:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from wire.harness import message, pcm
 
 HUGE = st.sampled_from([2**63, -(2**63) - 1, 10**300, 10**400, -(10**400), 1e300, -1e300, 5e-324, 2**31])
-TEXTS = st.text(max_size=6) | st.sampled_from(["", "\x00", "\u2028", "🙂" * 3, "é", "a" * 3000, "\u0001" * 500])
+TEXTS = st.text(max_size=6) | st.sampled_from(
+    ["", "\x00", "\u2028", "🙂" * 3, "é", "a" * 3000, "\u0001" * 500]
+)
 SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | HUGE | TEXTS
 
 

@@ -36,7 +36,7 @@ def decode_object(frame: str | bytes, limits: Limits) -> dict[str, Any]:
 
 
 def decode_json(text: str | bytes, what: str) -> Any:
-    """The value in `text`, nested no deeper than clients can read it again. `what` names the text in errors."""
+    """The value in `text`, nested no deeper than clients can read again. `what` names the text in errors."""
     try:
         value = msgspec.json.decode(text)
     except RecursionError:
