@@ -26,9 +26,9 @@ def greedy(checkpoint: Path, copy: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(checkpoint: Path, record: Path) -> AsyncIterator[str]:
+async def serving(checkpoint: Path, record: Path, *options: str) -> AsyncIterator[str]:
     """`antiphon serve` on a free port; yields its http URL. It has to leave by SIGTERM with status 0."""
-    command = ["serve", str(checkpoint), "--name", "tiny", "--port", "0", "--threads", "1"]
+    command = ["serve", str(checkpoint), "--name", "tiny", "--port", "0", "--threads", "1", *options]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "antiphon.cli", *command, "--record", str(record)),
         stderr=asyncio.subprocess.PIPE,
@@ -42,7 +42,11 @@ async def serving(checkpoint: Path, record: Path) -> AsyncIterator[str]:
             assert line, "the server left before it was ready"
             found = re.search(rb"ready: open (http://[^/\s]+)", line)
     drained = asyncio.create_task(process.stderr.read())
-    yield found.group(1).decode()
+    try:
+        yield found.group(1).decode()
+    except BaseException:
+        process.kill()
+        raise
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 30) == 0
     assert b"Traceback" not in await drained

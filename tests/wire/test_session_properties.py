@@ -187,7 +187,11 @@ class Session(RuleBasedStateMachine):
     def check_record(self) -> None:
         """Clients are shown what the next prompt holds. The test's detokeniser lags one character behind."""
         replies = self.driver.recorder.replies()
-        for item_id in {request.item_id for request in self.driver.facts_of(ResponseRequested)}:
+        requests = self.driver.facts_of(ResponseRequested)
+        for request in requests:
+            if request.tools and request.response in self.responses():
+                self.check_parts(request, replies)
+        for item_id in {request.item_id for request in requests if not request.tools}:
             (event,) = self.driver.send("conversation.item.retrieve", item_id=item_id)
             if event["type"] == "error":
                 assert item_id not in replies
@@ -196,6 +200,20 @@ class Session(RuleBasedStateMachine):
             shown, kept = part.get("transcript", part.get("text")), replies.get(item_id, "")
             assert kept.startswith(shown)
             assert len(kept) - len(shown) <= 1
+
+    def check_parts(self, request: ResponseRequested, replies: dict[str, str]) -> None:
+        """A reply with tools is words and calls, each shown as an item: what is left of them stands in the
+        record; with the last of them it goes from the record."""
+        kind, response = "response.output_item.added", request.response
+        added = [e for e in self.driver.events if e["type"] == kind and e["response_id"] == response]
+        answers = [self.driver.send("conversation.item.retrieve", item_id=e["item"]["id"]) for e in added]
+        shown = [answer["item"] for (answer,) in answers if answer["type"] != "error"]
+        kept = replies.get(request.item_id, "")
+        assert shown or request.item_id not in replies
+        for item in shown:
+            (part,) = item.get("content", [{"text": item.get("arguments")}])
+            written = iter(kept)
+            assert all(char in written for char in part.get("transcript", part.get("text")))
 
     def done(self) -> set[str]:
         return {e["response"]["id"] for e in self.driver.events if e["type"] == "response.done"}

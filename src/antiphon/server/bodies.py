@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
-import msgspec
 from fastapi import Request
 from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.limits import Limits, check
-from antiphon.wire.parsing import converted
+from antiphon.wire.parsing import converted, decode_json
 
 T = TypeVar("T")
 
@@ -34,13 +33,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 def typed(body: bytes, target: type[T]) -> T:
     """A JSON body as a type."""
-    try:
-        value = msgspec.json.decode(body)
-    except RecursionError:
-        raise ProtocolError("The JSON is nested too deeply.", code="invalid_json") from None
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ProtocolError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-    return converted(value, target)
+    return converted(decode_json(body, "body"), target)
 
 
 async def read_form(request: Request, body: bytes) -> FormData:

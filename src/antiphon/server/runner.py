@@ -25,8 +25,19 @@ class Tls:
     key: str
 
 
+MAX_UNREAD_BYTES = 1 << 20
+"""What may wait in a socket for a client that does not read, when it asks for more in pings."""
+
+
 class AbortableWebSocket(WebSocketsSansIOProtocol):
     """Lets a connection be dropped while its peer reads nothing; a plain close would wait for the peer."""
+
+    def handle_ping(self) -> None:
+        # answers to pings pass no queue, and reading does not pause for them
+        if self.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self.transport.abort()
+            return
+        super().handle_ping()
 
     async def run_asgi(self) -> None:
         self.scope["extensions"][ABORT_EXTENSION] = {"abort": self.transport.abort}  # pyright: ignore

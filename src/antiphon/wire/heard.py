@@ -26,7 +26,8 @@ class Playback:
     def acked(self, played_ms: float, now: float) -> float:
         """The client's account, bounded by what was sent and by its accounts before; returns what counts."""
         least = self._played_ms if self.is_acked else 0.0
-        self._played_ms = max(least, min(played_ms, self.sent_ms))
+        # bounded before it is a float: an integer in JSON may be larger than any
+        self._played_ms = float(max(least, min(played_ms, self.sent_ms)))
         if self.sent_ms:
             self.is_acked, self._at = True, now
         return self._played_ms

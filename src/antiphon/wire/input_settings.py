@@ -10,12 +10,14 @@ from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.client_events import Strict
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
-from antiphon.wire.limits import Limits, check
+from antiphon.wire.limits import check
 from antiphon.wire.parsing import converted
 
 AudioFormat = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 FORMATS: tuple[AudioFormat, ...] = ("audio/pcm", "audio/pcmu", "audio/pcma")
 G711_RATE_HZ = 8000
+MAX_TRANSCRIPTION_CHARS = 10_000
+"""Echoed beside instructions and tools, in one event under 1 MiB."""
 REDUCTIONS = ("near_field", "far_field")
 
 
@@ -53,13 +55,13 @@ class _Reduction(Strict, frozen=True, kw_only=True):
     strength: float | None = None
 
 
-def read_transcription(value: Any, limits: Limits, at: str) -> Transcription | None:
+def read_transcription(value: Any, at: str) -> Transcription | None:
     """None for null: input is not transcribed. Raises ProtocolError, LimitExceeded."""
     if value is None:
         return None
     patch = converted(value, TranscriptionPatch, at)
     num_chars = sum(len(text or "") for text in (patch.model, patch.language, patch.prompt))
-    check("max_text_chars", limits.max_text_chars, num_chars, f"{at} is too long")
+    check("max_transcription_chars", MAX_TRANSCRIPTION_CHARS, num_chars, f"{at} is too long")
     return Transcription(patch.model, patch.language, patch.prompt)
 
 

@@ -15,6 +15,10 @@ from antiphon.wire.limits import Limits, check
 T = TypeVar("T")
 
 MAX_EVENT_ID_CHARS = 512
+MAX_DEPTH = 64
+"""Objects and lists within each other: what is echoed has to be readable for every client's parser."""
+MAX_WHAT_CHARS = 200
+"""Of a sentence about a value: it may quote the value, which may be long."""
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _RANGE = re.compile(r"` (?:of length |matching |multiple of |[<>])")
 _FIELD = re.compile(r"field `(?P<field>[^`]*)`")
@@ -25,15 +29,42 @@ def decode_object(frame: str | bytes, limits: Limits) -> dict[str, Any]:
     check("max_frame_bytes", limits.max_frame_bytes, len(frame))
     if isinstance(frame, bytes):
         raise ProtocolError("Binary frames carry no events here; send JSON as text.", code="invalid_type")
-    try:
-        value = msgspec.json.decode(frame)
-    except RecursionError:
-        raise ProtocolError("The JSON is nested too deeply.", code="invalid_json") from None
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise ProtocolError(f"The frame is not valid JSON: {error}.", code="invalid_json") from None
+    value = decode_json(frame, "frame")
     if not isinstance(value, dict):
         raise ProtocolError(f"An event is a JSON object; got {shown(value)}.", code="invalid_type")
     return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def decode_json(text: str | bytes, what: str) -> Any:
+    """The value in `text`, nested no deeper than clients can read again. `what` names the text in errors."""
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError:
+        raise _too_deep() from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ProtocolError(f"The {what} is not valid JSON: {error}.", code="invalid_json") from None
+    opening = ("{", "[") if isinstance(text, str) else (b"{", b"[")
+    # counting is cheap beside decoding, and most texts have too few brackets to be deep
+    if sum(text.count(bracket) for bracket in opening) > MAX_DEPTH and _is_deep(value):  # pyright: ignore
+        raise _too_deep()
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    layer: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Any] = []
+        for one in layer:
+            if isinstance(one, dict):
+                inner += one.values()  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            elif isinstance(one, list):
+                inner += one
+        layer = inner
+    return bool(layer)
+
+
+def _too_deep() -> ProtocolError:
+    return ProtocolError(f"The JSON is nested too deeply: {MAX_DEPTH} levels at most.", code="invalid_json")
 
 
 def client_event_id(raw: dict[str, Any]) -> str | None:
@@ -82,4 +113,5 @@ def _protocol_error(message: str, at: str) -> ProtocolError:
         )
     is_type = what.startswith("Expected") and not _RANGE.search(what)
     code = "invalid_type" if is_type else "invalid_value"
+    what = what if len(what) <= MAX_WHAT_CHARS else what[: MAX_WHAT_CHARS - 1] + "…"
     return ProtocolError(f"Invalid '{param}': {what}.", code=code, param=param)

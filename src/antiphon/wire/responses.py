@@ -177,7 +177,7 @@ class Responses:
         spoken = self._speeches.find(event.item_id, event.response_id)
         if spoken is None or not spoken.speech:
             return []
-        played_s = spoken.playback.acked(float(played_ms), now) / 1000.0
+        played_s = spoken.playback.acked(played_ms, now) / 1000.0
         return [PlaybackReported(self._shared.session, spoken.response, played_s)]
 
     def forget(self, item_id: str) -> None:
