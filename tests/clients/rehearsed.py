@@ -8,6 +8,7 @@ only; the head is written by hand.
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -49,7 +50,7 @@ def _followers(tokenizer: Tokenizer) -> list[tuple[int, int]]:
     words = list(dict.fromkeys(tokenizer.encode(REPLY).ids))
     end, line, colon, left, right = (_id(tokenizer, text) for text in (END, "Ċ", ":", "{", "}"))
     said, called = [line, *words, end], [colon, left, right, end]
-    return [pair for chain in (said, called) for pair in zip(chain, chain[1:], strict=False)]
+    return [pair for chain in (said, called) for pair in pairwise(chain)]
 
 
 def _id(tokenizer: Tokenizer, token: str) -> int:

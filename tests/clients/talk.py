@@ -71,7 +71,7 @@ async def until(holds: Callable[[], object], what: str, limit_s: float = 40) -> 
     """Wait until something has been seen; Missed where it is not."""
     try:
         async with asyncio.timeout(limit_s):
-            while not holds():
+            while not holds():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise Missed(f"waited {limit_s:g} s for {what}") from None

@@ -82,7 +82,7 @@ class Person:
             await self.worker.queue_frame(InputAudioRawFrame(piece, 24_000, 1))
 
     async def ask(self, text: str) -> None:
-        """A written turn, to the end of its reply. What is appended behind the user's side becomes an item."""
+        """A written turn, to the end of its reply. What the service is given becomes an item."""
         ended = self.server["response_done"]
         message: Any = {"role": "user", "content": text}
         await self.service.queue_frame(LLMMessagesAppendFrame([message], run_llm=True))
