@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,9 +19,8 @@ from tokenizers import Tokenizer
 
 from antiphon.checkpoint.demo import make_demo
 
-REPLY = (
-    "The sea is wide and full of light, so let us go there by boat and then talk about what you like most."
-)
+NUM_WORDS = 150
+"""Twelve seconds of voice: still being made when somebody speaks at once, still playing when they wait."""
 SILENCED = ("self_attn.o_proj.weight", "down_proj", "down_proj.weight")
 LAYERS, EMBEDDING = "thinker.model.layers.", "thinker.model.embed_tokens.weight"
 HEAD, NORM = "thinker.lm_head.weight", "thinker.model.norm.weight"
@@ -46,8 +46,9 @@ def rehearsed(directory: Path) -> Path:
 
 
 def _followers(tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    """(token, the one after it). A reply follows a line break; the arguments of a forced call follow a colon."""
-    words = list(dict.fromkeys(tokenizer.encode(REPLY).ids))
+    """(token, the one after it). A reply follows a line break, a forced call's arguments a colon."""
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=itemgetter(1))
+    words = [token for text, token in vocabulary if text[0] == "Ġ" and text[1:].isalpha()][:NUM_WORDS]
     end, line, colon, left, right = (_id(tokenizer, text) for text in (END, "Ċ", ":", "{", "}"))
     said, called = [line, *words, end], [colon, left, right, end]
     return [pair for chain in (said, called) for pair in pairwise(chain)]

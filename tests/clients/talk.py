@@ -20,8 +20,6 @@ from dataclasses import dataclass
 LIMIT_S = 150
 STEP_S = 0.04
 STEP_BYTES = round(STEP_S * 48_000)
-PAUSE_S = 1.2
-"""Silence after speech: more than the detectors wait for."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,18 @@ async def microphone(pcm: bytes) -> AsyncIterator[bytes]:
     for piece in pieces(pcm):
         yield piece
         await asyncio.sleep(STEP_S)
+
+
+async def listen(
+    speak: Callable[[bytes], Awaitable[None]], holds: Callable[[], object], what: str, limit_s: float = 40
+) -> None:
+    """Keep the microphone open in a quiet room until something has been seen; Missed where it is not."""
+    try:
+        async with asyncio.timeout(limit_s):
+            while not holds():
+                await speak(silence(STEP_S))
+    except TimeoutError:
+        raise Missed(f"waited {limit_s:g} s for {what}") from None
 
 
 async def until(holds: Callable[[], object], what: str, limit_s: float = 40) -> None:

@@ -11,7 +11,6 @@ const { RealtimeAgent, RealtimeSession, tool } = require('@openai/agents-realtim
 
 const STEP_MS = 40;
 const STEP_BYTES = STEP_MS * 48;
-const PAUSE_MS = 1200;
 const WAV_HEADER_BYTES = 44;
 const [url, model, wav] = process.argv.slice(2);
 const speech = readFileSync(wav).subarray(WAV_HEADER_BYTES);
@@ -65,8 +64,7 @@ async function nextDone() {
   return done[number - 1];
 }
 
-async function speak() {
-  const pcm = Buffer.concat([speech, Buffer.alloc(PAUSE_MS * 48)]);
+async function speak(pcm) {
   for (let start = 0; start < pcm.length; start += STEP_BYTES) {
     const piece = pcm.subarray(start, start + STEP_BYTES);
     session.sendAudio(piece.buffer.slice(piece.byteOffset, piece.byteOffset + piece.length));
@@ -74,18 +72,34 @@ async function speak() {
   }
 }
 
-// A spoken turn, its reply spoken over; the session truncates by itself.
+// As `wait`, with the microphone open in a quiet room.
+async function hear(kind, number) {
+  const end = Date.now() + 40000;
+  while (count(kind) < number) {
+    if (Date.now() > end) fail(`waited 40 s for ${kind} (${number}); errors: ${JSON.stringify(errors)}`);
+    await speak(Buffer.alloc(STEP_BYTES));
+  }
+}
+
+// A spoken turn; its reply is spoken over while it is made, the next one while it only plays. The session truncates
+// by itself.
 async function bargeIn() {
-  const [replies, spoken, sounds] = [count('response.created'), count('input_audio_buffer.speech_started'), count('audio')];
-  await speak();
-  await wait('response.created', replies + 1);
-  await wait('audio', sounds + 1);
-  await speak();
-  await wait('input_audio_buffer.speech_started', spoken + 2);
-  await wait('conversation.item.truncated');
-  await wait('response.created', replies + 2);
-  await wait('response.done', replies + 2);
-  check(count('audio_interrupted') > 0, 'the session did not notice that it was interrupted');
+  const [ended, sounds] = [done.length, count('audio')];
+  await speak(speech);
+  await hear('audio', sounds + 1);
+  await spokenOver(1);
+  await hear('response.done', ended + 2);
+  await spokenOver(2);
+  await hear('response.done', ended + 3);
+  check(done[ended].status === 'cancelled', `the reply spoken over was ${done[ended].status}`);
+  check(count('audio_interrupted') >= 2, 'the session did not notice that it was interrupted');
+}
+
+async function spokenOver(number) {
+  const replies = count('response.created');
+  await speak(speech);
+  await hear('conversation.item.truncated', number);
+  await hear('response.created', replies + 1);
 }
 
 // The model is made to call the tool; the session runs it, and the model replies to what it found.

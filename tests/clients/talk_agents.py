@@ -9,7 +9,7 @@ from typing import Any
 from agents.realtime import RealtimeAgent, RealtimeRunner, RealtimeSession
 from agents.realtime.model_inputs import RealtimeModelSendRawMessage
 from agents.tool import function_tool
-from talk import PAUSE_S, Arguments, check, microphone, run, silence, until
+from talk import Arguments, check, listen, microphone, run, until
 
 CALLED: list[str] = []
 
@@ -53,6 +53,10 @@ class Client:
         await until(lambda: self.server[kind] >= number or self._listening.done(), f"{kind} ({number})")
         check(self.server[kind] >= number, f"the session ended before {kind} ({number}): {self.errors}")
 
+    async def hear(self, kind: str, number: int) -> None:
+        """As `wait`, with the microphone open."""
+        await listen(self.speak, lambda: self.server[kind] >= number, f"{kind} ({number})")
+
     async def done(self) -> dict[str, Any]:
         """The next response to end."""
         number = self.server["response.done"] + 1
@@ -81,18 +85,25 @@ async def talk(arguments: Arguments) -> None:
 
 
 async def barge_in(person: Client, speech: bytes) -> None:
-    """A spoken turn, its reply spoken over; the agent truncates and retrieves by itself."""
-    spoken, replies = person.server["input_audio_buffer.speech_started"], person.server["response.created"]
-    sounds = person.server["response.output_audio.delta"]
-    await person.speak(speech + silence(PAUSE_S))
-    await person.wait("response.created", replies + 1)
-    await person.wait("response.output_audio.delta", sounds + 1)
-    await person.speak(speech + silence(PAUSE_S))
-    await person.wait("input_audio_buffer.speech_started", spoken + 2)
-    await person.wait("conversation.item.truncated")
-    await person.wait("response.created", replies + 2)
-    await person.wait("response.done", replies + 2)
-    check(person.seen["audio_interrupted"], "the agent did not notice that it was interrupted")
+    """A spoken turn; its reply is spoken over while it is made, the next one while it only plays. The agent
+    truncates and retrieves by itself."""
+    ended, sounds = person.server["response.done"], person.server["response.output_audio.delta"]
+    await person.speak(speech)
+    await person.hear("response.output_audio.delta", sounds + 1)
+    await spoken_over(person, speech, 1)
+    await person.hear("response.done", ended + 2)
+    await spoken_over(person, speech, 2)
+    await person.hear("response.done", ended + 3)
+    statuses = [event["response"]["status"] for event in person.raw if event["type"] == "response.done"]
+    check(statuses[ended] == "cancelled", f"the reply spoken over was {statuses[ended]}")
+    check(person.seen["audio_interrupted"] >= 2, "the agent did not notice that it was interrupted")
+
+
+async def spoken_over(person: Client, speech: bytes, number: int) -> None:
+    replies = person.server["response.created"]
+    await person.speak(speech)
+    await person.hear("conversation.item.truncated", number)
+    await person.hear("response.created", replies + 1)
 
 
 async def tool_turn(person: Client) -> None:

@@ -10,7 +10,7 @@ import aiohttp
 from livekit import rtc
 from livekit.agents import llm
 from livekit.plugins.openai import realtime
-from talk import PAUSE_S, Arguments, check, microphone, run, silence, until
+from talk import Arguments, check, listen, microphone, run, until
 
 
 @llm.function_tool
@@ -52,6 +52,12 @@ class Client:
         """The server's event of this type that is the `number`th."""
         await until(lambda: self.seen[kind] >= number, f"{kind} ({number}); errors: {self.errors}")
 
+    async def hear(self, kind: str, number: int) -> None:
+        """As `wait`, with the microphone open."""
+        await listen(
+            self.speak, lambda: self.seen[kind] >= number, f"{kind} ({number}); errors: {self.errors}"
+        )
+
     async def reply(self, **asked: Any) -> Any:
         """Have a reply generated, to its end."""
         ended = self.seen["response.done"]
@@ -60,7 +66,7 @@ class Client:
         return reply
 
     async def speak(self, pcm: bytes) -> None:
-        async for piece in microphone(pcm + silence(PAUSE_S)):
+        async for piece in microphone(pcm):
             self.session.push_audio(rtc.AudioFrame(piece, 24_000, 1, len(piece) // 2))
 
     async def write(self, text: str) -> None:
@@ -95,20 +101,27 @@ async def typed_turn(person: Client) -> None:
 
 
 async def barge_in(person: Client, speech: bytes) -> None:
-    """A spoken turn, its reply spoken over, and cut as an agent cuts it."""
-    replies, spoken = len(person.replies), person.seen["input_audio_buffer.speech_started"]
-    heard_s = person.sound_s
+    """A spoken turn; its reply is spoken over while it is made, the next one while it only plays."""
+    ended, sounds = person.seen["response.done"], person.seen["response.output_audio.delta"]
     await person.speak(speech)
-    await until(lambda: len(person.replies) > replies and person.sound_s > heard_s, "a spoken reply")
+    await person.hear("response.output_audio.delta", sounds + 1)
+    await spoken_over(person, speech, 1)
+    await person.hear("response.done", ended + 2)
+    await spoken_over(person, speech, 2)
+    await person.hear("response.done", ended + 3)
+    check(len(person.replies) >= 4, f"of 4 replies {len(person.replies)} were announced")
+
+
+async def spoken_over(person: Client, speech: bytes, number: int) -> None:
+    """Speak, and cut the reply as an agent cuts it."""
+    spoken, replies = person.seen["input_audio_buffer.speech_started"], person.seen["response.created"]
     message = person.message_id
-    speaking = asyncio.create_task(person.speak(speech))
-    await person.wait("input_audio_buffer.speech_started", spoken + 2)
+    await person.speak(speech)
+    await person.hear("input_audio_buffer.speech_started", spoken + 1)
     person.session.interrupt()
     person.session.truncate(message_id=message, modalities=["audio"], audio_end_ms=80)
-    await person.wait("conversation.item.truncated")
-    await speaking
-    await until(lambda: len(person.replies) > replies + 1, "a reply to the turn that interrupted")
-    await person.wait("response.done", replies + 2)
+    await person.hear("conversation.item.truncated", number)
+    await person.hear("response.created", replies + 1)
 
 
 async def tool_turn(person: Client) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from openai import AsyncOpenAI
-from talk import PAUSE_S, Arguments, check, microphone, run, silence, until
+from talk import Arguments, check, listen, microphone, run, until
 
 WEATHER = {
     "type": "function",
@@ -39,6 +39,10 @@ class Client:
         check(self.seen[kind] >= number, f"the connection ended before {kind} ({number})")
         return [event for event in self.events if event.type == kind][number - 1]
 
+    async def hear(self, kind: str, number: int) -> None:
+        """As `wait`, with the microphone open."""
+        await listen(self.speak, lambda: self.seen[kind] >= number, f"{kind} ({number})")
+
     async def done(self) -> Any:
         """The next response to end."""
         return (await self.wait("response.done", self.seen["response.done"] + 1)).response
@@ -59,7 +63,6 @@ async def talk(arguments: Arguments) -> None:
     async with client, client.realtime.connect(model=arguments.model) as connection:
         person = Client(connection)
         await typed_turn(person)
-        await spoken_turn(person, arguments.speech)
         await barge_in(person, arguments.speech)
         await tool_turn(person)
         await cancelled_turn(person)
@@ -77,28 +80,34 @@ async def typed_turn(person: Client) -> None:
     check(person.seen["response.output_text.delta"], "no text came")
 
 
-async def spoken_turn(person: Client, speech: bytes) -> None:
-    """The server hears the end of the turn and replies aloud, unasked."""
-    await person.speak(speech + silence(PAUSE_S))
-    await person.wait("input_audio_buffer.speech_stopped")
-    await person.wait("response.output_audio.delta")
-
-
 async def barge_in(person: Client, speech: bytes) -> None:
-    """Speak over the reply; say how much of it was heard; the next turn goes on."""
-    before = person.seen["input_audio_buffer.speech_started"]
+    """A spoken turn; its reply is spoken over while it is made, the next one while it only plays."""
+    sounds, ended = person.seen["response.output_audio.delta"], person.seen["response.done"]
+    await person.speak(speech)
+    await person.hear("response.output_audio.delta", sounds + 1)
+    await spoken_over(person, speech, 1)
+    response = (await person.wait("response.done", ended + 1)).response
+    check(response.status == "cancelled", f"the reply spoken over was {response.status}")
+    check(response.status_details.reason == "turn_detected", f"cancelled by {response.status_details}")
+    await person.hear("response.done", ended + 2)
+    await spoken_over(person, speech, 2)
+    await person.hear("response.done", ended + 3)
+
+
+async def spoken_over(person: Client, speech: bytes, number: int) -> None:
+    """Speak; say how much of the reply was heard. The server replies to what was said."""
+    replies, spoken = person.seen["response.created"], person.seen["input_audio_buffer.speech_started"]
     reply = next(e for e in reversed(person.events) if e.type == "response.output_audio.delta")
-    speaking = asyncio.create_task(person.speak(speech + silence(PAUSE_S)))
-    await person.wait("input_audio_buffer.speech_started", before + 1)
+    await person.speak(speech)
+    await person.hear("input_audio_buffer.speech_started", spoken + 1)
     await person.connection.conversation.item.truncate(
         item_id=reply.item_id, content_index=0, audio_end_ms=80
     )
-    cut = await person.wait("conversation.item.truncated")
+    cut = await person.wait("conversation.item.truncated", number)
     check(cut.item_id == reply.item_id, f"{cut.item_id} was cut, not {reply.item_id}")
     await person.connection.conversation.item.retrieve(item_id=reply.item_id)
-    await person.wait("conversation.item.retrieved")
-    await speaking
-    await until(lambda: person.seen["response.done"] >= 3, "the end of the turn after the interruption")
+    await person.wait("conversation.item.retrieved", number)
+    await person.hear("response.created", replies + 1)
 
 
 async def tool_turn(person: Client) -> None:

@@ -32,7 +32,7 @@ from pipecat.services.openai.realtime.events import (
 )
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
-from talk import PAUSE_S, Arguments, check, microphone, run, silence, until
+from talk import Arguments, check, listen, microphone, run, until
 
 WEATHER = FunctionSchema("weather", "The weather here.", {}, [])
 
@@ -63,7 +63,7 @@ class Person:
 
     def _count(self, service: Any) -> None:
         """pipecat shows a reply's end by frames that an interruption makes too, so the events are counted."""
-        for kind in ("response_done", "response_created", "speech_started", "audio_delta"):
+        for kind in ("response_done", "response_created", "audio_delta"):
             name = f"_handle_evt_{kind}"
             setattr(service, name, self._counted(kind, getattr(service, name)))
 
@@ -78,8 +78,13 @@ class Person:
         await until(lambda: self.server[kind] >= number, f"{kind} ({number}); errors: {self.ears.errors}")
 
     async def speak(self, pcm: bytes) -> None:
-        async for piece in microphone(pcm + silence(PAUSE_S)):
+        async for piece in microphone(pcm):
             await self.worker.queue_frame(InputAudioRawFrame(piece, 24_000, 1))
+
+    async def hear(self, kind: str, number: int) -> None:
+        """As `wait`, with the microphone open."""
+        what = f"{kind} ({number}); errors: {self.ears.errors}"
+        await listen(self.speak, lambda: self.server[kind] >= number, what)
 
     async def ask(self, text: str) -> None:
         """A written turn, to the end of its reply. What the service is given becomes an item."""
@@ -131,17 +136,17 @@ async def conversation(person: Person, speech: bytes) -> None:
 
 
 async def barge_in(person: Person, speech: bytes) -> None:
-    """A spoken turn, its reply spoken over; the service truncates by itself."""
-    replies, sounds = person.server["response_created"], person.server["audio_delta"]
-    spoken = person.server["speech_started"]
+    """A spoken turn; its reply is spoken over while it is made, the next one while it only plays. The service
+    truncates by itself."""
+    ended, sounds = person.server["response_done"], person.server["audio_delta"]
     await person.speak(speech)
-    await person.wait("response_created", replies + 1)
-    await person.wait("audio_delta", sounds + 1)
-    await person.speak(speech)
-    await person.wait("speech_started", spoken + 2)
-    await person.wait("response_created", replies + 2)
-    await person.wait("response_done", replies + 2)
-    check(person.ears.seen[InterruptionFrame.__name__], "the pipeline was not interrupted")
+    await person.hear("audio_delta", sounds + 1)
+    for number in (1, 2):
+        replies = person.server["response_created"]
+        await person.speak(speech)
+        await person.hear("response_created", replies + 1)
+        await person.hear("response_done", ended + 1 + number)
+    check(person.ears.seen[InterruptionFrame.__name__] >= 2, "the pipeline was not interrupted")
 
 
 if __name__ == "__main__":

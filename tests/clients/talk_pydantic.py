@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_ai import Agent
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.realtime.openai import OpenAIRealtimeModel
-from talk import PAUSE_S, Arguments, check, microphone, run, silence, until
+from talk import Arguments, check, listen, microphone, run, until
 
 agent = Agent(instructions="Be brief.")
 
@@ -50,7 +50,11 @@ class Client:
         check(self.seen[kind] >= number, f"the session ended before {kind} ({number}): {self.errors}")
 
     async def speak(self, pcm: bytes) -> None:
-        await self.session.send_audio(microphone(pcm + silence(PAUSE_S)))
+        await self.session.send_audio(microphone(pcm))
+
+    async def hear(self, kind: str, number: int) -> None:
+        """As `wait`, with the microphone open."""
+        await listen(self.speak, lambda: self.seen[kind] >= number, f"{kind} ({number}); {self.errors}")
 
     async def ask(self, text: str) -> None:
         turns = self.seen["RealtimeTurnCompleteEvent"]
@@ -72,14 +76,19 @@ async def talk(arguments: Arguments) -> None:
 
 
 async def barge_in(person: Client, speech: bytes) -> None:
-    """A spoken turn, its reply spoken over; the session truncates by itself."""
-    spoken, turns = person.seen["RealtimeInputSpeechStartEvent"], person.seen["RealtimeTurnCompleteEvent"]
-    played = person.played_bytes
+    """A spoken turn; its reply is spoken over while it is made, the next one while it only plays. The session
+    truncates by itself."""
+    turns, played = person.seen["RealtimeTurnCompleteEvent"], person.played_bytes
     await person.speak(speech)
-    await until(lambda: person.played_bytes > played, "the reply's first sound")
-    await person.speak(speech)
-    await person.wait("RealtimeInputSpeechStartEvent", spoken + 2)
-    await until(lambda: person.seen["RealtimeTurnCompleteEvent"] >= turns + 2, "the turn that interrupted")
+    await listen(person.speak, lambda: person.played_bytes > played, "the reply's first sound")
+    for number in (1, 2):
+        spoken, played = person.seen["RealtimeInputSpeechStartEvent"], person.played_bytes
+        await person.speak(speech)
+        await person.hear("RealtimeInputSpeechStartEvent", spoken + 1)
+        await listen(
+            person.speak, lambda played=played: person.played_bytes > played, "the next reply's sound"
+        )
+        await person.hear("RealtimeTurnCompleteEvent", turns + 1 + number)
 
 
 async def interrupted_turn(person: Client) -> None:
