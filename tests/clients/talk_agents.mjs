@@ -87,18 +87,18 @@ async function bargeIn() {
   const [ended, sounds] = [done.length, count('audio')];
   await speak(speech);
   await hear('audio', sounds + 1);
-  await spokenOver(1);
+  await spokenOver();
   await hear('response.done', ended + 2);
-  await spokenOver(2);
+  await spokenOver();
   await hear('response.done', ended + 3);
   check(done[ended].status === 'cancelled', `the reply spoken over was ${done[ended].status}`);
   check(count('audio_interrupted') >= 2, 'the session did not notice that it was interrupted');
 }
 
-async function spokenOver(number) {
-  const replies = count('response.created');
+async function spokenOver() {
+  const [replies, cuts] = [count('response.created'), count('conversation.item.truncated')];
   await speak(speech);
-  await hear('conversation.item.truncated', number);
+  await hear('conversation.item.truncated', cuts + 1);
   await hear('response.created', replies + 1);
 }
 

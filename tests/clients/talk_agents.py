@@ -90,19 +90,19 @@ async def barge_in(person: Client, speech: bytes) -> None:
     ended, sounds = person.server["response.done"], person.server["response.output_audio.delta"]
     await person.speak(speech)
     await person.hear("response.output_audio.delta", sounds + 1)
-    await spoken_over(person, speech, 1)
+    await spoken_over(person, speech)
     await person.hear("response.done", ended + 2)
-    await spoken_over(person, speech, 2)
+    await spoken_over(person, speech)
     await person.hear("response.done", ended + 3)
     statuses = [event["response"]["status"] for event in person.raw if event["type"] == "response.done"]
     check(statuses[ended] == "cancelled", f"the reply spoken over was {statuses[ended]}")
     check(person.seen["audio_interrupted"] >= 2, "the agent did not notice that it was interrupted")
 
 
-async def spoken_over(person: Client, speech: bytes, number: int) -> None:
-    replies = person.server["response.created"]
+async def spoken_over(person: Client, speech: bytes) -> None:
+    replies, cuts = person.server["response.created"], person.server["conversation.item.truncated"]
     await person.speak(speech)
-    await person.hear("conversation.item.truncated", number)
+    await person.hear("conversation.item.truncated", cuts + 1)
     await person.hear("response.created", replies + 1)
 
 

@@ -14,6 +14,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.realtime.openai import OpenAIRealtimeModel
 from talk import Arguments, check, listen, microphone, run, until
 
+SPOKEN, TURN = "RealtimeInputSpeechStartEvent", "RealtimeTurnCompleteEvent"
+
 agent = Agent(instructions="Be brief.")
 
 
@@ -57,9 +59,9 @@ class Client:
         await listen(self.speak, lambda: self.seen[kind] >= number, f"{kind} ({number}); {self.errors}")
 
     async def ask(self, text: str) -> None:
-        turns = self.seen["RealtimeTurnCompleteEvent"]
+        turns = self.seen[TURN]
         await self.session.send(text)
-        await self.wait("RealtimeTurnCompleteEvent", turns + 1)
+        await self.wait(TURN, turns + 1)
 
 
 async def talk(arguments: Arguments) -> None:
@@ -78,17 +80,20 @@ async def talk(arguments: Arguments) -> None:
 async def barge_in(person: Client, speech: bytes) -> None:
     """A spoken turn; its reply is spoken over while it is made, the next one while it only plays. The session
     truncates by itself."""
-    turns, played = person.seen["RealtimeTurnCompleteEvent"], person.played_bytes
+    await spoken_to(person, speech)
+    await spoken_to(person, speech)
+    await person.hear(TURN, person.seen[TURN] + 1)
+    await spoken_to(person, speech)
+    await person.hear(TURN, person.seen[TURN] + 1)
+
+
+async def spoken_to(person: Client, speech: bytes) -> None:
+    """Speak until the reply sounds. What is left of the one before is not played: the session dropped it."""
+    spoken = person.seen[SPOKEN]
     await person.speak(speech)
+    await person.hear(SPOKEN, spoken + 1)
+    played = person.played_bytes
     await listen(person.speak, lambda: person.played_bytes > played, "the reply's first sound")
-    for number in (1, 2):
-        spoken, played = person.seen["RealtimeInputSpeechStartEvent"], person.played_bytes
-        await person.speak(speech)
-        await person.hear("RealtimeInputSpeechStartEvent", spoken + 1)
-        await listen(
-            person.speak, lambda played=played: person.played_bytes > played, "the next reply's sound"
-        )
-        await person.hear("RealtimeTurnCompleteEvent", turns + 1 + number)
 
 
 async def interrupted_turn(person: Client) -> None:
