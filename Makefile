@@ -1,5 +1,6 @@
 # make serve   set up, make the demo checkpoint if there is none, serve it on 127.0.0.1:$(PORT)
 # make test    set up, run every check and the tests
+# make clients install the stock clients that test-slow talks to the server with, each on its own (1.5 GB)
 # The first run needs the network to fetch packages; later ones do not.
 
 PYTHON ?= python3
@@ -8,11 +9,17 @@ MODEL ?= checkpoints/demo
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CLIENTS := .clients
+AGENTS := openai-agents==0.24.0
+PYDANTIC := pydantic-ai-slim[openai,realtime]==2.68.0
+PIPECAT := pipecat-ai[openai]==1.14.0
+LIVEKIT := livekit-agents==1.8.9 livekit-plugins-openai==1.8.9
+JS := @openai/agents-realtime@0.20.0 ws@8.23.0
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 
-.PHONY: setup serve test test-slow check format clean
+.PHONY: setup serve test test-slow check format clean clients
 
 setup: $(READY)
 
@@ -34,6 +41,23 @@ test: check
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 1800
+
+clients: $(CLIENTS)/agents/.ready $(CLIENTS)/pydantic/.ready $(CLIENTS)/pipecat/.ready
+clients: $(CLIENTS)/livekit/.ready $(CLIENTS)/js/.ready
+
+$(CLIENTS)/agents/.ready: PACKAGES = $(AGENTS)
+$(CLIENTS)/pydantic/.ready: PACKAGES = $(PYDANTIC)
+$(CLIENTS)/pipecat/.ready: PACKAGES = $(PIPECAT)
+$(CLIENTS)/livekit/.ready: PACKAGES = $(LIVEKIT)
+
+$(CLIENTS)/js/.ready: Makefile
+	npm install --silent --no-audit --no-fund --prefix $(CLIENTS)/js $(JS)
+	@touch $@
+
+$(CLIENTS)/%/.ready: Makefile
+	$(PYTHON) -m venv $(CLIENTS)/$*
+	$(CLIENTS)/$*/bin/python -m pip install --quiet $(foreach package,$(PACKAGES),"$(package)")
+	@touch $@
 
 check: setup
 	$(BIN)/ruff check .

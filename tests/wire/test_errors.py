@@ -37,7 +37,7 @@ CASES: list[tuple[str, dict, str, str | None]] = [
     (UPDATE, {"session": {"type": "transcription"}}, "invalid_value", "session.type"),
     (UPDATE, {"session": 3}, "invalid_type", "session"),
     (UPDATE, settings(modalities=["text"]), "unknown_parameter", "session.modalities"),
-    (UPDATE, settings(model="gpt"), "invalid_value", "session.model"),
+    (UPDATE, settings(model=7), "invalid_type", "session.model"),
     (UPDATE, settings(output_modalities=["audio", "text"]), "invalid_value", "session.output_modalities"),
     (UPDATE, settings(max_output_tokens=0), "invalid_value", "session.max_output_tokens"),
     (UPDATE, settings(max_output_tokens="all"), "invalid_value", "session.max_output_tokens"),

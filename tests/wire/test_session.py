@@ -298,6 +298,12 @@ def test_the_echoed_session_may_be_sent_back() -> None:
     assert event["session"] == session
 
 
+def test_an_agents_own_model_name_is_no_error() -> None:
+    """openai-agents repeats its default model in every update, whatever the URL chose."""
+    (event,) = Driver().send("session.update", session={"type": "realtime", "model": "gpt-realtime-2.1"})
+    assert event["session"]["model"] == INFO.name
+
+
 def test_unknown_voices_get_the_default_and_are_echoed() -> None:
     driver = Driver()
     events = driver.send("response.create", response={"audio": {"output": {"voice": "marin"}}})

@@ -65,6 +65,8 @@ class SessionPatch(GenerationPatch, frozen=True, kw_only=True):
 
     type: str
     model: str | None = None
+    """Without effect: the connection chose the model. Agents repeat their own default name here; the echo
+    shows the model that is served."""
     audio: SessionAudioPatch | None = None
     include: list[Any] | None = None
     tracing: Any = None

@@ -94,8 +94,6 @@ def updated(config: SessionConfig, patch: SessionPatch, scope: Scope) -> Session
         raise ProtocolError(
             f"Session type {shown(patch.type)} {OFF}; it is 'realtime'.", param="session.type"
         )
-    if patch.model not in (None, scope.info.name):
-        raise ProtocolError("The model of a session cannot be changed.", param="session.model")
     _refuse(patch.include, "session.include", "Log probabilities")
     if patch.truncation is not UNSET:
         config = replace(config, truncation=read_truncation(patch.truncation))
