@@ -6,6 +6,7 @@ folder; exits when its parent is gone.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -121,6 +122,7 @@ def _serve(link: Link) -> int:
     engine = load_engine(start.source, start.options, start.name, progress)
     recorder = RecordWriter(Path(start.record), engine.node, engine.depth) if start.record else None
     driver = Driver(engine, link.send, recorder=recorder)
+    gc.freeze()  # the model's objects never die: a collection in mid-step need not walk them
     link.send(engine.info)
     try:
         _loop(link, driver, early)
