@@ -29,10 +29,12 @@ from antiphon.core.conversation import (
 from antiphon.core.errors import CheckpointError
 from antiphon.core.facts import PromptFailed, PromptReady, StagePrompt
 from antiphon.core.plans import RenderPrompt
+from antiphon.models.messages import SLOT
+from antiphon.models.prompt import Prompter, mixed
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig, TokenIds
-from antiphon.models.qwen3_omni.messages import SLOT
 from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
-from antiphon.models.qwen3_omni.prompt import Prompter, Vocabulary, load_prompter, mixed
+from antiphon.models.qwen3_omni.prompt import load_prompter
+from antiphon.models.vocabulary import Vocabulary
 
 LIMIT = 4000
 # The shape of the released template: the first system message apart, contents gathered in a namespace, and a
