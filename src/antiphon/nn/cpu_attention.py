@@ -1,9 +1,9 @@
 """Paged attention on a CPU: keys and values are read where they lie instead of being gathered first.
 
 On a CPU the reference's copies cost more than its arithmetic. Blocks that lie side by side are a view of the
-pages. So a row's table is cut into runs of neighbouring blocks; long runs are viewed, what is left is
-gathered; the order of keys is free, because a decoding row sees them all. Rows that are mostly scattered go
-the reference's way together, in groups of about the same length whose copies stay in the cache.
+pages. So a long row's table is cut into runs of neighbouring blocks; long runs are viewed, what is left is
+gathered; the order of keys is free, because a decoding row sees them all. Rows that are short or mostly
+scattered go the reference's way together, in groups of about the same length whose copies stay in the cache.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from antiphon.nn.attention import Chunk, PagedBatch, Singles, attend_chunk, atte
 
 VIEWED_TOKENS = 64
 """Shorter runs are cheaper gathered than looked at one by one."""
+
+LONG_ROW_TOKENS = 1024
+"""Rows with fewer keys, where there are several: copying them costs less than one more call."""
 
 GROUP_TOKENS = 4096
 """Keys of the rows that are gathered together, padding included."""
@@ -47,7 +50,7 @@ class Prepared:
 def cpu_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch) -> Tensor:
     """q [n, H, d] over pages [blocks, block_size, K, d] that hold this step's keys already -> [n, H, d]."""
     if batch.prepared is None:
-        batch.prepared = prepare(batch)
+        batch.prepared = prepare(batch, q.dtype)
     prepared: Prepared = batch.prepared
     out = torch.empty_like(q)
     keys, values = k_pages.flatten(0, 1), v_pages.flatten(0, 1)
@@ -85,18 +88,22 @@ def parts(pages: Tensor, cut: Cut) -> Iterator[Tensor]:
         yield pages.index_select(0, cut.rest)
 
 
-def prepare(batch: PagedBatch) -> Prepared:
+def prepare(batch: PagedBatch, dtype: torch.dtype) -> Prepared:
     prepared = Prepared()
     tables, starts = batch.tables.numpy(), batch.starts.numpy()
-    scattered: list[tuple[int, int]] = []
-    for row, token in decoding(batch):
-        length = int(starts[row]) + 1
+    together: list[tuple[int, int]] = []
+    rows = list(decoding(batch))
+    for (row, token), start in zip(rows, starts[[row for row, _ in rows]].tolist(), strict=True):
+        length = start + 1
+        if length < LONG_ROW_TOKENS and len(rows) > 1:
+            together.append((length, row))
+            continue
         cut = cut_row(tables[row], token, length, batch.block_size)
         if cut.rest is not None and 2 * len(cut.rest) > length:
-            scattered.append((length, row))
+            together.append((length, row))
         else:
             prepared.cuts.append(cut)
-    prepared.groups = [gather(batch, rows) for rows in in_groups(sorted(scattered))]
+    prepared.groups = [gather(batch, rows, dtype) for rows in in_groups(sorted(together))]
     prepared.chunks = [viewed(chunk) for chunk in batch.chunks()]
     return prepared
 
@@ -141,14 +148,15 @@ def in_groups(rows: list[tuple[int, int]]) -> Iterator[list[int]]:
         yield group
 
 
-def gather(batch: PagedBatch, rows: list[int]) -> Singles:
-    """These rows, padded to the longest of them."""
+def gather(batch: PagedBatch, rows: list[int], dtype: torch.dtype) -> Singles:
+    """These rows, padded to the longest of them; the mask is one to add."""
     index = torch.tensor(rows)
     starts = batch.starts[index]
     width = int(starts.max()) // batch.block_size + 1
     tables = batch.tables[index, :width]
     keys = torch.arange(width * batch.block_size)
-    return Singles(index, batch.cu[index], tables, (keys <= starts[:, None])[:, None, None])
+    mask = torch.zeros(len(rows), len(keys), dtype=dtype).masked_fill_(keys > starts[:, None], -torch.inf)
+    return Singles(index, batch.cu[index], tables, mask[:, None, None])
 
 
 def viewed(chunk: Chunk) -> Chunk:
