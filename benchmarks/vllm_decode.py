@@ -158,8 +158,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             prompts = [ours.prompt(source, arguments.prompt) for _ in range(rows)]
             mine = ours.run([text for text, _ in prompts], arguments.tokens)
             yours = theirs.run([ids for _, ids in prompts], arguments.tokens)
+            count = rows * arguments.tokens
+            sys.stderr.write(f"{rows} rows: {count / mine[0]:.0f} tokens/s, vLLM {count / yours[0]:.0f}\n")
             if turn:  # the first round warms both up
-                count = rows * arguments.tokens
                 seen[rows].append((count / mine[0], count / yours[0], same_share(mine[1], yours[1])))
     theirs.stop()
     bandwidth, peak = (max(column) for column in zip(*speeds, strict=True))
