@@ -30,5 +30,5 @@ def test_decoders_have_kv_and_say_what_survives() -> None:
 
 def test_graphs_are_found_by_family() -> None:
     assert all(find_graph(name).family == name for name in FAMILIES)
-    with pytest.raises(ConfigError, match="unknown model family 'parrot'; known: qwen3_omni_moe"):
+    with pytest.raises(ConfigError, match="unknown model family 'parrot'; known: qwen3, qwen3_omni_moe"):
         find_graph("parrot")

@@ -21,9 +21,10 @@ from antiphon.core.conversation import (
 )
 from antiphon.core.facts import PromptFailed, PromptReady, StagePrompt
 from antiphon.core.plans import RenderPrompt
+from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig, TokenIds
 from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
-from antiphon.models.qwen3_omni.prompt import Prompter, load_prompter
+from antiphon.models.qwen3_omni.prompt import load_prompter
 
 LIMIT = 4000
 # The shape of the released template: the first system message apart, contents gathered in a namespace, and a

@@ -23,8 +23,10 @@ from antiphon.core.conversation import (
 )
 from antiphon.core.errors import CheckpointError
 from antiphon.core.facts import PromptFailed
-from antiphon.models.qwen3_omni.messages import SLOT
-from antiphon.models.qwen3_omni.prompt import Vocabulary, load_prompter, mixed
+from antiphon.models.messages import SLOT
+from antiphon.models.prompt import mixed
+from antiphon.models.qwen3_omni.prompt import load_prompter
+from antiphon.models.vocabulary import Vocabulary
 from models.rooms import LIMIT, MEDIA, MIXED, RELEASED, SPECIAL, Room, clip, item, movie, picture
 
 

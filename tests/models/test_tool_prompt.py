@@ -14,9 +14,11 @@ from transformers import AutoTokenizer
 from antiphon.core.conversation import Item, Part, Role, TextPart, TokensPart, ToolCallPart, ToolOutputPart
 from antiphon.core.facts import PromptFailed, PromptReady
 from antiphon.core.plans import RenderPrompt
+from antiphon.models.messages import Guard
+from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.messages import Guard
-from antiphon.models.qwen3_omni.prompt import Prompter, call_ids, load_prompter
+from antiphon.models.qwen3_omni.prompt import load_prompter
+from antiphon.models.vocabulary import call_ids
 
 WEATHER = {
     "type": "function",

@@ -18,6 +18,7 @@ from antiphon.nn.attention import PagedBatch, paged_attention
 from antiphon.nn.backends import BACKENDS, Attention, pick_backend
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
+PAGES = torch.zeros(40, 16, KV_HEADS, DIM, dtype=torch.float64)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 HERE = [name for name, backend in BACKENDS.items() if not backend.obstacle(CPU, torch.float64)]
 
@@ -59,17 +60,21 @@ def test_equals_the_reference_on_any_batch(
     compare(BACKENDS[name].create(), rows, layout(rows, block, cuts, seed=len(cuts)), block)
 
 
-def test_the_cpu_takes_each_row_its_cheapest_way() -> None:
-    """Side by side: a view; grown: a view and what is left; scattered: gathered, alike rows together."""
+def test_the_cpu_takes_each_row_its_cheapest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side: a view; grown: a view and what is left; scattered or short: gathered, alike together."""
+    monkeypatch.setattr(cpu, "LONG_ROW_TOKENS", 100)
     beside, grown = list(range(8)), [*range(8, 14), 20, 18]
     scattered = [[30, 28, 26, 24, 22, 32, 34], [31, 29, 27, 25, 23, 33, 35]]
-    batch = PagedBatch.build([1] * 4, [127, 120, 100, 99], [beside, grown, *scattered], 16)
-    prepared = cpu.prepare(batch)
+    tables = [beside, grown, *scattered, [36, 37]]
+    batch = PagedBatch.build([1] * 5, [127, 120, 100, 99, 20], tables, 16)
+    prepared = cpu.prepare(batch, PAGES)
     assert [cut.runs for cut in prepared.cuts] == [[(0, 128)], [(128, 224)]]
     assert prepared.cuts[0].rest is None
     assert prepared.cuts[1].rest.tolist() == [*range(320, 336), *range(288, 297)]
     (group,) = prepared.groups
-    assert group.tokens.tolist() == [3, 2]
+    assert group.tokens.tolist() == [4, 3, 2]
+    alone = PagedBatch.build([1], [20], [[36, 37]], 16)
+    assert [cut.runs for cut in cpu.prepare(alone, PAGES).cuts] == [[(576, 597)]]
 
 
 def test_rows_of_one_group_hold_no_more_than_the_cache() -> None:
@@ -81,9 +86,9 @@ def test_rows_of_one_group_hold_no_more_than_the_cache() -> None:
 
 def test_a_prefill_reads_neighbouring_blocks_as_a_slice() -> None:
     batch = PagedBatch.build([5, 6], [3, 30], [[7], [2, 3, 4]], 16)
-    assert [chunk.blocks for chunk in cpu.prepare(batch).chunks] == [slice(7, 8), slice(2, 5)]
+    assert [chunk.blocks for chunk in cpu.prepare(batch, PAGES).chunks] == [slice(7, 8), slice(2, 5)]
     scattered = PagedBatch.build([5], [30], [[2, 4, 3]], 16)
-    assert isinstance(cpu.prepare(scattered).chunks[0].blocks, torch.Tensor)
+    assert isinstance(cpu.prepare(scattered, PAGES).chunks[0].blocks, torch.Tensor)
 
 
 def test_auto_takes_what_is_verified_on_the_device() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
-from antiphon.nn.layers import add_linear, gated_mlp, rms_norm, swiglu
+from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import DENSE_TOKENS, dense, gathered, grouped, route, run_experts
+from antiphon.nn.products import add_linear
 from antiphon.nn.rope import Rope, rotate
 
 

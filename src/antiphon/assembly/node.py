@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from antiphon.assembly.preset import Preset
 from antiphon.assembly.watch import Watch
-from antiphon.core.config import NodeConfig
+from antiphon.core.config import EncoderConfig, NodeConfig
 from antiphon.core.facts import Fact
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.plans import Decision, Order, Step
@@ -116,7 +116,7 @@ class Node:
 
 def _schedulers(graph: StageGraph, config: NodeConfig, preset: Preset) -> Stages:
     """One scheduler per stage of the graph, except those that the checkpoint lacks (it has no voice)."""
-    encode: EncodeScheduler | None = None
+    encode = EncodeScheduler("", EncoderConfig())  # of a graph without encoders: nobody wants media
     ar: dict[str, ArScheduler] = {}
     codec: dict[str, CodecScheduler] = {}
     for stage in graph.stages:
@@ -127,5 +127,4 @@ def _schedulers(graph: StageGraph, config: NodeConfig, preset: Preset) -> Stages
         elif stage.name in config.codec:
             edge = next(edge for edge in graph.edges if edge.target == stage.name)
             codec[stage.name] = CodecScheduler(stage.name, config.codec[stage.name], edge)
-    assert encode is not None, "a graph has an encoder stage"
     return Stages(encode, ar, codec)

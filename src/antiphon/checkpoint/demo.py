@@ -1,8 +1,8 @@
-"""Makes a small, complete Qwen3-Omni checkpoint out of nothing: for tests, and for a server without a GPU.
+"""Makes a small, complete checkpoint out of nothing: for tests, and for a server without a GPU.
 
-`tiny` has random weights in which every branch matters; exactness tests compare against it. `medium` is the
-same at 60 times the work, for benchmarks. `small` has
-learned to reply in short English, and its voice is a murmur that ends soon after the text does. Both load
+Of Qwen3-Omni: `tiny` has random weights in which every branch matters; exactness tests compare against it.
+`medium` is the same at 60 times the work, for benchmarks. `small` has learned to reply in short English, and
+its voice is a murmur that ends soon after the text does. Of Qwen3, text only, every size is random. All load
 unchanged in transformers. This room makes and opens files; it must not know the engine or the model code
 that reads them.
 """
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from antiphon.checkpoint.demo_config import SIZES, generation_config, model_config
-from antiphon.checkpoint.demo_processor import write_processor
+from antiphon.checkpoint.demo_processor import CHAT_TEMPLATE, write_processor
 from antiphon.checkpoint.demo_talker import wire_codec_end
+from antiphon.checkpoint.demo_text import TEXT_SIZES, text_config, text_generation_config, write_text_weights
 from antiphon.checkpoint.demo_tokenizer import special_ids, train_tokenizer, write_tokenizer
 from antiphon.checkpoint.demo_training import TALKER_ONLY_FEATURE, scale_towers, train_thinker
 from antiphon.checkpoint.demo_weights import fill_weights, generator_for, write_weights
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-MODELS = ("qwen3-omni",)
+MODELS = {"qwen3-omni": SIZES, "qwen3": TEXT_SIZES}
+"""Families, and the sizes that each comes in."""
 VOCAB_MULTIPLE = 64
 
 
@@ -48,8 +50,8 @@ def make_demo(
     `directory`. Raises CheckpointError for an unknown model or size and when `directory` exists and is not
     empty.
     """
-    _check_choice("model", model, MODELS)
-    _check_choice("size", size, tuple(SIZES))
+    _check_choice("model", model, tuple(MODELS))
+    _check_choice("size", size, tuple(MODELS[model]))
     directory = Path(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise CheckpointError(
@@ -58,7 +60,8 @@ def make_demo(
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        _write_all(unfinished, size, seed, progress or _silent)
+        write = _write_text if model == "qwen3" else _write_all
+        write(unfinished, size, seed, progress or _silent)
         unfinished.chmod(0o755)
         unfinished.replace(directory)
     finally:
@@ -81,8 +84,7 @@ def _write_all(directory: Path, size_name: str, seed: int, progress: Callable[[s
     tokenizer = train_tokenizer()
     write_tokenizer(tokenizer, directory)
     write_processor(directory)
-    ids = special_ids(tokenizer)
-    vocab_size = -(-tokenizer.get_vocab_size() // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    ids, vocab_size = special_ids(tokenizer), _vocab_size(tokenizer)
     config = model_config(size, ids, vocab_size)
     _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", generation_config(ids, size_name))
@@ -91,6 +93,23 @@ def _write_all(directory: Path, size_name: str, seed: int, progress: Callable[[s
     _set_weights(model, tokenizer, size_name, seed, progress)
     progress("writing the weights")
     write_weights(model, directory, size.shard_bytes)
+
+
+def _write_text(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
+    size = TEXT_SIZES[size_name]
+    progress("training the tokenizer")
+    tokenizer = train_tokenizer()
+    write_tokenizer(tokenizer, directory)
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    ids, vocab_size = special_ids(tokenizer), _vocab_size(tokenizer)
+    _write_json(directory / "config.json", text_config(size, ids, vocab_size))
+    _write_json(directory / "generation_config.json", text_generation_config(ids))
+    progress("writing the weights")
+    write_text_weights(size, vocab_size, seed, directory)
+
+
+def _vocab_size(tokenizer: Tokenizer) -> int:
+    return -(-tokenizer.get_vocab_size() // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def _build(config: dict[str, Any], seed: int) -> Any:

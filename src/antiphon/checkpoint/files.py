@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-SUPPORTED_MODEL_TYPES = ("qwen3_omni_moe",)
+SUPPORTED_MODEL_TYPES = ("qwen3", "qwen3_omni_moe")
+TEXT_MODEL_TYPES = ("qwen3",)
+"""Those of them that take no media."""
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -157,7 +159,7 @@ def open_directory(source: str, *, progress: Callable[[str], None] | None = None
     path = find_directory(source, progress)
     config = read_json(path / "config.json", "it is not a model checkpoint")
     _check_model(path, config)
-    check_side_files(path)
+    check_side_files(path, takes_media=config["model_type"] not in TEXT_MODEL_TYPES)
     return Checkpoint(path, config, read_optional_json(path / "generation_config.json"), {})
 
 

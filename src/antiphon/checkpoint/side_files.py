@@ -35,17 +35,18 @@ def read_optional_json(file: Path) -> dict[str, Any]:
     return read_json(file, "") if file.exists() else {}
 
 
-def check_side_files(path: Path) -> None:
-    """Raise CheckpointError unless tokenizer, chat template and preprocessing are there, in a released
-    form."""
-    lacking = [what for what, present in _needed(path).items() if not present]
+def check_side_files(path: Path, *, takes_media: bool) -> None:
+    """Raise CheckpointError unless tokenizer, chat template and, for a model that takes media, preprocessing
+    are there, in a released form.
+    """
+    lacking = [what for what, present in _needed(path, takes_media).items() if not present]
     if lacking:
         raise CheckpointError(
             f"{path} lacks {'; '.join(lacking)}. Copy the files from the checkpoint the weights came from"
         )
 
 
-def _needed(path: Path) -> dict[str, bool]:
+def _needed(path: Path, takes_media: bool) -> dict[str, bool]:
     def has(*names: str) -> bool:
         return all((path / name).is_file() for name in names)
 
@@ -58,5 +59,5 @@ def _needed(path: Path) -> dict[str, bool]:
         "a chat template (chat_template.jinja, chat_template.json, or inside tokenizer_config.json)": (
             has("chat_template.jinja") or has("chat_template.json") or template_inside
         ),
-        "preprocessor_config.json": has("preprocessor_config.json"),
+        "preprocessor_config.json": not takes_media or has("preprocessor_config.json"),
     }

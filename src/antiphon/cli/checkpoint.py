@@ -21,7 +21,7 @@ def checkpoint() -> None:
 @app.command()
 def demo(
     directory: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
-    model: Annotated[str, typer.Option(help="Model family.")] = "qwen3-omni",
+    model: Annotated[str, typer.Option(help="qwen3-omni, or qwen3: text only, random.")] = "qwen3-omni",
     size: Annotated[
         str,
         typer.Option(help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks)."),

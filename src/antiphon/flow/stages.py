@@ -12,8 +12,8 @@ Scheduler = ArScheduler | CodecScheduler | EncodeScheduler
 
 
 class Stages:
-    """encode: the encoder; ar: decoders by name, the first is the entry (it writes the reply's text),
-    the second, where there is one, speaks it; codec: vocoders by name."""
+    """encode: the encoder, idle where a model reads text only; ar: decoders by name, the first is the entry
+    (it writes the reply's text), the second, where there is one, speaks it; codec: vocoders by name."""
 
     def __init__(
         self, encode: EncodeScheduler, ar: dict[str, ArScheduler], codec: dict[str, CodecScheduler]

@@ -7,7 +7,7 @@ from importlib import import_module
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph
 
-FAMILIES = {"qwen3_omni_moe": "antiphon.graphs.qwen3_omni"}
+FAMILIES = {"qwen3": "antiphon.graphs.qwen3", "qwen3_omni_moe": "antiphon.graphs.qwen3_omni"}
 """`model_type` of a checkpoint's config.json -> the module that holds its GRAPH."""
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import LayerKv, paged_attention
 from antiphon.nn.backends import Attention
-from antiphon.nn.layers import add_linear, gated_mlp, rms_norm, swiglu
+from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import route, run_experts
+from antiphon.nn.products import add_linear, linear, pack
 from antiphon.nn.rope import Rope, rotate
 from antiphon.nn.transfers import Transfers
 
@@ -45,11 +45,11 @@ class DecoderLayer:
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
         self.input_norm, self.post_norm = params[prefix + "input_norm"], params[prefix + "post_norm"]
-        self.qkv, self.o = params[prefix + "qkv"], params[prefix + "o"]
+        self.qkv, self.o = pack(params[prefix + "qkv"]), pack(params[prefix + "o"])
         q_norm = params[prefix + "q_norm"].expand(config.num_heads, -1)
         k_norm = params[prefix + "k_norm"].expand(config.num_kv_heads, -1)
         self.qk_norm = torch.cat((q_norm, k_norm))
-        self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
+        self.gate_up, self.down = pack(params[prefix + "gate_up"]), pack(params[prefix + "down"])
         self.mixture = Mixture(config, params, prefix) if config.is_moe else None
         self.total: Callable[[Tensor], Tensor] | None = None
         """Where this layer is a part of one: what adds up the parts [n, hidden]."""
@@ -58,7 +58,7 @@ class DecoderLayer:
         """x [n, hidden], cos and signed sin [n, d] -> q [n, H, d], k [n, K, d] (both turned), v [n, K, d]."""
         config = self.config
         turned = config.num_heads + config.num_kv_heads
-        h = F.linear(rms_norm(x, self.input_norm, config.rms_eps), self.qkv)
+        h = linear(rms_norm(x, self.input_norm, config.rms_eps), self.qkv)
         h = h.view(x.shape[0], -1, config.head_dim)
         qk = rotate(rms_norm(h[:, :turned], self.qk_norm, config.rms_eps), cos, sin)
         return qk[:, : config.num_heads], qk[:, config.num_heads :], h[:, turned:]
@@ -70,14 +70,14 @@ class DecoderLayer:
         x = add_linear(x, attention.reshape(x.shape[0], -1), self.o)
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         if self.mixture is None:
-            return add_linear(x, swiglu(F.linear(h, self.gate_up)), self.down)
+            return add_linear(x, swiglu(linear(h, self.gate_up)), self.down)
         return x + self.mixture(h)
 
     def _post_attention_shared(
         self, x: Tensor, attention: Tensor, total: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """The same where every rank computes a part of both sums."""
-        x = x + total(F.linear(attention.reshape(x.shape[0], -1), self.o))
+        x = x + total(linear(attention.reshape(x.shape[0], -1), self.o))
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         part = gated_mlp(h, self.gate_up, self.down) if self.mixture is None else self.mixture(h)
         return x + total(part)
@@ -92,7 +92,7 @@ class Mixture:
         self.config, self.router = config, params[prefix + "router"]
         self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
         names = ("shared_gate_up", "shared_down", "shared_gate")
-        self.shared = [params[prefix + name] for name in names] if config.shared_expert_size else None
+        self.shared = [pack(params[prefix + name]) for name in names] if config.shared_expert_size else None
 
     def __call__(self, h: Tensor) -> Tensor:
         """[n, hidden] -> [n, hidden]."""
@@ -101,7 +101,7 @@ class Mixture:
         if self.shared is None:
             return out
         gate_up, down, gate = self.shared
-        return torch.addcmul(out, F.linear(h, gate).sigmoid(), gated_mlp(h, gate_up, down))
+        return torch.addcmul(out, linear(h, gate).sigmoid(), gated_mlp(h, gate_up, down))
 
 
 class Decoder:

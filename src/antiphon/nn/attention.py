@@ -44,7 +44,7 @@ class Singles:
     rows: Tensor | None  # int64 [rows], which of the batch's; None when they are all of them
     tokens: Tensor | None  # int64 [rows], their place in the flat batch; None when they ARE the batch
     tables: Tensor  # int64 [rows, max_blocks]
-    mask: Tensor  # bool [rows, 1, 1, max_blocks * block_size]
+    mask: Tensor  # [rows, 1, 1, max_blocks * block_size], bool, or what is added to the scores
 
 
 @dataclass(slots=True)
@@ -243,8 +243,9 @@ def attend_singles(q: Tensor, k_pages: Tensor, v_pages: Tensor, singles: Singles
     """
     rows, heads, dim = q.shape
     kv_heads = k_pages.shape[2]
-    k = k_pages[singles.tables].view(rows, -1, kv_heads, dim).transpose(1, 2)
-    v = v_pages[singles.tables].view(rows, -1, kv_heads, dim).transpose(1, 2)
+    blocks = singles.tables.flatten()
+    k = k_pages.index_select(0, blocks).view(rows, -1, kv_heads, dim).transpose(1, 2)
+    v = v_pages.index_select(0, blocks).view(rows, -1, kv_heads, dim).transpose(1, 2)
     grouped = q.view(rows, kv_heads, heads // kv_heads, dim)
     return F.scaled_dot_product_attention(grouped, k, v, attn_mask=singles.mask).reshape(rows, heads, dim)
 

@@ -1,9 +1,10 @@
 """Paged attention on a CPU: keys and values are read where they lie instead of being gathered first.
 
 On a CPU the reference's copies cost more than its arithmetic. Blocks that lie side by side are a view of the
-pages. So a row's table is cut into runs of neighbouring blocks; long runs are viewed, what is left is
-gathered; the order of keys is free, because a decoding row sees them all. Rows that are mostly scattered go
-the reference's way together, in groups of about the same length whose copies stay in the cache.
+pages. So a long row's table is cut into runs of neighbouring blocks; long runs are viewed, what is left is
+gathered; the order of keys is free, because a decoding row sees them all. Rows that are short or mostly
+scattered are gathered together, in groups of about the same length whose copies stay in the cache, head by
+head: so that two plain batched products do the rest.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.attention import Chunk, PagedBatch, Singles, attend_chunk, attend_singles
+from antiphon.nn.attention import Chunk, PagedBatch, attend_chunk
 
 VIEWED_TOKENS = 64
 """Shorter runs are cheaper gathered than looked at one by one."""
+
+LONG_ROW_TOKENS = 1024
+"""Rows with fewer keys, where there are several: copying them costs less than one more call."""
 
 GROUP_TOKENS = 4096
 """Keys of the rows that are gathered together, padding included."""
@@ -36,25 +40,36 @@ class Cut:
 
 
 @dataclass(slots=True)
+class Group:
+    """Decoding rows that are gathered together, padded to the longest of them: their tokens, which vectors of
+    the pages are their keys, head by head, and what is added to the scores.
+    """
+
+    tokens: Tensor  # int64 [rows]
+    vectors: Tensor  # int64 [rows * K * keys], of pages [slots * K, d]
+    mask: Tensor  # [rows, 1, 1, keys], 0 or -inf
+
+
+@dataclass(slots=True)
 class Prepared:
     """A batch as this back-end reads it; found once a step, used by every layer."""
 
     cuts: list[Cut] = field(default_factory=list[Cut])
-    groups: list[Singles] = field(default_factory=list[Singles])
+    groups: list[Group] = field(default_factory=list[Group])
     chunks: list[Chunk] = field(default_factory=list[Chunk])
 
 
 def cpu_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch) -> Tensor:
     """q [n, H, d] over pages [blocks, block_size, K, d] that hold this step's keys already -> [n, H, d]."""
     if batch.prepared is None:
-        batch.prepared = prepare(batch)
+        batch.prepared = prepare(batch, k_pages)
     prepared: Prepared = batch.prepared
     out = torch.empty_like(q)
     keys, values = k_pages.flatten(0, 1), v_pages.flatten(0, 1)
     for cut in prepared.cuts:
         attend_cut(q[cut.token], keys, values, cut, out[cut.token])
     for group in prepared.groups:
-        out[group.tokens] = attend_singles(q[group.tokens], k_pages, v_pages, group)
+        out[group.tokens] = attend_group(q[group.tokens], k_pages, v_pages, group)
     for chunk in prepared.chunks:
         out[chunk.first : chunk.last] = attend_chunk(q[chunk.first : chunk.last], k_pages, v_pages, chunk)
     return out
@@ -77,6 +92,18 @@ def attend_cut(q: Tensor, keys: Tensor, values: Tensor, cut: Cut, out: Tensor) -
     out.copy_(total.view(heads, dim))
 
 
+def attend_group(q: Tensor, k_pages: Tensor, v_pages: Tensor, group: Group) -> Tensor:
+    """One query a row, q [r, H, d]; the H / K heads that share a KV head stand where queries stand."""
+    rows, heads, dim = q.shape
+    kv_heads = k_pages.shape[2]
+    k = k_pages.view(-1, dim).index_select(0, group.vectors).view(rows * kv_heads, -1, dim)
+    v = v_pages.view(-1, dim).index_select(0, group.vectors).view(rows * kv_heads, -1, dim)
+    grouped = (q * dim**-0.5).view(rows * kv_heads, -1, dim)
+    scores = torch.bmm(grouped, k.transpose(1, 2)).view(rows, kv_heads, heads // kv_heads, -1)
+    shares = scores.add_(group.mask).softmax(-1)
+    return torch.bmm(shares.view(rows * kv_heads, -1, k.shape[1]), v).view(rows, heads, dim)
+
+
 def parts(pages: Tensor, cut: Cut) -> Iterator[Tensor]:
     """What the row sees of the pages [slots, K, d], in pieces [keys, K, d]."""
     for first, last in cut.runs:
@@ -85,18 +112,23 @@ def parts(pages: Tensor, cut: Cut) -> Iterator[Tensor]:
         yield pages.index_select(0, cut.rest)
 
 
-def prepare(batch: PagedBatch) -> Prepared:
+def prepare(batch: PagedBatch, pages: Tensor) -> Prepared:
+    """`pages` are one layer's keys; all are alike."""
     prepared = Prepared()
     tables, starts = batch.tables.numpy(), batch.starts.numpy()
-    scattered: list[tuple[int, int]] = []
-    for row, token in decoding(batch):
-        length = int(starts[row]) + 1
+    together: list[tuple[int, int]] = []
+    rows = list(decoding(batch))
+    for (row, token), start in zip(rows, starts[[row for row, _ in rows]].tolist(), strict=True):
+        length = start + 1
+        if length < LONG_ROW_TOKENS and len(rows) > 1:
+            together.append((length, row))
+            continue
         cut = cut_row(tables[row], token, length, batch.block_size)
         if cut.rest is not None and 2 * len(cut.rest) > length:
-            scattered.append((length, row))
+            together.append((length, row))
         else:
             prepared.cuts.append(cut)
-    prepared.groups = [gather(batch, rows) for rows in in_groups(sorted(scattered))]
+    prepared.groups = [gather(batch, rows, pages) for rows in in_groups(sorted(together))]
     prepared.chunks = [viewed(chunk) for chunk in batch.chunks()]
     return prepared
 
@@ -141,14 +173,17 @@ def in_groups(rows: list[tuple[int, int]]) -> Iterator[list[int]]:
         yield group
 
 
-def gather(batch: PagedBatch, rows: list[int]) -> Singles:
-    """These rows, padded to the longest of them."""
+def gather(batch: PagedBatch, rows: list[int], pages: Tensor) -> Group:
+    """These rows' keys, where they lie in pages [blocks, block_size, K, d]."""
+    _, size, kv_heads, _ = pages.shape
     index = torch.tensor(rows)
     starts = batch.starts[index]
-    width = int(starts.max()) // batch.block_size + 1
-    tables = batch.tables[index, :width]
-    keys = torch.arange(width * batch.block_size)
-    return Singles(index, batch.cu[index], tables, (keys <= starts[:, None])[:, None, None])
+    width = int(starts.max()) // size + 1
+    slots = (batch.tables[index, :width, None] * size + torch.arange(size)).view(len(rows), 1, -1)
+    vectors = slots * kv_heads + torch.arange(kv_heads)[:, None]
+    mask = torch.zeros(len(rows), width * size, dtype=pages.dtype)
+    mask.masked_fill_(torch.arange(width * size) > starts[:, None], -torch.inf)
+    return Group(batch.cu[index], vectors.flatten(), mask[:, None, None])
 
 
 def viewed(chunk: Chunk) -> Chunk:

@@ -1,10 +1,12 @@
-"""The smallest pieces: RMSNorm with the casts of the reference, the gated MLP, residual plus linear."""
+"""The smallest pieces: RMSNorm with the casts of the reference, and the gated MLP."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from antiphon.nn.products import linear
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -31,9 +33,4 @@ def swiglu(x: Tensor) -> Tensor:
 
 def gated_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """The dense MLP over flat tokens: x [n, H], gate_up [2I, H], down [H, I] -> [n, H]."""
-    return F.linear(swiglu(F.linear(x, gate_up)), down)
-
-
-def add_linear(residual: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """residual [n, out] + x [n, in] @ weight [out, in]^T, in one operator."""
-    return torch.addmm(residual, x, weight.t())
+    return linear(swiglu(linear(x, gate_up)), down)

@@ -11,9 +11,10 @@ import torch
 from antiphon.models.qwen3_omni import weights
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.geometry import read_geometry
-from antiphon.models.qwen3_omni.prompt import call_ids, load_prompter
+from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.qwen3_omni.shards import Follower, load_shard, shard_config, shard_layout
 from antiphon.models.qwen3_omni.stages import MediaStage, Scale, SpeechStage, TextStage
+from antiphon.models.vocabulary import call_ids
 from antiphon.nn.shard import Shard
 
 __all__ = [

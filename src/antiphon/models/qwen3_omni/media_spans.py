@@ -17,17 +17,11 @@ from antiphon.models.qwen3_omni.positions import Span as Box
 from antiphon.models.qwen3_omni.preprocess_shapes import audio_shape, image_shape, video_shape
 
 
-def kind_of(part: Media) -> str:
-    """audio | image | video"""
-    if isinstance(part, AudioPart):
-        return "audio"
-    return "image" if isinstance(part, ImagePart) else "video"
-
-
 class MediaSpans:
     """Measures and placeholders by the shapes of one checkpoint; raises CheckpointError."""
 
     def __init__(self, path: Path, tokens: TokenIds, positions_per_second: int) -> None:
+        self.ids = tokens.media
         self._tokens = tokens
         self._positions_per_second = positions_per_second
         self._audio, self._image, self._video = audio_shape(path), image_shape(path), video_shape(path)

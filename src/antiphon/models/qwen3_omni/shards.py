@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from antiphon.models.decoder import Decoder
@@ -21,6 +20,7 @@ from antiphon.models.qwen3_omni.weights import builder_for, layout_for, speech_o
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder
 from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
+from antiphon.nn.products import linear, pack
 from antiphon.nn.shard import Shard
 
 FOLLOWED = ("layers.", "norm", "head")
@@ -67,7 +67,7 @@ class Follower:
 
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor]) -> None:
         self.decoder = Decoder(config, params)
-        self._head = params["head"]
+        self._head = pack(params["head"])
         self.new_pages = self.decoder.new_pages
 
     def use_attention(self, attention: Attention) -> None:
@@ -87,4 +87,4 @@ class Follower:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""
-        return F.linear(hidden, self._head).float()
+        return linear(hidden, self._head).float()

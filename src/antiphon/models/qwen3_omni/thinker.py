@@ -14,6 +14,7 @@ from torch import Tensor
 from antiphon.models.decoder import Decoder
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.nn.attention import LayerKv
+from antiphon.nn.products import linear, pack
 from antiphon.nn.transfers import Transfers
 
 
@@ -23,7 +24,7 @@ class Thinker:
     def __init__(self, config: Qwen3OmniConfig, params: Mapping[str, Tensor]) -> None:
         self.config = config
         self.capture_layer = config.capture_layer
-        self.embedding, self.head = params["embedding"], params["head"]
+        self.embedding, self.head = params["embedding"], pack(params["head"])
         self.decoder = Decoder(config.thinker, params)
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -52,4 +53,4 @@ class Thinker:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, V]."""
-        return F.linear(hidden, self.head).float()
+        return linear(hidden, self.head).float()

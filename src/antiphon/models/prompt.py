@@ -1,0 +1,243 @@
+"""From a conversation record to the token ids of every stage, in the checkpoint's own chat template.
+
+What a person typed is always ordinary text: only the template writes special tokens. A reply enters as the
+exact ids it was made of. This room must not know the engine, the wire, or what media look like inside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jinja2
+import msgspec
+import numpy as np
+
+from antiphon.core.conversation import Media, TextPart, TokensPart, media_of
+from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError
+from antiphon.core.facts import NO_INTS, Ints, PromptFailed, PromptReady, Span, StagePrompt
+from antiphon.core.plans import RenderPrompt
+from antiphon.models.messages import Message, Template, check_items, kind_of, to_messages, to_tools, tool_name
+from antiphon.models.vocabulary import CALL_TOKEN, Piece, Vocabulary
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_CONTENT_BIT = np.uint64(1 << 61)
+
+
+class MediaPlaces(Protocol):
+    """How media stand in a family's prompts. `ids` are the placeholders that a template writes."""
+
+    ids: tuple[int, ...]
+
+    def measure(self, part: Media) -> Span:
+        """The part's span, not placed yet. Raises ProtocolError for a medium that cannot be used."""
+        ...
+
+    def placeholder(self, span: Span) -> int:
+        """The one id that the template writes for such a medium."""
+        ...
+
+    def expanded(self, span: Span) -> tuple[list[int], int]:
+        """The ids in the place of that one, and which of them is the span's first."""
+        ...
+
+
+class NoMedia:
+    """Of a model that reads text only."""
+
+    ids: tuple[int, ...] = ()
+
+    def measure(self, part: Media) -> Span:
+        raise ProtocolError(f"this model reads text only: it takes no {kind_of(part)}")
+
+    def placeholder(self, span: Span) -> int:
+        raise AssertionError("no medium was measured")
+
+    def expanded(self, span: Span) -> tuple[list[int], int]:
+        raise AssertionError("no medium was measured")
+
+
+Speak = Callable[[StagePrompt, int], StagePrompt]
+"""From the thinker's prompt and the number of the request to the talker's prompt."""
+
+
+class Prompter:
+    """Renders prompts. Pure: no state but a bounded cache of tokenised text."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        template: Template,
+        media: MediaPlaces,
+        max_prompt_tokens: int,
+        speak: Speak | None = None,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._template = template
+        self._media = media
+        self._max_prompt_tokens = max_prompt_tokens
+        self._speak = speak
+
+    def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
+        """Every AR stage's prompt. Whatever a client may have got wrong comes back as PromptFailed."""
+        try:
+            forced = self._forced(order)
+            thinker = self._thinker(order, forced)
+            reply = None if order.say is None else self._said(order.say, thinker, order.speech)
+        except LimitExceeded as error:
+            return PromptFailed(order.request, str(error), "context_length_exceeded")
+        except AntiphonError as error:
+            return PromptFailed(order.request, str(error))
+        prompts = {"thinker": thinker}
+        if order.speech and self._speak is not None:
+            prompts["talker"] = self._speak(thinker, order.request)
+        return PromptReady(order.request, prompts, forced, reply)
+
+    def _said(self, text: str, thinker: StagePrompt, speech: bool) -> Ints:
+        """Tokens of a reply that is given. Its talker sees no thinker, so the prompt has text only."""
+        if not speech or self._speak is None:
+            raise ProtocolError("this model has no voice that could read a text aloud")
+        if thinker.spans:
+            raise ProtocolError("a text is read aloud without media in its prompt")
+        ids = np.array(self._vocabulary.encode(text), np.int64)
+        if not len(ids):
+            raise ProtocolError("there is no text to read aloud")
+        self._check_length(len(ids))
+        return ids
+
+    def _forced(self, order: RenderPrompt) -> tuple[int, ...]:
+        """How a reply that has to call a tool begins; nothing is drawn of it. Raises ProtocolError."""
+        if not order.tools or order.tool_choice in ("auto", "none"):
+            return ()
+        call = self._vocabulary.special(CALL_TOKEN)
+        if call is None:
+            raise ProtocolError(f"this model cannot be made to call a tool: it has no token {CALL_TOKEN}")
+        if order.tool_choice == "required":
+            return (call, *self._vocabulary.encode("\n"))
+        name = json.dumps(order.tool_choice, ensure_ascii=False)
+        return (call, *self._vocabulary.encode(f'\n{{"name": {name}, "arguments":'))
+
+    def _thinker(self, order: RenderPrompt, forced: tuple[int, ...]) -> StagePrompt:
+        items = order.items
+        check_items(items)
+        messages, parts = to_messages(items, self._vocabulary.guard)
+        spans = [self._media.measure(part) for part in media_of(items)]
+        known = sum(span.length for span in spans)
+        known += sum(len(part.token_ids) for part in parts if isinstance(part, TokensPart))
+        self._check_length(known)
+        line = Line(self._vocabulary, parts, spans, self._media)
+        for piece in self._vocabulary.pieces(self._run_template(messages, order.tools)):
+            line.add(piece)
+        line.finish()
+        line.ids += forced
+        self._check_length(len(line.ids))
+        ids = np.array(line.ids, np.int64)
+        return StagePrompt(ids, prompt_keys(ids, line.spans), tuple(line.spans), len(ids), NO_INTS)
+
+    def _run_template(self, messages: list[Message], tools: tuple[str, ...]) -> str:
+        known = to_tools(tools, self._vocabulary.guard)
+        try:
+            rendered = self._template(messages, known)
+            if any(tool_name(tool) not in rendered for tool in known or ()):
+                raise ProtocolError("the model's chat template has no place for tools")
+            return rendered
+        except jinja2.TemplateError as error:
+            raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None
+
+    def _check_length(self, num_tokens: int) -> None:
+        allowed = self._max_prompt_tokens
+        if num_tokens > allowed:
+            raise LimitExceeded("max_prompt_tokens", allowed, num_tokens, "Shorten or remove earlier items")
+
+
+@dataclass(slots=True)
+class Line:
+    """The thinker's ids while they are put together from left to right.
+
+    Ordinary text is held back until something ends it, because the reference tokenises all text between two
+    special tokens at once: the newline after the role and the newlines a user begins with are one token.
+    """
+
+    vocabulary: Vocabulary
+    parts: Sequence[TextPart | TokensPart]
+    unplaced: Sequence[Span]
+    media: MediaPlaces
+    ids: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    num_parts: int = 0
+    text: list[str] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        if isinstance(piece, str):
+            self.text.append(piece)
+        elif isinstance(piece, int):
+            self._add_part(piece)
+        else:
+            self._flush()
+            self._add_special(piece.token_id)
+
+    def finish(self) -> None:
+        """Nothing may be left out."""
+        self._flush()
+        if self.num_parts < len(self.parts) or len(self.spans) < len(self.unplaced):
+            raise _misplaced()
+
+    def _add_part(self, index: int) -> None:
+        if index != self.num_parts:
+            raise _misplaced()
+        self.num_parts += 1
+        part = self.parts[index]
+        if isinstance(part, TextPart):
+            self.text.append(part.text)
+        else:
+            self._flush()
+            self.ids += part.token_ids
+
+    def _add_special(self, token_id: int) -> None:
+        if token_id not in self.media.ids:
+            self.ids.append(token_id)
+            return
+        if len(self.spans) == len(self.unplaced):
+            raise _misplaced()
+        span = self.unplaced[len(self.spans)]
+        if token_id != self.media.placeholder(span):
+            raise _misplaced()
+        ids, first = self.media.expanded(span)
+        self.spans.append(msgspec.structs.replace(span, start=len(self.ids) + first))
+        self.ids += ids
+
+    def _flush(self) -> None:
+        if self.text:
+            self.ids += self.vocabulary.encode("".join(self.text))
+            self.text.clear()
+
+
+def _misplaced() -> ProtocolError:
+    return ProtocolError(
+        "the model's chat template has no place for every part of this conversation, in order"
+    )
+
+
+def prompt_keys(ids: Ints, spans: Sequence[Span]) -> Ints:
+    """Token ids, and for media what they show: equal placeholders of different media must differ."""
+    keys = ids.copy()
+    for span in spans:
+        keys[span.start : span.start + span.length] = mixed(span.key, np.arange(span.length))
+    return keys
+
+
+def mixed(seed: int, values: Ints) -> Ints:
+    """62-bit keys from a seed and one value each. The top bit is set, so that no key is a token id.
+
+    The mixing is the finaliser of splitmix64.
+    """
+    x = (values.astype(np.uint64) + np.uint64(1)) * _GOLDEN + _scrambled(np.array([seed], np.uint64))
+    return (_scrambled(x) >> np.uint64(2) | _CONTENT_BIT).astype(np.int64)
+
+
+def _scrambled(x: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return x ^ x >> np.uint64(31)

@@ -1,0 +1,63 @@
+"""Products with weights laid out in any way, against the plain product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from antiphon.nn import products
+from antiphon.nn.products import PACKED_NUMEL, add_linear, can_pack, linear, pack
+
+ROWS = (0, 1, 2, 7, 16, 40, 100)
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("left", [(1, 1000), (1, 0)])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rows", ROWS)
+def test_all_ways_give_the_plain_product(
+    rows: int, packed: bool, left: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "left_rows", lambda: left)
+    weight, bias, x = noise(512, 264), noise(512, seed=1), noise(rows, 264, seed=2)
+    residual = noise(rows, 512, seed=3)
+    kept = residual.clone()
+    layout = pack(weight) if packed else weight
+    for out, expected in (
+        (linear(x, layout), F.linear(x, weight)),
+        (linear(x, layout, bias), F.linear(x, weight, bias)),
+        (add_linear(residual, x, layout), residual + F.linear(x, weight)),
+    ):
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
+        assert out.is_contiguous()
+    assert torch.equal(residual, kept)
+
+
+def test_only_large_fp32_weights_on_a_cpu_are_packed() -> None:
+    if not can_pack():
+        pytest.skip("this torch has no packed products")
+    wide = PACKED_NUMEL // 256
+    assert pack(noise(wide, 256)).is_mkldnn
+    for weight in (noise(wide - 1, 256), noise(wide, 256).double(), noise(2, wide, 256)):
+        assert pack(weight) is weight
+    meta = torch.empty(wide, 256, device="meta")
+    assert pack(meta) is meta
+
+
+def test_a_row_of_a_packed_product_has_the_same_bits_in_any_batch() -> None:
+    if not can_pack():
+        pytest.skip("this torch has no packed products")
+    weight, x = pack(noise(512, 512)), noise(64, 512, seed=1)
+    together = linear(x, weight)
+    for rows in (1, 2, 5, 16, 33):
+        assert torch.equal(linear(x[:rows], weight), together[:rows])
+
+
+def test_inputs_may_be_strided_and_deep() -> None:
+    weight = noise(512, 264)
+    for x in (noise(16, 528)[:, :264], noise(264, 16).t(), noise(2, 3, 264), noise(32, 264)[::2]):
+        torch.testing.assert_close(linear(x, pack(weight)), F.linear(x, weight), rtol=1e-5, atol=1e-4)
