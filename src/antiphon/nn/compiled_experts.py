@@ -1,4 +1,4 @@
-"""The picked experts of a few tokens as one compiled loop: nothing copied, nothing computed that has weight 0."""
+"""The picked experts of a few tokens as one compiled loop: nothing is copied, nothing of weight 0 computed."""
 
 from __future__ import annotations
 
