@@ -1,4 +1,4 @@
-"""The picked experts of a few tokens as one compiled loop: nothing is copied, nothing of weight 0 computed."""
+"""The picked experts of a few tokens as one compiled loop: no copies, and nothing of weight 0 is computed."""
 
 from __future__ import annotations
 
