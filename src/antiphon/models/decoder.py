@@ -17,7 +17,7 @@ from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import LayerKv, paged_attention
 from antiphon.nn.backends import Attention
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
-from antiphon.nn.moe import route, run_experts
+from antiphon.nn.moe import prepare, route, run_experts
 from antiphon.nn.products import add_linear, linear, pack
 from antiphon.nn.rope import Rope, rotate
 from antiphon.nn.transfers import Transfers
@@ -91,6 +91,7 @@ class Mixture:
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config, self.router = config, params[prefix + "router"]
         self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
+        prepare(self.gate_up, self.down)
         names = ("shared_gate_up", "shared_down", "shared_gate")
         self.shared = [pack(params[prefix + name]) for name in names] if config.shared_expert_size else None
 

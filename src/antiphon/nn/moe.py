@@ -1,14 +1,15 @@
-"""A mixture of experts over flat tokens: the router, and three ways to run the experts that give the same
+"""A mixture of experts over flat tokens: the router, and four ways to run the experts that give the same
 sums.
 
 Weights are stacked over the experts: `gate_up` [E, 2I, H] and `down` [E, I, H] (already transposed, so that
 one product over E * I sums the experts as well). Which way is cheapest depends on the number of tokens alone:
 
+    compiled   few small experts, on a CPU: one core walks through the picks
     gathered   fewer picks than experts: copy the picked experts' weights, one batched product
     dense      a decode batch: every expert for every token, weight 0 where not picked; no copy, no loop
     grouped    a prefill: sort the picks by expert, loop over the experts that were hit
 
-The first two never wait for the device.
+All but the last never wait for the device.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from antiphon.nn.compiler import has_compiler
 from antiphon.nn.layers import swiglu
 
 DENSE_TOKENS = 32
 """Up to this many tokens the weights, not the arithmetic, bound a step: computing all experts is free."""
+
+COMPILED_BYTES = 32 * 2**20
+"""Picked weights of so many bytes are read by one core as fast as operators on all cores begin."""
 
 
 def route(x: Tensor, router: Tensor, num_picks: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -36,12 +41,39 @@ def route(x: Tensor, router: Tensor, num_picks: int, normalise: bool) -> tuple[T
 
 
 def run_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Weighted sum of the picked experts' outputs, [n, H], by the cheapest of the three ways."""
+    """Weighted sum of the picked experts' outputs, [n, H], by the cheapest of the four ways."""
+    if is_compiled_faster(experts.numel(), gate_up):
+        return compiled(x, experts, weights, gate_up, down)
     if experts.numel() < gate_up.shape[0]:
         return gathered(x, experts, weights, gate_up, down)
     if x.shape[0] <= DENSE_TOKENS:
         return dense(x, experts, weights, gate_up, down)
     return grouped(x, experts, weights, gate_up, down)
+
+
+def is_compiled_faster(num_picks: int, gate_up: Tensor) -> bool:
+    """Whether so many picked experts are best walked through by one core."""
+    if gate_up.dtype is not torch.float32 or gate_up.device.type != "cpu" or gate_up.shape[1] % 4:
+        return False
+    picked_bytes = num_picks * gate_up[0].nbytes * 3 // 2
+    return picked_bytes <= COMPILED_BYTES and has_compiler()
+
+
+def compiled(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """The picks one after the other, in compiled code."""
+    from antiphon.nn.compiled_experts import add_experts
+
+    out = torch.zeros_like(x)
+    arrays = (t.contiguous().numpy() for t in (x, experts, weights, gate_up, down))
+    add_experts(*arrays, out.numpy())
+    return out
+
+
+def prepare(gate_up: Tensor, down: Tensor) -> None:
+    """Compile what these experts will need, so that the first step doesn't wait for it."""
+    if is_compiled_faster(1, gate_up):
+        x, pick = gate_up.new_zeros(1, gate_up.shape[2]), torch.zeros(1, 1, dtype=torch.int64)
+        compiled(x, pick, gate_up.new_zeros(1, 1), gate_up, down)
 
 
 def gathered(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
