@@ -13,9 +13,8 @@ from triton.compiler import ASTSource
 from antiphon.nn import triton_attention as kernels
 
 POINTERS = dict.fromkeys(("cu", "starts", "tables", "tile_rows", "tile_firsts"), "*i64")
-NUMBERS = dict.fromkeys(
-    ("table_stride", "block_stride", "token_stride", "head_stride", "num_tokens", "capacity"), "i32"
-)
+STRIDES = ("table_stride", "block_stride", "token_stride", "head_stride")
+NUMBERS = dict.fromkeys((*STRIDES, "num_tokens", "capacity"), "i32")
 SIZES = {"dim_stride": 1, "HEADS": 32, "GROUP": 8, "BLOCK_SIZE": 16}
 VARIANTS = [("fp32", 256, 32, 64), ("fp32", 8, 64, 16), ("bf16", 128, 64, 64), ("fp16", 256, 32, 16)]
 
@@ -45,11 +44,11 @@ def main() -> None:
             types = {**pages, **outs, **POINTERS, **NUMBERS, "scale": "fp32"}
             for capability in (80, 90):
                 name = f"{dtype} {dim} {split} sm_{capability}"
-                taken[name] = compiled(kernels.attend, types, {**SIZES, **sizes}, capability)
+                taken[name] = compiled(kernels.attend_kernel, types, {**SIZES, **sizes}, capability)
     types = {**POINTERS, "parts": "*fp32", "logs": "*fp32", "out": "*bf16"}
     types |= {"num_tokens": "i32", "num_heads": "i32"}
     sizes = {"DIM": 128, "SPLITS": 5, "PADDED_SPLITS": 8}
-    taken["combine"] = compiled(kernels.combine, types, sizes, 90)
+    taken["combine"] = compiled(kernels.combine_kernel, types, sizes, 90)
     json.dump(taken, sys.stdout)
 
 
