@@ -1,5 +1,6 @@
 # make serve   set up, make the demo checkpoint if there is none, serve it on 127.0.0.1:$(PORT)
 # make test    set up, run every check and the tests
+# make test-gpu  the tests that need a GPU, on a machine that has one
 # The first run needs the network to fetch packages; later ones do not.
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 
-.PHONY: setup serve test test-slow check format clean
+.PHONY: setup serve test test-slow test-gpu check format clean
 
 setup: $(READY)
 
@@ -34,6 +35,9 @@ test: check
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 1800
+
+test-gpu: setup
+	$(BIN)/pytest -m gpu tests/gpu tests/nn
 
 check: setup
 	$(BIN)/ruff check .
