@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,21 @@ def test_a_bucket_is_captured_once_and_pads() -> None:
     x = torch.randn(5, 5)
     torch.testing.assert_close(work(x, x)[0], 3 * x)
     assert recorder.replays == 5, "more rows than the largest bucket run as they are"
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: x + torch.tensor([1.0, 2.0, 3.0]),
+        lambda x: x.nonzero(),
+    ],
+)
+def test_the_stand_in_refuses_what_a_graph_cannot_capture(waits: Callable) -> None:
+    work = Bucketed(lambda x: (waits(x),), Recorder(), (4,))
+    with pytest.raises(AssertionError, match="waits for the device"):
+        work(torch.ones(2, 3))
 
 
 def test_padding_holds_what_the_function_takes() -> None:

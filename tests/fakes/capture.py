@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from antiphon.nn.graphs import Captured, Outputs
+
+WAITS = {"_local_scalar_dense", "bincount", "equal", "lift_fresh", "masked_select", "nonzero", "unique2"}
+"""Operators for which the host has to know a value on the device, or the device one on the host."""
+
+
+class Uncapturable(TorchDispatchMode):
+    """Refuses what a CUDA graph could not capture."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masks = name.startswith("index") and any(_is_mask(part) for part in args[1:2])
+        assert not masks, f"{name} by a mask waits for the device"
+        assert name not in WAITS, f"{name} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+def _is_mask(indices: Any) -> bool:
+    parts = indices if isinstance(indices, list | tuple) else [indices]
+    return any(isinstance(part, torch.Tensor) and part.dtype is torch.bool for part in parts)
 
 
 class Recorder:
@@ -18,7 +39,8 @@ class Recorder:
 
     def __call__(self, work: Callable[[], Outputs]) -> Captured:
         self.captures += 1
-        outputs = tuple(output.clone() for output in work())
+        with Uncapturable():
+            outputs = tuple(output.clone() for output in work())
         for output in outputs:
             output.fill_(torch.nan if output.is_floating_point() else 10**9)
 
