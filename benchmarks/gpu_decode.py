@@ -40,6 +40,7 @@ from antiphon.core.sampling import Sampling
 from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.lanes import LanedExecutor
 from antiphon.engine.load import Engine, load_engine
+from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.backends import BACKENDS
 from antiphon.nn.graphs import Capture, Captured, Outputs, cuda_capture
@@ -148,7 +149,9 @@ class Bench:
         width = -(-(tokens + 1) // BLOCK_SIZE)
         tables = np.random.default_rng(0).permutation(rows * width).reshape(rows, width)
         pages = stage_model.new_pages(rows * width, BLOCK_SIZE)
-        x = torch.randn(rows, decoder.config.hidden_size, device=self.device).to(decoder.norm.dtype)
+        x = torch.randn(rows, decoder.config.hidden_size, device=self.device).to(
+            getattr(torch, self.engine.info.dtype)
+        )
         positions = torch.full((3, rows), float(tokens), device=self.device)
 
         def thinker() -> None:
@@ -162,11 +165,12 @@ class Bench:
             c0 = model.logits(hidden).argmax(-1).clamp(max=model.vocab_size - 1)
             model.frame(hidden, c0, Greedy(rows))
 
-        kv = 2 * rows * tokens * decoder.config.num_layers * np.prod(decoder.config.kv_shape)
-        read = kv * decoder.norm.element_size() + read_bytes(decoder, rows)
-        if stage == "thinker":
-            return thinker, read + stage_model._thinker.head.nbytes
-        return talker, read + stage_model._talker.head.nbytes + frame_bytes(stage_model._talker.predictor)
+        config = decoder.config
+        elements = 2.0 * rows * tokens * config.num_layers * float(np.prod(config.kv_shape))
+        elements += config.num_layers * layer_elements(config, rows) + model.vocab_size * config.hidden_size
+        if stage == "talker":
+            elements += frame_elements(stage_model._talker.config, rows)
+        return (thinker if stage == "thinker" else talker), elements * x.element_size()
 
     def sessions(self) -> Iterator[dict[str, Any]]:
         for count in self.options.sessions:
@@ -235,29 +239,23 @@ class Greedy:
         return logits.argmax(-1)
 
 
-def read_bytes(decoder: Any, rows: int) -> float:
-    """Bytes of weights that a step of so many tokens reads: of E experts, those that are picked at least once
-    when every token picks k of them at random, E (1 - (1 - k/E)^rows)."""
-    config, total = decoder.config, 0.0
-    for layer in decoder.layers:
-        total += layer.qkv.nbytes + layer.o.nbytes
-        if layer.mixture is None:
-            total += layer.gate_up.nbytes + layer.down.nbytes
-            continue
-        mixture = layer.mixture
-        hit = 1 - (1 - config.num_picks / config.num_experts) ** rows
-        total += mixture.router.nbytes + hit * (mixture.gate_up.nbytes + mixture.down.nbytes)
-        total += sum(weight.nbytes for weight in mixture.shared or ())
-    return total
+def layer_elements(config: DecoderConfig, rows: int) -> float:
+    """Weights of one layer that a step of so many tokens reads: of E experts, those that are picked at least
+    once when every token picks k of them at random, E (1 - (1 - k/E)^rows)."""
+    hidden = config.hidden_size
+    attention = hidden * (sum(config.qkv_rows) + config.qkv_rows[0])
+    if not config.is_moe:
+        return attention + 3 * hidden * config.intermediate_size
+    hit = config.num_experts * (1 - (1 - config.num_picks / config.num_experts) ** rows)
+    experts = hidden * (config.num_experts + 3 * hit * config.expert_size)
+    return attention + experts + 3 * hidden * config.shared_expert_size
 
 
-def frame_bytes(predictor: Any) -> float:
+def frame_elements(config: Any, rows: int) -> float:
     """The predictor's layers are read once a pass, one pass a codebook but the first; each head once."""
-    layers = sum(
-        layer.qkv.nbytes + layer.o.nbytes + layer.gate_up.nbytes + layer.down.nbytes
-        for layer in predictor.layers
-    )
-    return layers * (predictor.num_codebooks - 1) + sum(head.nbytes for head in predictor.heads)
+    predictor, passes = config.predictor, config.num_codebooks - 1
+    layers = predictor.num_layers * layer_elements(predictor, rows)
+    return passes * (layers + config.predictor_vocab * predictor.hidden_size)
 
 
 def called_again(work: Callable[[], Outputs]) -> Captured:

@@ -39,9 +39,11 @@ def test_a_bucket_is_captured_once_and_pads() -> None:
         torch.testing.assert_close(work(x, y)[0], 2 * x + y)
     assert (recorder.captures, recorder.replays) == (2, 5)
     assert set(seen) == {2, 4}
-    x = torch.randn(5, 5)
+    assert seen[0] == 4, "the most rows first: what grows with them has grown before a graph sees it"
+    x = torch.randn(9, 5)
     torch.testing.assert_close(work(x, x)[0], 3 * x)
-    assert recorder.replays == 5, "more rows than the largest bucket run as they are"
+    assert (recorder.captures, recorder.replays) == (2, 8), "more rows than the largest bucket take turns"
+    assert set(seen) == {2, 4}
 
 
 @pytest.mark.parametrize(

@@ -65,23 +65,37 @@ class Bucketed:
         self._known: dict[int, tuple[Outputs, Captured]] = {}
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        """More rows than the largest bucket are computed without a graph."""
+        """More rows than the largest bucket holds take turns in it.
+
+        The function is called with the most rows before anything is captured, and never with more: tensors of
+        its own that grow with the rows stay where a graph has seen them.
+        """
+        most = self._buckets[-1]
+        if not self._known:
+            self._function(*repeated(inputs, most))
+        if len(inputs[0]) <= most:
+            return self._replayed(inputs)
+        turns = zip(*(values.split(most) for values in inputs), strict=True)
+        parts = [tuple(output.clone() for output in self._replayed(turn)) for turn in turns]
+        return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
+
+    def _replayed(self, inputs: Outputs) -> Outputs:
         rows = len(inputs[0])
         bucket = bucket_of(rows, self._buckets)
-        if bucket is None:
-            return self._function(*inputs)
+        assert bucket is not None, "no more rows than the largest bucket"
         if bucket not in self._known:
-            self._known[bucket] = self._captured(bucket, inputs)
+            buffers = repeated(inputs, bucket)
+            self._known[bucket] = buffers, self._capture(lambda: self._function(*buffers))
         buffers, captured = self._known[bucket]
         for buffer, values in zip(buffers, inputs, strict=True):
             fill(buffer, values)
         captured.replay()
         return tuple(output[:rows] for output in captured.outputs)
 
-    def _captured(self, bucket: int, inputs: Outputs) -> tuple[Outputs, Captured]:
-        # padding begins as a copy of a real row: zeros may be nothing that the function takes
-        buffers = tuple(values[:1].expand(bucket, *values.shape[1:]).clone() for values in inputs)
-        return buffers, self._capture(lambda: self._function(*buffers))
+
+def repeated(inputs: Outputs, rows: int) -> Outputs:
+    """So many copies of the first row: zeros may be nothing that a function takes."""
+    return tuple(values[:1].expand(rows, *values.shape[1:]).clone() for values in inputs)
 
 
 def cuda_capture(device: torch.device) -> Capture:
