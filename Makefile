@@ -1,5 +1,6 @@
 # make serve   set up, make the demo checkpoint if there is none, serve it on 127.0.0.1:$(PORT)
 # make test    set up, run every check and the tests
+# make test-gpu  the tests that need a GPU, on a machine that has one
 # make clients install the stock clients that test-slow talks to the server with, each on its own (1.5 GB)
 # The first run needs the network to fetch packages; later ones do not.
 
@@ -19,7 +20,7 @@ JS := @openai/agents-realtime@0.20.0 ws@8.23.0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 
-.PHONY: setup serve test test-slow check format clean clients
+.PHONY: setup serve test test-slow test-gpu check format clean clients
 
 setup: $(READY)
 
@@ -41,6 +42,9 @@ test: check
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 1800
+
+test-gpu: setup
+	$(BIN)/pytest -m gpu tests/gpu tests/nn
 
 clients: $(CLIENTS)/agents/.ready $(CLIENTS)/pydantic/.ready $(CLIENTS)/pipecat/.ready
 clients: $(CLIENTS)/livekit/.ready $(CLIENTS)/js/.ready

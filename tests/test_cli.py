@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import platform
 import re
 import signal
 import socket
@@ -23,6 +24,7 @@ COMMANDS = [
     [],
     ["serve"],
     ["replay"],
+    ["doctor"],
     ["checkpoint"],
     ["checkpoint", "demo"],
     ["bench"],
@@ -39,6 +41,23 @@ def test_help(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
+
+
+def test_doctor_says_what_runs_and_what_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    said = {words[0]: words[1:] for words in lines if words}
+    assert said["python"] == [platform.python_version()]
+    everything = "float32, bfloat16, float16, float64 on cpu"
+    assert " ".join(said["reference"]) == f"verified runs {everything}"
+    assert " ".join(said["cpu"]).endswith(f"auto takes it for {everything}")
+    for name in ("flashinfer", "triton"):
+        assert " ".join(said[name]) == "unverified runs on cuda, not on cpu"
+    assert "GiB free" in result.output
+    assert "cannot run here, there is no CUDA; unverified" in result.output
 
 
 def test_demo_checkpoint(tmp_path: Path) -> None:

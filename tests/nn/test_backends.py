@@ -98,7 +98,7 @@ def test_auto_takes_what_is_verified_on_the_device() -> None:
 
 
 def test_what_cannot_run_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="'flash' is unknown; use auto, cpu, flashinfer, reference"):
+    with pytest.raises(ConfigError, match="'flash' is unknown; use auto, cpu, flashinfer, triton, reference"):
         pick_backend("flash", CPU, torch.float32)
     with pytest.raises(ConfigError, match="cpu runs on cpu, not on cuda"):
         pick_backend("cpu", CUDA, torch.float32)

@@ -6,6 +6,7 @@ import typer
 
 from antiphon.cli import bench, checkpoint, plot, workload
 from antiphon.cli.compare import compare
+from antiphon.cli.doctor import doctor
 from antiphon.cli.serve import replay, serve
 from antiphon.cli.sweep import sweep
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(replay)
+app.command()(doctor)
 app.add_typer(bench.app, name="bench")
 bench.app.command()(sweep)
 app.command()(compare)

@@ -29,7 +29,8 @@ def serve(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
     attention: Annotated[
-        str, typer.Option(help="Attention back-end: auto, cpu, flashinfer (unverified) or reference.")
+        str,
+        typer.Option(help="auto, cpu, reference, or flashinfer or triton (both unverified)."),
     ] = "auto",
     max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
@@ -38,6 +39,9 @@ def serve(
     depth: Annotated[
         int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
     ] = None,
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs", help="Decode with CUDA graphs (unverified; CUDA only).")
+    ] = False,
     tensor_parallel: Annotated[
         int, typer.Option(help="Processes that compute each decoder together (CPU only).")
     ] = 1,
@@ -95,6 +99,7 @@ def serve(
             max_context_tokens=max_context_tokens,
             threads=threads,
             depth=depth,
+            graphs="on" if cuda_graphs else "off",
             tensor_parallel=tensor_parallel,
             layer_groups=layer_groups,
             load_format=load_format,

@@ -92,6 +92,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     threads     CPU threads of the engine; 0 leaves torch's default
     depth       steps in flight while the next is decided: 0 or 1; None is 1 on CUDA, 0 on a CPU
     tensor_parallel  processes that compute each decoder together
+    graphs      off | on: decode steps and codec frames as CUDA graphs, on CUDA only; unverified
     layer_groups KV groups that a decoder's layers are split into, evenly; at most one a layer
     load_format auto: the checkpoint's weights | dummy: random ones, of which no file need be there
     dummy_seed  other dummy weights
@@ -109,6 +110,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     threads: int = 0
     depth: int | None = None
     tensor_parallel: int = 1
+    graphs: str = "off"
     layer_groups: int = 1
     load_format: str = "auto"
     dummy_seed: int = 0
@@ -134,6 +136,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(f"threads is {self.threads}; it must be 0 (torch's default) or more")
         if self.depth not in (None, 0, 1):
             raise ConfigError(f"depth is {self.depth}; it must be 0 or 1 (steps in flight)")
+        if self.graphs not in ("off", "on"):
+            raise ConfigError(f"graphs is {self.graphs!r}; it must be off or on")
         if self.layer_groups < 1:
             raise ConfigError(f"layer_groups is {self.layer_groups}; it must be 1 or more")
         if self.layer_groups > 1 and self.tensor_parallel > 1:

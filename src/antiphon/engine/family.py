@@ -20,6 +20,7 @@ from antiphon.core.facts import StagePrompt
 from antiphon.core.ports import Prompter
 from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
+from antiphon.nn.graphs import Capture
 from antiphon.nn.shard import Shard
 from antiphon.nn.transfers import Transfers
 
@@ -95,6 +96,10 @@ class DecoderModel(Protocol):
 
     def use_attention(self, attention: Attention) -> None:
         """From now on attention is computed so."""
+        ...
+
+    def use_graphs(self, capture: Capture) -> None:
+        """From now on decode steps are captured so, and replayed."""
         ...
 
     def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...

@@ -25,6 +25,7 @@ from antiphon.engine.copies import KvCopies, pick_lane
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel
 from antiphon.engine.features import FeatureStore
+from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
@@ -32,6 +33,7 @@ from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
 from antiphon.nn.backends import BACKENDS, pick_backend
+from antiphon.nn.graphs import Capture, cuda_capture
 from antiphon.nn.shard import Shard
 
 Progress = Callable[[str, int, int], None]
@@ -86,7 +88,8 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     opened = open_source(source, options, progress)
     check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
     if options.tensor_parallel == 1:
-        return build_engine(opened, options, name, Loader(opened, progress))
+        capture = cuda_capture(opened.device) if options.graphs == "on" else None
+        return build_engine(opened, options, name, Loader(opened, progress, capture=capture))
     check_place(options, opened.device.type)
     opened.family.check_ranks(opened.config, options.tensor_parallel)
     followers = Followers(str(opened.checkpoint.path), options)
@@ -104,6 +107,8 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
     attention = pick_backend(options.attention, device, dtype)
+    if options.graphs == "on" and device.type != "cuda":
+        raise ConfigError(f"--cuda-graphs needs CUDA, and the device is {device}")
     if options.threads:
         torch.set_num_threads(options.threads)
     find = open_directory if options.load_format == "dummy" else open_checkpoint
@@ -175,7 +180,7 @@ def build_executors(
         elif stage.kind is StageKind.CODEC and name in node.codec:
             executors[name] = CodecExecutor(loader.stage(name), loader.device)
         elif name in node.ar and stage.conditioned:
-            targets[name] = SpeechRunner(loader.decoder(name), node.ar[name])
+            targets[name] = SpeechRunner(loader.speaker(name), node.ar[name])
             executors[name] = ArExecutor(targets[name])
         elif name in node.ar:
             sources[name] = TextRunner(loader.decoder(name), node.ar[name], features)
@@ -198,11 +203,19 @@ def tensor_shapes(
 class Loader:
     """Streams each stage's tensors from disk to the device and says how far it is."""
 
-    def __init__(self, opened: Opened, progress: Progress, followers: Followers | None = None) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        progress: Progress,
+        followers: Followers | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        """capture: how decode steps and codec frames are captured; None runs them as they are."""
         self.device = opened.device
         self._opened = opened
         self._progress = progress
         self._followers = followers
+        self._capture = capture
 
     def stage(self, name: str) -> Any:
         """One stage's model."""
@@ -222,7 +235,14 @@ class Loader:
         """A paged decoder, with an attention of its own, on all ranks if there are several."""
         model: DecoderModel = self.stage(name)
         model.use_attention(BACKENDS[self._opened.attention].create())
+        if self._capture is not None:
+            model.use_graphs(self._capture)
         return model if self._followers is None else LeadingModel(model, name, self._followers)
+
+    def speaker(self, name: str) -> Any:
+        """A paged decoder that speaks."""
+        model = self.decoder(name)
+        return model if self._capture is None else FrameGraphs(model, self._capture)
 
 
 def pick_device(name: str) -> torch.device:

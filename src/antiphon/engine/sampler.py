@@ -91,7 +91,8 @@ class PredictorSampler:
     """
 
     def __init__(self, talker: Sampler, rows: Ints, stage: int) -> None:
-        self._draw = Draw(talker.residuals(rows), talker.drawn(rows), stage, talker.device)
+        self.params, self.positions = talker.residuals(rows), talker.drawn(rows)
+        self._draw = Draw(self.params, self.positions, stage, talker.device)
 
     def __call__(self, logits: Tensor, codebook: int) -> Tensor:
         """logits fp32 [r, vocab] -> ids int64 [r]."""
@@ -164,7 +165,7 @@ class Cuts:
     def _kth(self, ordered: Tensor, top_k: Tensor) -> Tensor:
         """Each row's k-th largest, [n, 1]; 0 keeps all, equals of the k-th stay."""
         vocab = ordered.shape[-1]
-        last = torch.where(top_k == 0, vocab, top_k).clamp(max=vocab) - 1
+        last = (top_k.clamp(max=vocab) - 1) % vocab
         return ordered.gather(-1, last)
 
 

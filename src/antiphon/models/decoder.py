@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
+from antiphon.models.decoder_graphs import MIXTURE_BUCKETS, DecodeGraphs
 from antiphon.nn.attention import LayerKv, paged_attention
 from antiphon.nn.backends import Attention
+from antiphon.nn.graphs import BUCKETS, Capture
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import prepare, route, run_experts
 from antiphon.nn.products import add_linear, linear, pack
@@ -113,7 +115,13 @@ class Decoder:
         self.layers = [DecoderLayer(config, params, f"{prefix}layers.{i}.") for i in range(config.num_layers)]
         self.norm = params[prefix + "norm"]
         self.attention: Attention = paged_attention
+        self.graphs: DecodeGraphs | None = None
         self.rope = Rope(config.head_dim, config.rope_theta, config.mrope_section, self.norm.device)
+
+    def use_graphs(self, capture: Capture) -> None:
+        """From now on decode steps are captured and replayed."""
+        buckets = MIXTURE_BUCKETS if self.config.is_moe else BUCKETS
+        self.graphs = DecodeGraphs(self.layers, (self.norm, self.config.rms_eps), capture, buckets)
 
     def new_pages(self, num_blocks: int, block_size: int) -> list[Pages]:
         """Zeroed pages for every layer, in this decoder's dtype and on its device."""
@@ -141,6 +149,9 @@ class Decoder:
         what is returned for a token that left means nothing.
         """
         cos, sin = self.rope.cos_sin(positions, x.dtype)
+        plain = capture is None and deepstack is None and transfers is None
+        if plain and self.graphs is not None and self.graphs.takes(kv):
+            return self.graphs.forward((x, cos, sin), kv, self.attention), None
         captured = x if capture == 0 else None
         for i, (layer, cache) in enumerate(zip(self.layers, kv, strict=True)):
             if transfers is None:

@@ -60,10 +60,23 @@ def flashinfer() -> Attention:
     return FlashInfer()
 
 
+def triton() -> Attention:
+    from antiphon.nn.triton_attention import triton_attention
+
+    return triton_attention
+
+
 BACKENDS: dict[str, Backend] = {
     "cpu": Backend(cpu, ("cpu",)),
     "flashinfer": Backend(
         flashinfer, ("cuda",), (torch.float16, torch.bfloat16), package="flashinfer", verified=False
+    ),
+    "triton": Backend(
+        triton,
+        ("cuda",),
+        (torch.float32, torch.float16, torch.bfloat16),
+        package="triton",
+        verified=False,
     ),
     "reference": Backend(reference, ("cpu", "cuda")),
 }

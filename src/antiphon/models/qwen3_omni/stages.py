@@ -28,6 +28,7 @@ from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.models.qwen3_omni.thinker import Thinker
 from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
+from antiphon.nn.graphs import Capture
 
 Positions = tuple[NDArray[np.float32], float]
 """Positions fp32 [3, n] of a prompt, and that of the token after it."""
@@ -112,6 +113,9 @@ class TextStage:
     def use_attention(self, attention: Attention) -> None:
         self._thinker.decoder.attention = attention
 
+    def use_graphs(self, capture: Capture) -> None:
+        self._thinker.decoder.use_graphs(capture)
+
     def positions(self, prompt: StagePrompt) -> Positions:
         config = self._thinker.config
         scale = Scale(config.merge_size, config.positions_per_second)
@@ -137,6 +141,9 @@ class SpeechStage:
 
     def use_attention(self, attention: Attention) -> None:
         self._talker.decoder.attention = attention
+
+    def use_graphs(self, capture: Capture) -> None:
+        self._talker.decoder.use_graphs(capture)
 
     def positions(self, prompt: StagePrompt) -> Positions:
         """The reference doesn't tell its talker that videos have sound: it counts those videos as text."""

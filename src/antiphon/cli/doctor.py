@@ -1,0 +1,96 @@
+"""`antiphon doctor`: what this machine has, what can run on it, and what of that has been verified."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import torch
+
+PACKAGES = ("antiphon", "torch", "transformers", "triton", "flashinfer-python")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+GIB = 2**30
+
+
+def doctor() -> None:
+    """Show versions, devices, attention back-ends and CUDA graphs: what runs here, and what is verified."""
+    console = Console(highlight=False)
+    for title, rows in (("versions", versions()), ("devices", devices()), ("attention", back_ends())):
+        console.print(f"[bold]{title}[/]")
+        table = Table.grid(padding=(0, 2))
+        for row in rows:
+            table.add_row("", *row)
+        console.print(table)
+    console.print("[bold]CUDA graphs[/]")
+    console.print(f"  {graphs()}")
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    yield "python", platform.python_version()
+    for name in PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            yield name, "not installed"
+
+
+def devices() -> Iterator[tuple[str, str]]:
+    """Each device by the name that --device takes, with its free memory."""
+    import torch
+
+    from antiphon.engine.load import available_bytes
+
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        free = available_bytes(torch.device("cuda", index))
+        yield f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} GiB free"
+    free = available_bytes(torch.device("cpu"))
+    yield "cpu", f"{torch.get_num_threads()} threads, {free / GIB:.1f} GiB free"
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        yield "cuda", "no GPU is visible" if built else "this torch is built without CUDA"
+
+
+def back_ends() -> Iterator[tuple[str, str, str]]:
+    """Each back-end: whether it is verified, where it can run here or why it can't, and what `auto` takes it
+    for."""
+    import torch
+
+    from antiphon.nn.backends import BACKENDS, pick_backend
+
+    present = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    places = [(device, dtype) for device in present for dtype in DTYPES]
+    picked = {place: pick_backend("auto", *_typed(place)) for place in places}
+    for name, backend in BACKENDS.items():
+        obstacles = {place: backend.obstacle(*_typed(place)) for place in places}
+        runs = [place for place in places if not obstacles[place]]
+        where = f"runs {_listed(runs)}" if runs else "; ".join(dict.fromkeys(obstacles.values()))
+        auto = _listed([place for place in places if picked[place] == name])
+        state = "verified" if backend.verified else "unverified"
+        yield name, state, where + (f"; auto takes it for {auto}" if auto else "")
+
+
+def graphs() -> str:
+    import torch
+
+    state = "unverified (have not run on an accelerator); --cuda-graphs asks for them"
+    return state if torch.cuda.is_available() else f"cannot run here, there is no CUDA; {state}"
+
+
+def _typed(place: tuple[str, str]) -> tuple[torch.device, torch.dtype]:
+    import torch
+
+    return torch.device(place[0]), getattr(torch, place[1])
+
+
+def _listed(places: list[tuple[str, str]]) -> str:
+    """Dtypes device by device."""
+    dtypes: dict[str, list[str]] = {}
+    for device, dtype in places:
+        dtypes.setdefault(device, []).append(dtype)
+    return "; ".join(f"{', '.join(names)} on {device}" for device, names in dtypes.items())
