@@ -122,3 +122,12 @@ async def test_open_responses_are_counted_over_all_surfaces() -> None:
             assert done["status"] == "completed"
         assert served.serving.engine is not None
         assert served.serving.engine.num_open == 0
+
+
+def test_the_worst_is_remembered_for_a_while() -> None:
+    pressure = Pressure(hold_s=5.0)
+    fed(pressure, 0.8, 10)
+    assert pressure.worst_rtf(10) == pytest.approx(1.25, rel=0.2)
+    pressure.ended("r")
+    assert pressure.worst_rtf(14) == pytest.approx(1.25, rel=0.2), "who listens now will speak again"
+    assert pressure.worst_rtf(16) == 0.0

@@ -60,7 +60,7 @@ def serve(
         typer.Option(
             min=0, help="Seconds a second of audio may take before new sessions are refused; 0: no guard."
         ),
-    ] = 0.9,
+    ] = 0.6,
     media_hosts: Annotated[
         str,
         typer.Option(help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off."),

@@ -1,7 +1,9 @@
 """How near the listeners are to a gap: seconds that a second of audio takes, where nothing is held back.
 
 A response whose listener has plenty may be slow on purpose; it says nothing of what the engine can do. So
-only those count that run less than `ahead_s` ahead of their listener. Pure: times are handed in.
+only those count that run less than `ahead_s` ahead of their listener. People who listen or think now will
+speak again, so the worst of the last `hold_s` seconds is what a newcomer has to fit beside. Pure: times are
+handed in.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 
 MIN_CHUNKS = 3
 """Fewer pieces of audio than this tell no rate."""
+SAMPLE_S = 0.25
 
 
 @dataclass(slots=True)
@@ -30,9 +33,11 @@ class Stream:
 class Pressure:
     """Folds the audio of all open responses into one figure."""
 
-    def __init__(self, window_s: float = 4.0, ahead_s: float = 1.5) -> None:
+    def __init__(self, window_s: float = 4.0, ahead_s: float = 1.5, hold_s: float = 15.0) -> None:
         self._window_s = window_s
         self._ahead_s = ahead_s
+        self._hold_s = hold_s
+        self._sampled: deque[tuple[float, float]] = deque()
         self._streams: dict[str, Stream] = {}
 
     def heard(self, response: str, audio_s: float, now: float) -> None:
@@ -44,6 +49,8 @@ class Pressure:
         stream.total_s += audio_s
         stream.num_chunks += 1
         stream.recent.append((now, audio_s))
+        if not self._sampled or now - self._sampled[-1][0] >= SAMPLE_S:
+            self._sampled.append((now, self.audio_rtf(now) or 0.0))
 
     def ended(self, response: str) -> None:
         self._streams.pop(response, None)
@@ -62,3 +69,9 @@ class Pressure:
         if not wall_s:
             return None
         return wall_s / audio_s if audio_s else float("inf")
+
+    def worst_rtf(self, now: float) -> float:
+        """The highest `audio_rtf` of the last `hold_s` seconds; 0 where there was nothing to tell."""
+        while self._sampled and self._sampled[0][0] <= now - self._hold_s:
+            self._sampled.popleft()
+        return max([self.audio_rtf(now) or 0.0, *(rtf for _, rtf in self._sampled)])

@@ -81,8 +81,8 @@ class Serving:
         return self.engine.info
 
     def audio_rtf(self) -> float | None:
-        """Seconds that a second of audio takes now, where listeners are near their ends."""
-        return self.engine.pressure.audio_rtf(time.monotonic()) if self.engine else None
+        """Seconds that a second of audio took at worst lately, where listeners were near their ends."""
+        return self.engine.pressure.worst_rtf(time.monotonic()) if self.engine else None
 
     @property
     def is_alive(self) -> bool:

@@ -22,7 +22,7 @@ class ServerSettings:
     """Sockets and HTTP requests that are being answered, together."""
     max_open_responses: int = 64
     """Replies in the making, of all sessions together; one more is refused."""
-    max_audio_rtf: float | None = 0.9
+    max_audio_rtf: float | None = 0.6
     """Seconds that a second of audio may take before new sessions are refused (see `pressure`); None: any."""
     media_hosts: tuple[str, ...] = ()
     """Hosts from which media URLs are fetched, `host` or `host:port`."""
