@@ -131,3 +131,10 @@ def test_the_worst_is_remembered_for_a_while() -> None:
     pressure.ended("r")
     assert pressure.worst_rtf(14) == pytest.approx(1.25, rel=0.2), "who listens now will speak again"
     assert pressure.worst_rtf(16) == 0.0
+
+
+def test_what_nobody_asks_for_is_forgotten_all_the_same() -> None:
+    pressure = Pressure(hold_s=5.0)
+    fed(pressure, 0.8, 600)
+    assert len(pressure._sampled) <= 21
+    assert pressure.worst_rtf(600) == pytest.approx(1.25, rel=0.2)

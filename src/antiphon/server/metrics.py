@@ -71,7 +71,7 @@ class ServerMetrics:
         )
         Gauge(
             "antiphon_server_audio_rtf",
-            "Seconds that a second of audio takes, where listeners are near their ends; 0: nothing to tell.",
+            "Seconds that a second of audio took at worst in 15 s, of listeners near their ends; 0: none.",
             registry=registry,
         ).set_function(lambda: audio_rtf() or 0.0)
         self.responses = Counter(

@@ -37,7 +37,7 @@ class Pressure:
         self._window_s = window_s
         self._ahead_s = ahead_s
         self._hold_s = hold_s
-        self._sampled: deque[tuple[float, float]] = deque()
+        self._sampled = deque[tuple[float, float]](maxlen=int(hold_s / SAMPLE_S) + 1)
         self._streams: dict[str, Stream] = {}
 
     def heard(self, response: str, audio_s: float, now: float) -> None:
