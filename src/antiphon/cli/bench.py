@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -14,6 +13,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from antiphon.cli.options import (
+    LOCAL_URL,
+    Acks,
+    AcksOption,
+    ApiKey,
+    Concurrency,
+    Patience,
+    Rate,
+    TurnEnd,
+    Url,
+    WorkloadName,
+)
 from antiphon.cli.shared import console
 from antiphon.core.errors import AntiphonError
 
@@ -26,21 +37,6 @@ RUN_FAILED = 2
 FAILURES = ("server_lost", "failed")
 BOUNDS = ("ttfp_p90_s", "continuity", "ttft_s")
 NO_BOUNDS = {"ttfp_p90_s": math.inf, "continuity": 0.0, "ttft_s": math.inf, "tpot_s": math.inf}
-
-
-class AcksOption(StrEnum):
-    """When playback is reported."""
-
-    auto = "auto"
-    always = "always"
-    never = "never"
-
-
-class TurnDetection(StrEnum):
-    """Who ends a turn."""
-
-    manual = "manual"
-    server_vad = "server_vad"
 
 
 app = typer.Typer(help="Measure a realtime server with people who speak, listen, read and interrupt.")
@@ -60,21 +56,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Figures as JSON on standar
 @app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
-    url: Annotated[str, typer.Option(help="Server, ours or another: http(s)://host:port.")] = (
-        "http://127.0.0.1:8000"
-    ),
-    workload: Annotated[str, typer.Option(help="Name of a workload that ships, or a YAML file.")] = "smoke",
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Sessions kept open at once (closed loop).")
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Sessions that come per second, on average (open loop).")
-    ] = None,
+    url: Url = LOCAL_URL,
+    workload: WorkloadName = "smoke",
+    concurrency: Concurrency = None,
+    rate: Rate = None,
     duration: Annotated[float | None, typer.Option(help="Seconds until the run ends.")] = None,
     sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until the run ends.")] = None,
-    turn_detection: Annotated[
-        TurnDetection | None, typer.Option(help="Who ends a turn, whatever the workload says.")
-    ] = None,
+    turn_detection: TurnEnd = None,
     seed: Annotated[int, typer.Option(help="The same seed plays the same scripts to every server.")] = 0,
     log: Annotated[
         Path | None, typer.Option(help="Event log to write; bench-LABEL-SEED.jsonl by default.")
@@ -82,14 +70,12 @@ def bench(
     force: Annotated[bool, typer.Option(help="Overwrite the log if it exists.")] = False,
     label: Annotated[str, typer.Option(help="What is measured, in a word; the model by default.")] = "",
     model: Annotated[str, typer.Option(help="Model name; the first that the server lists by default.")] = "",
-    api_key: Annotated[str, typer.Option(envvar="ANTIPHON_API_KEY", help="Sent as a Bearer token.")] = "",
-    acks: Annotated[
-        AcksOption, typer.Option(help="Playback reports; auto: if the server says that it knows them.")
-    ] = AcksOption.auto,
+    api_key: ApiKey = "",
+    acks: Acks = AcksOption.auto,
     voices: Annotated[
         Path | None, typer.Option(help="Directory of recordings to speak with, not synthetic voices.")
     ] = None,
-    patience: Annotated[float, typer.Option(help="Seconds until a person gives up on a reply.")] = 60.0,
+    patience: Patience = 60.0,
     all_metrics: Annotated[
         bool, typer.Option(help="Log all of the server's Prometheus counters, not only antiphon's.")
     ] = False,

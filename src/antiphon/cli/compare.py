@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from antiphon.assembly.preset import preset_names
-from antiphon.cli.bench import AcksOption, TurnDetection
+from antiphon.cli.options import Acks, AcksOption, Concurrency, Patience, Rate, TurnEnd, WorkloadName
 from antiphon.cli.shared import console, fail
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -34,20 +34,14 @@ def compare(
         list[str], typer.Argument(help=f"Presets ({', '.join(preset_names())}) or URLs; NAME=… names them.")
     ],
     model: Annotated[str, typer.Option(help="Checkpoint that presets are served with.")] = "",
-    workload: Annotated[str, typer.Option(help="Name of a workload that ships, or a YAML file.")] = "smoke",
+    workload: WorkloadName = "smoke",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each target; five or more to judge by.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The seeds count up from here.")] = 0,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Sessions kept open at once (closed loop).")
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Sessions that come per second, on average (open loop).")
-    ] = None,
+    concurrency: Concurrency = None,
+    rate: Rate = None,
     duration: Annotated[float | None, typer.Option(help="Seconds of each run.")] = None,
     sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until a run ends.")] = None,
-    turn_detection: Annotated[
-        TurnDetection | None, typer.Option(help="Who ends a turn, whatever the workload says.")
-    ] = None,
+    turn_detection: TurnEnd = None,
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("comparison"),
     resume: Annotated[bool, typer.Option(help="Go on with the comparison in --out.")] = False,
     serve: Annotated[str, typer.Option(help='More options of `antiphon serve`: "--threads 1".')] = "",
@@ -57,10 +51,8 @@ def compare(
     api_key: Annotated[
         str, typer.Option(envvar=["ANTIPHON_API_KEY", "OPENAI_API_KEY"], help="Sent as a Bearer token.")
     ] = "",
-    acks: Annotated[
-        AcksOption, typer.Option(help="Playback reports; auto: if the server says that it knows them.")
-    ] = AcksOption.auto,
-    patience: Annotated[float, typer.Option(help="Seconds until a person gives up on a reply.")] = 60.0,
+    acks: Acks = AcksOption.auto,
+    patience: Patience = 60.0,
     everything: Annotated[bool, typer.Option("--all", help="Show every figure.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
 ) -> None:

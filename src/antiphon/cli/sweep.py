@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from antiphon.cli.bench import TurnDetection
+from antiphon.cli.options import LOCAL_URL, ApiKey, TurnEnd, Url, WorkloadName
 from antiphon.cli.shared import console, fail, split
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -22,22 +22,16 @@ PAGE_COLUMNS = 130
 
 
 def sweep(
-    url: Annotated[str, typer.Option(help="Server, ours or another: http(s)://host:port.")] = (
-        "http://127.0.0.1:8000"
-    ),
-    workload: Annotated[str, typer.Option(help="Name of a workload that ships, or a YAML file.")] = (
-        "voice-chat"
-    ),
+    url: Url = LOCAL_URL,
+    workload: WorkloadName = "voice-chat",
     concurrency: Annotated[str, typer.Option(help="Sessions kept open, a run each: 1,2,4,8.")] = "",
     rate: Annotated[str, typer.Option(help="Or sessions that come per second, a run each: 0.5,1,2.")] = "",
     duration: Annotated[float | None, typer.Option(help="Seconds of each run.")] = None,
-    turn_detection: Annotated[
-        TurnDetection | None, typer.Option(help="Who ends a turn, whatever the workload says.")
-    ] = None,
+    turn_detection: TurnEnd = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same people.")] = 0,
     label: Annotated[str, typer.Option(help="What is measured, in a word.")] = "server",
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("sweep"),
-    api_key: Annotated[str, typer.Option(envvar="ANTIPHON_API_KEY", help="Sent as a Bearer token.")] = "",
+    api_key: ApiKey = "",
     slo_ttfp_p90: Annotated[float, typer.Option(help="Most seconds of P90 time to first audio.")] = 1.0,
     slo_continuity: Annotated[float, typer.Option(help="Least share of replies without a stall.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,

@@ -1,0 +1,37 @@
+"""Options that several commands of measuring share: what is played, to whom, for how long."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class AcksOption(StrEnum):
+    """When playback is reported."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+class TurnDetection(StrEnum):
+    """Who ends a turn."""
+
+    manual = "manual"
+    server_vad = "server_vad"
+
+
+Url = Annotated[str, typer.Option(help="Server, ours or another: http(s)://host:port.")]
+WorkloadName = Annotated[str, typer.Option(help="Name of a workload that ships, or a YAML file.")]
+Concurrency = Annotated[int | None, typer.Option(min=1, help="Sessions kept open at once (closed loop).")]
+Rate = Annotated[float | None, typer.Option(help="Sessions that come per second, on average (open loop).")]
+TurnEnd = Annotated[TurnDetection | None, typer.Option(help="Who ends a turn, whatever the workload says.")]
+Acks = Annotated[
+    AcksOption, typer.Option(help="Playback reports; auto: if the server says that it knows them.")
+]
+Patience = Annotated[float, typer.Option(help="Seconds until a person gives up on a reply.")]
+ApiKey = Annotated[str, typer.Option(envvar="ANTIPHON_API_KEY", help="Sent as a Bearer token.")]
+
+LOCAL_URL = "http://127.0.0.1:8000"
