@@ -10,17 +10,13 @@ at once with one token a row. Reported: the round (the policy's choice), and the
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 from antiphon.assembly.node import Node
+from antiphon.bench import provenance
 from antiphon.core.config import ArConfig, EncoderConfig, NodeConfig
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (
@@ -138,14 +134,8 @@ def main() -> None:
             name: {f"p{p}": round(float(np.percentile(values, p)), 4) for p in (50, 99)}
             for name, values in times.items()
         },
-        "command": "python " + " ".join(sys.argv),
-        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}",
     }
-    text = json.dumps(result, indent=2)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-    sys.stdout.write(text + "\n")
+    provenance.keep(result, arguments.out)
 
 
 if __name__ == "__main__":

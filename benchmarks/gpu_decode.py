@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from antiphon.bench import provenance
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import EngineOptions
 from antiphon.core.conversation import Item, TextPart
@@ -355,15 +355,10 @@ def main() -> None:
             "steps": list(bench.steps()),
         }
     result |= {
-        "command": "python " + " ".join(sys.argv),
-        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "software": f"{os.cpu_count()} cores, python {platform.python_version()}, torch {torch.__version__}",
     }
-    text = json.dumps(result, indent=1)
-    if options.out:
-        options.out.write_text(text + "\n")
-    sys.stdout.write(text + "\n")
+    provenance.keep(result, options.out)
 
 
 if __name__ == "__main__":

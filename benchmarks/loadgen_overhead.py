@@ -122,12 +122,7 @@ async def main() -> None:
     finally:
         server.kill()
         await server.wait()
-    result |= {"command": "python benchmarks/" + provenance.command()}
-    result |= {"commit": provenance.commit(), "machine": provenance.machine()}
-    text = json.dumps(result, indent=2)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-    sys.stdout.write(text + "\n")
+    provenance.keep(result, arguments.out)
 
 
 asyncio.run(main())

@@ -11,11 +11,6 @@ batch). A ratio is transformers' time over ours; the median over `--rounds` and 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +20,7 @@ import numpy as np
 import torch
 
 from antiphon import Omni, Request
+from antiphon.bench import provenance
 from antiphon.core.sampling import Sampling
 
 PROMPTS = [f"hello number {digit}" for digit in range(1, 9)]
@@ -131,14 +127,8 @@ def main() -> None:
         "8_against_batched": ratio(times["theirs_8_batched"], times["ours_8"]),
         "seconds": {name: [round(value, 3) for value in values] for name, values in times.items()},
         "threads": arguments.threads,
-        "command": "python " + " ".join(sys.argv),
-        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}",
     }
-    text = json.dumps(result, indent=2)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-    sys.stdout.write(text + "\n")
+    provenance.keep(result, arguments.out)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 
 from antiphon import Omni, Request
+from antiphon.bench import provenance
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import PromptReady
 from antiphon.core.plans import RenderPrompt
@@ -218,13 +218,8 @@ def main() -> None:
         "load_before": round(load, 1),
         "command": f"python benchmarks/vllm_decode.py {arguments.checkpoint.name} --vllm-python PATH",
         "rounds": arguments.rounds,
-        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, python {platform.python_version()}",
     }
-    text = json.dumps(result, indent=2)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-    sys.stdout.write(text + "\n")
+    provenance.keep(result, arguments.out)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 
 def command() -> str:
@@ -36,6 +38,16 @@ def package_version() -> str:
         return version("antiphon")
     except PackageNotFoundError:
         return ""
+
+
+def keep(result: dict[str, Any], out: Path | None) -> None:
+    """The end of a script in benchmarks/: print its result with where it comes from, and keep it in `out`.
+    What the result says of that itself stands."""
+    about = {"command": f"python benchmarks/{command()}", "commit": commit(), "machine": machine()}
+    text = json.dumps(result | {key: value for key, value in about.items() if key not in result}, indent=2)
+    if out is not None:
+        out.write_text(text + "\n")
+    sys.stdout.write(text + "\n")
 
 
 def _git(directory: Path, *words: str) -> str:
