@@ -41,7 +41,7 @@ test: check
 	$(BIN)/pytest
 
 test-slow: setup
-	$(BIN)/pytest -m slow --timeout 1800
+	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=3600
 
 test-gpu: setup
 	$(BIN)/pytest -m gpu tests/gpu tests/nn

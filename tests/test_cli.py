@@ -25,6 +25,7 @@ COMMANDS = [
     ["serve"],
     ["replay"],
     ["doctor"],
+    ["profile"],
     ["checkpoint"],
     ["checkpoint", "demo"],
     ["bench"],

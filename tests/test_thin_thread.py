@@ -19,12 +19,16 @@ from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
 from fakes.serving import greedy, serving
 
+pytestmark = pytest.mark.timeout(300)
+
 TURN_S = 60
 
 
-@pytest.fixture
-async def server(tiny_checkpoint: Path, tmp_path: Path) -> AsyncIterator[str]:
-    async with serving(greedy(tiny_checkpoint, tmp_path / "greedy"), tmp_path / "run.record") as url:
+@pytest.fixture(params=[(), ("--stages-apart",)])
+async def server(tiny_checkpoint: Path, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """With all stages in the engine's process, and each in its own."""
+    copy = greedy(tiny_checkpoint, tmp_path / "greedy")
+    async with serving(copy, tmp_path / "run.record", *request.param) as url:
         yield url
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
     run_state_machine_as_test,
 )
 
+from antiphon.core.config import Unit
 from antiphon.core.conversation import Item, Part, TextPart
 from antiphon.core.facts import (
     ItemAdded,
@@ -28,6 +28,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.sampling import Sampling
 from fakes import toy
+from fakes.machine import Turning
 from fakes.whims import whims_of
 from fakes.world import World, toy_config
 
@@ -56,7 +57,52 @@ options = st.fixed_dictionaries(
 SEEDED = {"thinker": Sampling(max_tokens=6, seed=1), "talker": Sampling(max_tokens=1, seed=2)}
 
 
-class People(RuleBasedStateMachine):
+APART = tuple(Unit(name, name, process=name) for name in ("encoders", "thinker", "talker", "code2wav"))
+TWICE = (
+    Unit("encoders", "encoders", "a"),
+    Unit("thinker.0", "thinker", "a"),
+    Unit("thinker.1", "thinker", "b"),
+    Unit("talker.0", "talker", "c"),
+    Unit("talker.1", "talker", "d"),
+    Unit("code2wav.0", "code2wav", "c"),
+    Unit("code2wav.1", "code2wav", "d"),
+)
+FLEET = (
+    Unit("encoders.0", "encoders", process="a"),
+    Unit("encoders.1", "encoders", process="b"),
+    Unit("thinker.0", "thinker", process="a"),
+    Unit("thinker.1", "thinker", process="c"),
+    Unit("talker.0", "talker", process="d"),
+    Unit("talker.1", "talker", process="b"),
+    Unit("code2wav", "code2wav", process="d"),
+)
+SPLIT = (
+    Unit("encoders", "encoders", process="a"),
+    Unit("thinker.0", "thinker", process="a", role="prefill"),
+    Unit("thinker.1", "thinker", process="b", role="decode"),
+    Unit("talker", "talker", process="c"),
+    Unit("code2wav", "code2wav", process="c"),
+)
+SPLIT_TWICE = (
+    Unit("encoders.0", "encoders", process="e"),
+    Unit("encoders.1", "encoders", process="c"),
+    Unit("thinker.0", "thinker", process="a", role="prefill"),
+    Unit("thinker.1", "thinker", process="b", role="prefill"),
+    Unit("thinker.2", "thinker", process="c", role="decode"),
+    Unit("thinker.3", "thinker", process="d", role="decode"),
+    Unit("talker", "talker", "x", process="c"),
+    Unit("code2wav", "code2wav", process="d"),
+)
+SPLIT_HERE = (
+    Unit("encoders", "encoders", "a"),
+    Unit("thinker.0", "thinker", "a", role="prefill"),
+    Unit("thinker.1", "thinker", "b", role="decode"),
+    Unit("talker", "talker", "b"),
+    Unit("code2wav", "code2wav", "b"),
+)
+
+
+class People(Turning):
     """Sessions come, talk, interrupt and go; steps fail; the node is turned between."""
 
     @initialize(
@@ -69,11 +115,27 @@ class People(RuleBasedStateMachine):
         speaks=st.sampled_from([True, True, True, False]),
         context=st.sampled_from([None, None, 12, 40]),
         is_vague=st.booleans(),
+        units=st.sampled_from([(), (), APART, TWICE, FLEET, SPLIT, SPLIT_TWICE, SPLIT_HERE]),
+        host_blocks=st.sampled_from([0, 3, 10, 60]),
+        copy_lag=st.integers(0, 3),
+        layer_groups=st.sampled_from([(), (("low", 0, 1), ("high", 1, 2))]),
     )
-    def begin(self, depth: int, lags: bool, is_vague: bool, **sizes: Any) -> None:
-        self.world = World(toy_config(**sizes), depth, lags=lags)
+    def begin(
+        self,
+        depth: int,
+        lags: bool,
+        is_vague: bool,
+        copy_lag: int,
+        units: tuple[Unit, ...],
+        speaks: bool,
+        **sizes: Any,
+    ) -> None:
+        units = tuple(unit for unit in units if speaks or unit.stage in ("encoders", "thinker"))
+        config = toy_config(units=units, speaks=speaks, **sizes)
+        self.world = World(config, depth, lags=lags, copy_lag=copy_lag)
         self.whims = {name: whims_of(scheduler) for name, scheduler in self.world.node.stages.ar.items()}
-        self.world.device.is_vague = is_vague
+        for device in self.world.fleet.devices.values():
+            device.is_vague = is_vague
         self.sessions: list[str] = []
         self.items: dict[str, list[str]] = {}
         self.count = 0
@@ -159,14 +221,14 @@ class People(RuleBasedStateMachine):
             self.world.send(ResponseRequested(self.sessions[-1], name, f"reply-{name}"))
 
     @rule(
-        stage=st.sampled_from(["thinker", "talker"]),
+        unit=st.integers(0, 3),
         victims=st.lists(st.integers(0, 3), min_size=1, max_size=3),
         count=st.integers(1, 6),
     )
-    def preempt(self, stage: str, victims: list[int], count: int) -> None:
+    def preempt(self, unit: int, victims: list[int], count: int) -> None:
         """Rows are given up, whatever they were doing."""
-        if stage in self.whims:
-            self.whims[stage].victims = victims
+        names = list(self.whims)
+        self.whims[names[unit % len(names)]].victims = victims
         self.turn(count)
 
     @precondition(lambda self: self.sessions)
@@ -193,31 +255,28 @@ class People(RuleBasedStateMachine):
         self.sessions.remove(session)
         self.world.send(SessionClosed(session))
 
-    @rule(stage=st.sampled_from(["encoders", "thinker", "talker", "code2wav"]), count=st.integers(1, 9))
-    def fail(self, stage: str, count: int) -> None:
-        """A step of this stage fails, if there is one in the next few turns."""
-        self.world.device.failing.add(stage)
+    @rule(unit=st.integers(0, 7), count=st.integers(1, 9))
+    def fail(self, unit: int, count: int) -> None:
+        """A step of this unit fails, if there is one in the next few turns."""
+        names = list(self.world.fleet.units)
+        name = names[unit % len(names)]
+        place = self.world.fleet.units[name]
+        failing = self.world.fleet.devices[place.process, place.device].failing
+        failing.add(name)
         self.turn(count)
-        self.world.device.failing.discard(stage)
+        failing.discard(name)
 
-    @rule(count=st.integers(1, 40))
-    def turn(self, count: int) -> None:
-        for _ in range(count):
-            self.world.turn()
+    @precondition(lambda self: any(unit.process for unit in self.world.fleet.units.values()))
+    @rule(unit=st.integers(0, 7))
+    def kill(self, unit: int) -> None:
+        """A process dies, with all that lives in it, and starts again."""
+        places = list(self.world.fleet.units.values())
+        self.world.kill(places[unit % len(places)].process)
+        self.whims = {name: whims_of(ar) for name, ar in self.world.node.stages.ar.items()}
 
-    @rule()
-    def rest(self) -> None:
-        self.world.run()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        self.world.run()
-        for heard in self.world.responses.values():
-            self.world.check(heard)
-        self.world.send(*(SessionClosed(session) for session in self.sessions))
-        self.world.run()
-        self.world.check_empty()
+    @property
+    def open_sessions(self) -> list[str]:
+        return self.sessions
 
 
 def live(max_examples: int, steps: int) -> settings:

@@ -29,12 +29,12 @@ def test_an_unknown_preset_lists_what_exists() -> None:
 def test_a_decision_left_out_or_too_many(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     monkeypatch.setattr(preset, "_PRESETS", tmp_path)
-    with pytest.raises(ConfigError, match="'mine' must name each of step, device once"):
+    with pytest.raises(ConfigError, match="'mine' must name each of step, device, replica, evict"):
         Preset("mine")
 
 
 def test_a_policy_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.yaml").write_text("step: best\ndevice: round-robin")
+    (tmp_path / "mine.yaml").write_text("step: best\ndevice: b\nreplica: r\nevict: c\nwrite: d\nfetch: e")
     monkeypatch.setattr(preset, "_PRESETS", tmp_path)
     with pytest.raises(ConfigError, match="unknown step policy 'best'"):
         Preset("mine").step_policy()

@@ -18,7 +18,7 @@ def test_a_name_is_registered_once_and_created_each_time() -> None:
 
 
 def test_an_unknown_name_lists_what_exists() -> None:
-    with pytest.raises(ConfigError, match="unknown step policy 'best'; known: prefill-first"):
+    with pytest.raises(ConfigError, match="unknown step policy 'best'; known: fcfs, prefill-first"):
         STEP_POLICIES.create("best")
 
 

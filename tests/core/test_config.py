@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.core.config import ArConfig, EngineOptions
+from antiphon.core.config import ArConfig, EngineOptions, Unit
 from antiphon.core.errors import ConfigError
+from antiphon.core.sampling import Sampling
+from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOptions
 
 
 def test_the_defaults_hold() -> None:
@@ -70,3 +72,44 @@ def test_layer_groups_are_one_ranks_own() -> None:
         EngineOptions(layer_groups=0)
     with pytest.raises(ConfigError, match="layer_groups are not divided among ranks"):
         EngineOptions(layer_groups=2, tensor_parallel=2)
+
+
+def test_a_stage_has_sizes_of_its_own() -> None:
+    options = EngineOptions(max_rows=4, stages={"talker": StageOptions(max_rows=9, kv_tokens=16384)})
+    assert options.of("thinker") is options
+    assert (options.of("talker").max_rows, options.of("talker").kv_tokens) == (9, 16384)
+    assert options.of("talker").step_tokens == options.step_tokens
+
+
+@pytest.mark.parametrize("sizes", [{"max_rows": 0}, {"kv_tokens": 16}, {"host_kv_tokens": -1}])
+def test_an_error_names_the_stage(sizes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=f"stage talker: {next(iter(sizes))}"):
+        EngineOptions(stages={"talker": StageOptions(**sizes)})
+
+
+def test_chosen_sampling_lies_over_the_checkpoints() -> None:
+    given = Sampling(temperature=0.9, top_k=50)
+    assert SamplingDefaults(temperature=0.0).over(given) == Sampling(temperature=0.0, top_k=50)
+    with pytest.raises(ConfigError, match="top_p is 2"):
+        SamplingDefaults(top_p=2).over(given)
+
+
+def test_a_chunk_holds_something() -> None:
+    assert EdgeOptions("talker", "code2wav", chunk=8, credit=9).chosen == {"chunk": 8, "credit": 9}
+    with pytest.raises(ConfigError, match="edge talker -> code2wav: first_chunk is 0"):
+        EdgeOptions("talker", "code2wav", first_chunk=0)
+
+
+def test_a_host_tier_is_off_unless_asked_for_and_has_one_rank() -> None:
+    assert EngineOptions().host_kv_tokens == 0
+    with pytest.raises(ConfigError, match="host_kv_tokens is -1; it must be 0"):
+        EngineOptions(host_kv_tokens=-1)
+    with pytest.raises(ConfigError, match="host_kv_tokens needs tensor_parallel 1"):
+        EngineOptions(host_kv_tokens=64, tensor_parallel=2)
+
+
+def test_ranks_do_not_move_kv() -> None:
+    halves = (Unit("p", "thinker", role="prefill"), Unit("d", "thinker", role="decode"))
+    with pytest.raises(ConfigError, match="prefill or decode only need tensor_parallel 1"):
+        EngineOptions(units=halves, tensor_parallel=2)
+    assert EngineOptions(units=halves).units == halves

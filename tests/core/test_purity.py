@@ -14,6 +14,7 @@ HOUSE = Path(antiphon.__file__).parent
 ROOMS = (
     "core",
     "kv",
+    "latency",
     "policy",
     "stage",
     "flow",
@@ -23,6 +24,7 @@ ROOMS = (
     "metrics",
     "wire",
     "workload",
+    "sim",
 )
 FORBIDDEN = {"torch", "asyncio", "threading", "socket", "time", "datetime", "random", "uuid", "secrets"}
 FILES = sorted(path for room in ROOMS for path in (HOUSE / room).rglob("*.py"))

@@ -12,11 +12,13 @@ import torch
 from antiphon import Omni, Sampling
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError
+from antiphon.engine.ar import ArExecutor
 from antiphon.engine.graphs import ColumnDraw, columns
 from antiphon.engine.load import Engine, Loader, build_engine, open_source
+from antiphon.engine.rehearsal import buckets_for
 from antiphon.engine.sampler import Draw
 from antiphon.engine.speech import PREDICTOR_STAGE
-from antiphon.nn.graphs import Bucketed, bucket_of
+from antiphon.nn.graphs import BUCKETS, Bucketed, bucket_of
 from engine.test_depth import CROWD, HOT, check, crowd, words
 from fakes.capture import Recorder
 
@@ -83,7 +85,7 @@ def test_columns_draw_what_parameters_draw() -> None:
         mine = logits[list(chosen)]
         draw = ColumnDraw(*columns(some, at, torch.device("cpu")))
         for codebook in (1, 7):
-            expected = Draw(some, at, PREDICTOR_STAGE, "cpu")(mine, codebook)
+            expected = Draw(some, PREDICTOR_STAGE, "cpu").at(at)(mine, codebook)
             assert draw(mine, codebook).tolist() == expected.tolist()
 
 
@@ -127,6 +129,37 @@ def test_a_step_that_only_samples(captured: Engine, alone: dict) -> None:
     talk = crowd(captured, ["hot", "late"])
     talk.run()
     check(talk, alone, ["hot", "late"])
+
+
+def test_everything_is_captured_before_anybody_comes(tiny_checkpoint: Path) -> None:
+    """Of any number of rows and both ways to draw; what was run for nobody leaves nothing behind."""
+    recorder, shown = Recorder(), []
+    options = EngineOptions(device="cpu", dtype="float64", max_rows=4)
+    opened = open_source(str(tiny_checkpoint), options, lambda *_: None)
+    loader = Loader(opened, lambda *values: shown.append(values), capture=recorder)
+    engine = build_engine(opened, options, "tiny", loader)
+    before = recorder.captures
+    captured = [values for values in shown if values[0].startswith("capturing")]
+    assert captured == [(f"capturing {name}", n, 3) for name in ("thinker", "talker") for n in range(4)]
+    for executor in engine.executors.values():
+        if isinstance(executor, ArExecutor):
+            planes = executor.runner.pool.device.values()
+            assert not any(tensor.any() for group in planes for layer in group for tensor in layer)
+    crowd(engine, list(CROWD), 2).run()
+    assert recorder.captures == before > 0
+
+
+def test_buckets_that_a_stage_may_need() -> None:
+    assert buckets_for(1) == (1,)
+    assert buckets_for(3) == buckets_for(4) == (1, 2, 4)
+    assert buckets_for(64) == buckets_for(500) == BUCKETS
+
+
+def test_fp32_is_not_rounded_on_the_way(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.cudnn.allow_tf32", True)
+    for dtype, may_round in (("bfloat16", True), ("float32", False)):
+        open_source(str(tiny_checkpoint), EngineOptions(device="cpu", dtype=dtype), lambda *_: None)
+        assert torch.backends.cudnn.allow_tf32 is may_round
 
 
 def test_refused_where_there_is_no_cuda(tiny_checkpoint: Path) -> None:

@@ -23,7 +23,7 @@ from antiphon.engine.sampler import (
     Sampler,
     penalise,
     predictor_sampling,
-    suppress,
+    unwanted,
 )
 
 VOCAB = 211
@@ -184,9 +184,23 @@ def test_suppressed_ids_are_never_drawn_and_only_in_their_row(temperature: float
     assert [alone.draw(logits[:1], ints([0])).item() for _ in range(200)] == drawn[:, 0].tolist()
 
 
-def test_nothing_suppressed_nothing_changed() -> None:
-    logits = logits_of(2)
-    assert suppress(logits, [Sampling(), Sampling(suppress=(VOCAB,))]) is logits
+def test_nothing_suppressed_nothing_asked_of_the_device() -> None:
+    assert unwanted([Sampling(), Sampling(suppress=(VOCAB,))], VOCAB, "cpu") is None
+
+
+def test_who_joins_a_row_draws_by_its_own_parameters_from_the_first_draw_on() -> None:
+    """What is found out about rows that draw together is kept no longer than they do."""
+    sampler = Sampler(2, VOCAB, 0, None, torch.device("cpu"))
+    logits, rows = logits_of(1).repeat(2, 1), ints([0, 1])
+    best = logits[0].argsort(descending=True).tolist()
+    assert sampler.draw(logits.clone(), rows).tolist() == [best[0]] * 2
+    sampler.join(1, Sampling(suppress=(best[0],)))
+    assert sampler.draw(logits.clone(), rows).tolist() == best[:2]
+    assert sampler.draw(logits.clone(), rows[::-1].copy()).tolist() == [best[1], best[0]]
+    sampler.join(1, Sampling(repetition_penalty=2.0), torch.tensor(best[:3]))
+    assert sampler.draw(logits.clone(), rows)[1] not in best[:3]
+    sampler.join(1, Sampling())
+    assert sampler.draw(logits.clone(), rows).tolist() == [best[0]] * 2
 
 
 @pytest.mark.parametrize("top_k", [0, 4])

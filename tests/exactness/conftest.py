@@ -24,6 +24,7 @@ class World:
     omni: Omni
     oracle: Oracle
     contents: list[Content]
+    seed: int = 0
     _known: dict[tuple, Expected] = field(default_factory=dict)
 
     @property
@@ -77,4 +78,4 @@ def mixed_contents(seed: int) -> list[Content]:
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     path = make_demo(tmp_path_factory.mktemp("exact") / "tiny", size="tiny", seed=request.param)
     omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096)
-    return World(path, omni, Oracle(path, omni.engine.prompter), mixed_contents(request.param))
+    return World(path, omni, Oracle(path, omni.engine.prompter), mixed_contents(request.param), request.param)

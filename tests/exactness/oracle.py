@@ -35,48 +35,16 @@ class Expected:
     wav: np.ndarray
 
 
-class Oracle:
-    """One loaded reference model; `answer` runs one request alone."""
+class Inputs:
+    """What transformers is given: rendered by our prompter and preprocessors."""
 
-    def __init__(self, checkpoint: Path, prompter: Prompter) -> None:
-        from transformers import Qwen3OmniMoeForConditionalGeneration
+    def __init__(
+        self, prompter: Prompter, audio: Any, image: ImagePreprocessor, video: VideoPreprocessor
+    ) -> None:
+        """audio: has `mel(samples)`."""
+        self._prompter, self._audio, self._image, self._video = prompter, audio, image, video
 
-        model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
-            checkpoint, dtype=torch.float64, experts_implementation="eager"
-        ).eval()
-        # transformers 5.23 reads this from the talker's config when audio and images come together.
-        model.talker.config.audio_config = model.config.thinker_config.audio_config
-        self._model = model
-        self._prompter = prompter
-        self._audio = AudioPreprocessor(checkpoint)
-        self._image = ImagePreprocessor(checkpoint)
-        self._video = VideoPreprocessor(checkpoint)
-        self._codes: torch.Tensor | None = None
-        self._watch_codes()
-
-    def answer(
-        self, items: tuple[Item, ...], *, max_text: int, max_codes: int, eos: int, penalty: float = 1.05
-    ) -> Expected:
-        inputs = self._inputs(items)
-        sequence, wav = self._model.generate(
-            **inputs,
-            thinker_max_new_tokens=max_text,
-            thinker_eos_token_id=eos,
-            talker_max_new_tokens=max_codes,
-            talker_repetition_penalty=penalty,
-            thinker_do_sample=False,
-            **GREEDY_TALKER,
-        )
-        assert self._codes is not None
-        text = sequence[0, inputs["input_ids"].shape[1] :]
-        return Expected(text.numpy(), self._codes.numpy(), wav.reshape(-1).numpy())
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """codes int64 [frames, codebooks] -> waveform of one full decode, whatever its length."""
-        with torch.inference_mode():
-            return self._model.code2wav(torch.from_numpy(codes.T)[None].clone()).reshape(-1).numpy()
-
-    def _inputs(self, items: tuple[Item, ...]) -> dict[str, torch.Tensor]:
+    def of(self, items: tuple[Item, ...]) -> dict[str, Any]:
         ready = self._prompter.render(RenderPrompt(0, items, speech=False))
         assert isinstance(ready, PromptReady), ready
         ids = torch.from_numpy(ready.prompts["thinker"].token_ids)[None]
@@ -95,9 +63,9 @@ class Oracle:
         if images:
             inputs["pixel_values"] = torch.cat([patches for patches, _ in images]).double()
             inputs["image_grid_thw"] = torch.tensor([grid for _, grid in images])
-        return inputs | self._video_inputs([p for p in parts if isinstance(p, VideoPart)])
+        return inputs | self._of_videos([p for p in parts if isinstance(p, VideoPart)])
 
-    def _video_inputs(self, videos: list[VideoPart]) -> dict[str, Any]:
+    def _of_videos(self, videos: list[VideoPart]) -> dict[str, Any]:
         """As transformers' processor names them; sound is in all of the videos, or in none."""
         if not videos:
             return {}
@@ -108,6 +76,46 @@ class Oracle:
             "video_second_per_grid": torch.tensor([2 / p.fps for p in videos]),
             "use_audio_in_video": any(p.audio is not None for p in videos),
         }
+
+
+class Oracle:
+    """One loaded reference model; `answer` runs one request alone."""
+
+    def __init__(self, checkpoint: Path, prompter: Prompter) -> None:
+        from transformers import Qwen3OmniMoeForConditionalGeneration
+
+        model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
+            checkpoint, dtype=torch.float64, experts_implementation="eager"
+        ).eval()
+        # transformers 5.23 reads this from the talker's config when audio and images come together.
+        model.talker.config.audio_config = model.config.thinker_config.audio_config
+        self._model = model
+        media = AudioPreprocessor(checkpoint), ImagePreprocessor(checkpoint), VideoPreprocessor(checkpoint)
+        self._inputs = Inputs(prompter, *media)
+        self._codes: torch.Tensor | None = None
+        self._watch_codes()
+
+    def answer(
+        self, items: tuple[Item, ...], *, max_text: int, max_codes: int, eos: int, penalty: float = 1.05
+    ) -> Expected:
+        inputs = self._inputs.of(items)
+        sequence, wav = self._model.generate(
+            **inputs,
+            thinker_max_new_tokens=max_text,
+            thinker_eos_token_id=eos,
+            talker_max_new_tokens=max_codes,
+            talker_repetition_penalty=penalty,
+            thinker_do_sample=False,
+            **GREEDY_TALKER,
+        )
+        assert self._codes is not None
+        text = sequence[0, inputs["input_ids"].shape[1] :]
+        return Expected(text.numpy(), self._codes.numpy(), wav.reshape(-1).numpy())
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [frames, codebooks] -> waveform of one full decode, whatever its length."""
+        with torch.inference_mode():
+            return self._model.code2wav(torch.from_numpy(codes.T)[None].clone()).reshape(-1).numpy()
 
     def _watch_codes(self) -> None:
         """Keep the talker's frames, which generate() only turns into sound."""

@@ -62,7 +62,7 @@ class Talk:
             for name, config in engine.node.ar.items()
         }
         self.engine = replace(engine, node=msgspec.structs.replace(engine.node, ar=stages))
-        self.driver = Driver(self.engine, self._hear, recorder=recorder)
+        self.driver = Driver(self.engine, self._hear_all, recorder=recorder)
         self.said: dict[str, Said] = defaultdict(Said)
         self._facts: list[Fact] = []
 
@@ -111,7 +111,14 @@ class Talk:
         assert stats[Metric.SESSIONS] == 0
         assert stats[Metric.RESPONSES_OPEN] == 0
         talker = self.engine.executors["talker"]
-        assert not getattr(talker, "inner", talker).runner._payloads
+        if self.engine.processes is None:
+            assert not getattr(talker, "inner", talker).runner._payloads
+        else:
+            assert not self.engine.processes.num_awaited
+
+    def _hear_all(self, outputs: tuple[Output, ...]) -> None:
+        for output in outputs:
+            self._hear(output)
 
     def _hear(self, output: Output) -> None:
         said = self.said[output.response]

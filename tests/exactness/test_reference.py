@@ -74,11 +74,18 @@ def test_conversation_reuses_what_it_has_seen(world: World) -> None:
     the reference pads them as the longest of the conversation asks for.
     """
     talk = world.talk()
+    thinker_starts, talker_starts = watch_joins(talk)
+    converse(world, talk)
+    assert all((cached > 0) == (turn >= 2) for turn, cached in enumerate(thinker_starts))
+    assert all((cached > 0) == (turn >= 2) for turn, cached in enumerate(talker_starts))
+
+
+def converse(world: World, talk: Talk) -> None:
+    """Two sessions have the same conversation."""
     turns = [world.contents[1], "And now?", world.contents[5], world.contents[4], "Thanks."]
     for session in ("a", "b"):
         talk.open(session)
     items = []
-    thinker_starts, talker_starts = watch_joins(talk)
     for number, content in enumerate(turns):
         items.append(user(content, f"user-{number}"))
         for session in ("a", "b"):
@@ -91,8 +98,6 @@ def test_conversation_reuses_what_it_has_seen(world: World) -> None:
             check(said, expected, world.eos)
             assert (said.end.usage.cached_tokens > 0) == (number > 0)
         items.append(talk.driver.node._orchestrator._sessions["a"].record.items[-1])
-    assert all((cached > 0) == (turn >= 2) for turn, cached in enumerate(thinker_starts))
-    assert all((cached > 0) == (turn >= 2) for turn, cached in enumerate(talker_starts))
     talk.close("a", "b")
     talk.run()
     talk.check_all_free()

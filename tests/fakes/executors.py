@@ -17,17 +17,13 @@ from antiphon.core.facts import NO_INTS, NO_TOKENS, Fact, Ints, StageFact, StepD
 from antiphon.core.plans import (
     ArStep,
     CodecStep,
-    DropMedia,
-    DropPayload,
     EncodeStep,
-    Handoff,
     Join,
     Step,
     ints,
 )
 from fakes import toy
-
-GARBAGE = -1
+from fakes.copies import GARBAGE, FakeCopy, FakeMove, Waits
 
 
 class Device:
@@ -106,9 +102,9 @@ class FakeExecutor:
 class FakeEncoder(FakeExecutor):
     """Keeps the keys of what it encoded."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, features: set[int]) -> None:
         super().__init__(device)
-        self.features: set[int] = set()
+        self.features = features
         self.bad: set[int] = set()
         """Media that break every step they are in."""
 
@@ -158,6 +154,13 @@ class FakeAr(FakeExecutor):
         self.config = config
         self.rows: dict[int, Row] = {}
         self.kv: dict[tuple[str, int, int], int] = {}
+        self.host_kv: dict[tuple[str, int, int], int] = {}
+        self.copies: list[FakeCopy | FakeMove] = []
+        """Those to its device or host that are not reported, in order."""
+        self.moves_out: list[FakeMove] = []
+        """Those from its device to another's."""
+        self.last_ticket = -1
+        self._waits = Waits([], (), [])
         self._groups = groups
         self._in_flight: deque[Named] = deque()
 
@@ -183,6 +186,8 @@ class FakeAr(FakeExecutor):
         assert step.counts.sum() <= self.config.step_tokens
         assert len(set(step.rows.tolist())) == len(step.rows), "a row runs twice in a step"
         self._apply(step)
+        self._waits = Waits(self.copies, step.waits, self.moves_out)
+        fails |= self._waits.has_failed
         columns = (step.rows, step.starts, step.counts, step.emits)
         work = list(zip(*(column.tolist() for column in columns), strict=True))
         self._in_flight.append((step.step, self._named_rows(step), self._named_blocks(step)))
@@ -282,21 +287,24 @@ class FakeAr(FakeExecutor):
             for position, value in enumerate(values, start):
                 slot = self._slot(row, group, position)
                 assert slot[1] not in elsewhere, "a block that two rows hold is written"
+                self._waits.check_write(*slot[:2])
                 self.kv[slot] = value
 
     def _check_history(self, row: Row, start: int) -> None:
         for group in self._groups:
             for position in range(start):
-                held = self.kv.get(self._slot(row, group, position))
+                slot = self._slot(row, group, position)
+                self._waits.check_read(*slot[:2])
+                held = self.kv.get(slot)
                 assert held == row.states[position], f"position {position} does not hold this row's past"
 
 
 class FakeThinker(FakeAr):
     """Reads media features while it computes their positions."""
 
-    def __init__(self, device: Device, config: ArConfig, encoder: FakeEncoder) -> None:
+    def __init__(self, device: Device, config: ArConfig, features: set[int]) -> None:
         super().__init__(device, config, (*layer_groups(config), "hidden"))
-        self._encoder = encoder
+        self._features = features
 
     def payload(self, row: int, positions: Ints) -> list[int]:
         return [self.kv[self._slot(self.rows[row], "hidden", position)] for position in positions.tolist()]
@@ -304,7 +312,7 @@ class FakeThinker(FakeAr):
     def _check_inputs(self, row: Row, positions: range) -> None:
         for span in row.join.prompt.spans:
             if set(positions) & set(range(span.start, span.start + span.length)):
-                assert span.key in self._encoder.features, "media features are gone before they were read"
+                assert span.key in self._features, "media features are gone before they were read"
 
 
 class FakeTalker(FakeAr):
@@ -376,26 +384,3 @@ class FakeCodec(FakeExecutor):
             audio += toy.sound_bytes(state)
         self._streams[row] = owner, state
         return audio
-
-
-class FakePayloads:
-    """Moves hidden states and drops features. Implements `core.ports.PayloadMover`."""
-
-    def __init__(self, thinker: FakeThinker, talker: FakeTalker | None, encoder: FakeEncoder) -> None:
-        self._thinker = thinker
-        self._talker = talker
-        self._encoder = encoder
-
-    def handoff(self, order: Handoff) -> None:
-        assert self._talker is not None
-        assert (order.source, order.target, order.group) == ("thinker", "talker", "hidden")
-        assert self._thinker.rows[order.row].join.request == order.request, "the row is another's"
-        self._talker.payloads[order.request] = self._thinker.payload(order.row, order.positions)
-
-    def drop_payload(self, order: DropPayload) -> None:
-        assert self._talker is not None
-        del self._talker.payloads[order.request]
-
-    def drop_media(self, order: DropMedia) -> None:
-        for key in order.keys:
-            self._encoder.features.remove(key)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-READY_S = 60
+READY_S = 180
 
 
 def greedy(checkpoint: Path, copy: Path) -> Path:
@@ -36,11 +36,15 @@ async def serving(checkpoint: Path, record: Path, *options: str) -> AsyncIterato
     )
     assert process.stderr is not None
     found = None
-    async with asyncio.timeout(READY_S):
-        while not found:
-            line = await process.stderr.readline()
-            assert line, "the server left before it was ready"
-            found = re.search(rb"ready: open (http://[^/\s]+)", line)
+    try:
+        async with asyncio.timeout(READY_S):
+            while not found:
+                line = await process.stderr.readline()
+                assert line, "the server left before it was ready"
+                found = re.search(rb"ready: open (http://[^/\s]+)", line)
+    except BaseException:
+        process.kill()
+        raise
     drained = asyncio.create_task(process.stderr.read())
     try:
         yield found.group(1).decode()

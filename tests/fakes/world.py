@@ -6,7 +6,7 @@ from collections import deque
 from typing import Protocol
 
 from antiphon.assembly.node import Node
-from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
+from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig, Unit
 from antiphon.core.facts import (
     Fact,
     PromptReady,
@@ -14,30 +14,30 @@ from antiphon.core.facts import (
     SessionClosed,
     SessionOpened,
     StagePrompt,
+    UnitLost,
+    UnitReady,
 )
 from antiphon.core.plans import (
     AudioOut,
+    CopyBlocks,
     Decision,
     DropMedia,
     DropPayload,
     Handoff,
+    MoveBlocks,
     Order,
     Output,
     RenderPrompt,
     ResponseEnded,
+    SendMedia,
     TokensOut,
 )
 from antiphon.core.sampling import Sampling
+from antiphon.stage.ar import ArScheduler
+from antiphon.stage.encode import EncodeScheduler
 from fakes import toy
-from fakes.executors import (
-    Device,
-    FakeCodec,
-    FakeEncoder,
-    FakeExecutor,
-    FakePayloads,
-    FakeTalker,
-    FakeThinker,
-)
+from fakes.executors import FakeEncoder, FakeTalker, FakeThinker
+from fakes.fleet import Fleet
 
 STEP_S = 0.01
 TURNS_A_RESPONSE = 1000
@@ -57,6 +57,8 @@ def toy_config(
     speaks: bool = True,
     context: int | None = None,
     layer_groups: tuple[tuple[str, int, int], ...] = (),
+    units: tuple[Unit, ...] = (),
+    host_blocks: int = 0,
 ) -> NodeConfig:
     """Tiny pools, so that everything that can run out does."""
     sizes = {
@@ -65,6 +67,7 @@ def toy_config(
         "num_blocks": blocks,
         "step_tokens": step_tokens,
         "layer_groups": layer_groups,
+        "host_blocks": host_blocks,
     }
     thinker = ArConfig(
         **sizes, stop_ids=(toy.STOP,), sampling=Sampling(max_tokens=12), max_context_tokens=context
@@ -80,6 +83,7 @@ def toy_config(
         encoder={"encoders": EncoderConfig(step_media=media, cached_media=media)},
         end_inputs={"talker": toy.END_INPUT},
         call_ids=(toy.CALL,),
+        units=units,
     )
 
 
@@ -112,27 +116,52 @@ class World:
     """Node, fakes and clock. `turn` is one round of a driver: observe, decide, execute."""
 
     def __init__(
-        self, config: NodeConfig, depth: int = 0, recorder: Recorder | None = None, lags: bool = False
+        self,
+        config: NodeConfig,
+        depth: int = 0,
+        recorder: Recorder | None = None,
+        lags: bool = False,
+        copy_lag: int = 0,
     ) -> None:
         self.config = config
         self.node = Node(config, depth)
-        self.device = Device(depth, lags)
+        self.fleet = Fleet(config, depth, lags)
+        self.device = next(iter(self.fleet.devices.values()))
         self.now = 0.0
         self.responses: dict[tuple[str, str], Heard] = {}
-        self.encoder = FakeEncoder(self.device)
-        self.thinker = FakeThinker(self.device, config.ar["thinker"], self.encoder)
-        self.talker = FakeTalker(self.device, config.ar["talker"]) if "talker" in config.ar else None
-        self._executors: dict[str, FakeExecutor] = {"encoders": self.encoder, "thinker": self.thinker}
-        if self.talker is not None:
-            codec = FakeCodec(self.device, config.codec["code2wav"].max_rows)
-            self._executors |= {"talker": self.talker, "code2wav": codec}
-        self._payloads = FakePayloads(self.thinker, self.talker, self.encoder)
+        self.mover = self.fleet.mover
+        self.mover.lag = copy_lag
         self._prompter = toy.ToyPrompter()
         self._recorder = recorder
         self._facts: list[Fact] = []
         self._open: set[str] = set()
         self._unrendered: deque[Heard] = deque()
         self._rendered: dict[int, Heard] = {}
+
+    @property
+    def entry(self) -> ArScheduler:
+        """Who schedules the first unit that writes."""
+        return next(iter(self.node.stages.ar.values()))
+
+    @property
+    def encode(self) -> EncodeScheduler:
+        """Who schedules the first encoder."""
+        return next(iter(self.node.stages.encoders.values()))
+
+    @property
+    def thinker(self) -> FakeThinker:
+        """The first one."""
+        return next(one for one in self.fleet.executors.values() if isinstance(one, FakeThinker))
+
+    @property
+    def talker(self) -> FakeTalker:
+        """The first one."""
+        return next(one for one in self.fleet.executors.values() if isinstance(one, FakeTalker))
+
+    @property
+    def encoder(self) -> FakeEncoder:
+        """The first one."""
+        return next(one for one in self.fleet.executors.values() if isinstance(one, FakeEncoder))
 
     def send(self, *facts: Fact) -> None:
         """Facts for the next turn."""
@@ -160,14 +189,23 @@ class World:
             self._recorder.write(self.now, facts, decision)
         for output in decision.outputs:
             self.responses[output.session, output.response].take(output)
-        before = self.device.num_in_flight
+        before = {place: device.num_in_flight for place, device in self.fleet.devices.items()}
         for order in decision.orders:
             self._execute(order)
-        assert self.device.num_in_flight == self.node.num_in_flight <= self.device.depth + 1
-        self.device.report(before)
-        for executor in self._executors.values():
-            self._facts += executor.poll()
-        return bool(decision.orders or self._facts or before)
+        assert self.fleet.num_in_flight == self.node.num_in_flight
+        assert all(device.num_in_flight <= device.depth + 1 for device in self.fleet.devices.values())
+        self.fleet.report(before)
+        self._facts += self.fleet.poll()
+        return bool(decision.orders or self._facts or any(before.values()) or self.mover.num_in_flight)
+
+    def kill(self, process: str) -> None:
+        """The process dies now; its units come again with the turn after the one that hears of it."""
+        units = self.fleet.kill(process)
+        self._facts = [fact for fact in self._facts if not _is_from(fact, units)]
+        self.send(*(UnitLost(unit, "killed") for unit in units))
+        self.turn()
+        self.fleet.dead = ""
+        self.send(*(UnitReady(unit) for unit in units))
 
     def run(self) -> None:
         """Until nothing is left to do; then every response must have ended."""
@@ -204,12 +242,18 @@ class World:
         stages = self.node.stages
         for ar in stages.ar.values():
             assert ar.kv.num_free == ar.kv.num_blocks
+            assert ar.tiers.host.num_free == ar.tiers.host.num_blocks
+            assert not ar.tiers.num_in_flight
+            assert not ar.loans
             assert not ar.requests
         assert not any(codec.requests for codec in stages.codec.values())
-        assert self.talker is None or not self.talker.payloads
-        assert not stages.encode.pins
-        assert not stages.encode.num_running
-        assert len(self.encoder.features) <= self.config.encoder["encoders"].cached_media
+        talkers = [one for one in self.fleet.executors.values() if isinstance(one, FakeTalker)]
+        assert not any(talker.payloads for talker in talkers)
+        for encoder in stages.encoders.values():
+            assert not encoder.pins
+            assert not encoder.num_running
+        most = self.config.encoder["encoders"].cached_media * len(stages.encoders)
+        assert all(len(features) <= most for features in self.fleet.features.values())
 
     def _execute(self, order: Order) -> None:
         match order:
@@ -222,10 +266,21 @@ class World:
                     heard.prompts = fact.prompts
                 self._facts.append(fact)
             case Handoff():
-                self._payloads.handoff(order)
+                self.fleet.handoff(order)
             case DropPayload():
-                self._payloads.drop_payload(order)
+                self.fleet.drop_payload(order)
             case DropMedia():
-                self._payloads.drop_media(order)
+                self.fleet.drop_media(order)
+            case SendMedia():
+                self.fleet.send_media(order)
+            case CopyBlocks():
+                self.mover.copy(order)
+            case MoveBlocks():
+                self.fleet.move(order)
             case _:
-                self._executors[order.stage].submit(order)
+                self.fleet.submit(order)
+
+
+def _is_from(fact: Fact, units: list[str]) -> bool:
+    """What a unit said that is gone."""
+    return getattr(fact, "stage", None) in units or getattr(fact, "unit", None) in units

@@ -55,7 +55,7 @@ def test_a_preempted_reply_goes_on_as_if_nothing_had_been(stage: str, turns: int
 
 def test_what_a_step_in_flight_draws_for_a_preempted_row_is_surplus() -> None:
     world = World(toy_config(rows=2, speaks=False), depth=1, lags=True)
-    entry = world.node.stages.entry
+    entry = world.entry
     whims = whims_of(entry)
     heard = begin(world, "s", "tell me more")
     while len(heard.text) < 2:
@@ -76,7 +76,7 @@ def test_many_long_replies_share_a_pool_that_holds_few_of_them(depth: int) -> No
         begin(world, f"s{number}", f"hi {number}")
     most = 0
     while world.turn():
-        most = max(most, world.node.stages.entry.num_running)
+        most = max(most, world.entry.num_running)
     finish(world)
     assert most > 2
     assert sum(ar.num_preemptions for ar in world.node.stages.ar.values())
@@ -88,7 +88,7 @@ def test_the_oldest_gets_on_whatever_comes_after_it(depth: int) -> None:
     world = World(toy_config(rows=4, blocks=8, step_tokens=3, speaks=False), depth)
     for number in range(6):
         begin(world, f"s{number}", "a b c")
-    entry = world.node.stages.entry
+    entry = world.entry
     oldest = -1
     while world.turn():
         rows = entry.rows.running
@@ -106,7 +106,7 @@ def test_sessions_that_begin_alike_share_blocks_and_media(depth: int) -> None:
     later = [begin(world, f"s{number}", SYSTEM, toy.tone(2), f"my name is {number}") for number in range(3)]
     shared = 0
     while world.turn():
-        shared = max(shared, world.node.stages.entry.kv.num_shared)
+        shared = max(shared, world.entry.kv.num_shared)
     assert shared >= 4
     for heard in later:
         assert heard.end is not None
@@ -142,7 +142,7 @@ def test_media_that_the_kv_covers_are_not_encoded_again() -> None:
 def test_media_whose_kv_is_evicted_while_a_turn_waits_are_encoded_then(depth: int) -> None:
     """The turn counts on its session's KV, waits for a row, and meanwhile another takes the blocks."""
     world = World(toy_config(rows=1, blocks=12, media=1, speaks=False), depth)
-    counts, entry = encoded(world), world.node.stages.entry
+    counts, entry = encoded(world), world.entry
     begin(world, "s", "what is that over there", toy.tone(1))
     world.run()
     begin(world, "other", "a b c d e f g h i j k l m n o p q r s t u v w x y z", toy.tone(3))
@@ -151,7 +151,7 @@ def test_media_whose_kv_is_evicted_while_a_turn_waits_are_encoded_then(depth: in
     world.send(ResponseRequested("s", "again", "reply2", sampling={"thinker": Sampling(seed=2)}))
     while not entry.num_waiting:
         world.turn()
-    assert toy.tone(1).key not in world.node.stages.encode.pins, "its KV is still there"
+    assert toy.tone(1).key not in world.encode.pins, "its KV is still there"
     finish(world)
     assert counts[toy.tone(1).key] == 2
     again = world.responses["s", "again"].end

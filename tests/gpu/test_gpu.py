@@ -126,12 +126,10 @@ def test_text_and_frames_are_transformers_in_fp32(
     world: World,  # noqa: F811
     attention: str,
     graphs: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rounding may decide between near ties: nearly all tokens, not all, have to be the same."""
     if obstacle := BACKENDS[attention].obstacle(CUDA, torch.float32):
         pytest.skip(f"{attention} {obstacle}")
-    monkeypatch.setattr("torch.backends.cudnn.allow_tf32", False)
     omni = Omni(
         world.path,
         device="cuda",

@@ -37,7 +37,7 @@ def prefix(*values: int, size: int = 2) -> Prefix:
 def parked(kv: StageKv, session: str, positions: Ints, after_step: int | None = None) -> None:
     num_blocks = kv.blocks_for(len(positions) + 1)
     sequence, _ = kv.open(session, prefix_of(np.append(positions, 99), kv.block_size), num_blocks, None)
-    assert kv.grow(sequence, len(positions)) is not None
+    assert kv.grow(sequence, len(positions))
     kv.park(session, sequence, positions, after_step)
     kv.check_integrity()
 
@@ -48,7 +48,8 @@ def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
     sequence, cached = kv.open("a", prefix(1, 2, 3, 7, 8), 4, None)
     assert cached == 3
     assert sequence.blocks == [(0, 0), (1, 1)]
-    assert kv.grow(sequence, 5) == [("kv", 2, 3), ("hidden", 2, 3)]
+    assert kv.grow(sequence, 5)
+    assert sequence.blocks[2:] == [(3, 3)]
     kv.check_integrity()
 
 
@@ -74,7 +75,7 @@ def test_another_session_shares_whole_blocks_and_never_the_last_token() -> None:
 def test_what_a_running_sequence_has_filled_is_shared_too() -> None:
     kv = StageKv(("kv",), 8, 2)
     first, _ = kv.open("a", prefix(1, 2, 3, 4, 5), 3, None)
-    assert kv.grow(first, 5) is not None
+    assert kv.grow(first, 5)
     assert kv.cached("b", prefix(1, 2, 3, 4, 5)) == 0, "no step has been reported"
     kv.learn(first, keys(1, 2, 3))
     assert kv.cached("b", prefix(1, 2, 3, 4, 5)) == 2
@@ -117,23 +118,23 @@ def test_an_idle_block_that_a_step_of_another_names_waits_for_it_when_evicted() 
     shares, _ = kv.open("b", prefix(1, 2, 3), 2, None)
     kv.discard(shares, after_step=5)
     following, _ = kv.open("c", prefix(8, 9, 7), 2, 5)
-    assert kv.grow(following, 4) is None
+    assert not kv.grow(following, 4)
     kv.settle(5)
-    assert kv.grow(following, 4) is not None
+    assert kv.grow(following, 4)
 
 
 def test_nothing_is_evicted_for_blocks_that_come_back_anyway() -> None:
     kv = StageKv(("kv",), 4, 1)
     parked(kv, "old", keys(1, 2))
     sequence, _ = kv.open("b", prefix(5, size=1), 2, None)
-    assert kv.grow(sequence, 2) is not None
+    assert kv.grow(sequence, 2)
     kv.discard(sequence, after_step=7)
     assert kv.num_limbo == 2
     following, _ = kv.open("c", prefix(6, size=1), 2, 7)
-    assert kv.grow(following, 2) is None
+    assert not kv.grow(following, 2)
     assert kv.num_idle == 2
     kv.settle(7)
-    assert kv.grow(following, 2) is not None
+    assert kv.grow(following, 2)
     assert kv.num_evicted_blocks == 0
 
 
@@ -141,7 +142,7 @@ def test_nothing_is_evicted_in_vain() -> None:
     kv = StageKv(("kv",), 4, 1)
     parked(kv, "old", keys(1, 2))
     sequence, _ = kv.open("b", prefix(5, size=1), 2, None)
-    assert kv.grow(sequence, 5) is None
+    assert not kv.grow(sequence, 5)
     assert (kv.num_idle, kv.num_evicted_blocks) == (2, 0)
 
 
@@ -150,11 +151,12 @@ def test_the_least_recently_parked_goes_first_from_its_end_and_waits_for_its_ste
     parked(kv, "a", keys(1, 2), after_step=3)
     parked(kv, "b", keys(3, 4))
     sequence, _ = kv.open("c", prefix(5, size=1), 2, 3)
-    assert kv.grow(sequence, 1) is None, "the blocks of a are named by step 3"
+    assert not kv.grow(sequence, 1), "the blocks of a are named by step 3"
     assert kv.num_evicted_blocks == 1
     assert kv.cached("a", prefix(1, 2, size=1)) == 1
     kv.settle(3)
-    assert kv.grow(sequence, 1) == [("kv", 0, 1)]
+    assert kv.grow(sequence, 1)
+    assert sequence.blocks == [(1,)]
     kv.check_integrity()
 
 
@@ -167,8 +169,19 @@ def test_a_prompt_fits_beside_what_others_were_promised() -> None:
     assert not kv.fits("b", prefix(7, 8), 4)
     assert kv.fits("b", prefix(1, 2, 8), 4), "what is in use already is not needed again"
     assert not kv.fits("b", prefix(1, 2, 8), 4, apart=1)
-    assert kv.grow(shares, 6) is not None
+    assert kv.grow(shares, 6)
     assert kv.fits("b", prefix(7, 8), 3)
+
+
+def test_many_grow_at_once_by_the_blocks_that_each_would_get_in_turn() -> None:
+    once, turns = (StageKv(("kv", "hidden"), 8, 2) for _ in range(2))
+    many = [[kv.open(name, prefix(1), 3, None)[0] for name in "abc"] for kv in (once, turns)]
+    assert once.grow_all(many[0], [1, 3, 2])
+    assert all(turns.grow(one, 2 * count) for one, count in zip(many[1], (1, 3, 2), strict=True))
+    assert [one.blocks for one in many[0]] == [one.blocks for one in many[1]]
+    once.check_integrity()
+    assert not once.grow_all(many[0], [1, 1, 1]), "two are left, and nobody gets one of them"
+    assert once.num_free == 2
 
 
 class Conversations(RuleBasedStateMachine):
@@ -185,6 +198,11 @@ class Conversations(RuleBasedStateMachine):
     @property
     def busy(self) -> int | None:
         return self.step if self.step > self.settled else None
+
+    @property
+    def to_be_had(self) -> int:
+        """Blocks that can surely be had at once."""
+        return self.kv.num_free + (self.kv.num_idle if self.busy is None else 0)
 
     @rule(session=st.sampled_from(SESSIONS), values=st.lists(st.integers(0, 1), min_size=1, max_size=9))
     def open(self, session: str, values: list[int]) -> None:
@@ -218,17 +236,27 @@ class Conversations(RuleBasedStateMachine):
         session, sequence, prompt, most, have = self.active[at]
         size = data.draw(st.integers(have, most))
         before = sequence.num_blocks
-        entries = self.kv.grow(sequence, size)
-        if entries is None:
-            there = self.kv.num_free + (self.kv.num_idle if self.busy is None else 0)
-            assert self.kv.blocks_for(size) - before > there
+        if not self.kv.grow(sequence, size):
+            assert self.kv.blocks_for(size) - before > self.to_be_had
             return
-        assert len(entries) == len(self.kv.groups) * (sequence.num_blocks - before)
+        assert sequence.num_blocks == max(before, self.kv.blocks_for(size))
         held = np.concatenate([prompt, keys(0, 1, 0, 1)])[:size]
         self.write(sequence, held, have)
         self.active[at] = (session, sequence, held if size > len(prompt) else prompt, most, size)
         if data.draw(st.booleans()):
             self.kv.learn(sequence, held)
+
+    @precondition(lambda self: self.active)
+    @rule(data=st.data())
+    def grow_all(self, data: st.DataObject) -> None:
+        """Many at once have what they would have one after the other, or nothing."""
+        counts = [data.draw(st.integers(0, 2)) for _ in self.active]
+        before, free = [list(one[1].blocks) for one in self.active], self.kv.num_free
+        was_done = self.kv.grow_all([one[1] for one in self.active], counts)
+        assert was_done == (sum(counts) <= free)
+        for (_, sequence, *_), held, count in zip(self.active, before, counts, strict=True):
+            assert sequence.blocks[: len(held)] == held
+            assert sequence.num_blocks == len(held) + was_done * count
 
     @precondition(lambda self: self.active)
     @rule(data=st.data(), kept=st.integers(0, 20))

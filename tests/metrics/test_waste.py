@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.metrics import waste
-from antiphon.metrics.log import Interrupted
+from antiphon.metrics.log import Interrupted, ServerSampled
 from antiphon.metrics.rows import ResponseRow
 from fakes.logs import reply, rows, sample, session, turn
 
@@ -78,6 +78,14 @@ def test_device_seconds_at_the_stage_s_cost_of_a_token() -> None:
     assert waste.device_s_per_token(samples) == {"talker": pytest.approx(0.02)}  # 4 s / 200
     wasted = waste.waste_tokens([barged(2.0)])
     assert waste.waste_device_s(wasted, samples) == {"talker": pytest.approx(1.5)}  # 75 x 0.02
+    units = [
+        ServerSampled(
+            t_s=one.t_s,
+            values={key.replace("talker", f"talker.{i}"): v for i in (0, 1) for key, v in one.values.items()},
+        )
+        for one in samples
+    ]
+    assert waste.device_s_per_token(units) == {"talker": pytest.approx(0.02)}, "replicas together"
     idle = [sample(t, step_seconds_total=1.0, emitted_tokens_total=5.0) for t in (0.0, 1.0)]
     assert waste.device_s_per_token(idle) == {}
     assert waste.waste_device_s(wasted, []) == {}

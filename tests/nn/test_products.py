@@ -16,15 +16,31 @@ def noise(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+def is_packed(weight: torch.Tensor) -> bool:
+    """Whether a weight of two dimensions is laid out in another way."""
+    return weight.is_mkldnn or weight.dim() == 3
+
+
+@pytest.fixture(params=["panels", "oneDNN"])
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `pack` does."""
+    if request.param == "oneDNN":
+        monkeypatch.setattr(products, "has_compiler", lambda: False)
+    elif not is_packed(pack(noise(512, 264))) or pack(noise(512, 264)).is_mkldnn:
+        pytest.skip("no panels on this CPU")
+    return request.param
+
+
 @pytest.mark.parametrize("left", [(1, 1000), (1, 0)])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("outputs", [512, 520, 528])
 def test_all_ways_give_the_plain_product(
-    rows: int, packed: bool, left: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    outputs: int, rows: int, packed: bool, left: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "left_rows", lambda: left)
-    weight, bias, x = noise(512, 264), noise(512, seed=1), noise(rows, 264, seed=2)
-    residual = noise(rows, 512, seed=3)
+    weight, bias, x = noise(outputs, 264), noise(outputs, seed=1), noise(rows, 264, seed=2)
+    residual = noise(rows, outputs, seed=3)
     kept = residual.clone()
     layout = pack(weight) if packed else weight
     for out, expected in (
@@ -41,20 +57,34 @@ def test_only_large_fp32_weights_on_a_cpu_are_packed() -> None:
     if not can_pack():
         pytest.skip("this torch has no packed products")
     wide = PACKED_NUMEL // 256
-    assert pack(noise(wide, 256)).is_mkldnn
+    assert is_packed(pack(noise(wide, 256)))
     for weight in (noise(wide - 1, 256), noise(wide, 256).double(), noise(2, wide, 256)):
         assert pack(weight) is weight
     meta = torch.empty(wide, 256, device="meta")
     assert pack(meta) is meta
 
 
-def test_a_row_of_a_packed_product_has_the_same_bits_in_any_batch() -> None:
-    if not can_pack():
+@pytest.mark.parametrize("sizes", [(512, 512), (528, 256)])
+def test_a_row_of_a_packed_product_has_the_same_bits_in_any_batch(
+    layout: str, sizes: tuple[int, int]
+) -> None:
+    if layout == "oneDNN" and not can_pack():
         pytest.skip("this torch has no packed products")
-    weight, x = pack(noise(512, 512)), noise(64, 512, seed=1)
+    weight, x = pack(noise(*sizes)), noise(600, sizes[1], seed=1)
     together = linear(x, weight)
-    for rows in (1, 2, 5, 16, 33):
+    for rows in (1, 2, 5, 15, 16, 31, 33, 257):
         assert torch.equal(linear(x[:rows], weight), together[:rows])
+        assert torch.equal(linear(x[-rows:], weight), together[-rows:])
+
+
+def test_a_sum_of_panels_is_one_chain_in_order(layout: str) -> None:
+    if layout != "panels":
+        pytest.skip("of panels alone")
+    weight, x = noise(512, 264), noise(3, 264, seed=1)
+    total = torch.zeros(3, 512)
+    for term in range(264):  # a product of two fp32 and the sum are exact enough in fp64 to round once
+        total = (x[:, term, None].double() * weight[:, term].double() + total.double()).float()
+    assert torch.equal(linear(x, pack(weight)), total)
 
 
 def test_inputs_may_be_strided_and_deep() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Union, get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -19,6 +19,8 @@ from antiphon.core.facts import (
     ItemAdded,
     ItemCut,
     ItemRemoved,
+    MediaArrived,
+    PayloadArrived,
     PlaybackReported,
     PromptFailed,
     PromptReady,
@@ -32,6 +34,8 @@ from antiphon.core.facts import (
     StagePrompt,
     StepDone,
     StepFailed,
+    UnitLost,
+    UnitReady,
 )
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import (
@@ -45,9 +49,12 @@ from antiphon.core.plans import (
     EncodeStep,
     Handoff,
     Join,
+    MoveBlocks,
     Order,
+    Output,
     RenderPrompt,
     ResponseEnded,
+    SendMedia,
     TokensOut,
     Usage,
     ints,
@@ -55,7 +62,19 @@ from antiphon.core.plans import (
 from antiphon.core.sampling import Sampling
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
 from antiphon.runtime.codec import decoder, encode
-from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine, Watch
+from antiphon.runtime.messages import (
+    Failed,
+    FromEngine,
+    Hello,
+    Lost,
+    Outputs,
+    Progress,
+    Start,
+    Stats,
+    Stop,
+    ToEngine,
+    Watch,
+)
 
 ITEM = Item(
     "i",
@@ -85,6 +104,11 @@ SNAPSHOT = Snapshot(
     (StepShown(1, 1.25, "t", "decode", 1, 1, "why", ("s",)),),
     1,
 )
+OUTPUTS = (
+    TokensOut("s", "r", 1, "thinker", NO_TOKENS),
+    AudioOut("s", "r", 1, b"\x01\x02"),
+    ResponseEnded("s", "r", 1, "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
+)
 MESSAGES: list[Any] = [
     SessionOpened("s"),
     SessionClosed("s"),
@@ -103,16 +127,21 @@ MESSAGES: list[Any] = [
     RenderPrompt(1, (ITEM,), True),
     Handoff("thinker", "talker", "hidden", 1, 2, 3, ONE),
     DropPayload("talker", 4),
-    DropMedia((1, 2)),
+    DropMedia("encoders", (1, 2)),
+    SendMedia("encoders", "thinker", (1, 2)),
+    PayloadArrived("talker", 4),
+    MediaArrived("thinker", (1, 2)),
+    UnitLost("talker", "killed"),
+    UnitReady("talker"),
     ArStep("t", 1, (JOIN,), ONE, (BlockDelta("kv", ONE, ONE, ONE),), ONE, ONE, ONE, ONE, ONE, ONE, "why"),
     CopyBlocks("t", "kv", "host", ONE, ints([4]), 7),
+    MoveBlocks("t.0", "t.1", "kv", ONE, ints([4]), 8),
     CopyDone("t", 7),
     CopyFailed("t", 8, "no"),
     CodecStep("c", 1, ONE, ONE, ONE, ONE, np.zeros((1, 16), np.int64), "why"),
     EncodeStep("e", 1, ITEM.parts[2:], "why"),
-    TokensOut("s", "r", 1, "thinker", NO_TOKENS),
-    AudioOut("s", "r", 1, b"\x01\x02"),
-    ResponseEnded("s", "r", 1, "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
+    *OUTPUTS,
+    Outputs(OUTPUTS),
     Hello(),
     Stop(),
     Watch(0.25),
@@ -120,11 +149,13 @@ MESSAGES: list[Any] = [
     Start("path", "name", EngineOptions(max_rows=3), "file"),
     Progress("x", 1, 2),
     Failed("no"),
+    Lost({"talker": "why"}),
     Stats({"a": 1.5}),
+    Lost({"talker": "its process was killed"}),
     SNAPSHOT,
     ModelInfo("n", "p", "f", ("a",), 1, "cpu", "float32"),
 ]
-UNIONS = [Fact, Order, ToEngine, FromEngine]
+UNIONS = [Fact, Order, Output, ToEngine, FromEngine]
 
 
 def plain(value: Any) -> Any:
@@ -175,7 +206,7 @@ def test_foreign_bytes_are_refused(data: bytes) -> None:
 def test_wrong_columns_are_refused() -> None:
     data = encode({"type": "TokensOut", "session": "", "response": "", "epoch": 0, "stage": "", "tokens": 3})
     with pytest.raises(msgspec.MsgspecError):
-        decoder(Union[FromEngine, None]).decode(data)  # noqa: UP007
+        decoder(Output).decode(data)
 
 
 def test_what_has_no_wire_form_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,8 @@ import pytest
 
 from antiphon import Omni
 from antiphon.core.conversation import Item, TextPart
-from antiphon.core.facts import CopyDone, CopyFailed, Fact, ItemAdded, ResponseRequested, SessionOpened
-from antiphon.core.plans import CopyBlocks, Decision, Order, ints
+from antiphon.core.facts import CopyDone, ItemAdded, ResponseRequested, SessionOpened
+from antiphon.core.plans import ArStep, CopyBlocks
 from antiphon.metrics.names import Metric
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.omni import parts_of
@@ -22,7 +23,7 @@ from exactness.talk import Talk
 
 def test_waits_as_long_as_the_node_says(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    driver = Driver(Omni(tiny_checkpoint, device="cpu").engine, lambda output: None, clock=lambda: now)
+    driver = Driver(Omni(tiny_checkpoint, device="cpu").engine, lambda outputs: None, clock=lambda: now)
     assert not driver.advance([])
     assert driver.idle_s(0.5) == 0.5
     decide = driver.node.decide
@@ -67,44 +68,31 @@ def test_wait_ends_at_the_nodes_time(tiny_checkpoint: Path, depth: int) -> None:
     assert 0.01 < time.monotonic() - began < 30.0
 
 
-def test_copies_are_carried_out_reported_and_recorded(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The node itself orders none yet: here it is made to, in its third decision."""
-    engine = regrouped(Omni(tiny_checkpoint, device="cpu").engine, 2, host_blocks=4)
-    group = engine.node.ar["thinker"].layer_groups[1][0]
+def test_copies_are_carried_out_reported_and_recorded(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Three people who do not fit on the device together, and the first comes back."""
+    engine = regrouped(Omni(tiny_checkpoint, device="cpu").engine, 2, host_blocks=40)
+    ar = {name: msgspec.structs.replace(config, num_blocks=9) for name, config in engine.node.ar.items()}
+    engine = replace(engine, node=msgspec.structs.replace(engine.node, ar=ar))
     writer = RecordWriter(tmp_path / "a.record", engine.node, engine.depth)
     talk = Talk(engine, recorder=writer)
-    decide = talk.driver.node.decide
-    told: list[Fact] = []
-    orders: list[Order] = [
-        CopyBlocks("thinker", group, "host", ints([0, 1]), ints([3, 2]), 0),
-        CopyBlocks("thinker", group, "host", ints([0]), ints([4]), 1),
-    ]
-    count = 0
-
-    def copies(facts: list[Fact], now: float) -> Decision:
-        nonlocal count
-        count += 1
-        told.extend(facts)
-        decision = decide(facts, now)
-        if count != 3:
-            return decision
-        return msgspec.structs.replace(decision, orders=(*decision.orders, *orders))
-
-    monkeypatch.setattr(talk.driver.node, "decide", copies)
-    talk.open("s", Item("q", "user", parts_of("hello world " * 30)))
-    talk.ask("s")
-    talk.run()
+    for session in ("a", "b", "c", "a"):
+        name = f"{session}{len(talk.said)}"
+        question = Item(name, "user", parts_of(f"{session} says hello world " * 7))
+        talk.open(session)
+        talk.add(session, question)
+        talk.ask(session, name, max_tokens=4, speech=False)
+        talk.run()
+        assert talk.said[name].end.status == "incomplete"
     writer.close()
-    done, failed = (fact for fact in told if isinstance(fact, CopyDone | CopyFailed))
-    assert done == CopyDone("thinker", 0)
-    assert isinstance(failed, CopyFailed)
-    pool = engine.executors["thinker"].runner.pool
-    device, host = pool.device[group][0][0], pool.host[group][0][0]
-    assert host[3].any()
-    assert device[:2].flip(0).equal(host[2:])
     entries = list(read_record(tmp_path / "a.record")[1])
-    assert [type(order) for order in entries[2].decision.orders[-2:]] == [CopyBlocks, CopyBlocks]
-    assert sum(fact == done for entry in entries for fact in entry.facts) == 1
-    assert [difference.index for difference in replay(tmp_path / "a.record")[1]] == [2]
+    orders = [order for entry in entries for order in entry.decision.orders if isinstance(order, CopyBlocks)]
+    facts = [fact for entry in entries for fact in entry.facts if isinstance(fact, CopyDone)]
+    assert [fact.ticket for fact in facts] == [order.ticket for order in orders]
+    assert {order.to for order in orders} == {"host", "device"}
+    assert {order.group for order in orders} == set(engine.executors["thinker"].runner.pool.groups)
+    steps = [order for entry in entries for order in entry.decision.orders if isinstance(order, ArStep)]
+    waited = {ticket for step in steps for ticket in step.waits}
+    assert waited <= {order.ticket for order in orders if order.to == "device"}
+    count, differences = replay(tmp_path / "a.record")
+    assert count == len(entries)
+    assert not differences

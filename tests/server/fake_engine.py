@@ -60,6 +60,7 @@ class FakeEngine:
     info: ModelInfo = INFO
     alive: bool = True
     stats: dict[str, float] = field(default_factory=lambda: dict(STATS))
+    lost: dict[str, str] = field(default_factory=dict)
     facts: list[PersonFact] = field(default_factory=list)
     sinks: dict[str, Callable[[Output], None]] = field(default_factory=dict)
     viewer: Callable[[Snapshot], None] | None = None

@@ -43,6 +43,33 @@ async def test_loading_then_ready_then_dead() -> None:
         assert (await client.get("/health")).status_code == 503
 
 
+async def test_a_lost_stage_is_not_ready_and_says_why() -> None:
+    """And is in the metrics. Who asks all the same is served by what is there."""
+    up = {'antiphon_unit_up{unit="talker"}': 0.0, 'antiphon_unit_restarts_total{unit="talker"}': 2.0}
+    engine = FakeEngine(lost={"talker": "its process was killed (SIGKILL); it is starting again"}, stats=up)
+    async with client_of(create_app(engine, detokenisers=CharDetokeniser)) as client:
+        answer = await client.get("/ready")
+        assert answer.status_code == 503
+        assert "talker is lost: its process was killed" in answer.json()["error"]["message"]
+        assert (await client.get("/health")).status_code == 200
+        asked = {"model": "test-omni", "messages": [{"role": "user", "content": "Hi"}]}
+        assert (await client.post("/v1/chat/completions", json=asked)).status_code == 200
+        text = (await client.get("/metrics")).text
+        assert 'antiphon_unit_up{unit="talker"} 0.0' in text
+        assert 'antiphon_unit_restarts_total{unit="talker"} 2.0' in text
+        engine.lost = {}
+        assert (await client.get("/ready")).status_code == 200
+
+
+async def test_what_a_lost_stage_breaks_off_may_be_asked_again() -> None:
+    script = Script(status="failed", reason="stage_lost", message="The talker stage was lost")
+    async with client_of(create_app(FakeEngine(script), detokenisers=CharDetokeniser)) as client:
+        asked = {"model": "test-omni", "messages": [{"role": "user", "content": "Hi"}]}
+        answer = await client.post("/v1/chat/completions", json=asked)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert answer.json()["error"]["code"] == "stage_lost"
+
+
 async def test_draining_is_not_ready() -> None:
     app = create_app(FakeEngine(), detokenisers=CharDetokeniser)
     await app.state.drain()

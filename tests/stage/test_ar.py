@@ -11,16 +11,22 @@ from antiphon.core.facts import NO_INTS, StagePrompt, StepDone
 from antiphon.core.graph import KvGroup, Stage, StageKind, Survives
 from antiphon.core.plans import ArStep, ints
 from antiphon.core.sampling import Sampling
+from antiphon.policy.lru import Lru
+from antiphon.policy.memory import KvPolicies
+from antiphon.policy.on_demand import OnDemand
 from antiphon.policy.prefill_first import PrefillFirst
+from antiphon.policy.write_back import WriteBack
 from antiphon.stage.ar import ArRequest, ArScheduler, Progress
+from antiphon.stage.seats import LEARNT_A_STEP
 
 STOP = 1
+BASELINE = KvPolicies(Lru(), WriteBack(), OnDemand())
 
 
 def scheduler(survives: Survives = Survives.ALL, conditioned: bool = False, **sizes: int) -> ArScheduler:
     stage = Stage("s", StageKind.AR, (KvGroup("kv"),), survives, conditioned)
     sizes = {"max_rows": 2, "block_size": 2, "num_blocks": 8, "step_tokens": 4, **sizes}
-    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), PrefillFirst())
+    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), PrefillFirst(), BASELINE)
 
 
 def prompt(length: int, num_stable: int = 0, first: int = 100) -> StagePrompt:
@@ -162,3 +168,26 @@ def test_a_conditioned_row_runs_on_padding_once_its_text_is_over() -> None:
     assert stage.plan(2, 0.0) is None
     stage.close(1)
     assert not len(planned(stage, 2).inputs_tokens)
+
+
+def test_what_all_rows_filled_at_once_is_named_a_few_a_step_and_all_of_it_once_somebody_asks() -> None:
+    rows = 2 * LEARNT_A_STEP
+    stage = scheduler(Survives.ALL, max_rows=rows + 1, num_blocks=4 * rows, step_tokens=2 * rows)
+    for number in range(rows):
+        stage.submit(request(number, 2, max_tokens=9, first=100 * number))
+    order = planned(stage, 0)
+    assert [delta.blocks.tolist() for delta in order.blocks] == [list(range(rows))]
+    done(stage, order, *[7] * rows)
+    order = planned(stage, 1)
+    assert [delta.blocks.tolist() for delta in order.blocks] == [list(range(rows, 2 * rows))]
+    assert order.blocks[0].index.tolist() == [1] * rows
+    named = [len(active.sequence.chain) for active in stage._requests.values() if active.sequence]
+    assert named == [1] * LEARNT_A_STEP + [0] * (rows - LEARNT_A_STEP)
+    last = rows - 1
+    newcomer = ArRequest(rows, "another", prompt(4, first=100 * last), Sampling(max_tokens=1))
+    stage.submit(newcomer)
+    joins = planned(stage, 2).joins
+    assert [(join.request, join.cached) for join in joins] == [(rows, 2)], (
+        "the block of the last row is shared"
+    )
+    assert stage.kv.num_shared == 1

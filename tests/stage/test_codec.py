@@ -11,8 +11,9 @@ from antiphon.stage.codec import CodecScheduler, Heard
 FRAME = ints([1, 2, 3])
 
 
-def scheduler(max_rows: int = 2) -> CodecScheduler:
-    return CodecScheduler("code2wav", CodecConfig(max_rows), Edge("talker", "code2wav", None, 2, 3))
+def scheduler(max_rows: int = 2, *, windowed: bool = False) -> CodecScheduler:
+    edge = Edge("talker", "code2wav", None, 2, 3)
+    return CodecScheduler("code2wav", CodecConfig(max_rows), edge, windowed=windowed)
 
 
 def push(codec: CodecScheduler, request: int, count: int) -> None:
@@ -83,3 +84,33 @@ def test_the_row_of_an_aborted_stream_waits_for_the_step_in_flight() -> None:
     assert done(codec, order) == []
     assert planned(codec, 1).rows.tolist() == [0]
     codec.check_integrity()
+
+
+def test_a_windowed_codec_is_told_the_end_with_the_last_frames() -> None:
+    codec = scheduler(windowed=True)
+    push(codec, 1, 2)
+    codec.push(2, FRAME, "ethan")
+    first = planned(codec, 0)
+    push(codec, 1, 1)
+    assert codec.close(1) is False
+    assert codec.close(2) is False
+    last = planned(codec, 1)
+    assert (first.ends.tolist(), first.voices) == ([0], (None,))
+    assert (last.counts.tolist(), last.ends.tolist(), last.voices) == ([1, 1], [1, 1], (None, "ethan"))
+    assert [heard.ended for order in (first, last) for heard in done(codec, order)] == [False, True, True]
+    codec.check_integrity()
+
+
+def test_a_windowed_codec_is_told_the_end_though_no_frame_is_left() -> None:
+    codec = scheduler(windowed=True)
+    push(codec, 1, 2)
+    first = planned(codec, 0)
+    assert codec.close(1) is False
+    assert codec.has_work
+    last = planned(codec, 1)
+    assert (last.rows.tolist(), last.counts.tolist(), last.ends.tolist()) == ([0], [0], [1])
+    assert not len(last.frames)
+    assert not codec.has_work
+    assert [heard.ended for order in (first, last) for heard in done(codec, order)] == [False, True]
+    assert not codec.requests
+    assert codec.close(7) is True, "a stream without a frame was never open"

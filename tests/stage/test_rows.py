@@ -14,12 +14,11 @@ def test_rows_prefill_then_decode_until_their_limit() -> None:
     assert rows.running.tolist() == [2, 0]
     assert rows.prefilling.tolist() == [2, 0], "oldest first, whatever the row"
     assert rows.wanted(ints([2, 0])).tolist() == [5, 1]
-    rows.planned[2] = 5
-    rows.sampled[2] = 1
+    rows.plan(ints([2]), ints([5]), ints([1]))
     assert rows.prefilling.tolist() == [0]
     assert rows.decoding.tolist() == [2]
     assert rows.wanted(ints([2])).tolist() == [1]
-    rows.sampled[2] = 2
+    rows.plan(ints([2]), ints([1]), ints([1]))
     assert not len(rows.decoding)
     rows.leave(0)
     assert not len(rows.prefilling)
@@ -29,13 +28,17 @@ def test_a_conditioned_row_waits_for_its_text() -> None:
     rows = Rows(1, block_size=2, conditioned=True)
     rows.join(0, request=1, prompt=2, cached=0, order=0)
     rows.limit[0] = 9
-    rows.planned[0], rows.sampled[0] = 2, 1
+    rows.plan(ints([0]), ints([2]), ints([1]))
     assert not len(rows.decoding), "the first frame is drawn; the next step shows the second text token"
     rows.inputs[0] = 1
+    rows.changed()
     assert rows.decoding.tolist() == [0]
-    rows.sampled[0] = 2
+    rows.plan(ints([0]), ints([1]), ints([1]))
     assert not len(rows.decoding)
+    assert not rows.has_work
     rows.closed[0] = 1
+    rows.changed()
+    assert rows.has_work
     assert rows.decoding.tolist() == [0], "padding follows the text"
 
 

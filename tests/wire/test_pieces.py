@@ -81,6 +81,7 @@ def test_a_whole_reply_takes_every_piece() -> None:
         (ended("failed", "stage_failed", "m"), "stage_failed", "server_error"),
         (ended("cancelled", "session_closed"), "session_closed", "server_error"),
         (ended("failed", "server_shutting_down", "m"), "server_overloaded", "server_error"),
+        (ended("failed", "stage_lost", "m"), "stage_lost", "server_error"),
     ],
 )
 def test_what_an_end_means(end: ResponseEnded, code: str, kind: str) -> None:

@@ -4,40 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from antiphon.assembly.devices import Device
 from antiphon.assembly.preset import Preset
+from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
-from antiphon.core.config import EncoderConfig, NodeConfig
+from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact
-from antiphon.core.graph import StageGraph, StageKind
-from antiphon.core.plans import Decision, Order, Step
+from antiphon.core.plans import Decision, Step
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.stages import Stages
-from antiphon.graphs import find_graph
 from antiphon.interaction.monitor import Monitor
 from antiphon.metrics.names import Metric
-from antiphon.stage.ar import ArScheduler
-from antiphon.stage.codec import CodecScheduler
-from antiphon.stage.encode import EncodeScheduler
 
 
 class Node:
     """Turned by a driver: `decide(facts, now)` folds the facts and says what shall happen next.
 
-    At most one step is ordered per call, and none while `depth` + 1 steps are in flight.
+    At most one step per device is ordered per call, and none while `depth` + 1 of its steps are in flight.
     """
 
     def __init__(self, config: NodeConfig, depth: int = 0) -> None:
         self.config = config
-        self.graph = find_graph(config.graph)
-        self._preset = Preset(config.preset)
-        self.stages = _schedulers(self.graph, config, self._preset)
+        self.graph = graph_of(config)
+        preset = Preset(config.preset)
+        units = units_of(self.graph, config)
+        self.stages = Stages(units, maker(self.graph, config, preset), preset.replica_policy())
         self._orchestrator = Orchestrator(self.graph, self.stages, config.end_inputs, config.call_ids)
-        self.monitor = Monitor(self.stages.speaker is not None)
+        self.monitor = Monitor(self.stages.speaker_stage is not None)
         self._watch: Watch | None = None
-        self._device = self._preset.device_policy()
-        self._depth = depth
-        self._last_stage: int | None = None
+        self._devices = _devices(self.stages, preset, depth)
         self._next_step = 0
 
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
@@ -50,13 +46,15 @@ class Node:
         orders, outputs = self._orchestrator.drain()
         for output in outputs:
             self.monitor.hear(output, now)
-            if self._watch is not None:
+        if self._watch is not None:
+            for output in outputs:
                 self._watch.hear(output)
-        step = self._next(now)
-        if self._watch is not None and step is not None:
-            self._watch.note(step, now)
-        steps: tuple[Order, ...] = (step,) if step is not None else ()
-        return Decision((*orders, *steps), outputs)
+        steps = self._next(now)
+        if self._watch is not None:
+            for step in steps:
+                self._watch.note(step, now)
+        copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
+        return Decision((*orders, *copies, *steps), outputs)
 
     @property
     def num_in_flight(self) -> int:
@@ -90,6 +88,14 @@ class Node:
             stats[Metric.REQUESTS_RUNNING.of(name)] = ar.num_running
             stats[Metric.SURPLUS_TOKENS.of(name)] = ar.num_surplus_tokens
             stats[Metric.PREEMPTIONS.of(name)] = ar.num_preemptions
+            stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.num_evicted_blocks
+            if self.stages.units[name].role == "decode":
+                stats[Metric.KV_BLOCKS_MOVED.of(name)] = ar.tiers.num_moved_blocks
+            if ar.tiers.host.num_blocks:
+                stats[Metric.KV_BLOCKS_HOST.of(name)] = ar.tiers.host.num_used
+                stats[Metric.KV_BLOCKS_WRITTEN.of(name)] = ar.tiers.num_written_blocks
+                stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.num_fetched_blocks
+                stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
         return stats
 
     def check_integrity(self) -> None:
@@ -97,34 +103,21 @@ class Node:
         self.stages.check_integrity()
         self._orchestrator.check_integrity()
 
-    def _next(self, now: float) -> Step | None:
-        """The stage that the device policy prefers, or the next one that can really run."""
-        if self.num_in_flight > self._depth:
-            return None
-        schedulers = self.stages.all
-        ready = [index for index, scheduler in enumerate(schedulers) if scheduler.has_work]
-        while ready:
-            index = self._device.decide(ready, self._last_stage, now)
-            step = schedulers[index].plan(self._next_step, now)
+    def _next(self, now: float) -> tuple[Step, ...]:
+        """A step of every device that can take one."""
+        steps: list[Step] = []
+        for device in self._devices:
+            step = device.plan(self._next_step, now)
             if step is not None:
                 self._next_step += 1
-                self._last_stage = index
-                return step
-            ready.remove(index)
-        return None
+                steps.append(step)
+        return tuple(steps)
 
 
-def _schedulers(graph: StageGraph, config: NodeConfig, preset: Preset) -> Stages:
-    """One scheduler per stage of the graph, except those that the checkpoint lacks (it has no voice)."""
-    encode = EncodeScheduler("", EncoderConfig())  # of a graph without encoders: nobody wants media
-    ar: dict[str, ArScheduler] = {}
-    codec: dict[str, CodecScheduler] = {}
-    for stage in graph.stages:
-        if stage.kind is StageKind.ENCODER:
-            encode = EncodeScheduler(stage.name, config.encoder[stage.name])
-        elif stage.name in config.ar:
-            ar[stage.name] = ArScheduler(stage, config.ar[stage.name], preset.step_policy())
-        elif stage.name in config.codec:
-            edge = next(edge for edge in graph.edges if edge.target == stage.name)
-            codec[stage.name] = CodecScheduler(stage.name, config.codec[stage.name], edge)
-    return Stages(encode, ar, codec)
+def _devices(stages: Stages, preset: Preset, depth: int) -> tuple[Device, ...]:
+    """In the order in which the pipeline meets them."""
+    units: dict[tuple[str, str], list[str]] = {}
+    for name in (*stages.encoders, *stages.ar, *stages.codec):
+        unit = stages.units[name]
+        units.setdefault((unit.process, unit.device), []).append(name)
+    return tuple(Device(stages, tuple(names), preset.device_policy(), depth) for names in units.values())

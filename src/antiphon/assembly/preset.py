@@ -6,11 +6,19 @@ from importlib.resources import files
 
 import yaml
 
-from antiphon.assembly.registry import DEVICE_POLICIES, STEP_POLICIES
+from antiphon.assembly.registry import (
+    DEVICE_POLICIES,
+    EVICT_POLICIES,
+    FETCH_POLICIES,
+    REPLICA_POLICIES,
+    STEP_POLICIES,
+    WRITE_POLICIES,
+)
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import DevicePolicy, StepPolicy
+from antiphon.policy.base import DevicePolicy, ReplicaPolicy, StepPolicy
+from antiphon.policy.memory import KvPolicies
 
-DECISIONS = ("step", "device")
+DECISIONS = ("step", "device", "replica", "evict", "write", "fetch")
 
 _PRESETS = files("antiphon.assembly").joinpath("presets")
 
@@ -38,3 +46,13 @@ class Preset:
 
     def device_policy(self) -> DevicePolicy:
         return DEVICE_POLICIES.create(self._choice["device"])
+
+    def replica_policy(self) -> ReplicaPolicy:
+        return REPLICA_POLICIES.create(self._choice["replica"])
+
+    def kv_policies(self) -> KvPolicies:
+        return KvPolicies(
+            EVICT_POLICIES.create(self._choice["evict"]),
+            WRITE_POLICIES.create(self._choice["write"]),
+            FETCH_POLICIES.create(self._choice["fetch"]),
+        )

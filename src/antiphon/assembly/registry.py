@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import DevicePolicy, StepPolicy
+from antiphon.policy.base import DevicePolicy, ReplicaPolicy, StepPolicy
+from antiphon.policy.memory import EvictPolicy, FetchPolicy, WritePolicy
 
 T = TypeVar("T")
 
@@ -39,6 +40,10 @@ class Registry(Generic[T]):
 
 STEP_POLICIES: Registry[StepPolicy] = Registry("step policy")
 DEVICE_POLICIES: Registry[DevicePolicy] = Registry("device policy")
+REPLICA_POLICIES: Registry[ReplicaPolicy] = Registry("replica policy")
+EVICT_POLICIES: Registry[EvictPolicy] = Registry("evict policy")
+WRITE_POLICIES: Registry[WritePolicy] = Registry("write policy")
+FETCH_POLICIES: Registry[FetchPolicy] = Registry("fetch policy")
 
 
 @STEP_POLICIES.register("prefill-first")
@@ -48,8 +53,50 @@ def _prefill_first() -> StepPolicy:
     return PrefillFirst()
 
 
+@STEP_POLICIES.register("fcfs")
+def _fcfs() -> StepPolicy:
+    from antiphon.policy.fcfs import Fcfs
+
+    return Fcfs()
+
+
 @DEVICE_POLICIES.register("round-robin")
 def _round_robin() -> DevicePolicy:
     from antiphon.policy.round_robin import RoundRobin
 
     return RoundRobin()
+
+
+@REPLICA_POLICIES.register("sticky")
+def _sticky() -> ReplicaPolicy:
+    from antiphon.policy.sticky import Sticky
+
+    return Sticky()
+
+
+@REPLICA_POLICIES.register("least-loaded")
+def _least_loaded() -> ReplicaPolicy:
+    from antiphon.policy.least_loaded import LeastLoaded
+
+    return LeastLoaded()
+
+
+@EVICT_POLICIES.register("lru")
+def _lru() -> EvictPolicy:
+    from antiphon.policy.lru import Lru
+
+    return Lru()
+
+
+@WRITE_POLICIES.register("write-back")
+def _write_back() -> WritePolicy:
+    from antiphon.policy.write_back import WriteBack
+
+    return WriteBack()
+
+
+@FETCH_POLICIES.register("on-demand")
+def _on_demand() -> FetchPolicy:
+    from antiphon.policy.on_demand import OnDemand
+
+    return OnDemand()

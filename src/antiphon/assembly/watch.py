@@ -130,13 +130,19 @@ class Watch:
         """In pipeline order: text, frames, waveform."""
         text, frames = self._done(name, turn)
         shares: list[StageShare] = []
-        for stage in self._stages.ar:
-            is_entry = stage == self._stages.entry.name
-            kv_tokens, kv_blocks = held[stage] or (0, 0)
+        for stage in dict.fromkeys(map(self._stages.stage_of, self._stages.ar)):
+            is_entry = stage == self._stages.entry_stage
+            kv_tokens, kv_blocks = self._held(stage, held)
             audio_s = None if is_entry else self._sound_s(frames)
             shares.append(StageShare(stage, text if is_entry else frames, audio_s, kv_tokens, kv_blocks))
         generated_s = self._monitor.generated_s(name)
-        return [*shares, *(StageShare(stage, None, generated_s, 0, 0) for stage in self._stages.codec)]
+        vocoders = dict.fromkeys(map(self._stages.stage_of, self._stages.codec))
+        return [*shares, *(StageShare(stage, None, generated_s, 0, 0) for stage in vocoders)]
+
+    def _held(self, stage: str, held: dict[str, tuple[int, int] | None]) -> tuple[int, int]:
+        """Tokens and blocks of KV that a session has in the units of a stage."""
+        found = [kv for unit, kv in held.items() if kv is not None and self._stages.stage_of(unit) == stage]
+        return sum(tokens for tokens, _ in found), sum(blocks for _, blocks in found)
 
     def _done(self, name: str, turn: Turn | None) -> tuple[int | None, int | None]:
         """Tokens of text and frames of the open reply, or of the one that ended last."""

@@ -2,7 +2,7 @@
 
 Of Qwen3-Omni: `tiny` has random weights in which every branch matters; exactness tests compare against it.
 `medium` is the same at 60 times the work, for benchmarks. `small` has learned to reply in short English, and
-its voice is a murmur that ends soon after the text does. Of Qwen3, text only, every size is random. All load
+its voice is a murmur that ends soon after the text does. Of all others every size is random. All load
 unchanged in transformers. This room makes and opens files; it must not know the engine or the model code
 that reads them.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +20,35 @@ import torch
 
 from antiphon.checkpoint.demo_config import SIZES, generation_config, model_config
 from antiphon.checkpoint.demo_processor import CHAT_TEMPLATE, write_processor
+from antiphon.checkpoint.demo_qwen25 import QWEN25_SIZES, RENAMED, qwen25_config, qwen25_generation_config
+from antiphon.checkpoint.demo_qwen25_weights import write_qwen25_weights
 from antiphon.checkpoint.demo_talker import wire_codec_end
-from antiphon.checkpoint.demo_text import TEXT_SIZES, text_config, text_generation_config, write_text_weights
-from antiphon.checkpoint.demo_tokenizer import special_ids, train_tokenizer, write_tokenizer
+from antiphon.checkpoint.demo_text import (
+    TEXT_MODELS,
+    TEXT_SIZES,
+    text_config,
+    text_generation_config,
+    text_shapes,
+    write_tensors,
+)
+from antiphon.checkpoint.demo_tokenizer import rename_tokens, special_ids, train_tokenizer, write_tokenizer
 from antiphon.checkpoint.demo_training import TALKER_ONLY_FEATURE, scale_towers, train_thinker
 from antiphon.checkpoint.demo_weights import fill_weights, generator_for, write_weights
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tokenizers import Tokenizer
 
-MODELS = {"qwen3-omni": SIZES, "qwen3": TEXT_SIZES}
+    Shapes = Callable[[dict[str, Any]], Iterable[tuple[str, tuple[int, ...]]]]
+    Write = Callable[[Path, str, int, Callable[[str], None]], None]
+
+MODELS: dict[str, Any] = {
+    "qwen3-omni": SIZES,
+    "qwen2_5_omni": QWEN25_SIZES,
+    **dict.fromkeys(TEXT_MODELS, TEXT_SIZES),
+}
 """Families, and the sizes that each comes in."""
 VOCAB_MULTIPLE = 64
 
@@ -52,6 +69,32 @@ def make_demo(
     """
     _check_choice("model", model, tuple(MODELS))
     _check_choice("size", size, tuple(MODELS[model]))
+    others = {"qwen3-omni": _write_all, "qwen2_5_omni": _write_qwen25}
+    write = others.get(model) or partial(_write_text, TEXT_MODELS.get(model, {}), text_shapes)
+    return _make(directory, write, size, seed, progress)
+
+
+def make_text_demo(
+    directory: Path,
+    own: Mapping[str, Any],
+    shapes: Shapes,
+    *,
+    size: str = "tiny",
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """The same for a family of which nothing is known here.
+
+    own     what its config.json has beside, or instead of, the usual (`demo_text.common_config`)
+    shapes  from a config.json to names and shapes of all tensors
+    """
+    _check_choice("size", size, tuple(TEXT_SIZES))
+    return _make(directory, partial(_write_text, own, shapes), size, seed, progress)
+
+
+def _make(
+    directory: Path, write: Write, size: str, seed: int, progress: Callable[[str], None] | None
+) -> Path:
     directory = Path(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise CheckpointError(
@@ -60,7 +103,6 @@ def make_demo(
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        write = _write_text if model == "qwen3" else _write_all
         write(unfinished, size, seed, progress or _silent)
         unfinished.chmod(0o755)
         unfinished.replace(directory)
@@ -95,17 +137,39 @@ def _write_all(directory: Path, size_name: str, seed: int, progress: Callable[[s
     write_weights(model, directory, size.shard_bytes)
 
 
-def _write_text(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
-    size = TEXT_SIZES[size_name]
+def _write_qwen25(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
+    size = QWEN25_SIZES[size_name]
+    progress("training the tokenizer")
+    tokenizer = train_tokenizer()
+    write_tokenizer(tokenizer, directory)
+    write_processor(directory, "Qwen2_5OmniProcessor", patch_size=14)
+    rename_tokens(directory, RENAMED)
+    ids = special_ids(tokenizer)
+    config = qwen25_config(size, ids, _vocab_size(tokenizer))
+    _write_json(directory / "config.json", config)
+    _write_json(directory / "generation_config.json", qwen25_generation_config(ids))
+    progress("setting and writing the weights")
+    write_qwen25_weights(config, ids, seed, directory, size.shard_bytes)
+
+
+def _write_text(
+    own: Mapping[str, Any],
+    shapes: Shapes,
+    directory: Path,
+    size_name: str,
+    seed: int,
+    progress: Callable[[str], None],
+) -> None:
     progress("training the tokenizer")
     tokenizer = train_tokenizer()
     write_tokenizer(tokenizer, directory)
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    ids, vocab_size = special_ids(tokenizer), _vocab_size(tokenizer)
-    _write_json(directory / "config.json", text_config(size, ids, vocab_size))
+    ids = special_ids(tokenizer)
+    config = text_config(own, TEXT_SIZES[size_name], ids, _vocab_size(tokenizer))
+    _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", text_generation_config(ids))
     progress("writing the weights")
-    write_text_weights(size, vocab_size, seed, directory)
+    write_tensors(shapes(config), seed, directory, is_tied=config["tie_word_embeddings"])
 
 
 def _vocab_size(tokenizer: Tokenizer) -> int:

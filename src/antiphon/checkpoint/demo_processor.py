@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATCH_SIZE, MERGE_SIZE, TEMPORAL_PATCH_SIZE = 16, 2, 2
-MIN_PIXELS = 4 * (PATCH_SIZE * MERGE_SIZE) ** 2
-MAX_PIXELS = 64 * (PATCH_SIZE * MERGE_SIZE) ** 2
+MERGE_SIZE, TEMPORAL_PATCH_SIZE = 2, 2
+MIN_TOKENS, MAX_TOKENS = 4, 64
+"""Of a picture."""
 
 CHAT_TEMPLATE = """\
 {%- macro shown(content) -%}
@@ -76,16 +76,19 @@ CHAT_TEMPLATE = """\
 """
 
 
-def write_processor(directory: Path) -> None:
+def write_processor(
+    directory: Path, processor: str = "Qwen3OmniMoeProcessor", *, patch_size: int = 16
+) -> None:
     """Write chat_template.jinja, chat_template.json and preprocessor_config.json."""
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     _write_json(directory / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
-    _write_json(directory / "preprocessor_config.json", _preprocessor())
+    _write_json(directory / "preprocessor_config.json", _preprocessor(processor, patch_size))
 
 
-def _preprocessor() -> dict[str, Any]:
+def _preprocessor(processor: str, patch_size: int) -> dict[str, Any]:
+    token_pixels = (patch_size * MERGE_SIZE) ** 2
     return {
-        "processor_class": "Qwen3OmniMoeProcessor",
+        "processor_class": processor,
         "feature_extractor_type": "WhisperFeatureExtractor",
         "chunk_length": 30,
         "dither": 0.0,
@@ -101,12 +104,15 @@ def _preprocessor() -> dict[str, Any]:
         "image_processor_type": "Qwen2VLImageProcessor",
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
-        "patch_size": PATCH_SIZE,
+        "patch_size": patch_size,
         "merge_size": MERGE_SIZE,
         "temporal_patch_size": TEMPORAL_PATCH_SIZE,
-        "min_pixels": MIN_PIXELS,
-        "max_pixels": MAX_PIXELS,
-        "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
+        "min_pixels": MIN_TOKENS * token_pixels,
+        "max_pixels": MAX_TOKENS * token_pixels,
+        "size": {
+            "shortest_edge": MIN_TOKENS * token_pixels,
+            "longest_edge": MAX_TOKENS * token_pixels,
+        },
     }
 
 

@@ -1,6 +1,6 @@
-"""A random dense Qwen3 with the demo's tokenizer and chat template: for tests and benchmarks of plain text.
+"""Random decoders of text with the demo's tokenizer and chat template: for tests and benchmarks.
 
-Its replies mean nothing. The files load unchanged in transformers and vLLM.
+Their replies mean nothing. The files load unchanged in transformers and vLLM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from antiphon.checkpoint.demo_weights import PLAIN_STD, SINGLE_FILE, generator_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -37,11 +37,56 @@ TEXT_SIZES = {
 }
 
 
-def text_config(size: TextSize, ids: dict[str, int], vocab_size: int) -> dict[str, Any]:
-    """config.json of a Qwen3 checkpoint. `ids` maps special tokens to ids."""
+Shape = tuple[str, tuple[int, ...]]
+"""A tensor's name and its shape."""
+
+LLAMA_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+"""As Llama 3.1 has it, but for a context so short that a test reaches beyond it."""
+
+TIED_SCALE = 0.1
+NUM_EXPERTS, NUM_PICKS = 8, 3
+
+TEXT_MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rope_scaling": LLAMA_ROPE},
+    "qwen2": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "attention_bias": None,
+        "tie_word_embeddings": True,
+    },
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "qwen3-moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": NUM_EXPERTS,
+        "num_experts_per_tok": NUM_PICKS,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+}
+"""What of config.json is each family's own."""
+
+
+def text_config(
+    own: Mapping[str, Any], size: TextSize, ids: dict[str, int], vocab_size: int
+) -> dict[str, Any]:
+    """config.json of a checkpoint. `own` is the family's, None for what it lacks; `ids` of special tokens."""
+    config = common_config(size, ids, vocab_size) | dict(own)
+    if "num_experts" in config:
+        config["moe_intermediate_size"] = size.mlp_width // NUM_PICKS // 4 * 4
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def common_config(size: TextSize, ids: dict[str, int], vocab_size: int) -> dict[str, Any]:
+    """What all these families name alike."""
     return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
         "dtype": "float32",
         "vocab_size": vocab_size,
         "hidden_size": size.width,
@@ -59,7 +104,6 @@ def text_config(size: TextSize, ids: dict[str, int], vocab_size: int) -> dict[st
         "max_position_embeddings": 8192,
         "tie_word_embeddings": False,
         "eos_token_id": ids["<|im_end|>"],
-        "bos_token_id": None,
         "pad_token_id": ids["<|endoftext|>"],
     }
 
@@ -74,32 +118,57 @@ def text_generation_config(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def write_text_weights(size: TextSize, vocab_size: int, seed: int, directory: Path) -> None:
-    """Every tensor from a seed of its own, fp32, in one file."""
-    tensors = {name: _tensor(name, shape, seed) for name, shape in text_shapes(size, vocab_size)}
+def write_tensors(shapes: Iterable[Shape], seed: int, directory: Path, *, is_tied: bool = False) -> None:
+    """Every tensor from a seed of its own, fp32, in one file. With `is_tied` the embedding is the head: a
+    large one would have every token follow itself.
+    """
+    tensors = {name: _tensor(name, shape, seed) for name, shape in shapes}
+    if is_tied:
+        tensors["model.embed_tokens.weight"] *= TIED_SCALE
     save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
 
 
-def text_shapes(size: TextSize, vocab_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names as released, with shapes."""
-    width, q, kv = size.width, size.num_heads * size.head_dim, size.num_kv_heads * size.head_dim
-    yield "model.embed_tokens.weight", (vocab_size, width)
-    for i in range(size.num_layers):
+def text_shapes(config: dict[str, Any]) -> Iterator[Shape]:
+    """Names as released, with shapes, of a checkpoint with this config.json."""
+    width, table = config["hidden_size"], (config["vocab_size"], config["hidden_size"])
+    yield "model.embed_tokens.weight", table
+    for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         yield layer + "input_layernorm.weight", (width,)
-        for name, rows in (("q", q), ("k", kv), ("v", kv)):
-            yield f"{layer}self_attn.{name}_proj.weight", (rows, width)
-        yield layer + "self_attn.q_norm.weight", (size.head_dim,)
-        yield layer + "self_attn.k_norm.weight", (size.head_dim,)
-        yield layer + "self_attn.o_proj.weight", (width, q)
+        yield from _attention_shapes(layer + "self_attn.", config)
         yield layer + "post_attention_layernorm.weight", (width,)
-        yield layer + "mlp.gate_proj.weight", (size.mlp_width, width)
-        yield layer + "mlp.up_proj.weight", (size.mlp_width, width)
-        yield layer + "mlp.down_proj.weight", (width, size.mlp_width)
+        if "num_experts" not in config:
+            yield from _mlp_shapes(layer + "mlp.", width, config["intermediate_size"])
+            continue
+        yield layer + "mlp.gate.weight", (config["num_experts"], width)
+        for expert in range(config["num_experts"]):
+            yield from _mlp_shapes(f"{layer}mlp.experts.{expert}.", width, config["moe_intermediate_size"])
     yield "model.norm.weight", (width,)
-    yield "lm_head.weight", (vocab_size, width)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", table
+
+
+def _attention_shapes(prefix: str, config: dict[str, Any]) -> Iterator[Shape]:
+    width, head_dim = config["hidden_size"], config["head_dim"]
+    q, kv = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    for name, rows in (("q", q), ("k", kv), ("v", kv)):
+        yield f"{prefix}{name}_proj.weight", (rows, width)
+        if config["model_type"] == "qwen2":
+            yield f"{prefix}{name}_proj.bias", (rows,)
+    if config["model_type"].startswith("qwen3"):
+        yield prefix + "q_norm.weight", (head_dim,)
+        yield prefix + "k_norm.weight", (head_dim,)
+    yield prefix + "o_proj.weight", (width, q)
+
+
+def _mlp_shapes(prefix: str, width: int, inner: int) -> Iterator[Shape]:
+    yield prefix + "gate_proj.weight", (inner, width)
+    yield prefix + "up_proj.weight", (inner, width)
+    yield prefix + "down_proj.weight", (width, inner)
 
 
 def _tensor(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
     mean, deviation = (1.0, 0.1) if len(shape) == 1 else (0.0, PLAIN_STD)
+    if name.endswith(".bias"):
+        mean, deviation = 0.0, 0.5
     return torch.empty(shape).normal_(mean, deviation, generator=generator_for(name, seed))

@@ -103,6 +103,15 @@ def write_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(config + "\n", encoding="utf-8")
 
 
+def rename_tokens(directory: Path, names: dict[str, str]) -> None:
+    """Give special tokens other names in every file that writes them."""
+    for file in directory.iterdir():
+        text = file.read_text(encoding="utf-8")
+        for old, new in names.items():
+            text = text.replace(old, new)
+        file.write_text(text, encoding="utf-8")
+
+
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Ids of the special tokens and of the three role words, by their text."""
     return {token: token_id(tokenizer, token) for token in SPECIAL_TOKENS + ROLES}

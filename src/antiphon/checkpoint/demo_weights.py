@@ -42,7 +42,7 @@ def fill_weights(model: Any, seed: int, *, plain: bool) -> None:
     """
     for name, parameter in model.named_parameters():
         if not name.startswith("code2wav."):
-            _fill(name, parameter, generator_for(name, seed), plain=plain)
+            fill_parameter(name, parameter, generator_for(name, seed), plain=plain)
     fill_vocoder(model.code2wav, generator_for("code2wav", seed), murmur=not plain)
 
 
@@ -51,7 +51,8 @@ def generator_for(name: str, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
 
 
-def _fill(name: str, parameter: torch.Tensor, generator: torch.Generator, *, plain: bool) -> None:
+def fill_parameter(name: str, parameter: torch.Tensor, generator: torch.Generator, *, plain: bool) -> None:
+    """Set one parameter of anything but a vocoder, in place."""
     is_norm = "norm" in name or "ln_q" in name or "ln_post" in name
     if parameter.dim() == 1:
         centre, std = (1.0, 0.1) if is_norm and name.endswith("weight") else (0.0, 0.02)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-SUPPORTED_MODEL_TYPES = ("qwen3", "qwen3_omni_moe")
-TEXT_MODEL_TYPES = ("qwen3",)
-"""Those of them that take no media."""
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -140,26 +137,41 @@ class Checkpoint:
         return shards
 
 
-def open_checkpoint(source: str, *, progress: Callable[[str], None] | None = None) -> Checkpoint:
+def takes_any_media(path: Path, config: Mapping[str, Any]) -> bool:
+    """Of a model about which nothing is known."""
+    return True
+
+
+def open_checkpoint(
+    source: str,
+    *,
+    progress: Callable[[str], None] | None = None,
+    takes_media: Callable[[Path, Mapping[str, Any]], bool] = takes_any_media,
+) -> Checkpoint:
     """Open a checkpoint directory, or fetch one from the hub ("org/name"), and check all but the tensors'
     values.
 
-    Raises CheckpointError: not found or hub out of reach; files missing or not JSON; another model; a shard
-    missing or cut short; weights only as pickles.
+    `takes_media` says of a directory and its config.json whether the model needs preprocessing, and raises
+    CheckpointError for a model that nobody knows. Raises CheckpointError: not found or hub out of reach;
+    files missing or not JSON; a shard missing or cut short; weights only as pickles.
     """
-    directory = open_directory(source, progress=progress)
+    directory = open_directory(source, progress=progress, takes_media=takes_media)
     return replace(directory, tensors=_read_headers(directory.path))
 
 
-def open_directory(source: str, *, progress: Callable[[str], None] | None = None) -> Checkpoint:
+def open_directory(
+    source: str,
+    *,
+    progress: Callable[[str], None] | None = None,
+    takes_media: Callable[[Path, Mapping[str, Any]], bool] = takes_any_media,
+) -> Checkpoint:
     """All of a checkpoint but its weights, which need not be there: a Checkpoint without tensors.
 
     Raises CheckpointError as `open_checkpoint` does.
     """
     path = find_directory(source, progress)
     config = read_json(path / "config.json", "it is not a model checkpoint")
-    _check_model(path, config)
-    check_side_files(path, takes_media=config["model_type"] not in TEXT_MODEL_TYPES)
+    check_side_files(path, takes_media=takes_media(path, config))
     return Checkpoint(path, config, read_optional_json(path / "generation_config.json"), {})
 
 
@@ -172,16 +184,6 @@ def check_memory(checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: in
             f"{checkpoint.path} needs {needed / BYTES_PER_GIB:.2f} GiB for its weights as {dtype}, "
             f"but only {available_bytes / BYTES_PER_GIB:.2f} GiB are available. "
             "Use a smaller dtype, a smaller checkpoint, or a device with more memory"
-        )
-
-
-def _check_model(path: Path, config: dict[str, Any]) -> None:
-    model_type = config.get("model_type")
-    if model_type not in SUPPORTED_MODEL_TYPES:
-        architectures = ", ".join(config.get("architectures") or ["none"])
-        raise CheckpointError(
-            f"{path / 'config.json'} describes a model of type {model_type!r} "
-            f"(architectures: {architectures}). Supported types: {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
 
 

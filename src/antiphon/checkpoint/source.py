@@ -14,8 +14,8 @@ from antiphon.core.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FETCHED_PATTERNS = ["*.json", "*.txt", "*.jinja", "*.safetensors"]
-"""No pickles and no code are ever fetched."""
+FETCHED_PATTERNS = ["*.json", "*.txt", "*.jinja", "*.safetensors", "spk_dict.pt"]
+"""No code is ever fetched; of pickles only Qwen2.5-Omni's voices, of which nothing but tensors is read."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

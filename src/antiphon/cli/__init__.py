@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from antiphon.cli import bench, checkpoint, plot, workload
+from antiphon.cli import bench, checkpoint, config, plot, workload
 from antiphon.cli.compare import compare
 from antiphon.cli.doctor import doctor
+from antiphon.cli.plan import plan
+from antiphon.cli.profile import profile
 from antiphon.cli.serve import replay, serve
+from antiphon.cli.simulate import simulate
 from antiphon.cli.sweep import sweep
 
 app = typer.Typer(
@@ -20,9 +23,13 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(replay)
 app.command()(doctor)
+app.command()(profile)
 app.add_typer(bench.app, name="bench")
 bench.app.command()(sweep)
 app.command()(compare)
+app.command()(simulate)
+app.command()(plan)
 app.add_typer(plot.app, name="plot")
 app.add_typer(workload.app, name="workload")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(config.app, name="config")

@@ -99,7 +99,7 @@ def bench(
         target = Target(root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics)
         path = log or Path(f"bench-{target.label}-{seed}.jsonl")
         reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))
-        status = _report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+        status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
     except AntiphonError as error:
         _fail(error)
     raise typer.Exit(RUN_FAILED if reason in FAILURES else status)
@@ -115,7 +115,7 @@ def summarize(
 ) -> None:
     """Figures of a run, from its log alone; also of a run that was cut short."""
     try:
-        status = _report(log, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+        status = report(log, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
     except AntiphonError as error:
         _fail(error)
     raise typer.Exit(status)
@@ -135,7 +135,7 @@ def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target
     return reason
 
 
-def _report(path: Path, bounds: tuple[float | None, float | None, float | None], as_json: bool) -> int:
+def report(path: Path, bounds: tuple[float | None, float | None, float | None], as_json: bool) -> int:
     """Print the figures of a log. Returns the exit status that its bounds ask for."""
     from antiphon.bench.logfile import read
     from antiphon.bench.tables import figures_tables

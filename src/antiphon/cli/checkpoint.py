@@ -21,7 +21,12 @@ def checkpoint() -> None:
 @app.command()
 def demo(
     directory: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
-    model: Annotated[str, typer.Option(help="qwen3-omni, or qwen3: text only, random.")] = "qwen3-omni",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="qwen3-omni or qwen2_5_omni; or llama, qwen2, qwen3, qwen3-moe: text only, random."
+        ),
+    ] = "qwen3-omni",
     size: Annotated[
         str,
         typer.Option(help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks)."),
@@ -30,13 +35,13 @@ def demo(
     if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
 ) -> None:
     """Make a small random checkpoint with every file a real one has."""
-    from antiphon.checkpoint.demo import make_demo
+    from antiphon.runtime.demo import make_any_demo
 
     if if_missing and directory.exists():
         return
     try:
         with console.status("making the demo checkpoint") as status:
-            make_demo(directory, model=model, size=size, seed=seed, progress=status.update)
+            make_any_demo(directory, model=model, size=size, seed=seed, progress=status.update)
     except AntiphonError as error:
         fail(error)
     console.print(f"wrote {directory}")

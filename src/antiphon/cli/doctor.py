@@ -5,10 +5,16 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
+
+from antiphon.assembly.deployment_file import deployment_names
+from antiphon.cli.shared import console as messages
+from antiphon.cli.shared import fail
+from antiphon.core.errors import AntiphonError
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +24,23 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 GIB = 2**30
 
 
-def doctor() -> None:
-    """Show versions, devices, attention back-ends and CUDA graphs: what runs here, and what is verified."""
+def doctor(
+    deployment: Annotated[
+        str,
+        typer.Argument(help=f"A deployment to look at: {', '.join(deployment_names())}, or a file."),
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="Of the deployment: checkpoint directory or hub id; by default the file's.")
+    ] = "",
+    workload: Annotated[
+        str, typer.Option(help="Whose conversations are counted: a workload's name, or a file.")
+    ] = "interactive",
+) -> None:
+    """Show what runs here and what of it is verified; of a deployment what runs where, memory, how many
+    sessions fit, and what is wrong (exit status 1)."""
+    if deployment:
+        _look_at(deployment, model, workload)
+        return
     console = Console(highlight=False)
     for title, rows in (("versions", versions()), ("devices", devices()), ("attention", back_ends())):
         console.print(f"[bold]{title}[/]")
@@ -29,6 +50,18 @@ def doctor() -> None:
         console.print(table)
     console.print("[bold]CUDA graphs[/]")
     console.print(f"  {graphs()}")
+
+
+def _look_at(deployment: str, model: str, workload: str) -> None:
+    from antiphon.cli.deployment_report import print_report
+    from antiphon.cli.deployments import resolved, this_machine
+
+    try:
+        found, named = resolved(deployment, model, messages.print)
+        print_report(found, named, workload, this_machine())
+    except AntiphonError as error:
+        fail(error)
+    raise typer.Exit(1 if found.problems else 0)
 
 
 def versions() -> Iterator[tuple[str, str]]:
@@ -44,7 +77,7 @@ def devices() -> Iterator[tuple[str, str]]:
     """Each device by the name that --device takes, with its free memory."""
     import torch
 
-    from antiphon.engine.load import available_bytes
+    from antiphon.engine.device import available_bytes
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free = available_bytes(torch.device("cuda", index))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import preset_names
 from antiphon.cli.shared import LoadingBar, console, fail, log_to_stderr, split
 from antiphon.core.config import EngineOptions
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ConfigError
 
 Comma = Annotated[
     str, typer.Option(help="Comma-separated web origins that may connect beside the server's own.")
@@ -19,7 +21,17 @@ Comma = Annotated[
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="Checkpoint directory, or a hub id such as org/name.")],
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(help="Checkpoint directory, or a hub id such as org/name; by default --config's."),
+    ] = "",
+    config: Annotated[
+        str,
+        typer.Option(
+            help=f"A deployment: {', '.join(deployment_names())}, or a file. Options given beside it win."
+        ),
+    ] = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
     name: Annotated[str, typer.Option(help="Name clients ask for; the checkpoint's name by default.")] = "",
@@ -34,6 +46,10 @@ def serve(
     ] = "auto",
     max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
     kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
+    host_kv_tokens: Annotated[
+        int,
+        typer.Option(help="KV of idle sessions that each stage may keep in host memory, in tokens; 0: none."),
+    ] = 0,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
     threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
     depth: Annotated[
@@ -45,6 +61,9 @@ def serve(
     tensor_parallel: Annotated[
         int, typer.Option(help="Processes that compute each decoder together (CPU only).")
     ] = 1,
+    stages_apart: Annotated[
+        bool, typer.Option("--stages-apart", help="Every stage in a process of its own.")
+    ] = False,
     load_format: Annotated[
         str, typer.Option(help="auto, or dummy: random weights, for which config and tokenizer are enough.")
     ] = "auto",
@@ -82,6 +101,7 @@ def serve(
     record: Annotated[Path | None, typer.Option(help="Write every fact and decision to this file.")] = None,
 ) -> None:
     """Serve a model over OpenAI's Realtime and HTTP protocols, and a console page where it says."""
+    from antiphon.cli.deployments import applied, resolved
     from antiphon.runtime.messages import Start
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
@@ -89,13 +109,15 @@ def serve(
 
     log_to_stderr()
     try:
-        options = EngineOptions(
+        flags = partial(
+            EngineOptions,
             device=device,
             dtype=dtype,
             attention=attention,
             preset=preset,
             max_rows=max_rows,
             kv_tokens=kv_tokens,
+            host_kv_tokens=host_kv_tokens,
             max_context_tokens=max_context_tokens,
             threads=threads,
             depth=depth,
@@ -103,8 +125,8 @@ def serve(
             tensor_parallel=tensor_parallel,
             layer_groups=layer_groups,
             load_format=load_format,
+            stages_apart=stages_apart,
         )
-        start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         settings = ServerSettings(
             limits=Limits(max_audio_s=max_audio_s, max_items=max_items),
             origins=split(origins),
@@ -114,11 +136,28 @@ def serve(
             max_audio_rtf=max_audio_rtf or None,
             media_hosts=split(media_hosts),
         )
+        if config:
+            deployed, model = resolved(config, model, console.print)
+            options, settings = applied(deployed, given_options(context), flags.keywords, settings)
+        else:
+            options = flags()
+        if not model:
+            raise ConfigError("no model: name a checkpoint directory or a hub id, or a --config that does")
+        start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         where = ServeOptions(host, port, tls_certificate, tls_key)
         with LoadingBar() as progress:
             asyncio.run(run(start, settings, where, progress.show))
     except AntiphonError as error:
         fail(error)
+
+
+def given_options(context: typer.Context) -> frozenset[str]:
+    """Names of options that were said, on the command line or in the environment."""
+    return frozenset(
+        name
+        for name in context.params
+        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    )
 
 
 def replay(

@@ -8,16 +8,26 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, Task, TaskID, TextColumn
+from rich.text import Text
 
 console = Console(stderr=True, highlight=False)
+
+
+class Amount(DownloadColumn):
+    """Bytes while weights are read, numbers of what is captured."""
+
+    def render(self, task: Task) -> Text:
+        if task.description.startswith("capturing"):
+            return Text(f"{task.completed:.0f}/{task.total or 0:.0f}", style="progress.download")
+        return super().render(task)
 
 
 class LoadingBar:
     """Shows what is being loaded and how far it is."""
 
     def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), Amount())
         self._progress = Progress(*columns, console=console, transient=True)
         self._tasks: dict[str, TaskID] = {}
 

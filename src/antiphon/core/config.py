@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from antiphon.core.errors import ConfigError
 from antiphon.core.sampling import Sampling
+from antiphon.core.stage_options import EdgeOptions, StageOptions
 
 
 class ArConfig(msgspec.Struct, frozen=True):
@@ -60,11 +63,34 @@ class EncoderConfig(msgspec.Struct, frozen=True):
     cached_media: int = 64
 
 
+Role = Literal["both", "prefill", "decode"]
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One replica of a stage.
+
+    name     what plans and facts call it
+    stage    the stage of the graph; its configuration goes by this name
+    device   units of one device take turns: it runs a step at a time
+    process  where it lives; "" is the process that decides. At most one encoder unit lives in a process
+    role     prefill: it reads prompts, and hands each request on with the first token that it draws; decode:
+             it goes on with those; both: it keeps its requests. For the stage that writes
+    """
+
+    name: str
+    stage: str
+    device: str = ""
+    process: str = ""
+    role: Role = "both"
+
+
 class NodeConfig(msgspec.Struct, frozen=True):
     """All that a node decides by.
 
     end_inputs  per conditioned stage, the input that ends its text
     call_ids    text tokens that begin a tool call: from there on a reply is not spoken
+    units       replicas of the stages, in pipeline order; empty: one of each, all on one device
+    edges       chunks that differ from the graph's
     """
 
     graph: str
@@ -74,6 +100,42 @@ class NodeConfig(msgspec.Struct, frozen=True):
     end_inputs: dict[str, int]
     preset: str = "baseline"
     call_ids: tuple[int, ...] = ()
+    units: tuple[Unit, ...] = ()
+    edges: tuple[EdgeOptions, ...] = ()
+
+    @property
+    def placed(self) -> tuple[Unit, ...]:
+        """The units, or where none are named one of each stage that the checkpoint has."""
+        return self.units or tuple(Unit(name, name) for name in (*self.encoder, *self.ar, *self.codec))
+
+
+class ProcessOptions(msgspec.Struct, frozen=True):
+    """A process of its own for the units that name it.
+
+    threads  CPU threads; 0 leaves torch's default
+    """
+
+    name: str
+    threads: int = 1
+
+
+CONNECTORS = ("shared_memory", "tcp")
+
+
+class LinkOptions(msgspec.Struct, frozen=True):
+    """How payloads go from the processes of one stage to those of another.
+
+    Raises ConfigError for a connector that does not exist.
+    """
+
+    source: str
+    target: str
+    connector: str = "shared_memory"
+
+    def __post_init__(self) -> None:
+        if self.connector not in CONNECTORS:
+            known = ", ".join(CONNECTORS)
+            raise ConfigError(f"link {self.source} -> {self.target}: {self.connector!r} is none of {known}")
 
 
 LOAD_FORMATS = ("auto", "dummy")
@@ -87,6 +149,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     attention   auto | the name of a back-end; auto is the fastest that is verified on the device
     max_rows    requests that run at once in a stage
     kv_tokens   KV capacity of each AR stage, in tokens
+    host_kv_tokens  the same of the host tier, where idle KV goes when the device is full; 0: there is none
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
@@ -96,6 +159,14 @@ class EngineOptions(msgspec.Struct, frozen=True):
     layer_groups KV groups that a decoder's layers are split into, evenly; at most one a layer
     load_format auto: the checkpoint's weights | dummy: random ones, of which no file need be there
     dummy_seed  other dummy weights
+    units       replicas of the stages, and where they are; none: one of each, on one device
+    processes   what the processes are given that units name; who is not listed has the defaults
+    links       connectors between stages in different processes; who is not listed has shared memory
+    stages      sizes and sampling of single stages, where they differ from those above
+    edges       chunks of single edges, where they differ from the graph's
+    places      torch devices by the names that units have for them; who is not listed is on `device`
+    stages_apart  every stage in a process of its own, where `units` says nothing
+    start_limit_s  how long processes of units may take until they are ready
     """
 
     device: str = "auto"
@@ -105,6 +176,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_rows: int = 16
     block_size: int = 16
     kv_tokens: int = 32768
+    host_kv_tokens: int = 0
     step_tokens: int = 1024
     max_context_tokens: int = 8192
     threads: int = 0
@@ -114,6 +186,27 @@ class EngineOptions(msgspec.Struct, frozen=True):
     layer_groups: int = 1
     load_format: str = "auto"
     dummy_seed: int = 0
+    units: tuple[Unit, ...] = ()
+    processes: tuple[ProcessOptions, ...] = ()
+    links: tuple[LinkOptions, ...] = ()
+    stages_apart: bool = False
+    start_limit_s: float = 600.0
+    stages: dict[str, StageOptions] = {}
+    edges: tuple[EdgeOptions, ...] = ()
+    places: dict[str, str] = {}
+
+    @property
+    def is_apart(self) -> bool:
+        """Does any unit live in a process of its own?"""
+        return self.stages_apart or any(unit.process for unit in self.units)
+
+    def of(self, stage: str) -> EngineOptions:
+        """The same with the stage's own sizes in the place of those for all. Raises ConfigError."""
+        own = self.stages.get(stage, StageOptions()).sizes
+        try:
+            return msgspec.structs.replace(self, **own, stages={}) if own else self
+        except ConfigError as error:
+            raise ConfigError(f"stage {stage}: {error}") from None
 
     @property
     def held_tokens(self) -> int:
@@ -138,15 +231,33 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(f"depth is {self.depth}; it must be 0 or 1 (steps in flight)")
         if self.graphs not in ("off", "on"):
             raise ConfigError(f"graphs is {self.graphs!r}; it must be off or on")
+        if self.host_kv_tokens < 0:
+            raise ConfigError(f"host_kv_tokens is {self.host_kv_tokens}; it must be 0 (no host tier) or more")
+        if self.host_kv_tokens and self.tensor_parallel > 1:
+            raise ConfigError("host_kv_tokens needs tensor_parallel 1: copies are not divided among ranks")
         if self.layer_groups < 1:
             raise ConfigError(f"layer_groups is {self.layer_groups}; it must be 1 or more")
         if self.layer_groups > 1 and self.tensor_parallel > 1:
             raise ConfigError("layer_groups are not divided among ranks: use 1, or tensor_parallel 1")
+        if self.tensor_parallel > 1 and any(unit.role != "both" for unit in self.units):
+            raise ConfigError(
+                "units that prefill or decode only need tensor_parallel 1: moves are not divided"
+            )
         if self.load_format not in LOAD_FORMATS:
             known = ", ".join(LOAD_FORMATS)
             raise ConfigError(f"load_format is {self.load_format!r}; it must be one of {known}")
+        if self.stages_apart and self.units:
+            raise ConfigError("stages_apart and units both say where the stages are: give one of them")
+        if self.is_apart and self.tensor_parallel > 1:
+            raise ConfigError(
+                "stages in processes of their own are not divided among ranks: use tensor_parallel 1"
+            )
+        if self.start_limit_s <= 0:
+            raise ConfigError(f"start_limit_s is {self.start_limit_s:g}; it must be over 0 seconds")
         if self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "
                 f"{self.max_context_tokens}) in whole blocks of {self.block_size}"
             )
+        for stage in self.stages:
+            self.of(stage)

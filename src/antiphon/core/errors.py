@@ -6,6 +6,9 @@ AntiphonError
 ├── ProtocolError        a client's event or request is wrong (code, param, event_id)
 ├── LimitExceeded        an explicit limit was passed (limit, allowed, got)
 ├── Overloaded           no room now; come back later (retry_after_s)
+├── NoCredit             a channel's window is full; ask `can_send` first (channel)
+├── ConnectorClosed      this end of a link is closed, or the other one is
+│   └── PeerLost         the other end went without saying so, or said what cannot be read
 ├── EngineLost           a process that the engine needs has ended, and the engine with it
 ├── SessionGone          the session named does not exist any more
 └── StageFailed          a stage could not carry out a step (stage, requests)
@@ -61,11 +64,28 @@ class LimitExceeded(AntiphonError):
 
 
 class Overloaded(AntiphonError):
-    """No room now; try again after `retry_after_s` seconds."""
+    """No room now; try again after `retry_after_s` seconds. `code` is the wire code clients match on."""
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float, code: str = "server_overloaded") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.code = code
+
+
+class NoCredit(AntiphonError):
+    """The receiver has not released what was sent before on this channel."""
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(f"channel {channel!r} has no credit left: ask can_send before sending")
+        self.channel = channel
+
+
+class ConnectorClosed(AntiphonError):
+    """This end of a link is closed, or the peer has closed the other."""
+
+
+class PeerLost(ConnectorClosed):
+    """The process at the other end of a link is gone, or says what cannot be read."""
 
 
 class EngineLost(AntiphonError):

@@ -209,7 +209,7 @@ class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):
 
 
 class CopyDone(msgspec.Struct, frozen=True, tag=True):
-    """Every block of a CopyBlocks order is where it should be."""
+    """Every block of a CopyBlocks order, or a MoveBlocks one, is where it should be. `stage`: the unit."""
 
     stage: str
     ticket: int
@@ -221,6 +221,33 @@ class CopyFailed(msgspec.Struct, frozen=True, tag=True):
     stage: str
     ticket: int
     message: str
+
+
+class PayloadArrived(msgspec.Struct, frozen=True, tag=True):
+    """What a Handoff moved for a request to a unit of another process is there."""
+
+    unit: str
+    request: int
+
+
+class MediaArrived(msgspec.Struct, frozen=True, tag=True):
+    """Encoder outputs that SendMedia moved to the process of a unit are there."""
+
+    unit: str
+    keys: tuple[int, ...]
+
+
+class UnitLost(msgspec.Struct, frozen=True, tag=True):
+    """The process of a unit is gone, and with it its KV, rows and payloads; nothing more is heard of it."""
+
+    unit: str
+    message: str
+
+
+class UnitReady(msgspec.Struct, frozen=True, tag=True):
+    """A unit that was lost is there again, and bare."""
+
+    unit: str
 
 
 PersonFact = (
@@ -237,7 +264,8 @@ PersonFact = (
 )
 StageFact = StepDone | StepFailed
 CopyFact = CopyDone | CopyFailed
-Fact = PersonFact | PromptReady | PromptFailed | StageFact | CopyFact
+UnitFact = PayloadArrived | MediaArrived | UnitLost | UnitReady
+Fact = PersonFact | PromptReady | PromptFailed | StageFact | CopyFact | UnitFact
 
 NO_INTS: Ints = np.zeros(0, np.int64)
 NO_TOKENS: Ints = np.zeros((0, 1), np.int64)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from antiphon.core.errors import ConfigError
 
 
 class StageKind(StrEnum):
@@ -36,7 +38,7 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage. Its kind, and whether it is conditioned, say which step runner carries it."""
+    """One stage. Its kind, and whether it is conditioned or windowed, say which step runner carries it."""
 
     name: str
     kind: StageKind
@@ -44,6 +46,9 @@ class Stage:
     survives: Survives = Survives.NONE
     conditioned: bool = False
     """A step needs one more input from upstream (the talker's text)."""
+    windowed: bool = False
+    """Of a codec: what a frame sounds like depends on later ones, so it holds sound back, and has to be told
+    when a stream ends."""
     residual: str | None = None
     """Under which name a request gives the sampling of a token's further columns (the code predictor's)."""
 
@@ -51,13 +56,24 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Edge:
     """A hand-off. `prompt_group` names the source KV group whose rows at media positions travel with the
-    prompt; `first_chunk` and `chunk` count how many units the target wants together."""
+    prompt; with `streams`, those of all positions that its `gather` names and of every token of the reply do.
+    `first_chunk` and `chunk` count how many units the target wants together. `credit` is how many units of a
+    request the source may be ahead of what the target has taken up; None: as many as it likes.
+
+    Raises ValueError for less credit than a chunk: both would wait for each other.
+    """
 
     source: str
     target: str
     prompt_group: str | None = None
     first_chunk: int = 1
     chunk: int = 1
+    streams: bool = False
+    credit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.credit is not None and self.credit < max(self.first_chunk, self.chunk):
+            raise ValueError(f"{self.source} -> {self.target}: credit {self.credit} is less than a chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +85,35 @@ class StageGraph:
     edges: tuple[Edge, ...]
     module: str
     """Dotted path of the module in `models/` with the family's functions (see `engine.family`)."""
+    model_types: tuple[str, ...] = ()
+    """What a checkpoint's config.json may say that it is."""
+
+    @property
+    def takes_media(self) -> bool:
+        return any(stage.kind is StageKind.ENCODER for stage in self.stages)
 
     def stage(self, name: str) -> Stage:
         return next(stage for stage in self.stages if stage.name == name)
 
     def edge(self, source: str, target: str) -> Edge:
         return next(edge for edge in self.edges if (edge.source, edge.target) == (source, target))
+
+    def changed(self, source: str, target: str, **chosen: int) -> StageGraph:
+        """The same with other `first_chunk`, `chunk` or `credit` on one edge. Raises ConfigError for an edge
+        that is not there, for any of them where the target gathers nothing, and for credit below a chunk."""
+        known = [f"{edge.source} -> {edge.target}" for edge in self.edges]
+        name = f"{source} -> {target}"
+        if name not in known:
+            raise ConfigError(f"edges: {name} is none of this model; it has {', '.join(known) or 'none'}")
+        if chosen and self.stage(target).kind is not StageKind.CODEC:
+            raise ConfigError(f"edge {name}: {', '.join(chosen)} are for a codec, which {target} is not")
+        try:
+            edge = replace(self.edge(source, target), **chosen)
+        except ValueError:
+            credit = chosen.get("credit", self.edge(source, target).credit)
+            raise ConfigError(
+                f"edge {name}: a chunk is more than its credit ({credit}), so both stages would wait; "
+                "raise `credit`, or have smaller chunks"
+            ) from None
+        edges = [edge if (e.source, e.target) == (source, target) else e for e in self.edges]
+        return replace(self, edges=tuple(edges))

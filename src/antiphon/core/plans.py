@@ -72,8 +72,8 @@ class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     emits                 bool [n] as int64: the row samples a token after its last position
     inputs_rows/_tokens   int64 [m]: upstream tokens appended to rows before the step (conditioned stages)
     leaves                int64: rows given up before the step
-    waits                 tickets of CopyBlocks orders that bring blocks which the step reads: each layer
-                          waits for its own part only
+    waits                 tickets of CopyBlocks and MoveBlocks orders that bring blocks which the step reads:
+                          each layer waits for its own part only
     leaves_at             int64 (rows, layers): rows of one token behind their prompt that stop before the
                           attention of a layer and are parked there; they emit nothing
     enters_at             int64 (rows, layers): parked rows that go on from the attention of the layer where
@@ -103,7 +103,7 @@ class CopyBlocks(msgspec.Struct, frozen=True, tag=True, eq=False):
 
     Done layer by layer, in the order of the tickets, which ascend; answered by CopyDone or CopyFailed. What
     was computed before the order is copied. Until the answer no step may write the sources, nor touch the
-    targets unless it names the ticket in `waits`; nor may a hand-off read them.
+    targets unless it names the ticket in `waits`; nor may a hand-off read them before such a step is done.
     """
 
     stage: str
@@ -114,10 +114,29 @@ class CopyBlocks(msgspec.Struct, frozen=True, tag=True, eq=False):
     ticket: int
 
 
+class MoveBlocks(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """Copy blocks of a KV group from the device of unit `source` to that of `target`, another one of the same
+    stage: targets[i] = sources[i], int64 [n].
+
+    Layer by layer, in the order of the tickets that `target` gets, as for CopyBlocks; answered by CopyDone or
+    CopyFailed of `target`, also where `source` is lost meanwhile. Until the answer no step of `source` may
+    write the sources, nor one of `target` touch the targets unless it names the ticket in `waits`.
+    """
+
+    source: str
+    target: str
+    group: str
+    sources: Ints
+    targets: Ints
+    ticket: int
+
+
 class CodecStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     """One step of a codec stage: `frames` int64 [sum counts, codebooks] of `rows`, in row order.
 
     joins int64: rows that begin a new stream in this step. requests int64 [n], for the report.
+    ends int64 [n]: 1 where no more frames will come; a windowed codec may be given none with it.
+    voices: of each row.
     """
 
     stage: str
@@ -128,6 +147,8 @@ class CodecStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     counts: Ints
     frames: Ints
     reason: str
+    ends: Ints = NO_INTS
+    voices: tuple[str | None, ...] = ()
 
 
 class EncodeStep(msgspec.Struct, frozen=True, tag=True):
@@ -140,14 +161,26 @@ class EncodeStep(msgspec.Struct, frozen=True, tag=True):
 
 
 class DropMedia(msgspec.Struct, frozen=True, tag=True):
-    """Forget encoder outputs under these keys."""
+    """Forget encoder outputs under these keys, at `unit`, which encoded them or was sent them."""
 
+    unit: str
+    keys: tuple[int, ...]
+
+
+class SendMedia(msgspec.Struct, frozen=True, tag=True):
+    """Copy encoder outputs from the process of `source` to that of `target`; answered by MediaArrived."""
+
+    source: str
+    target: str
     keys: tuple[int, ...]
 
 
 class Handoff(msgspec.Struct, frozen=True, tag=True, eq=False):
-    """Move payload rows of `source`'s KV group, at prompt positions `positions` of row `row`, to `target`
-    under (request, epoch)."""
+    """Move payload rows of `source`'s KV group, at positions `positions` of row `row`, to `target` under
+    (request, epoch). Between units of two processes it is answered by PayloadArrived.
+
+    The first of a request are its prompt's; over an edge that streams, each later one brings the row of the
+    reply's next token. The row may have been given up in the step that was just reported."""
 
     source: str
     target: str
@@ -167,7 +200,7 @@ class DropPayload(msgspec.Struct, frozen=True, tag=True):
 
 
 Step = ArStep | CodecStep | EncodeStep
-Order = RenderPrompt | Handoff | DropPayload | DropMedia | CopyBlocks | Step
+Order = RenderPrompt | Handoff | DropPayload | DropMedia | SendMedia | CopyBlocks | MoveBlocks | Step
 
 
 class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False):

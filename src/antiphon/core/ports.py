@@ -1,7 +1,7 @@
 """Ports: what the executing half offers to a driver, and nothing more.
 
-Each port has a fake in tests/fakes, which checks what it is ordered to do; except KvMover, since nothing
-in the deciding half orders copies.
+Each port has a fake in tests/fakes, which checks what it is ordered to do; except Connector, whose contract
+tests run on each real one, and Processes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import Protocol
 
 from antiphon.core.facts import Fact, PromptFailed, PromptReady
-from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, RenderPrompt, Step
+from antiphon.core.message import Credit, Message
+from antiphon.core.plans import (
+    CopyBlocks,
+    DropMedia,
+    DropPayload,
+    Handoff,
+    MoveBlocks,
+    RenderPrompt,
+    SendMedia,
+    Step,
+)
 
 
 class Executor(Protocol):
@@ -53,12 +63,38 @@ class PayloadMover(Protocol):
 
     def drop_media(self, order: DropMedia) -> None: ...
 
+    def send_media(self, order: SendMedia) -> None:
+        """Ordered between two processes only."""
+        ...
+
+
+class Processes(Protocol):
+    """The processes that units of an engine live in, beside the one that decides."""
+
+    @property
+    def num_awaited(self) -> int:
+        """Payloads and copies on their way between processes, whose arrival rings the engine's wakeup."""
+        ...
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Units that are not there, and why, in words."""
+        ...
+
+    def stats(self) -> dict[str, float]:
+        """Metrics by name."""
+        ...
+
+    def close(self) -> None:
+        """End them all; twice does nothing."""
+        ...
+
 
 class KvMover(Protocol):
-    """Copies KV blocks between the tiers of a stage, in the order given, beside the steps.
+    """Copies KV blocks between the tiers of a unit, and from unit to unit, beside the steps.
 
-    `copy` returns at once and never raises for what goes wrong while copying: `poll` returns one CopyDone or
-    CopyFailed per order, in the order given.
+    `copy` and `move` return at once and never raise for what goes wrong while copying: `poll` returns one
+    CopyDone or CopyFailed per order, those of a unit in the order given.
     """
 
     @property
@@ -68,6 +104,8 @@ class KvMover(Protocol):
 
     def copy(self, order: CopyBlocks) -> None: ...
 
+    def move(self, order: MoveBlocks) -> None: ...
+
     def poll(self) -> list[Fact]: ...
 
 
@@ -75,3 +113,51 @@ class Prompter(Protocol):
     """Turns a conversation record into prompts. Pure; errors come back as PromptFailed."""
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed: ...
+
+
+class Connector(Protocol):
+    """One end of a link between two stages, of which each is used by one thread. Nothing here waits.
+
+    Messages of one channel arrive once, in order; between channels no order is promised, so that a large
+    payload holds up nobody else's. Each channel has a window of credit, in messages and bytes, that the
+    receiver gives back with `release`: who doesn't release stops that channel's sender, and both sides'
+    memory stays bounded.
+    """
+
+    def send(self, message: Message) -> None:
+        """Send now, or (what is larger than the credit that is left) as credit comes back, while `poll` is
+        called.
+
+        Raises NoCredit where `can_send` is false, LimitExceeded for a message over the link's limits, and
+        ConnectorClosed as `poll` does.
+        """
+        ...
+
+    def can_send(self, channel: str) -> bool:
+        """There is credit, and nothing of an earlier message waits for more."""
+        ...
+
+    def credit(self, channel: str) -> Credit: ...
+
+    def poll(self) -> list[Message]:
+        """All that has arrived. Takes returned credit in and sends on what waits.
+
+        Raises ConnectorClosed once this end is closed, or the peer has closed and everything it sent was
+        returned; PeerLost, which is one too, if the peer went without saying so.
+        """
+        ...
+
+    def release(self, message: Message) -> None:
+        """The message is consumed: its arrays are not looked at any more (their memory is written anew), and
+        the sender has its credit back. Releasing twice, or after the end, does nothing."""
+        ...
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable while `poll` has something to do: a message, credit, the peer's
+        end, or room for what waits to be sent."""
+        ...
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """The end; twice does nothing. What was sent and has not left yet is dropped, unless the peer takes
+        it within `linger_s`."""
+        ...

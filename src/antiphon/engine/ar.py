@@ -58,6 +58,8 @@ class ArExecutor(InlineExecutor):
 
     def _seat(self, step: ArStep) -> None:
         """Who sits where from this step on."""
+        if not len(step.leaves) and not step.joins:
+            return
         for row in step.leaves.tolist():
             del self._requests[row]
         for join in step.joins:

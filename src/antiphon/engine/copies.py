@@ -1,4 +1,5 @@
-"""Copies of KV blocks between a stage's device pages and its host tier, layer by layer, beside the steps.
+"""Copies of KV blocks layer by layer, beside the steps: between a unit's device pages and its host tier, and
+from the pages of one unit to those of another.
 
 A lane carries copies out in order and says when each layer is there: a worker thread where the device is the
 CPU, a stream of its own on CUDA.
@@ -17,14 +18,15 @@ import torch
 from torch import Tensor
 
 from antiphon.core.facts import CopyDone, CopyFailed, Fact, Ints
-from antiphon.core.plans import CopyBlocks
-from antiphon.engine.kv_pool import Arrival, KvPool
+from antiphon.core.plans import CopyBlocks, MoveBlocks
+from antiphon.engine.kv_pool import Arrival, KvPool, Planes
 
 log = logging.getLogger(__name__)
 
 Move = Callable[[], None]
 Run = tuple[int, int, int]
-"""(source, target, count): blocks that lie side by side in both tiers."""
+"""(source, target, count): blocks that lie side by side at both ends."""
+CopyOrder = CopyBlocks | MoveBlocks
 
 
 class Copy(Arrival, Protocol):
@@ -44,25 +46,38 @@ class Lane(Protocol):
 
 
 class KvCopies:
-    """Implements `core.ports.KvMover` for the stages whose pools it is given."""
+    """Implements `core.ports.KvMover` for the units whose pools it is given."""
 
     def __init__(self, pools: dict[str, KvPool], lane: Lane) -> None:
-        self._pools = pools
+        self.pools = pools
         self._lane = lane
-        self._under_way: deque[tuple[CopyBlocks, Copy]] = deque()
+        self._under_way: deque[tuple[str, int, Copy]] = deque()
+        """With the unit that waits for it, and its ticket."""
 
     @property
     def num_in_flight(self) -> int:
         return len(self._under_way)
 
     def copy(self, order: CopyBlocks) -> None:
-        pool = self._pools[order.stage]
+        pool = self.pools[order.stage]
+        tiers = pool.host, pool.device
+        self._start(order.stage, order, *(tiers if order.to == "device" else tiers[::-1]))
+
+    def move(self, order: MoveBlocks) -> None:
+        """From device pages to device pages, of two units of this process."""
+        source, target = self.pools[order.source], self.pools[order.target]
+        self._start(order.target, order, source.device, target.device)
+
+    def _start(
+        self, unit: str, order: CopyOrder, source: dict[str, Planes], target: dict[str, Planes]
+    ) -> None:
         try:
-            copy = self._lane.start(order.group, moves(pool, order))
+            ends = source[order.group], target[order.group]
+            copy = self._lane.start(order.group, moves(order, *ends))
         except Exception as error:
             copy = BrokenCopy(order.group, error)
-        pool.expect(order.ticket, copy)
-        self._under_way.append((order, copy))
+        self.pools[unit].expect(order.ticket, copy)
+        self._under_way.append((unit, order.ticket, copy))
 
     def poll(self) -> list[Fact]:
         facts: list[Fact] = []
@@ -71,16 +86,16 @@ class KvCopies:
             facts.append(fact)
         return facts
 
-    def _answer(self, order: CopyBlocks, copy: Copy) -> Fact | None:
+    def _answer(self, unit: str, ticket: int, copy: Copy) -> Fact | None:
         """What to report of a copy, None while it runs. Whoever waits for one that failed fails too."""
         try:
             if not copy.poll():
                 return None
         except Exception as error:
-            log.exception("copy %d of stage %s failed", order.ticket, order.stage)
-            return CopyFailed(order.stage, order.ticket, f"{type(error).__name__}: {error}")
-        self._pools[order.stage].arrived(order.ticket)
-        return CopyDone(order.stage, order.ticket)
+            log.exception("copy %d of unit %s failed", ticket, unit)
+            return CopyFailed(unit, ticket, f"{type(error).__name__}: {error}")
+        self.pools[unit].arrived(ticket)
+        return CopyDone(unit, ticket)
 
 
 class BrokenCopy:
@@ -162,10 +177,8 @@ def pick_lane(device: torch.device) -> Lane:
     return StreamLane(device) if device.type == "cuda" else ThreadLane()
 
 
-def moves(pool: KvPool, order: CopyBlocks) -> list[Move]:
+def moves(order: CopyOrder, source: Planes, target: Planes) -> list[Move]:
     """One move per layer of the order's group. Raises IndexError for a block that isn't there."""
-    tiers = pool.host[order.group], pool.device[order.group]
-    source, target = tiers if order.to == "device" else tiers[::-1]
     assert len(order.sources) == len(order.targets), "every block goes somewhere"
     for blocks, planes in ((order.sources, source), (order.targets, target)):
         size = planes[0][0].shape[0]

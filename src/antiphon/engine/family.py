@@ -16,8 +16,9 @@ from torch import Tensor
 
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.conversation import Media
-from antiphon.core.facts import StagePrompt
+from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.ports import Prompter
+from antiphon.latency.shapes import ModelShape
 from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.graphs import Capture
@@ -37,13 +38,17 @@ class Family(Protocol):
         self, config: Any, generation: Mapping[str, Any], options: EngineOptions
     ) -> NodeConfig: ...
 
+    def read_shape(self, config: Any, name: str) -> ModelShape:
+        """What latency models are made from, of a model called so."""
+        ...
+
     def call_ids(self, path: Path) -> tuple[int, ...]:
         """Text tokens that begin a tool call, of a checkpoint's directory."""
         ...
 
     def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter: ...
 
-    def voices(self, config: Any) -> tuple[str, ...]: ...
+    def voices(self, config: Any, path: Path) -> tuple[str, ...]: ...
 
     def tensor_names(self, stage: str, config: Any) -> list[str]: ...
 
@@ -58,7 +63,7 @@ class Family(Protocol):
         checkpoint: Path,
         shard: Shard | None = None,
     ) -> Any:
-        """MediaModel, TextModel, SpeechModel or VocoderModel, by the stage's kind.
+        """MediaModel, TextModel, SpeechModel, VocoderModel or WindowedVocoder, by the stage.
 
         With `shard`, a paged decoder has rank 0's part of its layers and of its head.
         """
@@ -137,10 +142,11 @@ class FollowerModel(Protocol):
 
 class TextModel(DecoderModel, Protocol):
     """A decoder that writes text. `payload_size` is the width of the hidden states it keeps for a stage that
-    speaks (0: none), of type `dtype`."""
+    speaks (0: none), of type `dtype`; `keeps_all` are those of every token, else of media alone."""
 
     dtype: torch.dtype
     payload_size: int
+    keeps_all: bool
 
     def embed(self, ids: Tensor) -> Tensor: ...
 
@@ -160,12 +166,19 @@ class TextModel(DecoderModel, Protocol):
 
 
 class SpeechModel(DecoderModel, Protocol):
-    """A decoder that speaks: text tokens in beside its own frames. `pad_id` follows the last of the text."""
+    """A decoder that speaks: text tokens in beside its own frames. `pad_id` follows the last of the text.
 
+    streamed_size  width of the upstream state that comes with each token of the text; 0: none does
+    prompt_codes   int64, codes that the repetition penalty counts from the start
+    """
+
+    dtype: torch.dtype
     num_codebooks: int
     hidden_size: int
+    streamed_size: int
     pad_id: int
     suppressed: Tensor
+    prompt_codes: Tensor
 
     def prompt_inputs(
         self, prompt: StagePrompt, hidden: Tensor | None, first_token: int, voice: str | None
@@ -173,12 +186,28 @@ class SpeechModel(DecoderModel, Protocol):
         """[n, H]; `hidden` are the upstream states at `prompt.gather`."""
         ...
 
-    def step_inputs(self, frames: Tensor, text_ids: Tensor) -> Tensor: ...
+    def step_inputs(self, frames: Tensor, text_ids: Tensor, states: Tensor | None = None) -> Tensor:
+        """frames int64 [r, codebooks] and text ids [r] -> [r, H]; `states` [r, streamed_size] are zeros where
+        the text is over."""
+        ...
 
     def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor: ...
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:
         """hidden [r, H] and code 0 int64 [r] -> frames int64 [r, num_codebooks]."""
+        ...
+
+
+class WindowedVocoder(Protocol):
+    """A codec decoder that looks ahead. What a stream is, it knows alone."""
+
+    def open(self, voice: str | None) -> Any:
+        """A stream that begins."""
+        ...
+
+    def decode(self, streams: Sequence[Any], codes: Sequence[Ints], ends: Sequence[bool]) -> list[Tensor]:
+        """The next codes int64 [n, codebooks] of each stream, n >= 0 -> fp32 [samples] of what is sure by
+        now; of all that is left where the stream ends."""
         ...
 
 

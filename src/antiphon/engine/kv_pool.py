@@ -71,6 +71,13 @@ class KvPool:
     def num_layers(self) -> int:
         return len(self._pages)
 
+    def blank(self, block: int) -> None:
+        """Forget what a block of the device holds, in every group."""
+        for planes in self.device.values():
+            for layer in planes:
+                for tensor in layer:
+                    tensor[block].zero_()
+
     def kv(self, batch_at: Callable[[int, str], PagedBatch], waits: tuple[int, ...] = ()) -> list[LayerKv]:
         """Every layer with the batch that `batch_at(layer, group)` gives; those to which one of the tickets
         `waits` brings something wait for it.
@@ -84,8 +91,8 @@ class KvPool:
     def ready(self, group: str, layer: int, waits: tuple[int, ...]) -> Callable[[], None] | None:
         """A call that waits for what these tickets bring to a layer of a group; None if that is nothing."""
         assert all(ticket <= self._last_ticket for ticket in waits), "nobody was ordered to bring that"
-        known = [self._arrivals[ticket] for ticket in waits if ticket in self._arrivals]
-        mine = [arrival for arrival in known if arrival.group == group]
+        known = [self._arrivals.get(ticket) for ticket in waits]
+        mine = [arrival for arrival in known if arrival is not None and arrival.group == group]
 
         def wait() -> None:
             for arrival in mine:

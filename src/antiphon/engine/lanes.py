@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 
 from antiphon.core.facts import Fact
-from antiphon.core.plans import DropMedia, DropPayload, Handoff, Step
+from antiphon.core.plans import DropMedia, DropPayload, Handoff, SendMedia, Step
 from antiphon.core.ports import PayloadMover
 
 Landing = Callable[[], Fact]
@@ -179,6 +179,9 @@ class LanedPayloads:
 
     def drop_media(self, order: DropMedia) -> None:
         self._lane.carry_out(partial(self._inner.drop_media, order))
+
+    def send_media(self, order: SendMedia) -> None:
+        self._lane.carry_out(partial(self._inner.send_media, order))
 
 
 def _given(fact: Fact) -> Fact:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -14,14 +13,15 @@ import torch
 
 from antiphon.checkpoint.dummy import DummyCheckpoint
 from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint, open_directory
-from antiphon.core.config import EngineOptions, NodeConfig
-from antiphon.core.errors import ConfigError
+from antiphon.core.config import EngineOptions, NodeConfig, Unit
+from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.ports import Executor, KvMover, PayloadMover, Prompter, Wakeup
+from antiphon.core.ports import Executor, KvMover, PayloadMover, Processes, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.codec import CodecExecutor
 from antiphon.engine.copies import KvCopies, pick_lane
+from antiphon.engine.device import available_bytes, pick_depth, pick_device, pick_dtype
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel
 from antiphon.engine.features import FeatureStore
@@ -29,24 +29,23 @@ from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
+from antiphon.engine.placing import check_places, check_tiers, configured
+from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
+from antiphon.engine.windows import WindowExecutor
 from antiphon.graphs import find_graph
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.graphs import Capture, cuda_capture
 from antiphon.nn.shard import Shard
 
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total); units are bytes where weights are read."""
-
-DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
-
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A loaded model: one executor per stage, and what a driver needs beside them.
+    """A loaded model: one executor per unit, and what a driver needs beside them.
 
-    wakeup  rings when a step ends; None where steps run when they are submitted
+    wakeup     rings when a step ends; None where steps run when they are submitted
+    processes  those that units have for their own; None where all are in this one
     """
 
     executors: dict[str, Executor]
@@ -58,6 +57,7 @@ class Engine:
     wakeup: Wakeup | None = None
     check: Callable[[], None] = lambda: None
     """Raises EngineLost once the engine cannot go on."""
+    processes: Processes | None = None
 
     @property
     def depth(self) -> int:
@@ -66,8 +66,22 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedUnits:
+    """Units of one process. At depth 1 executors run in the lane; payloads are to be moved in it as well."""
+
+    executors: dict[str, Executor]
+    payloads: InlinePayloads
+    mover: KvCopies
+    device: torch.device
+    lane: Lane | None
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
-    """A checkpoint that has been understood and not yet loaded."""
+    """A checkpoint that has been understood and not yet loaded.
+
+    places  devices by the names that units have for them; `device` is where all others are
+    """
 
     checkpoint: Checkpoint
     graph: StageGraph
@@ -77,6 +91,10 @@ class Opened:
     device: torch.device
     dtype: torch.dtype
     attention: str
+    places: dict[str, torch.device] = field(default_factory=dict[str, torch.device])
+
+    def device_of(self, unit: Unit) -> torch.device:
+        return self.places.get(unit.device, self.device)
 
     @property
     def place(self) -> tuple[torch.device, torch.dtype]:
@@ -86,7 +104,7 @@ class Opened:
 def load_engine(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
     """Load a checkpoint directory or hub id. Raises CheckpointError or ConfigError before serving begins."""
     opened = open_source(source, options, progress)
-    check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
+    check_room(opened)
     if options.tensor_parallel == 1:
         capture = cuda_capture(opened.device) if options.graphs == "on" else None
         return build_engine(opened, options, name, Loader(opened, progress, capture=capture))
@@ -107,49 +125,126 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
     attention = pick_backend(options.attention, device, dtype)
-    if options.graphs == "on" and device.type != "cuda":
-        raise ConfigError(f"--cuda-graphs needs CUDA, and the device is {device}")
+    places = {name: pick_device(wanted) for name, wanted in options.places.items()}
+    for place in (device, *places.values()):
+        if options.graphs == "on" and place.type != "cuda":
+            raise ConfigError(f"--cuda-graphs needs CUDA, and the device is {place}")
     if options.threads:
         torch.set_num_threads(options.threads)
+    exact(dtype)
     find = open_directory if options.load_format == "dummy" else open_checkpoint
-    checkpoint = find(source, progress=lambda text: progress(text, 0, 0))
+    checkpoint = find(source, progress=lambda text: progress(text, 0, 0), takes_media=takes_media)
     graph = find_graph(checkpoint.config["model_type"])
     family: Family = cast("Family", import_module(graph.module))
     config = family.read_config(checkpoint.config)
     node = family.read_geometry(config, checkpoint.generation, options)
-    node = msgspec.structs.replace(node, call_ids=family.call_ids(checkpoint.path))
+    units = options.units
+    if options.stages_apart:
+        units = tuple(msgspec.structs.replace(unit, process=unit.name) for unit in node.placed)
+    node = msgspec.structs.replace(
+        node, graph=graph.family, call_ids=family.call_ids(checkpoint.path), units=units
+    )
+    node = configured(node, graph, options)
     if options.load_format == "dummy":
         shapes = tensor_shapes(graph, node, family, config)
         checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)
-    return Opened(checkpoint, graph, family, config, node, device, dtype, attention)
+    return Opened(checkpoint, graph, family, config, node, device, dtype, attention, places)
+
+
+def check_room(opened: Opened) -> None:
+    """Raises CheckpointError or ConfigError for what the devices cannot hold, or cannot do together."""
+    if opened.places:
+        check_places(opened, available_bytes)
+        check_tiers(opened)
+    else:
+        check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
+
+
+def takes_media(path: Path, config: Mapping[str, Any]) -> bool:
+    """Raises CheckpointError for a model of which there is no graph."""
+    try:
+        return find_graph(config.get("model_type", "")).takes_media
+    except ConfigError as error:
+        architectures = ", ".join(config.get("architectures") or ["none"])
+        raise CheckpointError(f"{path / 'config.json'}: {error} (architectures: {architectures})") from None
 
 
 def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Loader) -> Engine:
     """Load every stage that the checkpoint has."""
-    executors, payloads, mover = build_executors(opened.graph, opened.node, loader)
-    checkpoint, family = opened.checkpoint, opened.family
-    prompter = family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
-    info = ModelInfo(
+    executors, payloads, mover = build_executors(opened.graph, opened.node, loader, opened.node.placed)
+    if loader.captures:
+        rehearse(_runners(executors, opened.node), loader.progress)
+    prompter, info = load_prompter(opened, options), model_info(opened, options, name)
+    engine = Engine(executors, payloads, mover, prompter, opened.node, info)
+    return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
+
+
+def load_units(opened: Opened, options: EngineOptions, process: str, progress: Progress) -> LoadedUnits:
+    """Load the units that live in this process, with the lane of their device at depth 1."""
+    units = tuple(unit for unit in opened.node.placed if unit.process == process)
+    if units:
+        opened = replace(opened, device=opened.device_of(units[0]))
+    capture = cuda_capture(opened.device) if options.graphs == "on" else None
+    loader = Loader(opened, progress, capture=capture)
+    executors, payloads, mover = build_executors(opened.graph, opened.node, loader, units)
+    if loader.captures:
+        rehearse(_runners(executors, opened.node), loader.progress)
+    if pick_depth(options.depth, opened.device) == 0:
+        return LoadedUnits(executors, payloads, mover, opened.device, None)
+    lane = lane_of(opened.device)
+    return LoadedUnits(laned(executors, lane), payloads, mover, opened.device, lane)
+
+
+def load_prompter(opened: Opened, options: EngineOptions) -> Prompter:
+    checkpoint = opened.checkpoint
+    return opened.family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
+
+
+def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
+    return ModelInfo(
         name=name,
-        path=str(checkpoint.path),
-        family=opened.graph.family,
-        voices=family.voices(opened.config),
+        path=str(opened.checkpoint.path),
+        family=opened.checkpoint.config["model_type"],
+        voices=opened.family.voices(opened.config, opened.checkpoint.path),
         max_context_tokens=options.max_context_tokens,
         device=str(opened.device),
         dtype=str(opened.dtype).removeprefix("torch."),
         sampling={name: config.sampling for name, config in opened.node.ar.items()},
     )
-    engine = Engine(executors, payloads, mover, prompter, opened.node, info)
-    return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
+
+
+def _runners(executors: Mapping[str, Executor], node: NodeConfig) -> dict[str, tuple[Rehearsing, int]]:
+    """The decoders' step runners by unit, each with the most rows that it will have."""
+    stages = {unit.name: unit.stage for unit in node.placed}
+    return {
+        name: (cast("Rehearsing", executor.runner), node.ar[stages[name]].max_rows)
+        for name, executor in executors.items()
+        if isinstance(executor, ArExecutor)
+    }
+
+
+def exact(dtype: torch.dtype) -> None:
+    """fp32 means fp32 on CUDA: without this, cuDNN rounds what convolutions multiply to 10 bits (TF32).
+
+    Unverified: has not run on an accelerator.
+    """
+    if dtype is torch.float32:
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def in_lane(engine: Engine, device: torch.device) -> Engine:
     """The engine with one step in flight while the next is decided."""
-    lane = StreamLane() if device.type == "cuda" else Lane()
-    executors: dict[str, Executor] = {
-        name: LanedExecutor(cast("Launcher", inner), lane) for name, inner in engine.executors.items()
-    }
+    lane = lane_of(device)
+    executors = laned(engine.executors, lane)
     return replace(engine, executors=executors, payloads=LanedPayloads(engine.payloads, lane), wakeup=lane)
+
+
+def lane_of(device: torch.device) -> Lane:
+    return StreamLane() if device.type == "cuda" else Lane()
+
+
+def laned(executors: dict[str, Executor], lane: Lane) -> dict[str, Executor]:
+    return {name: LanedExecutor(cast("Launcher", inner), lane) for name, inner in executors.items()}
 
 
 def load_followers(
@@ -166,27 +261,29 @@ def load_followers(
 
 
 def build_executors(
-    graph: StageGraph, node: NodeConfig, loader: Loader
-) -> tuple[dict[str, Executor], PayloadMover, KvMover]:
-    """One executor per stage that the checkpoint has, in pipeline order, and what moves payloads and KV."""
+    graph: StageGraph, node: NodeConfig, loaders: Loader, units: tuple[Unit, ...]
+) -> tuple[dict[str, Executor], InlinePayloads, KvCopies]:
+    """An executor of each of these units, in their order, and what moves payloads and KV. Decoders of one
+    stage on one device share its weights."""
     features = FeatureStore()
     executors: dict[str, Executor] = {}
     sources: dict[str, TextRunner] = {}
     targets: dict[str, SpeechRunner] = {}
-    for stage in graph.stages:
-        name = stage.name
+    for unit in units:
+        stage, loader = graph.stage(unit.stage), loaders.on(unit)
         if stage.kind is StageKind.ENCODER:
-            executors[name] = EncoderExecutor(loader.stage(name), features)
-        elif stage.kind is StageKind.CODEC and name in node.codec:
-            executors[name] = CodecExecutor(loader.stage(name), loader.device)
-        elif name in node.ar and stage.conditioned:
-            targets[name] = SpeechRunner(loader.speaker(name), node.ar[name])
-            executors[name] = ArExecutor(targets[name])
-        elif name in node.ar:
-            sources[name] = TextRunner(loader.decoder(name), node.ar[name], features)
-            executors[name] = ArExecutor(sources[name])
+            executors[unit.name] = EncoderExecutor(loader.stage(stage.name), features)
+        elif stage.kind is StageKind.CODEC:
+            kind = WindowExecutor if stage.windowed else CodecExecutor
+            executors[unit.name] = kind(loader.stage(stage.name), loader.device)
+        elif stage.conditioned:
+            targets[unit.name] = SpeechRunner(loader.speaker(stage.name), node.ar[stage.name])
+            executors[unit.name] = ArExecutor(targets[unit.name])
+        else:
+            sources[unit.name] = TextRunner(loader.decoder(stage.name), node.ar[stage.name], features)
+            executors[unit.name] = ArExecutor(sources[unit.name])
     pools = {name: runner.pool for name, runner in (sources | targets).items()}
-    return executors, InlinePayloads(sources, targets, features), KvCopies(pools, pick_lane(loader.device))
+    return executors, InlinePayloads(sources, targets, features), KvCopies(pools, pick_lane(loaders.device))
 
 
 def tensor_shapes(
@@ -212,16 +309,35 @@ class Loader:
     ) -> None:
         """capture: how decode steps and codec frames are captured; None runs them as they are."""
         self.device = opened.device
+        self.progress = progress
         self._opened = opened
-        self._progress = progress
         self._followers = followers
         self._capture = capture
+        self._decoders: dict[str, Any] = {}
+        self._elsewhere: dict[torch.device, Loader] = {}
+
+    def on(self, unit: Unit) -> Loader:
+        """Loads what this unit needs to the device on which it is."""
+        opened, device = self._opened, self._opened.device_of(unit)
+        if device == opened.device:
+            return self
+        if device not in self._elsewhere:
+            is_alike = device.type == opened.device.type
+            attention = pick_backend(opened.attention if is_alike else "auto", device, opened.dtype)
+            there = replace(opened, device=device, attention=attention)
+            capture = None if self._capture is None else cuda_capture(device)
+            self._elsewhere[device] = Loader(there, self.progress, self._followers, capture)
+        return self._elsewhere[device]
+
+    @property
+    def captures(self) -> bool:
+        return self._capture is not None
 
     def stage(self, name: str) -> Any:
         """One stage's model."""
 
         def progress(done: int, total: int) -> None:
-            self._progress(f"loading {name}", done, total)
+            self.progress(f"loading {name}", done, total)
 
         opened = self._opened
         names = opened.family.tensor_names(name, opened.config)
@@ -232,7 +348,12 @@ class Loader:
         )
 
     def decoder(self, name: str) -> Any:
-        """A paged decoder, with an attention of its own, on all ranks if there are several."""
+        """A paged decoder, with an attention of its own, on all ranks if there are several. Loaded once."""
+        if name not in self._decoders:
+            self._decoders[name] = self._decoder(name)
+        return self._decoders[name]
+
+    def _decoder(self, name: str) -> Any:
         model: DecoderModel = self.stage(name)
         model.use_attention(BACKENDS[self._opened.attention].create())
         if self._capture is not None:
@@ -243,49 +364,3 @@ class Loader:
         """A paged decoder that speaks."""
         model = self.decoder(name)
         return model if self._capture is None else FrameGraphs(model, self._capture)
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one. Raises ConfigError for a device that isn't there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"--device {name!r} is no device; use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"--device {name} was asked for, but this machine (or this torch build) has no CUDA"
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"--device {name} was asked for; this machine has {torch.cuda.device_count()}")
-    return device
-
-
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on CUDA and float32 on a CPU, where bfloat16 products are slower."""
-    if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if name not in DTYPES:
-        raise ConfigError(f"--dtype {name!r} is unknown; use auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def pick_depth(depth: int | None, device: torch.device) -> int:
-    """Steps in flight while the next is decided: 1 on CUDA, 0 on a CPU, unless chosen."""
-    if depth is not None:
-        return depth
-    return 1 if device.type == "cuda" else 0
-
-
-def available_bytes(device: torch.device) -> int:
-    """Memory that is free now on the device; on a CPU, what the page cache holds counts as free."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -34,11 +34,19 @@ class BlockTables:
     ) -> dict[str, PagedBatch]:
         """The flat batch over columns (rows, starts, counts), once a group."""
         rows, starts, counts = columns
-        first = PagedBatch.build(
-            counts.tolist(), starts.tolist(), self._tables[groups[0]][rows], self.block_size, device
-        )
-        rest = {group: first.retabled(self._tables[group][rows]) for group in groups[1:]}
+        # whole tables are as wide as the pool has blocks
+        width = -(-int((starts + counts).max(initial=0)) // self.block_size)
+        tables = {group: self._tables[group][:, :width][rows] for group in groups}
+        first = PagedBatch.build(counts.tolist(), starts.tolist(), tables[groups[0]], self.block_size, device)
+        rest = {group: first.retabled(tables[group]) for group in groups[1:]}
         return {groups[0]: first, **rest}
+
+    def nobodys(self, groups: tuple[str, ...], num_rows: int, device: torch.device) -> dict[str, PagedBatch]:
+        """The flat batch of so many rows that belong to nobody, one token each, all in the first block."""
+        none, one = np.zeros(num_rows, np.int64), np.ones(num_rows, np.int64)
+        tables = np.zeros((num_rows, 1), np.int64)
+        first = PagedBatch.build(one.tolist(), none.tolist(), tables, self.block_size, device)
+        return dict.fromkeys(groups, first)
 
     def slots(self, group: str, row: int, positions: Ints) -> Ints:
         """Flat slots of a row's token positions."""
@@ -86,6 +94,11 @@ class FlatStep:
     decoding_at: Ints
     starts: Ints
 
+    @property
+    def is_decode(self) -> bool:
+        """Every row has one token, past its prompt: the flat batch is `decoding`, in order."""
+        return not self.pieces
+
 
 class PromptRows:
     """What a row's prompt says about positions: its length, and what drawn tokens add to a cache index.
@@ -118,6 +131,8 @@ class PromptRows:
     def flatten(self, step: ArStep) -> FlatStep:
         firsts = step.counts.cumsum() - step.counts
         prefilling = step.starts < self._ends[step.rows]
+        if not prefilling.any():
+            return FlatStep(len(step.rows), [], step.rows, firsts, step.starts)
         columns = (step.rows, step.starts, step.counts, firsts)
         pieces = [Piece(*values) for values in zip(*(c[prefilling].tolist() for c in columns), strict=True)]
         rows, starts, _, at = (column[~prefilling] for column in columns)
@@ -126,7 +141,11 @@ class PromptRows:
     def positions(self, flat: FlatStep) -> NDArray[np.float32]:
         """fp32 [3, n]."""
         out = np.empty((3, flat.size), np.float32)
-        out[:, flat.decoding_at] = flat.starts.astype(np.float32) + self._offsets[flat.decoding]
+        following = flat.starts.astype(np.float32) + self._offsets[flat.decoding]
+        if flat.is_decode:
+            out[:] = following
+            return out
+        out[:, flat.decoding_at] = following
         for piece in flat.pieces:
             out[:, piece.flat] = self._positions[piece.row][:, piece.prompt]
         return out

@@ -7,7 +7,9 @@ asked on the host.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,6 +24,23 @@ PREDICTOR_TOP_P = 0.8
 """transformers' code predictor samples with these, at temperature 1, whenever the talker samples."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drawers:
+    """Rows that draw together, and all that does not change while they do.
+
+    where      int64 [n], the rows on the device
+    penalties  fp32 [n, 1]; None where nobody has any
+    unwanted   (places among them, ids), int64 [m] each: what their requests never want drawn, or None
+    """
+
+    rows: Ints
+    params: list[Sampling]
+    where: Tensor
+    draw: Draw
+    penalties: Tensor | None
+    unwanted: tuple[Tensor, Tensor] | None
+
+
 class Sampler:
     """Sampling state of one head over `max_rows` rows. `stage` keeps the noise of heads apart."""
 
@@ -30,11 +49,16 @@ class Sampler:
     ) -> None:
         self._stage = stage
         self.device = device
+        self._vocab = vocab
         self._suppressed = suppressed
+        self._never = torch.tensor(-torch.inf, device=device)
         self._seen = torch.zeros(max_rows, vocab, dtype=torch.bool, device=device)
         self._params: list[Sampling] = [Sampling()] * max_rows
         self._residuals: list[Sampling] = [Sampling()] * max_rows
         self._drawn = np.zeros(max_rows, np.int64)
+        self._drawers: Drawers | None = None
+        """Those of the last draw: mostly those of the next one too."""
+        self._residual_draw: tuple[Ints, int, list[Sampling], Draw] | None = None
 
     def join(
         self,
@@ -52,36 +76,56 @@ class Sampler:
         self._params[row] = sampling
         self._residuals[row] = residual or predictor_sampling(sampling)
         self._drawn[row] = drawn
-        self._seen[row] = False
-        if seen is not None and sampling.repetition_penalty != 1.0:
-            self._seen[row, seen.to(self.device)] = True
+        self._drawers = self._residual_draw = None
+        if sampling.repetition_penalty != 1.0:
+            self._seen[row] = False
+            if seen is not None:
+                self._seen[row, seen.to(self.device)] = True
 
     def draw(self, logits: Tensor, rows: Ints) -> Tensor:
-        """logits fp32 [n, vocab] of `rows` -> ids int64 [n]."""
-        params = self.params(rows)
-        where = torch.from_numpy(rows).to(self.device)
-        penalises = any(param.repetition_penalty != 1.0 for param in params)
-        if penalises:
-            penalties = torch.tensor([[param.repetition_penalty] for param in params], device=self.device)
-            logits = penalise(logits, self._seen[where], penalties)
+        """logits fp32 [n, vocab] of `rows`, which are used up -> ids int64 [n]."""
+        drawers = self._drawers_of(rows)
+        if drawers.penalties is not None:
+            logits = penalise(logits, self._seen[drawers.where], drawers.penalties)
         if self._suppressed is not None:
-            logits = logits.masked_fill(self._suppressed, -torch.inf)
-        logits = suppress(logits, params)
-        ids = Draw(params, self.drawn(rows), self._stage, self.device)(logits)
+            logits = logits.masked_fill_(self._suppressed, -torch.inf)
+        if drawers.unwanted is not None:
+            logits = logits.index_put_(drawers.unwanted, self._never)
+        ids = drawers.draw.at(self._drawn[rows])(logits)
         self._drawn[rows] += 1
-        if penalises:
-            self._seen[where, ids] = True
+        if drawers.penalties is not None:
+            self._seen[drawers.where, ids] = True
         return ids
 
-    def params(self, rows: Ints) -> list[Sampling]:
-        return [self._params[row] for row in rows.tolist()]
-
-    def residuals(self, rows: Ints) -> list[Sampling]:
-        return [self._residuals[row] for row in rows.tolist()]
+    def residual_draw(self, rows: Ints, stage: int) -> tuple[list[Sampling], Draw]:
+        """How each row's residual codes are drawn."""
+        known = self._residual_draw
+        if known is None or known[1] != stage or not np.array_equal(known[0], rows):
+            params = [self._residuals[row] for row in rows.tolist()]
+            known = self._residual_draw = rows, stage, params, Draw(params, stage, self.device)
+        return known[2], known[3]
 
     def drawn(self, rows: Ints) -> Ints:
         """How often each row has drawn."""
         return self._drawn[rows]
+
+    def _drawers_of(self, rows: Ints) -> Drawers:
+        known = self._drawers
+        if known is None or not np.array_equal(known.rows, rows):
+            known = self._drawers = self._found(rows)
+        return known
+
+    def _found(self, rows: Ints) -> Drawers:
+        params = [self._params[row] for row in rows.tolist()]
+        values = [[param.repetition_penalty] for param in params]
+        return Drawers(
+            rows,
+            params,
+            torch.from_numpy(rows).to(self.device),
+            Draw(params, self._stage, self.device),
+            torch.tensor(values, device=self.device) if values != [[1.0]] * len(values) else None,
+            unwanted(params, self._vocab, self.device),
+        )
 
 
 class PredictorSampler:
@@ -91,8 +135,9 @@ class PredictorSampler:
     """
 
     def __init__(self, talker: Sampler, rows: Ints, stage: int) -> None:
-        self.params, self.positions = talker.residuals(rows), talker.drawn(rows)
-        self._draw = Draw(self.params, self.positions, stage, talker.device)
+        self.params, draw = talker.residual_draw(rows, stage)
+        self.positions = talker.drawn(rows)
+        self._draw = draw.at(self.positions)
 
     def __call__(self, logits: Tensor, codebook: int) -> Tensor:
         """logits fp32 [r, vocab] -> ids int64 [r]."""
@@ -107,33 +152,38 @@ def predictor_sampling(talker: Sampling) -> Sampling:
 
 
 class Draw:
-    """How each row of a step draws: parameters on the device, put there once for all codebooks of a frame.
+    """How rows draw: parameters on the device, put there once for all that the same rows draw."""
 
-    positions int64 [n]  how often each row has drawn before
-    """
-
-    def __init__(
-        self, params: Sequence[Sampling], positions: Ints, stage: int, device: torch.device | str
-    ) -> None:
+    def __init__(self, params: Sequence[Sampling], stage: int, device: torch.device | str) -> None:
         self._stage = stage
-        hot = [i for i, param in enumerate(params) if param.temperature > 0]
-        self._all_hot = len(hot) == len(params)
+        self._device = device
+        self._hot = np.array([i for i, param in enumerate(params) if param.temperature > 0], np.int64)
         self._cuts: Cuts | None = None
-        if hot:
-            chosen = [params[i] for i in hot]
+        if len(self._hot):
+            chosen = [params[i] for i in self._hot]
             self._cuts = Cuts(chosen, device)
-            self._hot = torch.tensor(hot, device=device)
             self._seeds = torch.tensor([param.seed for param in chosen], dtype=torch.int64, device=device)
-            self._positions = torch.from_numpy(positions[hot]).to(device)
+            self._places = None if len(chosen) == len(params) else torch.from_numpy(self._hot).to(device)
 
-    def __call__(self, logits: Tensor, codebook: int = 0) -> Tensor:
-        """logits fp32 [n, vocab] -> ids int64 [n]; rows of temperature 0 take the likeliest."""
+    def at(self, positions: Ints) -> Callable[..., Tensor]:
+        """The draw of rows that have drawn `positions` int64 [n] times before: logits fp32 [n, vocab] (and a
+        codebook, 0 if not given) -> ids int64 [n]. Rows of temperature 0 take the likeliest.
+        """
         if self._cuts is None:
-            return logits.argmax(-1)
-        kept = self._cuts(logits if self._all_hot else logits[self._hot])
-        keys = counter_keys(self._seeds, self._stage, self._positions, codebook)
+            return _likeliest
+        return partial(self._drawn, torch.from_numpy(positions[self._hot]).to(self._device))
+
+    def _drawn(self, positions: Tensor, logits: Tensor, codebook: int = 0) -> Tensor:
+        assert self._cuts is not None
+        places = self._places
+        kept = self._cuts(logits if places is None else logits[places])
+        keys = counter_keys(self._seeds, self._stage, positions, codebook)
         drawn = (kept.double() + gumbel(keys, logits.shape[-1])).argmax(-1)
-        return drawn if self._all_hot else logits.argmax(-1).index_copy(0, self._hot, drawn)
+        return drawn if places is None else logits.argmax(-1).index_copy(0, places, drawn)
+
+
+def _likeliest(logits: Tensor, codebook: int = 0) -> Tensor:
+    return logits.argmax(-1)
 
 
 class Cuts:
@@ -175,15 +225,12 @@ def penalise(logits: Tensor, seen: Tensor, penalties: Tensor) -> Tensor:
     return torch.where(seen, scaled, logits)
 
 
-def suppress(logits: Tensor, params: Sequence[Sampling]) -> Tensor:
-    """What each row's request never wants drawn becomes -inf: fp32 [n, vocab]."""
-    pairs = [
-        (row, token)
-        for row, param in enumerate(params)
-        for token in param.suppress
-        if token < logits.shape[-1]
-    ]
+def unwanted(
+    params: Sequence[Sampling], vocab: int, device: torch.device | str
+) -> tuple[Tensor, Tensor] | None:
+    """What each row's request never wants drawn: (places, ids), int64 [m] each; None for nothing."""
+    pairs = [(row, token) for row, param in enumerate(params) for token in param.suppress if token < vocab]
     if not pairs:
-        return logits
-    rows, tokens = torch.tensor(pairs, device=logits.device).T
-    return logits.index_put((rows, tokens), logits.new_tensor(-torch.inf))
+        return None
+    rows, tokens = torch.tensor(pairs, device=device).T
+    return rows, tokens

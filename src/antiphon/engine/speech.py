@@ -9,6 +9,7 @@ from torch import Tensor
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep, Join
+from antiphon.core.sampling import Sampling
 from antiphon.engine.family import SpeechModel
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.rows import BlockTables, FlatStep, PromptRows, last_tokens
@@ -35,14 +36,17 @@ class SpeechRunner:
         self._rows = PromptRows(config.max_rows)
         self._text: list[list[int]] = [[] for _ in range(config.max_rows)]
         self._prompts: dict[int, Tensor] = {}
-        self._payloads: dict[int, Tensor] = {}
+        self._payloads: dict[int, list[Tensor]] = {}
+        self._requests: dict[int, int] = {}
 
     def receive(self, request: int, hidden: Tensor) -> None:
-        """The thinker's hidden states [m, H] at the media positions that this request's prompt shows.
+        """First the thinker's hidden states [m, H] that this request's prompt shows; over an edge that
+        streams, then one [1, H] for each further token of the text, in order.
 
-        Kept until it is dropped: a request that was preempted joins, and may need it, again.
+        Kept until it is dropped, on this stage's device: a request that was preempted joins, and may need it,
+        again.
         """
-        self._payloads[request] = hidden
+        self._payloads.setdefault(request, []).append(hidden.to(self._device))
 
     def drop(self, request: int) -> None:
         """The request is over."""
@@ -58,16 +62,16 @@ class SpeechRunner:
 
     def join(self, join: Join) -> None:
         assert join.first_input is not None, "who speaks starts on the reply's first token"
-        hidden = self._payloads.get(join.request)
+        hidden = next(iter(self._payloads.get(join.request, [])), None)
         x = self._model.prompt_inputs(join.prompt, hidden, join.first_input, join.voice)
+        self._requests[join.row] = join.request
         drawn = len(join.generated)
         if drawn:
             frames = self._to_device(join.generated)
-            text = [self._text_at(join.row, step) for step in range(drawn)]
-            x = torch.cat([x, self._model.step_inputs(frames, torch.tensor(text, device=self._device))])
+            x = torch.cat([x, self._shown(frames, [(join.row, step) for step in range(drawn)])])
         self._prompts[join.row] = x
         self._rows.join(join.row, self._model.positions(join.prompt), drawn)
-        seen = torch.from_numpy(join.generated[:, 0])
+        seen = torch.cat([self._model.prompt_codes.cpu(), torch.from_numpy(join.generated[:, 0])])
         self._sampler.join(join.row, join.sampling, seen, drawn, join.residual)
 
     def run(self, step: ArStep) -> Tensor:
@@ -81,8 +85,24 @@ class SpeechRunner:
         positions = torch.from_numpy(self._rows.positions(flat)).to(self._device)
         hidden = self._model.forward(self._inputs(flat), positions, kv)
         self._forget(self._rows.finished(flat))
+        if flat.is_decode and step.emits.all():
+            return self._draw(hidden, step.rows)
         emits = np.flatnonzero(step.emits)
         return self._draw(hidden[self._to_device(last_tokens(step)[emits])], step.rows[emits])
+
+    def rehearse(self, num_rows: int) -> None:
+        """Run a decode step of so many rows that belong to nobody; it writes to the first block only. Frames
+        are drawn in both ways: the likeliest, and by chance.
+        """
+        batches = self._tables.nobodys(self.pool.layer_groups, num_rows, self._device)
+        rows, positions = np.zeros(num_rows, np.int64), torch.zeros(3, num_rows, device=self._device)
+        nobody = self._to_device(rows)
+        x = self._model.step_inputs(self._frames[nobody], nobody + self._model.pad_id)
+        hidden = self._model.forward(x, positions, self.pool.kv(lambda _, group: batches[group]))
+        self._model.logits(hidden)
+        for temperature in (1.0, 0.0):
+            self._sampler.join(0, Sampling(temperature=temperature))
+            self._model.frame(hidden, nobody, PredictorSampler(self._sampler, rows, PREDICTOR_STAGE))
 
     def _draw(self, hidden: Tensor, rows: Ints) -> Tensor:
         """Final-norm hidden [r, Ht] of emitting rows -> frames int64 [r, codebooks]."""
@@ -110,9 +130,23 @@ class SpeechRunner:
     def _step_inputs(self, flat: FlatStep) -> Tensor:
         """The k-th step of a row shows its k-th text token, or padding once the text is over."""
         steps = (flat.starts - self._rows.lengths[flat.decoding]).tolist()
-        text = [self._text_at(row, k) for row, k in zip(flat.decoding.tolist(), steps, strict=True)]
         frames = self._frames[self._to_device(flat.decoding)]
-        return self._model.step_inputs(frames, torch.tensor(text, device=self._device))
+        return self._shown(frames, list(zip(flat.decoding.tolist(), steps, strict=True)))
+
+    def _shown(self, frames: Tensor, places: list[tuple[int, int]]) -> Tensor:
+        """Inputs [r, Ht] of frames [r, codebooks], each beside the text of its place (row, step)."""
+        text = torch.tensor([self._text_at(row, step) for row, step in places], device=self._device)
+        size = self._model.streamed_size
+        if not size:
+            return self._model.step_inputs(frames, text)
+        over = torch.zeros(1, size, dtype=self._model.dtype, device=self._device)
+        states = [self._state_at(row, step) for row, step in places]
+        return self._model.step_inputs(frames, text, torch.cat([over if s is None else s for s in states]))
+
+    def _state_at(self, row: int, step: int) -> Tensor | None:
+        """[1, H]; None once the text is over. What came first are the prompt's, and the first token's."""
+        states = self._payloads.get(self._requests[row], [])
+        return states[step + 1] if step + 1 < len(states) else None
 
     def _text_at(self, row: int, step: int) -> int:
         text = self._text[row]

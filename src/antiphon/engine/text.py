@@ -15,7 +15,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints, Span
 from antiphon.core.plans import ArStep, Join
 from antiphon.engine.family import TextModel
-from antiphon.engine.features import FeatureStore
+from antiphon.engine.features import Features, FeatureStore
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.piggyback import Piggyback
 from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, last_tokens
@@ -54,6 +54,16 @@ class TextRunner:
         self._rows = PromptRows(config.max_rows)
         self._ids: dict[int, Ints] = {}
         self._spans: dict[int, tuple[Span, ...]] = {}
+        self._received: dict[int, Features] = {}
+
+    def receive_media(self, key: int, features: Features) -> None:
+        """What an encoder of another process has made."""
+        self._received[key] = features
+
+    def drop_media(self, keys: tuple[int, ...]) -> None:
+        """Forget what was received under these keys."""
+        for key in keys:
+            self._received.pop(key, None)
 
     def apply(self, step: ArStep) -> None:
         self._forget(step.leaves.tolist())
@@ -75,21 +85,30 @@ class TextRunner:
             x,
             torch.from_numpy(self._rows.positions(flat)).to(self._device),
             kv,
-            # only media positions are ever handed over
-            capture=bool(media.rows and self._model.payload_size),
+            capture=bool(self._model.payload_size and (media.rows or self._model.keeps_all)),
             deepstack=_stacked(media.deepstack),
             visual=torch.cat(media.visual) if media.visual else None,
             transfers=transfers,
         )
         self._piggyback.end(step, transfers)
+        if (ready := self.pool.ready("hidden", 0, step.waits)) is not None:
+            ready()  # whether or not this step writes there: a hand-off after it may read what came
         if captured is not None:
-            if (ready := self.pool.ready("hidden", 0, step.waits)) is not None:
-                ready()
             slots = self._tables.batch("hidden", step, self._device).slots
             self._hidden.index_copy_(0, slots, captured)
         self._forget(self._rows.finished(flat))
+        if flat.is_decode and step.emits.all():
+            return self._draw(hidden, step.rows)
         emits = np.flatnonzero(step.emits)
         return self._draw(hidden[self._to_device(last_tokens(step)[emits])], step.rows[emits])
+
+    def rehearse(self, num_rows: int) -> None:
+        """Run a decode step of so many rows that belong to nobody; it writes to the first block only."""
+        batches = self._tables.nobodys(self.pool.layer_groups, num_rows, self._device)
+        ids = torch.zeros(num_rows, dtype=torch.int64, device=self._device)
+        positions = torch.zeros(3, num_rows, device=self._device)
+        kv = self.pool.kv(lambda _, group: batches[group])
+        self._model.logits(self._model.forward(self._model.embed(ids), positions, kv)[0])
 
     def payload(self, row: int, positions: Ints) -> Tensor:
         """Hidden states [m, H] of a row's prompt positions."""
@@ -100,11 +119,13 @@ class TextRunner:
         if not len(rows):
             return self._last[:0, None]
         ids = self._sampler.draw(self._model.logits(hidden), rows)
-        self._last[self._to_device(rows)] = ids
+        self._last.index_copy_(0, self._to_device(rows), ids)
         return ids[:, None]
 
     def _embed(self, flat: FlatStep, media: _Media) -> Tensor:
         """The step's inputs [n, H]: embedded ids, and encoder outputs where media stand."""
+        if flat.is_decode:
+            return self._model.embed(self._last.index_select(0, self._to_device(flat.decoding)))
         known = np.zeros(flat.size, np.int64)
         for piece in flat.pieces:
             known[piece.flat] = self._ids[piece.row][piece.prompt]
@@ -129,15 +150,15 @@ class TextRunner:
             high = min(span.start + span.length, piece.start + piece.count)
             if low >= high:
                 continue
-            features = self._features.get(span.key)
+            features = self._received.get(span.key) or self._features.get(span.key)
             part = slice(low - span.start, high - span.start)
             shift = piece.first - piece.start
             rows = torch.arange(low + shift, high + shift, device=self._device)
             media.rows.append(rows)
-            media.embeddings.append(features.embeddings[part])
+            media.embeddings.append(features.embeddings[part].to(self._device))
             if features.deepstack:
                 media.visual.append(rows)
-                media.deepstack.append(tuple(layer[part] for layer in features.deepstack))
+                media.deepstack.append(tuple(layer[part].to(self._device) for layer in features.deepstack))
 
     def _forget(self, rows: list[int]) -> None:
         self._rows.forget(rows)

@@ -1,9 +1,15 @@
-"""The schedulers of a graph's stages, by the part each plays in a turn."""
+"""The schedulers of a node's stages: every unit by name, and which of them a turn runs on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antiphon.core.config import Role, Unit
 from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import StagePrompt
+from antiphon.flow.homes import Homes
+from antiphon.policy.base import ReplicaPolicy, ReplicaView
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import CodecScheduler
 from antiphon.stage.encode import EncodeScheduler
@@ -11,52 +17,180 @@ from antiphon.stage.encode import EncodeScheduler
 Scheduler = ArScheduler | CodecScheduler | EncodeScheduler
 
 
+@dataclass(slots=True)
+class Path:
+    """The units that a turn runs on, by name; those that speak are chosen once there is something to say.
+
+    entry   the unit that has the request which writes the reply
+    reader  the one that read the prompt, once another one writes
+    """
+
+    encode: str
+    entry: str
+    speaker: str = ""
+    vocoder: str = ""
+    reader: str = ""
+
+
 class Stages:
-    """encode: the encoder, idle where a model reads text only; ar: decoders by name, the first is the entry
-    (it writes the reply's text), the second, where there is one, speaks it; codec: vocoders by name."""
+    """Owner of every unit's scheduler, and of which units are there.
+
+    encoders, ar, codec: by unit, in pipeline order. The first decoder is a unit of the entry stage (it writes
+    the reply's text); decoders of the other stage, where there is one, speak it.
+    """
 
     def __init__(
-        self, encode: EncodeScheduler, ar: dict[str, ArScheduler], codec: dict[str, CodecScheduler]
+        self, units: tuple[Unit, ...], make: Callable[[Unit], Scheduler], policy: ReplicaPolicy
     ) -> None:
-        self.encode = encode
-        self.ar = ar
-        self.codec = codec
-
-    @property
-    def entry(self) -> ArScheduler:
-        return next(iter(self.ar.values()))
-
-    @property
-    def speaker(self) -> ArScheduler | None:
-        return next(iter([*self.ar.values()][1:]), None)
-
-    @property
-    def vocoder_name(self) -> str:
-        return next(iter(self.codec))
+        self.units = {unit.name: unit for unit in units}
+        self.encoders: dict[str, EncodeScheduler] = {}
+        self.ar: dict[str, ArScheduler] = {}
+        self.codec: dict[str, CodecScheduler] = {}
+        self.lost: set[str] = set()
+        self._make = make
+        self._policy = policy
+        self._homes = Homes()
+        self._all: dict[str, Scheduler] = {}
+        for unit in units:
+            self._renew(unit)
+        stages = list(dict.fromkeys(self.units[name].stage for name in self.ar))
+        self.entry_stage = stages[0]
+        self.speaker_stage = stages[1] if len(stages) > 1 else None
+        """None where the model has no voice."""
 
     @property
     def all(self) -> tuple[Scheduler, ...]:
         """In pipeline order."""
-        return (self.encode, *self.ar.values(), *self.codec.values())
+        return tuple(self._all.values())
 
-    def excess(self, prompts: dict[str, StagePrompt], share: float) -> str | None:
+    def find(self, unit: str) -> Scheduler:
+        return self._all[unit]
+
+    def these(self, units: tuple[str, ...]) -> list[Scheduler]:
+        """Their schedulers, until one of them is lost."""
+        return [self._all[unit] for unit in units]
+
+    def stage_of(self, unit: str) -> str:
+        """The graph's name of a unit's stage."""
+        return self.units[unit].stage
+
+    def is_entry(self, unit: str) -> bool:
+        return self.units[unit].stage == self.entry_stage
+
+    def is_local(self, source: str, target: str) -> bool:
+        """Do both units live in one process?"""
+        return self.units[source].process == self.units[target].process
+
+    # -- who serves a turn ---------------------------------------------------------------------------
+
+    def begin(self, session: str, now: float) -> Path | None:
+        """The units that read a turn; None while there are none."""
+        entry = self._choose(session, self.entry_stage, now)
+        encode = None if entry is None else self.encoder_of(entry)
+        return None if entry is None or encode is None else Path(encode, entry)
+
+    def encoder_of(self, reader: str) -> str | None:
+        """Who encodes for a unit; None while nobody is there."""
+        return self._beside(reader, self.encoders)
+
+    def hands_on(self, unit: str) -> bool:
+        """Do others write what this unit begins?"""
+        return self.units[unit].role == "prefill"
+
+    def write(self, session: str, now: float) -> str | None:
+        """The unit that goes on with a reply which a prefill unit began; None while there is none."""
+        return self._choose(session, self.entry_stage, now, "decode")
+
+    def speak(self, path: Path, session: str, now: float) -> bool:
+        """Choose the units that speak a turn; False while there are none."""
+        stage = self.speaker_stage
+        speaker = None if stage is None else self._choose(session, stage, now)
+        vocoder = None if speaker is None else self._beside(speaker, self.codec)
+        if speaker is None or vocoder is None:
+            return False
+        path.speaker, path.vocoder = speaker, vocoder
+        return True
+
+    def _choose(self, session: str, stage: str, now: float, role: Role = "prefill") -> str | None:
+        units = (self.units[name] for name in self.ar if name not in self.lost)
+        names = [unit.name for unit in units if unit.stage == stage and unit.role in (role, "both")]
+        if len(names) <= 1:
+            return next(iter(names), None)
+        place = f"{stage} {role}"
+        home = self._homes.find(session, place)
+        view = ReplicaView(
+            [len(self.ar[name].requests) for name in names],
+            [self._homes.count(name) for name in names],
+            names.index(home) if home in names else None,
+        )
+        chosen = names[self._policy.decide(view, now)]
+        left = self._homes.move(session, place, chosen)
+        if left is not None:
+            self.ar[left].forget(session)
+        return chosen
+
+    def _beside(
+        self, unit: str, others: dict[str, EncodeScheduler] | dict[str, CodecScheduler]
+    ) -> str | None:
+        """The one on the same device, else in the same process, else that with the fewest requests."""
+        here = self.units[unit]
+
+        def distance(name: str) -> tuple[bool, bool, int]:
+            there = self.units[name]
+            return (
+                there.device != here.device,
+                there.process != here.process,
+                others[name].num_requests,
+            )
+
+        return min((name for name in others if name not in self.lost), key=distance, default=None)
+
+    # -- units come and go ---------------------------------------------------------------------------
+
+    def lose(self, unit: str) -> None:
+        """Its process is gone: what its scheduler knew is void, and nobody is sent there."""
+        self.lost.add(unit)
+        self._homes.lose(unit)
+        self._renew(self.units[unit])
+
+    def regain(self, unit: str) -> None:
+        self.lost.discard(unit)
+
+    def _renew(self, unit: Unit) -> None:
+        scheduler = self._all[unit.name] = self._make(unit)
+        match scheduler:
+            case EncodeScheduler():
+                self.encoders[unit.name] = scheduler
+            case ArScheduler():
+                self.ar[unit.name] = scheduler
+            case CodecScheduler():
+                self.codec[unit.name] = scheduler
+
+    # -- all of them ---------------------------------------------------------------------------------
+
+    def excess(self, path: Path, prompts: dict[str, StagePrompt], share: float) -> str | None:
         """In words, what of the prompts does not fit into this share of the context; None if all does."""
         try:
             for stage, prompt in prompts.items():
-                self.ar[stage].check(prompt, share)
+                unit = path.entry if stage == self.entry_stage else self._any(stage)
+                self.ar[unit].check(prompt, share)
         except LimitExceeded as error:
             return str(error)
         return None
 
+    def _any(self, stage: str) -> str:
+        return next(name for name in self.ar if self.stage_of(name) == stage)
+
     def abort(self, request: int) -> list[str]:
-        """Take a request out of every stage; returns the AR stages in which it still was."""
+        """Take a request out of every unit; returns the decoders in which it still was."""
         aborted = {name: scheduler.abort(request) for name, scheduler in self.ar.items()}
         for scheduler in self.codec.values():
             scheduler.abort(request)
         return [name for name, active in aborted.items() if active is not None]
 
     def forget(self, session: str) -> None:
-        """Drop a session's idle KV in every stage."""
+        """Drop a session's idle KV in every unit."""
+        self._homes.forget(session)
         for scheduler in self.ar.values():
             scheduler.forget(session)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,13 +13,14 @@ from antiphon.core.ids import content_key
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.core.sampling import Sampling
 from antiphon.flow.record import Record
+from antiphon.flow.stages import Path
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.requests import ArRequest
 
 
 @dataclass(slots=True)
 class Turn:
-    """State of a response. `open_stages` are the stages that still owe output; empty means completed."""
+    """State of a response. `open_units` are the units that still owe output; empty means completed."""
 
     request: int
     epoch: int
@@ -27,13 +29,15 @@ class Turn:
     after: str
     """The item that was last when the reply was asked for ("root" if none): the reply comes after it."""
     media: tuple[Media, ...] = ()
+    path: Path | None = None
+    """Where it runs, once its prompt is rendered."""
     prompts: dict[str, StagePrompt] = field(default_factory=dict[str, StagePrompt])
     pinned: tuple[Media, ...] = ()
     """Media whose features are kept for it until its text is written: those that the KV did not cover."""
     is_shortened: bool = False
     """Its prompt did not fit, and the oldest messages were left behind."""
     waits_for_media: bool = False
-    open_stages: set[str] = field(default_factory=set[str])
+    open_units: set[str] = field(default_factory=set[str])
     reply: list[int] = field(default_factory=list[int])
     cut: bool = False
     """The text reached its token limit."""
@@ -42,6 +46,16 @@ class Turn:
     num_frames: int = 0
     forced: tuple[int, ...] = ()
     """The reply's first tokens, where they are given and not drawn."""
+    is_spoken: bool = False
+    """The stage that speaks has it, or had it."""
+    payload_source: str = ""
+    """The unit that hands over what the stage needs that speaks it."""
+    on_the_way: deque[int] = field(default_factory=deque[int])
+    """Tokens whose states are on their way to another process."""
+    ends_behind: bool = False
+    """Once they are there, the text is over."""
+    is_mute: bool = False
+    """There was something to say, and no unit to say it."""
     is_calling: bool = False
     """A tool call has begun: nothing more is spoken."""
 
@@ -54,18 +68,26 @@ class Turn:
     def session(self) -> str:
         return self.spec.session
 
+    def needs(self, unit: str) -> bool:
+        """Does the unit owe it something, or keep media for it?"""
+        if unit in self.open_units or self.path is None:
+            return unit in self.open_units
+        if self.path.encode == unit:
+            return bool(self.pinned)
+        return self.waits_for_media and self.path.entry == unit
+
     def entry_request(self, entry: ArScheduler) -> ArRequest:
         """The request of the stage that writes the reply's text."""
         sampling = self.sampling(entry)
         if self.spec.max_tokens is not None:
             asked = self.spec.max_tokens - len(self.forced)
             sampling = msgspec.structs.replace(sampling, max_tokens=max(1, min(sampling.max_tokens, asked)))
-        prompt, late = self.prompts[entry.name], self.spec.tier == "best_effort"
+        prompt, late = self.prompts[entry.stage], self.spec.tier == "best_effort"
         return ArRequest(self.request, self.session, prompt, sampling, media=frozenset(), is_best_effort=late)
 
     def sampling(self, stage: ArScheduler) -> Sampling:
         """What the request asked for, or the stage's defaults with a seed of the response's own."""
-        asked = self.spec.sampling.get(stage.name)
+        asked = self.spec.sampling.get(stage.stage)
         if asked is not None:
             return asked
         seed = content_key(self.spec.response.encode())

@@ -1,18 +1,28 @@
-"""Stage graphs, one family a file, data only."""
+"""Stage graphs, one family a file, data only: a file in this folder is all that makes a family known."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph
 
-FAMILIES = {"qwen3": "antiphon.graphs.qwen3", "qwen3_omni_moe": "antiphon.graphs.qwen3_omni"}
-"""`model_type` of a checkpoint's config.json -> the module that holds its GRAPH."""
+
+def all_graphs() -> tuple[StageGraph, ...]:
+    """GRAPH of every module in this folder, by the modules' names."""
+    names = sorted(module.name for module in iter_modules(__path__))
+    return tuple(import_module(f"{__name__}.{name}").GRAPH for name in names)
 
 
-def find_graph(family: str) -> StageGraph:
-    """The graph of a model family. Raises ConfigError that lists the families there are."""
-    if family not in FAMILIES:
-        raise ConfigError(f"unknown model family {family!r}; known: {', '.join(sorted(FAMILIES))}")
-    return import_module(FAMILIES[family]).GRAPH
+def model_types() -> tuple[str, ...]:
+    """What a checkpoint's config.json may say it is."""
+    return tuple(sorted(kind for graph in all_graphs() for kind in graph.model_types))
+
+
+def find_graph(name: str) -> StageGraph:
+    """The graph of a family, or of a checkpoint's `model_type`. Raises ConfigError that lists the types."""
+    for graph in all_graphs():
+        if name in (graph.family, *graph.model_types):
+            return graph
+    raise ConfigError(f"unknown model type {name!r}; known: {', '.join(model_types())}")

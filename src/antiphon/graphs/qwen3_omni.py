@@ -10,6 +10,7 @@ from antiphon.core.graph import Edge, KvGroup, Stage, StageGraph, StageKind, Sur
 
 GRAPH = StageGraph(
     family="qwen3_omni_moe",
+    model_types=("qwen3_omni_moe",),
     stages=(
         Stage("encoders", StageKind.ENCODER),
         Stage(
@@ -31,7 +32,7 @@ GRAPH = StageGraph(
     edges=(
         Edge("encoders", "thinker"),
         Edge("thinker", "talker", prompt_group="hidden"),
-        Edge("talker", "code2wav", first_chunk=2, chunk=4),
+        Edge("talker", "code2wav", first_chunk=2, chunk=4, credit=64),
     ),
     module="antiphon.models.qwen3_omni.family",
 )

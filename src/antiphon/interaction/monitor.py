@@ -121,11 +121,11 @@ class Monitor:
         if session is None:
             return
         match output:
+            case TokensOut():
+                if session.asked == output.response and not session.is_spoken:
+                    self._begin(session)
             case AudioOut():
                 self._audio(session, output, now)
-            case TokensOut():
-                if output.response == session.asked and not session.is_spoken:
-                    self._begin(session)
             case ResponseEnded():  # pragma: no branch
                 self._ended(session, output, now)
 

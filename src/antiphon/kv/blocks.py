@@ -28,7 +28,8 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         if count > len(self._free):
             raise OutOfBlocks(f"{count} blocks wanted, {len(self._free)} free")
-        return [self._free.popleft() for _ in range(count)]
+        take = self._free.popleft
+        return [take() for _ in range(count)]
 
     def release(self, blocks: list[int], after_step: int | None) -> None:
         """Give blocks back; they are reused once `after_step` is settled (at once if None)."""

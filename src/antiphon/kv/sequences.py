@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.facts import Ints
+from antiphon.core.facts import NO_INTS, Ints
 from antiphon.kv.blocks import BlockPool
 from antiphon.kv.prefix import Prefix, chain_on
 
@@ -32,12 +33,22 @@ class Sequence:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.chain: list[bytes] = []
-        self.keys: Ints = np.zeros(0, np.int64)
+        self.keys: Ints = NO_INTS
         self.promised = 0
 
     @property
     def num_blocks(self) -> int:
         return len(self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """A full block that resting sequences gave up, and what it is to them: number `index` of each."""
+
+    sessions: tuple[str, ...]
+    index: int
+    block: Block
+    name: bytes
 
 
 class StageKv:
@@ -52,6 +63,8 @@ class StageKv:
         self._used: Counter[Block] = Counter()
         """How many active sequences hold a block; `_kept`: how many idle ones."""
         self._kept: Counter[Block] = Counter()
+        self._lent: Counter[Block] = Counter()
+        """How many copies under way touch it; it is not reused meanwhile, whoever gives it up."""
         self._named: dict[Block, bytes] = {}
         self._resident: dict[bytes, list[Block]] = {}
         """The inverse of `_named`; some content is resident twice."""
@@ -80,7 +93,12 @@ class StageKv:
 
     @property
     def num_limbo(self) -> int:
-        return self._pools[0].num_limbo
+        """Blocks that come back by themselves once steps and copies under way are done."""
+        return self._pools[0].num_limbo + self._num_only_lent
+
+    @property
+    def _num_only_lent(self) -> int:
+        return sum(block not in self._used and block not in self._kept for block in self._lent)
 
     @property
     def num_shared(self) -> int:
@@ -110,14 +128,20 @@ class StageKv:
         return num_blocks - used <= self.num_free + self.num_idle - promised - apart
 
     def open(
-        self, session: str, prefix: Prefix, num_blocks: int, after_step: int | None
+        self, session: str, prefix: Prefix, num_blocks: int, after_step: int | None, until: int = 0
     ) -> tuple[Sequence, int]:
         """Start a sequence that is promised `num_blocks`; returns it and how many leading tokens are cached.
 
         At least the last token is left to compute, since its output is wanted. What else the session left
-        behind is given up.
+        behind is given up. What lies beyond the full blocks that are cached and before position `until` is
+        filled from elsewhere, in free blocks, and counts as cached; those have no names until a reported step
+        has read them.
         """
         cached, blocks = self._match(session, prefix)
+        is_fetching = until > cached
+        if is_fetching:
+            blocks = blocks[: cached // self.block_size]
+            cached = len(blocks) * self.block_size
         sequence = Sequence()
         sequence.blocks = blocks
         sequence.keys = prefix.keys[:cached]
@@ -128,35 +152,44 @@ class StageKv:
         self.drop(session, after_step)
         for block in blocks[len(sequence.chain) :]:
             self._unname(block)  # its end will be written
+        if is_fetching:
+            cached = until
+            sequence.keys = prefix.keys[:cached]
+            is_grown = self.grow(sequence, cached)
+            assert is_grown, "there are free blocks for what is fetched"
         return sequence, cached
 
-    def grow(self, sequence: Sequence, num_tokens: int) -> list[tuple[str, int, int]] | None:
-        """Make room for `num_tokens` in all; returns new table entries (group, index, block).
-
-        None while there are not enough, or while they are in limbo.
-        """
-        have = sequence.num_blocks
-        count = self.blocks_for(num_tokens) - have
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Make room for `num_tokens` in all. False while blocks are too few, or in limbo."""
+        count = self.blocks_for(num_tokens) - sequence.num_blocks
         if count <= 0:
-            return []
+            return True
         if count > self.num_spare:
-            return None
+            return False
         self._evict_until(count)
         if self.num_free < count:
-            return None
-        new: list[Block] = list(zip(*(pool.allocate(count) for pool in self._pools), strict=True))
-        sequence.blocks += new
-        for block in new:  # a Counter's own update costs more than a row's growth
-            self._used[block] += 1
-        return self.entries(sequence, have)
+            return False
+        sequence.blocks += self._allocate(count)
+        return True
 
-    def entries(self, sequence: Sequence, start: int = 0) -> list[tuple[str, int, int]]:
-        """Table entries (group, index, block) of a sequence's blocks from `start` on."""
-        return [
-            (group, start + i, block[g])
-            for g, group in enumerate(self.groups)
-            for i, block in enumerate(sequence.blocks[start:])
-        ]
+    def grow_all(self, sequences: Iterable[Sequence], counts: list[int]) -> bool:
+        """So many more blocks for each of them: the same ones as if they grew one after the other. False, and
+        nothing has changed, unless that many are free without evicting anybody.
+        """
+        total = sum(counts)
+        if total > self.num_free:
+            return False
+        new, first = self._allocate(total), 0
+        for sequence, count in zip(sequences, counts, strict=True):
+            sequence.blocks += new[first : first + count]
+            first += count
+        return True
+
+    def _allocate(self, count: int) -> list[Block]:
+        new: list[Block] = list(zip(*(pool.allocate(count) for pool in self._pools), strict=True))
+        for block in new:
+            self._used[block] = 1
+        return new
 
     def learn(self, sequence: Sequence, keys: Ints) -> None:
         """Reported steps have filled the positions of `keys`: full blocks may be shared from now on."""
@@ -192,6 +225,47 @@ class StageKv:
         if sequence is not None:
             self._release(self._kept, sequence.blocks, after_step)
 
+    def resting(self, session: str) -> Sequence | None:
+        """What the session left behind on the device, to be read only."""
+        return self._idle.get(session)
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Who left something behind, least recently parked first."""
+        return tuple(self._idle)
+
+    def is_active(self, block: Block) -> bool:
+        """Does a running sequence hold it?"""
+        return block in self._used
+
+    def evict(self, session: str, count: int) -> list[Evicted]:
+        """The session's sequence gives up its last blocks until `count` more are to be had.
+
+        A block goes only where it ends every sequence that holds it. Full ones are lent to the caller, the
+        last first, who takes them back once they are copied; a partial one is lost, and not told of.
+        """
+        evicted: list[Evicted] = []
+        freed = 0
+        while freed < count and (holders := self._ending_with(session)):
+            sequence = self._idle[holders[0]]
+            index, block = sequence.num_blocks - 1, sequence.blocks[-1]
+            if index < len(sequence.chain):
+                evicted.append(Evicted(holders, index, block, sequence.chain[index]))
+                self.lend([block])
+            for holder in holders:
+                self._shorten(holder)
+            freed += 1
+        self.num_evicted_blocks += freed
+        return evicted
+
+    def lend(self, blocks: Iterable[Block]) -> None:
+        """A copy touches these: nobody gets them before they are taken back."""
+        self._lent.update(blocks)
+
+    def take_back(self, blocks: Iterable[Block]) -> None:
+        """The copy is over. What nobody holds is free."""
+        self._release(self._lent, blocks, None)
+
     def settle(self, step: int) -> None:
         self._settled = step
         for pool in self._pools:
@@ -199,7 +273,7 @@ class StageKv:
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is where its holders say."""
-        resident = self._used.keys() | self._kept.keys()
+        resident = self._used.keys() | self._kept.keys() | self._lent.keys()
         for group, pool in enumerate(self._pools):
             pool.check_integrity([block[group] for block in resident])
         assert self.num_idle == len(self._kept.keys() - self._used.keys()), "idle blocks are miscounted"
@@ -229,14 +303,15 @@ class StageKv:
         if own is None:
             return len(shared) * size, shared
         cached = min(common_prefix(own.keys, prefix.keys), most)
-        if cached % size and self._is_shared(own.blocks[cached // size]):
+        if cached % size and self._must_not_change(own.blocks[cached // size]):
             cached -= cached % size
         if cached <= len(shared) * size:
             return len(shared) * size, shared
         return cached, own.blocks[: self.blocks_for(cached)]
 
-    def _is_shared(self, block: Block) -> bool:
-        return self._used[block] + self._kept[block] > 1
+    def _must_not_change(self, block: Block) -> bool:
+        """Others hold it too, or it is being copied."""
+        return self._used[block] + self._kept[block] > 1 or block in self._lent
 
     def _release(self, holders: Counter[Block], blocks: Iterable[Block], after_step: int | None) -> None:
         """One holder less. What nobody holds is free, once the steps that name it are done."""
@@ -246,8 +321,31 @@ class StageKv:
             holders[block] -= 1
             if not holders[block]:
                 del holders[block]
-                if block not in self._used and block not in self._kept:
+                if block not in self._used and block not in self._kept and block not in self._lent:
                     self._free(block)
+
+    def _ending_with(self, session: str) -> tuple[str, ...]:
+        """Who holds the last block of the session's sequence; nobody, if it has none or it has to stay."""
+        sequence = self._idle.get(session)
+        if sequence is None or sequence.blocks[-1] in self._used:
+            return ()
+        last, size = sequence.blocks[-1], sequence.num_blocks
+        if self._kept[last] == 1:
+            return (session,)
+        ends = [
+            name for name, kept in self._idle.items() if kept.num_blocks == size and kept.blocks[-1] == last
+        ]
+        return tuple(ends) if len(ends) == self._kept[last] else ()
+
+    def _shorten(self, session: str) -> None:
+        """A resting sequence loses its last block."""
+        sequence = self._idle[session]
+        last = sequence.blocks.pop()
+        sequence.keys = sequence.keys[: sequence.num_blocks * self.block_size]
+        del sequence.chain[sequence.num_blocks :]
+        if not sequence.blocks:
+            del self._idle[session]
+        self._release(self._kept, [last], None)
 
     def _free(self, block: Block) -> None:
         self._unname(block)
@@ -266,15 +364,8 @@ class StageKv:
     def _evict_until(self, count: int) -> None:
         """Least recently parked first, from the end; blocks in limbo count: they come back by themselves."""
         while self.num_free + self.num_limbo < count and self._idle:
-            session, sequence = next(iter(self._idle.items()))
-            last = sequence.blocks.pop()
-            keep = sequence.num_blocks * self.block_size
-            sequence.keys = sequence.keys[:keep]
-            del sequence.chain[sequence.num_blocks :]
-            if not sequence.blocks:
-                del self._idle[session]
             before = self.num_free + self.num_limbo
-            self._release(self._kept, [last], None)
+            self._shorten(next(iter(self._idle)))
             self.num_evicted_blocks += self.num_free + self.num_limbo - before
 
 

@@ -14,7 +14,8 @@ from typing import Literal
 class Metric(StrEnum):
     """Names as they appear in logs, Prometheus, bench JSON and the console.
 
-    Per-stage metrics are written `name{stage="…"}`; `of` makes that form.
+    Per-stage metrics are written `name{stage="…"}`, those of units `name{unit="…"}`; `of` and `of_unit` make
+    these forms.
     """
 
     SESSIONS = "antiphon_sessions"
@@ -24,6 +25,11 @@ class Metric(StrEnum):
     KV_BLOCKS = "antiphon_kv_blocks"
     KV_BLOCKS_FREE = "antiphon_kv_blocks_free"
     KV_BLOCKS_IDLE = "antiphon_kv_blocks_idle"
+    KV_BLOCKS_EVICTED = "antiphon_kv_blocks_evicted_total"
+    KV_BLOCKS_HOST = "antiphon_kv_blocks_host"
+    KV_BLOCKS_WRITTEN = "antiphon_kv_blocks_written_total"
+    KV_BLOCKS_RELOADED = "antiphon_kv_blocks_reloaded_total"
+    KV_BLOCKS_MOVED = "antiphon_kv_blocks_moved_total"
     SURPLUS_TOKENS = "antiphon_surplus_tokens_total"
     PREEMPTIONS = "antiphon_preemptions_total"
     STEPS = "antiphon_steps_total"
@@ -31,8 +37,14 @@ class Metric(StrEnum):
     EMITTED = "antiphon_emitted_tokens_total"
     RELOAD_SECONDS = "antiphon_reload_seconds_total"
 
+    UNIT_UP = "antiphon_unit_up"
+    UNIT_RESTARTS = "antiphon_unit_restarts_total"
+
     def of(self, stage: str) -> str:
         return f'{self.value}{{stage="{stage}"}}'
+
+    def of_unit(self, unit: str) -> str:
+        return f'{self.value}{{unit="{unit}"}}'
 
 
 DESCRIPTIONS: dict[str, str] = {
@@ -43,12 +55,19 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.KV_BLOCKS: "Blocks per KV group of a stage.",
     Metric.KV_BLOCKS_FREE: "Blocks that hold nothing.",
     Metric.KV_BLOCKS_IDLE: "Blocks that hold the past of sessions without a running response.",
+    Metric.KV_BLOCKS_EVICTED: "Blocks of resting sessions that left the device.",
+    Metric.KV_BLOCKS_HOST: "Blocks per KV group that the host tier holds.",
+    Metric.KV_BLOCKS_WRITTEN: "Blocks copied from the device to the host.",
+    Metric.KV_BLOCKS_RELOADED: "Blocks copied back from the host for requests that joined.",
+    Metric.KV_BLOCKS_MOVED: "Blocks brought from units that read prompts to those that write the replies.",
     Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended or lost their row.",
     Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
     Metric.STEPS: "Steps a stage has run.",
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
+    Metric.UNIT_UP: "1 while a unit in a process of its own is there, else 0.",
+    Metric.UNIT_RESTARTS: "Times that the process of a unit was started again.",
 }
 """What each figure means, as Prometheus and the docs show it."""
 

@@ -60,8 +60,10 @@ def waste_token_ratio(rows: Iterable[ResponseRow]) -> dict[str, float]:
 
 
 def device_s_per_token(samples: Sequence[ServerSampled]) -> dict[str, float]:
-    """Device seconds that a stage spent per token it emitted, from the first sample to the last."""
-    seconds, emitted = increases(samples, Metric.STEP_SECONDS), increases(samples, Metric.EMITTED)
+    """Device seconds that a stage spent per token it emitted, from the first sample to the last. Replicas of
+    a stage count together: `talker.1` is one of `talker`."""
+    seconds = _by_stage(increases(samples, Metric.STEP_SECONDS))
+    emitted = _by_stage(increases(samples, Metric.EMITTED))
     return {stage: seconds[stage] / emitted[stage] for stage in seconds if emitted.get(stage)}
 
 
@@ -70,6 +72,14 @@ def waste_device_s(wasted: Mapping[str, float], samples: Sequence[ServerSampled]
     (its share of every prefill and of batching included)."""
     cost = device_s_per_token(samples)
     return {stage: count * cost[stage] for stage, count in wasted.items() if stage in cost}
+
+
+def _by_stage(units: Mapping[str, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for unit, value in units.items():
+        stage = unit.partition(".")[0]
+        sums[stage] = sums.get(stage, 0.0) + value
+    return sums
 
 
 def _spoken(rows: Iterable[ResponseRow]) -> list[ResponseRow]:

@@ -1,14 +1,15 @@
-"""A decoder in the manner of Qwen3, over flat tokens of many sequences.
+"""A decoder in the manner of Llama and Qwen, over flat tokens of many sequences.
 
-Per layer: RMSNorm, fused q/k/v, per-head RMSNorm of q and k, rotary positions, grouped-query attention, then
-RMSNorm and a dense or mixture-of-experts MLP, optionally beside a shared expert behind a sigmoid gate. A
-layer is cut at the attention, in two parts, because attention is what back-ends exchange and what graphs
-leave out.
+Per layer: RMSNorm, fused q/k/v (with a bias where the family has one), RMSNorm of q and k (likewise), rotary
+positions, grouped-query attention, then RMSNorm and a dense or mixture-of-experts MLP, optionally beside a
+shared expert behind a sigmoid gate. A layer is cut at the attention, in two parts, because attention is what
+back-ends exchange and what graphs leave out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -17,7 +18,10 @@ from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.decoder_graphs import MIXTURE_BUCKETS, DecodeGraphs
 from antiphon.nn.attention import LayerKv, paged_attention
 from antiphon.nn.backends import Attention
+from antiphon.nn.compiler import has_compiler
+from antiphon.nn.cpu_attention import cpu_attention
 from antiphon.nn.graphs import BUCKETS, Capture
+from antiphon.nn.large_pages import on_large_pages
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import prepare, route, run_experts
 from antiphon.nn.products import add_linear, linear, pack
@@ -41,6 +45,7 @@ class DecoderLayer:
         "post_norm",
         "qk_norm",
         "qkv",
+        "qkv_bias",
         "total",
     )
 
@@ -48,11 +53,11 @@ class DecoderLayer:
         self.config = config
         self.input_norm, self.post_norm = params[prefix + "input_norm"], params[prefix + "post_norm"]
         self.qkv, self.o = pack(params[prefix + "qkv"]), pack(params[prefix + "o"])
-        q_norm = params[prefix + "q_norm"].expand(config.num_heads, -1)
-        k_norm = params[prefix + "k_norm"].expand(config.num_kv_heads, -1)
-        self.qk_norm = torch.cat((q_norm, k_norm))
+        self.qkv_bias = params.get(prefix + "qkv_bias")
+        self.qk_norm = _qk_norm(config, params, prefix) if config.qk_norm else None
         self.gate_up, self.down = pack(params[prefix + "gate_up"]), pack(params[prefix + "down"])
-        self.mixture = Mixture(config, params, prefix) if config.is_moe else None
+        mixture = Mixture(config, params, prefix) if config.is_moe else None
+        self.mixture: Callable[[Tensor], Tensor] | None = mixture
         self.total: Callable[[Tensor], Tensor] | None = None
         """Where this layer is a part of one: what adds up the parts [n, hidden]."""
 
@@ -60,9 +65,12 @@ class DecoderLayer:
         """x [n, hidden], cos and signed sin [n, d] -> q [n, H, d], k [n, K, d] (both turned), v [n, K, d]."""
         config = self.config
         turned = config.num_heads + config.num_kv_heads
-        h = linear(rms_norm(x, self.input_norm, config.rms_eps), self.qkv)
+        h = linear(rms_norm(x, self.input_norm, config.rms_eps), self.qkv, self.qkv_bias)
         h = h.view(x.shape[0], -1, config.head_dim)
-        qk = rotate(rms_norm(h[:, :turned], self.qk_norm, config.rms_eps), cos, sin)
+        qk = h[:, :turned]
+        if self.qk_norm is not None:
+            qk = rms_norm(qk, self.qk_norm, config.rms_eps)
+        qk = rotate(qk, cos, sin)
         return qk[:, : config.num_heads], qk[:, config.num_heads :], h[:, turned:]
 
     def post_attention(self, x: Tensor, attention: Tensor) -> Tensor:
@@ -83,6 +91,13 @@ class DecoderLayer:
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         part = gated_mlp(h, self.gate_up, self.down) if self.mixture is None else self.mixture(h)
         return x + total(part)
+
+
+def _qk_norm(config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> Tensor:
+    """The weights of all heads that are normalised, q then k, [H + K, d]."""
+    q_norm = params[prefix + "q_norm"].expand(config.num_heads, -1)
+    k_norm = params[prefix + "k_norm"].expand(config.num_kv_heads, -1)
+    return torch.cat((q_norm, k_norm))
 
 
 class Mixture:
@@ -107,6 +122,11 @@ class Mixture:
         return torch.addcmul(out, linear(h, gate).sigmoid(), gated_mlp(h, gate_up, down))
 
 
+def can_compile(norm: Tensor) -> bool:
+    """Whether what is between the products of a decoder with this weight may be compiled."""
+    return norm.device.type == "cpu" and norm.dtype is torch.float32 and has_compiler()
+
+
 class Decoder:
     """All layers and the final norm. Embedding and head belong to the model that uses it."""
 
@@ -116,7 +136,19 @@ class Decoder:
         self.norm = params[prefix + "norm"]
         self.attention: Attention = paged_attention
         self.graphs: DecodeGraphs | None = None
-        self.rope = Rope(config.head_dim, config.rope_theta, config.mrope_section, self.norm.device)
+        self.rope = Rope(
+            config.head_dim,
+            config.rope_theta,
+            config.mrope_section,
+            self.norm.device,
+            interleaved=config.mrope_interleaved,
+            scaling=config.rope_scaling,
+        )
+        self.can_compile = config.qk_norm and can_compile(self.norm)
+        if self.can_compile:
+            from antiphon.models.decoder_compiled import compile_passes
+
+            compile_passes()
 
     def use_graphs(self, capture: Capture) -> None:
         """From now on decode steps are captured and replayed."""
@@ -126,6 +158,9 @@ class Decoder:
     def new_pages(self, num_blocks: int, block_size: int) -> list[Pages]:
         """Zeroed pages for every layer, in this decoder's dtype and on its device."""
         shape = (num_blocks, block_size, *self.config.kv_shape)
+        if self.can_compile:
+            size = prod(shape)
+            return [(on_large_pages(size).view(shape), on_large_pages(size).view(shape)) for _ in self.layers]
         return [(self.norm.new_zeros(shape), self.norm.new_zeros(shape)) for _ in self.layers]
 
     def forward(
@@ -149,6 +184,8 @@ class Decoder:
         what is returned for a token that left means nothing.
         """
         cos, sin = self.rope.cos_sin(positions, x.dtype)
+        if transfers is None and self._is_compiled():
+            return self._compiled((x, cos, sin), kv, capture, deepstack, visual)
         plain = capture is None and deepstack is None and transfers is None
         if plain and self.graphs is not None and self.graphs.takes(kv):
             return self.graphs.forward((x, cos, sin), kv, self.attention), None
@@ -165,3 +202,19 @@ class Decoder:
                 x = x.index_add(0, visual, deepstack[i].to(x.dtype))
         x = rms_norm(x, self.norm, self.config.rms_eps)
         return x, x if capture == len(self.layers) else captured
+
+    def _is_compiled(self) -> bool:
+        """Whether compiled passes stand between the products of this step."""
+        return self.can_compile and self.attention is cpu_attention and self.graphs is None
+
+    def _compiled(
+        self,
+        flat: tuple[Tensor, Tensor, Tensor],
+        kv: Sequence[LayerKv],
+        capture: int | None,
+        deepstack: Sequence[Tensor] | None,
+        visual: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        from antiphon.models.decoder_compiled import CompiledStep
+
+        return CompiledStep(self.layers, *flat).run(kv, self.norm, capture, deepstack or (), visual)

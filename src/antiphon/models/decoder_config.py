@@ -13,7 +13,14 @@ from antiphon.core.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """The sizes of a decoder. `num_experts` 0 means a dense MLP; `shared_expert_size` 0 means none."""
+    """The sizes of a decoder, and what it has. `num_experts` 0 means a dense MLP; `shared_expert_size` 0
+    means none.
+
+    qk_norm            q and k are normalised per head
+    qkv_bias           their projections have a bias
+    mrope_interleaved  M-RoPE's rows take turns among the frequencies; else each has a run of them
+    rope_scaling       as Llama 3 scales (factor, low, high, original positions); None as computed from theta
+    """
 
     hidden_size: int
     num_layers: int
@@ -29,6 +36,10 @@ class DecoderConfig:
     expert_size: int = 0
     shared_expert_size: int = 0
     normalise_picks: bool = True
+    qk_norm: bool = True
+    qkv_bias: bool = False
+    mrope_interleaved: bool = True
+    rope_scaling: tuple[float, float, float, int] | None = None
 
     @classmethod
     def from_hf(
@@ -36,10 +47,12 @@ class DecoderConfig:
         config: Mapping[str, Any],
         name: str = "decoder",
         mrope_section: tuple[int, int, int] | None = None,
+        **has: bool,
     ) -> DecoderConfig:
         """From a text config as released or as transformers 5 writes it; raises CheckpointError.
 
-        `mrope_section` stands in where the file has none.
+        `mrope_section` stands in where the file has none; `has` are fields that a family fixes and no file
+        names.
         """
         refuse_unsupported(config, name)
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -49,7 +62,7 @@ class DecoderConfig:
                 hidden_size=config["hidden_size"],
                 num_layers=config["num_hidden_layers"],
                 num_heads=config["num_attention_heads"],
-                num_kv_heads=config["num_key_value_heads"],
+                num_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
                 head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
                 intermediate_size=config["intermediate_size"],
                 rms_eps=config.get("rms_norm_eps", 1e-6),
@@ -60,6 +73,8 @@ class DecoderConfig:
                 expert_size=config.get("moe_intermediate_size") or 0,
                 shared_expert_size=config.get("shared_expert_intermediate_size") or 0,
                 normalise_picks=config.get("norm_topk_prob", True),
+                rope_scaling=read_scaling(rope),
+                **has,
             )
         except KeyError as error:
             raise CheckpointError(f"config.json: {name} has no {error.args[0]!r}") from None
@@ -88,15 +103,31 @@ class DecoderConfig:
         return self.num_kv_heads, self.head_dim
 
 
+def read_scaling(rope: Mapping[str, Any]) -> tuple[float, float, float, int] | None:
+    """Llama 3's four numbers; raises KeyError."""
+    if rope_type(rope) != "llama3":
+        return None
+    positions = rope["original_max_position_embeddings"]
+    return rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], positions
+
+
+def rope_type(rope: Mapping[str, Any]) -> str:
+    """`mrope`, as old files have it, says nothing that its sections don't."""
+    found = rope.get("rope_type") or rope.get("type") or "default"
+    return "default" if found == "mrope" else found
+
+
 def refuse_unsupported(config: Mapping[str, Any], name: str) -> None:
     """Options of the family that this decoder doesn't have; better refused than silently wrong."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     found = {
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),
         "attention_bias": (config.get("attention_bias") or False, False),
+        "mlp_bias": (config.get("mlp_bias") or False, False),
+        "use_sliding_window": (config.get("use_sliding_window") or False, False),
         "mlp_only_layers": (list(config.get("mlp_only_layers") or []), []),
         "decoder_sparse_step": (config.get("decoder_sparse_step") or 1, 1),
-        "rope_type": (rope.get("rope_type") or rope.get("type") or "default", "default"),
+        "rope_type": ("default" if rope_type(rope) == "llama3" else rope_type(rope), "default"),
     }
     wrong = [
         f"{key} is {got!r}, only {want!r} is supported" for key, (got, want) in found.items() if got != want

@@ -17,22 +17,24 @@ MAX_TOKENS = 1024
 """What transformers' generate() uses for a thinker where generation_config.json is silent."""
 
 
-def stage_sizes(options: EngineOptions) -> Json:
-    """Fields of an ArConfig that an operator chooses."""
+def stage_sizes(options: EngineOptions, stage: str) -> Json:
+    """Fields of a stage's ArConfig that an operator chooses."""
+    options = options.of(stage)
     return {
         "max_rows": options.max_rows,
         "block_size": options.block_size,
         "num_blocks": options.kv_tokens // options.block_size,
         "step_tokens": options.step_tokens,
+        "host_blocks": options.host_kv_tokens // options.block_size,
     }
 
 
 def text_stage(
     generation: Json, options: EngineOptions, num_layers: int, stop_ids: tuple[int, ...]
 ) -> ArConfig:
-    """A decoder that writes text; `stop_ids` where the generation config names none."""
+    """The thinker, a decoder that writes text; `stop_ids` where the generation config names none."""
     return ArConfig(
-        **stage_sizes(options),
+        **stage_sizes(options, "thinker"),
         stop_ids=token_ids(generation.get("eos_token_id")) or stop_ids,
         sampling=text_sampling(generation),
         max_context_tokens=options.max_context_tokens,

@@ -52,6 +52,14 @@ class Layout:
             first += count
         self.params[param] = (first, width)
 
+    def vector(self, param: str, *parts: tuple[str, int]) -> None:
+        """A vector that comes from several, side by side: (checkpoint name, its length) in order."""
+        first = 0
+        for name, count in parts:
+            self.sources[name] = Source(param, (slice(first, first + count),), (count,))
+            first += count
+        self.params[param] = (first,)
+
     def stack(self, param: str, names: Iterable[str], *shape: int) -> None:
         """Equal tensors along a new first dimension."""
         count = 0
@@ -114,12 +122,12 @@ def attention_layout(layout: Layout, own: str, theirs: str, config: DecoderConfi
     hidden = config.hidden_size
     layout.whole(own + "input_norm", theirs + "input_layernorm.weight", hidden)
     layout.whole(own + "post_norm", theirs + "post_attention_layernorm.weight", hidden)
-    projections = zip(("q", "k", "v"), config.qkv_rows, strict=True)
-    layout.rows(
-        own + "qkv", hidden, *((f"{theirs}self_attn.{p}_proj.weight", rows) for p, rows in projections)
-    )
+    projections = [(f"{theirs}self_attn.{p}_proj", n) for p, n in zip("qkv", config.qkv_rows, strict=True)]
+    layout.rows(own + "qkv", hidden, *((f"{name}.weight", rows) for name, rows in projections))
+    if config.qkv_bias:
+        layout.vector(own + "qkv_bias", *((f"{name}.bias", rows) for name, rows in projections))
     layout.whole(own + "o", theirs + "self_attn.o_proj.weight", hidden, config.qkv_rows[0])
-    for norm in ("q_norm", "k_norm"):
+    for norm in ("q_norm", "k_norm") if config.qk_norm else ():
         layout.whole(own + norm, f"{theirs}self_attn.{norm}.weight", config.head_dim)
 
 

@@ -73,12 +73,16 @@ class Prompter:
         media: MediaPlaces,
         max_prompt_tokens: int,
         speak: Speak | None = None,
+        *,
+        reads_aloud: bool = True,
     ) -> None:
+        """`reads_aloud`: who speaks needs nothing of a text but its tokens, so it may be given."""
         self._vocabulary = vocabulary
         self._template = template
         self._media = media
         self._max_prompt_tokens = max_prompt_tokens
         self._speak = speak
+        self._reads_aloud = reads_aloud
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """Every AR stage's prompt. Whatever a client may have got wrong comes back as PromptFailed."""
@@ -97,6 +101,8 @@ class Prompter:
 
     def _said(self, text: str, thinker: StagePrompt, speech: bool) -> Ints:
         """Tokens of a reply that is given. Its talker sees no thinker, so the prompt has text only."""
+        if self._speak is not None and not self._reads_aloud:
+            raise ProtocolError("this model speaks only what it writes itself: it cannot read a text aloud")
         if not speech or self._speak is None:
             raise ProtocolError("this model has no voice that could read a text aloud")
         if thinker.spans:

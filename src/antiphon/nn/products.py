@@ -1,8 +1,9 @@
 """Products of a few rows with a large weight: the arithmetic of every decode step.
 
 On a CPU the general product reads a weight two to four times slower than memory gives it. `pack` lays a
-weight out once as oneDNN's own kernels read it; `linear` and `add_linear` take weights of either kind. A
-product with a packed weight gives a row the same bits whatever rows are beside it.
+weight out once: in panels for our own kernel where the CPU has AVX-512, elsewhere as oneDNN's kernels read
+it. `linear` and `add_linear` take weights of any kind. A product with a packed weight gives a row the same
+bits whatever rows are beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from antiphon.nn.compiler import has_compiler
 
 PACKED_ROWS = 16
 """The number of rows that the packed layout is chosen for; others are computed from the same layout, and
@@ -28,14 +31,21 @@ By the maker of the CPU, because MKL chooses its kernels by that.
 """
 
 
-def pack(weight: Tensor) -> Tensor:
+def pack(weight: Tensor, smallest: int = PACKED_NUMEL) -> Tensor:
     """weight [out, in] as `linear` and `add_linear` compute fastest with it; for nothing else.
 
-    A copy on a CPU in fp32, the weight itself elsewhere and where it is small. Of a packed weight only shape,
-    dtype and device can be read.
+    A copy on a CPU in fp32, the weight itself elsewhere and where it has fewer than `smallest` elements. Of a
+    packed weight only shape, dtype and device can be read.
     """
-    wanted = weight.dim() == 2 and weight.dtype is torch.float32 and weight.numel() >= PACKED_NUMEL
-    if not wanted or weight.device.type != "cpu" or not can_pack():
+    wanted = weight.dim() == 2 and weight.dtype is torch.float32 and weight.numel() >= smallest
+    if not wanted or weight.device.type != "cpu":
+        return weight
+    if has_compiler():
+        from antiphon.nn import compiled_products
+
+        if compiled_products.can_lay_out(weight):
+            return compiled_products.lay_out(weight)
+    if not can_pack():
         return weight
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_ROWS)
 
@@ -44,6 +54,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in], weight [out, in] packed or not, bias [out] -> [..., out]."""
     if weight.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    if weight.dim() == 3:
+        out = times_panels(x, weight)
+        return out if bias is None else out.add_(bias)
     if bias is None and x.dim() == 2 and is_left_faster(x):
         return torch.mm(weight, x.t()).t().contiguous()
     return F.linear(x, weight, bias)
@@ -53,9 +66,18 @@ def add_linear(residual: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """residual [n, out] + x [n, in] @ weight [out, in]^T, packed or not."""
     if weight.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "").add_(residual)
+    if weight.dim() == 3:
+        return times_panels(x, weight).add_(residual)
     if is_left_faster(x):
         return torch.add(residual, torch.mm(weight, x.t()).t())
     return torch.addmm(residual, x, weight.t())
+
+
+def times_panels(x: Tensor, panels: Tensor) -> Tensor:
+    """x [..., in] times a weight in panels [out / 16, in, 16] -> [..., out]."""
+    from antiphon.nn import compiled_products
+
+    return compiled_products.times_panels(x, panels)
 
 
 def is_left_faster(x: Tensor) -> bool:

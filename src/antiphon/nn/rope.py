@@ -1,4 +1,4 @@
-"""Rotary positions: plain (one position a token) and interleaved M-RoPE (time, height, width a token).
+"""Rotary positions: plain (one position a token) and M-RoPE (time, height, width a token).
 
 Cosine and sine are computed once a step in fp32 and shared by all layers. Which of the three position rows
 turns a frequency is fixed by the frequency's index, so the rows are picked before the cosine and not mixed
@@ -6,6 +6,8 @@ after it.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -16,12 +18,28 @@ def inverse_frequencies(head_dim: int, theta: float, device: torch.device | str 
     return (1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim))).to(device)
 
 
-def position_rows(
-    head_dim: int, section: tuple[int, int, int], device: torch.device | str | None = None
-) -> Tensor:
-    """int64 [head_dim / 2]: the row (0 time, 1 height, 2 width) that turns each frequency, interleaved
-    layout.
+def scaled(inverse: Tensor, scaling: tuple[float, float, float, int]) -> Tensor:
+    """Frequencies as Llama 3 scales them for contexts longer than `original` positions: slow ones are divided
+    by `factor`, fast ones kept, and those between are mixed. `scaling`: factor, low, high, original.
     """
+    factor, low, high, original = scaling
+    turns = original / (2 * math.pi / inverse)
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - share) * inverse / factor + share * inverse
+
+
+def position_rows(
+    head_dim: int,
+    section: tuple[int, int, int],
+    device: torch.device | str | None = None,
+    *,
+    interleaved: bool = True,
+) -> Tensor:
+    """int64 [head_dim / 2]: the row (0 time, 1 height, 2 width) that turns each frequency. Not interleaved,
+    each row turns a run of frequencies as long as its section.
+    """
+    if not interleaved:
+        return torch.arange(3).repeat_interleave(torch.tensor(section)).to(device)
     rows = torch.zeros(head_dim // 2, dtype=torch.int64)
     for row in (1, 2):
         rows[row : section[row] * 3 : 3] = row
@@ -39,9 +57,16 @@ class Rope:
         theta: float,
         section: tuple[int, int, int] | None = None,
         device: torch.device | str | None = None,
+        *,
+        interleaved: bool = True,
+        scaling: tuple[float, float, float, int] | None = None,
     ) -> None:
-        self.inverse = inverse_frequencies(head_dim, theta, device)
-        self.rows = None if section is None else position_rows(head_dim, section, device)
+        """`section` and `interleaved` as in `position_rows`, `scaling` as in `scaled`."""
+        inverse = inverse_frequencies(head_dim, theta)
+        self.inverse = (inverse if scaling is None else scaled(inverse, scaling)).to(device)
+        self.rows = (
+            None if section is None else position_rows(head_dim, section, device, interleaved=interleaved)
+        )
 
     def cos_sin(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Positions [..., n] (plain) or [3, n] (M-RoPE; [n] means three equal rows), any number type.

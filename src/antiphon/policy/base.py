@@ -1,4 +1,5 @@
-"""Protocols of the decisions taken so far: who runs in the next step, and which stage steps next."""
+"""Protocols of the decisions taken so far: who runs in the next step, which stage steps next, and which of a
+stage's replicas serves a turn."""
 
 from __future__ import annotations
 
@@ -90,6 +91,35 @@ def last_come(view: StageView) -> Ints:
     """The youngest row, if blocks are short or best-effort work is in somebody's way. The oldest is never
     alone and starved, so it always gets on."""
     return view.running[-1:] if view.starved or view.crowded else NO_INTS
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A stage's units that could serve a turn; lists are aligned and never empty.
+
+    loads     requests that a unit has, waiting and running
+    sessions  conversations whose last turn it served
+    home      the unit that served this conversation's last turn, if it is among them
+    """
+
+    loads: Sequence[int]
+    sessions: Sequence[int]
+    home: int | None
+
+
+def least_loaded(view: ReplicaView) -> int:
+    """The unit with the fewest requests; among equals, the one with the fewest conversations."""
+    return min(range(len(view.loads)), key=lambda unit: (view.loads[unit], view.sessions[unit]))
+
+
+class ReplicaPolicy(Protocol):
+    """Decides which replica of a stage serves a turn."""
+
+    name: str
+
+    def decide(self, view: ReplicaView, now: float) -> int:
+        """Index of a unit in the view."""
+        ...
 
 
 class DevicePolicy(Protocol):

@@ -17,7 +17,10 @@ class PrefillFirst:
     name = "prefill-first"
 
     def decide(self, view: StageView, budget: Budget, now: float) -> StepChoice:
-        rows = np.concatenate([view.prefilling, view.decoding])
-        rows = rows[np.argsort(view.best_effort[rows], kind="stable")]
-        num_urgent = int((view.best_effort[view.prefilling] == 0).sum())
+        prefilling, decoding = view.prefilling, view.decoding
+        rows = np.concatenate([prefilling, decoding]) if len(prefilling) else decoding
+        late = view.best_effort[rows]
+        num_urgent = len(prefilling) - int(np.count_nonzero(late[: len(prefilling)]))
+        if late.any():
+            rows = rows[late.argsort(kind="stable")]
         return StepChoice(view.num_waiting, rows, num_urgent, "prompts first", last_come(view))

@@ -31,6 +31,12 @@ def encode(message: Any) -> bytes:
     return _encoder.encode(message)
 
 
-def decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """A decoder for messages of this type (a union of tagged structs, usually)."""
-    return msgspec.msgpack.Decoder(kind, dec_hook=_decode_array)
+def _decode_own_array(kind: Any, value: Any) -> Any:
+    """One that may be written: torch warns of any other."""
+    return _decode_array(kind, value).copy()
+
+
+def decoder(kind: Any, own_arrays: bool = False) -> msgspec.msgpack.Decoder[Any]:
+    """A decoder for messages of this type (a union of tagged structs, usually). Arrays are views of what was
+    read, or copies that may be written."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=_decode_own_array if own_arrays else _decode_array)

@@ -15,15 +15,20 @@ from antiphon.core.plans import (
     DropMedia,
     DropPayload,
     Handoff,
+    MoveBlocks,
     Order,
     Output,
     RenderPrompt,
+    SendMedia,
     Step,
 )
 from antiphon.core.ports import Wakeup
 from antiphon.core.snapshot import Snapshot
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
+
+COPY_WAIT_S = 0.001
+"""Between two looks at copies under way, where nothing else is to be waited for."""
 
 
 class Recorder(Protocol):
@@ -39,7 +44,7 @@ class Driver:
     def __init__(
         self,
         engine: Engine,
-        emit: Callable[[Output], None],
+        emit: Callable[[tuple[Output, ...]], None],
         clock: Callable[[], float] = time.monotonic,
         recorder: Recorder | None = None,
     ) -> None:
@@ -53,7 +58,8 @@ class Driver:
         self._facts: list[Fact] = []
         self._ordered = False
         self._begun: dict[int, float] = {}
-        self._ended_at = 0.0
+        self._places = {unit.name: (unit.process, unit.device) for unit in engine.node.placed}
+        self._ended_at = dict.fromkeys(self._places.values(), 0.0)
         self._steps = dict.fromkeys(engine.executors, 0)
         self._seconds = dict.fromkeys(engine.executors, 0.0)
         self._emitted = dict.fromkeys(engine.executors, 0)
@@ -72,14 +78,24 @@ class Driver:
         self.wake_at = decision.wake_at
         if self._recorder is not None and (facts or decision.orders or decision.outputs):
             self._recorder.write(now, facts, decision)
-        for output in decision.outputs:
-            self._emit(output)
+        if decision.outputs:
+            self._emit(decision.outputs)
         for order in decision.orders:
             self._execute(order)
         self._ordered = bool(decision.orders)
         if self._engine.wakeup is None:
             self._collect()  # steps have run: their time ends here, not when the next fact comes
-        return self._ordered or self.node.num_in_flight + self._engine.mover.num_in_flight > 0
+        in_flight = self.node.num_in_flight + self._engine.mover.num_in_flight + self._num_awaited
+        return self._ordered or bool(self._facts) or in_flight > 0
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Units that are not there, and why."""
+        return self._engine.processes.lost if self._engine.processes is not None else {}
+
+    @property
+    def _num_awaited(self) -> int:
+        return self._engine.processes.num_awaited if self._engine.processes is not None else 0
 
     @property
     def wakeup(self) -> Wakeup | None:
@@ -97,10 +113,13 @@ class Driver:
     def idle_s(self, most: float) -> float:
         """Seconds until the node wants to be asked again, if nothing happens before; `most` at most.
 
-        None at all after orders, since there may be more to order, nor while copies are under way.
+        None at all after orders, since there may be more to order, or with facts at hand. While copies are
+        under way, so long as a thread that asks does not keep those from their work that copy.
         """
-        if self._ordered or self._engine.mover.num_in_flight:
+        if self._ordered or self._facts:
             return 0.0
+        if self._engine.mover.num_in_flight:
+            most = min(most, COPY_WAIT_S)
         return most if self.wake_at is None else min(max(self.wake_at - self._clock(), 0.0), most)
 
     def stats(self) -> dict[str, float]:
@@ -110,7 +129,7 @@ class Driver:
             stats[Metric.STEPS.of(stage)] = self._steps[stage]
             stats[Metric.STEP_SECONDS.of(stage)] = self._seconds[stage]
             stats[Metric.EMITTED.of(stage)] = self._emitted[stage]
-        return stats
+        return stats if self._engine.processes is None else stats | self._engine.processes.stats()
 
     def snapshot(self) -> Snapshot:
         """The node's, while it is watched."""
@@ -126,8 +145,12 @@ class Driver:
                 self._engine.payloads.drop_payload(order)
             case DropMedia():
                 self._engine.payloads.drop_media(order)
+            case SendMedia():
+                self._engine.payloads.send_media(order)
             case CopyBlocks():
                 self._engine.mover.copy(order)
+            case MoveBlocks():
+                self._engine.mover.move(order)
             case _:
                 self._run(order)
 
@@ -147,10 +170,11 @@ class Driver:
         self._facts += self._engine.mover.poll()
 
     def _account(self, stage: str, fact: Fact) -> None:
-        """Steps run one after the other: one begins when it is ordered, or when the one before has ended."""
+        """Steps of one device run one after the other: one begins when it is ordered, or when the one before
+        has ended."""
         assert isinstance(fact, StepDone | StepFailed)
-        now = self._clock()
-        self._seconds[stage] += now - max(self._begun.pop(fact.step), self._ended_at)
-        self._ended_at = now
+        now, place = self._clock(), self._places[stage]
+        self._seconds[stage] += now - max(self._begun.pop(fact.step), self._ended_at[place])
+        self._ended_at[place] = now
         if isinstance(fact, StepDone):
             self._emitted[stage] += len(fact.tokens)

@@ -17,10 +17,22 @@ import zmq.asyncio
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import PersonFact, ResponseRequested
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.plans import Output, ResponseEnded, Usage
 from antiphon.core.snapshot import Snapshot
 from antiphon.runtime.codec import decoder, encode
-from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine, Watch
+from antiphon.runtime.messages import (
+    Failed,
+    FromEngine,
+    Hello,
+    Lost,
+    Outputs,
+    Progress,
+    Start,
+    Stats,
+    Stop,
+    ToEngine,
+    Watch,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +55,7 @@ class EngineProcess:
         self._sinks: dict[str, Callable[[Output], None]] = {}
         self._open: dict[tuple[str, str], None] = {}
         self._stats: dict[str, float] = {}
+        self._lost: dict[str, str] = {}
         self._viewer: Callable[[Snapshot], None] | None = None
         self._link: _Link | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -58,6 +71,10 @@ class EngineProcess:
     @property
     def stats(self) -> dict[str, float]:
         return self._stats
+
+    @property
+    def lost(self) -> dict[str, str]:
+        return self._lost
 
     @property
     def pid(self) -> int | None:
@@ -168,8 +185,11 @@ class EngineProcess:
         match message:
             case Stats():
                 self._stats = message.values
-            case TokensOut() | AudioOut() | ResponseEnded():
-                self._deliver(message)
+            case Outputs():
+                for output in message.outputs:
+                    self._deliver(output)
+            case Lost():
+                self._lost = message.units
             case Snapshot():
                 if self._viewer is not None:
                     self._viewer(message)

@@ -42,6 +42,12 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     total: int
 
 
+class Outputs(msgspec.Struct, frozen=True, tag=True):
+    """All that one decision sends out, in order: a step's tokens cross in one message."""
+
+    outputs: tuple[Output, ...]
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The engine could not start; the text is for people."""
 
@@ -54,5 +60,11 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     values: dict[str, float]
 
 
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """The units that are not there now, and why, in words; said whenever that changes."""
+
+    units: dict[str, str]
+
+
 ToEngine = PersonFact | Start | Stop | Watch
-FromEngine = Output | Hello | ModelInfo | Progress | Failed | Stats | Snapshot
+FromEngine = Outputs | Hello | ModelInfo | Progress | Failed | Stats | Lost | Snapshot

@@ -33,9 +33,9 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.sampling import Sampling
-from antiphon.engine.load import load_engine
 from antiphon.graphs import find_graph
 from antiphon.runtime.driver import Driver
+from antiphon.runtime.loading import load_engine
 
 Content = str | Sequence[str | dict[str, Any]]
 """Text, or parts: a str, {"text": str}, {"audio": float32 [n] at 16 kHz},
@@ -103,7 +103,7 @@ class Omni:
     preset   name of a scheduling preset
     device   auto | cpu | cuda | cuda:N
     dtype    auto | float32 | bfloat16 | float16 | float64
-    options  further fields of EngineOptions (max_rows, kv_tokens, step_tokens, depth, …)
+    options  further fields of EngineOptions (max_rows, kv_tokens, step_tokens, depth, stages_apart, …)
 
     Raises CheckpointError or ConfigError.
     """
@@ -126,6 +126,11 @@ class Omni:
         self._tokenizer = Tokenizer.from_file(str(Path(self.engine.info.path) / "tokenizer.json"))
         self._inbox: dict[str, deque[Output]] = {}
         self._count = itertools.count(1)
+
+    def close(self) -> None:
+        """End the processes that stages have for their own, if any; they also end with this one."""
+        if self.engine.processes is not None:
+            self.engine.processes.close()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer all requests, batched; replies in the order of the requests. Failures are in `status`.
@@ -192,10 +197,12 @@ class Omni:
             raise AntiphonError("the engine stopped with responses open: this is a bug of Antiphon")
         self.driver.wait(MOST_IDLE_S)
 
-    def _collect(self, output: Output) -> None:
+    def _collect(self, outputs: tuple[Output, ...]) -> None:
         """What nobody waits for any more is dropped."""
-        if output.session in self._inbox:
-            self._inbox[output.session].append(output)
+        for output in outputs:
+            inbox = self._inbox.get(output.session)
+            if inbox is not None:
+                inbox.append(output)
 
     def _close(self, names: list[str]) -> None:
         """Also reached when a stream is abandoned: its response is cancelled with its session."""

@@ -21,10 +21,22 @@ import zmq
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import Fact
 from antiphon.core.ports import Wakeup
-from antiphon.engine.load import load_engine
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver
-from antiphon.runtime.messages import Failed, FromEngine, Hello, Progress, Start, Stats, Stop, ToEngine, Watch
+from antiphon.runtime.loading import load_engine
+from antiphon.runtime.messages import (
+    Failed,
+    FromEngine,
+    Hello,
+    Lost,
+    Outputs,
+    Progress,
+    Start,
+    Stats,
+    Stop,
+    ToEngine,
+    Watch,
+)
 from antiphon.runtime.record import RecordWriter
 
 log = logging.getLogger(__name__)
@@ -66,7 +78,7 @@ class Link:
         while self._orders.poll(0):
             try:
                 messages.append(self._decoder.decode(self._orders.recv()))
-            except (msgspec.MsgspecError, AntiphonError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, AntiphonError) as error:
                 log.error("dropped a message that cannot be read: %s", error)
         return messages
 
@@ -120,15 +132,18 @@ def _serve(link: Link) -> int:
         link.send(Progress(what, done, total))
 
     engine = load_engine(start.source, start.options, start.name, progress)
-    recorder = RecordWriter(Path(start.record), engine.node, engine.depth) if start.record else None
-    driver = Driver(engine, link.send, recorder=recorder)
-    gc.freeze()  # the model's objects never die: a collection in mid-step need not walk them
-    link.send(engine.info)
+    recorder = None
     try:
+        recorder = RecordWriter(Path(start.record), engine.node, engine.depth) if start.record else None
+        driver = Driver(engine, lambda outputs: link.send(Outputs(outputs)), recorder=recorder)
+        gc.freeze()  # the model's objects never die: a collection in mid-step need not walk them
+        link.send(engine.info)
         _loop(link, driver, early)
     finally:
         if recorder is not None:
             recorder.close()
+        if engine.processes is not None:
+            engine.processes.close()
     return 0
 
 
@@ -150,7 +165,7 @@ def _loop(link: Link, driver: Driver, messages: list[Message]) -> None:
 
 
 class Reports:
-    """What the engine says unasked: metrics, and snapshots while somebody watches."""
+    """What the engine says unasked: metrics, units that are lost, and snapshots while somebody watches."""
 
     def __init__(self, link: Link, driver: Driver) -> None:
         self._link = link
@@ -158,6 +173,7 @@ class Reports:
         self._next_stats = 0.0
         self._every_s: float | None = None
         self._next_snapshot = math.inf
+        self._lost: dict[str, str] = {}
 
     def watch(self, order: Watch) -> None:
         self._every_s = order.every_s
@@ -169,6 +185,10 @@ class Reports:
         return max(self._next_snapshot - now, 0.0)
 
     def send_due(self, now: float) -> None:
+        if self._driver.lost != self._lost:
+            self._lost = self._driver.lost
+            self._link.send(Lost(self._lost))
+            self._next_stats = now
         if now >= self._next_stats:
             self._next_stats = now + STATS_EVERY_S
             self._link.send(Stats(self._driver.stats()))

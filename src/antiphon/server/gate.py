@@ -38,6 +38,10 @@ class GatedEngine:
     def stats(self) -> dict[str, float]:
         return self._engine.stats
 
+    @property
+    def lost(self) -> dict[str, str]:
+        return self._engine.lost
+
     def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
         self._engine.watch(viewer)
 

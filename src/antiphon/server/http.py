@@ -67,8 +67,8 @@ async def health(serving: Served) -> JSONResponse:
 
 @router.get("/ready", responses=answers(Status, errors=(503,)))
 async def ready(serving: Served) -> JSONResponse:
-    """503 while loading, draining or dead: traffic should go elsewhere."""
-    reason = serving.why_not_ready()
+    """503 while loading, draining or dead, or a stage is lost: traffic should go elsewhere."""
+    reason = serving.why_not_whole()
     if reason is None:
         return JSONResponse({"status": "ready"})
     return http_error(Overloaded(reason, serving.settings.retry_after_s))

@@ -20,7 +20,7 @@ Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class EngineStats(Collector):
-    """The engine's latest figures under the names it gives them, `name` or `name{stage="…"}`."""
+    """The engine's latest figures under the names it gives them, `name` or `name{stage="…"}` (or unit)."""
 
     def __init__(self, stats: Callable[[], dict[str, float]]) -> None:
         self._stats = stats
@@ -29,11 +29,11 @@ class EngineStats(Collector):
         families: dict[str, Family] = {}
         for key, value in sorted(self._stats().items()):
             name, _, label = key.partition("{")
-            stage = label.removeprefix('stage="').removesuffix('"}')
+            kind_of, _, value_of = label.removesuffix('"}').partition('="')
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             if name not in families:
-                families[name] = kind(name, DESCRIPTIONS.get(name, name), labels=["stage"] if stage else None)
-            families[name].add_metric([stage] if stage else [], value)
+                families[name] = kind(name, DESCRIPTIONS.get(name, name), labels=[kind_of] if label else None)
+            families[name].add_metric([value_of] if label else [], value)
         yield from families.values()
 
 

@@ -97,6 +97,14 @@ class Serving:
             return "The model is still loading."
         return None if self.engine.alive else "The engine has stopped."
 
+    def why_not_whole(self) -> str | None:
+        """In words, why traffic should go elsewhere, or None. Where only a stage is lost, sessions are still
+        welcome: it comes back, and who does not need it does not notice."""
+        reason = self.why_not_ready()
+        if reason is not None or self.engine is None or not self.engine.lost:
+            return reason
+        return "; ".join(f"{unit} is lost: {why}" for unit, why in self.engine.lost.items()) + "."
+
     def check_ready(self) -> None:
         """Raise Overloaded while there is no engine to serve with."""
         self._refuse_for(self.why_not_ready())

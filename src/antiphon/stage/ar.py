@@ -4,36 +4,53 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import count
 from operator import attrgetter
 
 import numpy as np
 
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import LimitExceeded
-from antiphon.core.facts import Ints, StageFact, StagePrompt, StepDone
+from antiphon.core.facts import CopyFact, Ints, StageFact, StagePrompt, StepDone, StepFailed
 from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, Join, ints
+from antiphon.kv.loans import Loan
+from antiphon.kv.transfers import CopyOrder, Transfer
 from antiphon.policy.base import Budget, StepChoice, StepPolicy
+from antiphon.policy.memory import KvPolicies
 from antiphon.stage.requests import ArRequest, Flight, Progress
 from antiphon.stage.seats import Seats
 
 BEST_EFFORT_ORDER = 1 << 40
 """Added to a best-effort request's place in the order of arrival."""
+MOST_RETRIES = 3
+"""How often a request may begin anew after a step that failed while it waited for copies."""
 _age = attrgetter("order")
 
 
 class ArScheduler:
     """Owner of one AR stage's queue and steps in flight; turns a policy's choice into a step's delta.
 
-    Rows and KV are the seats'; `rows` and `kv` are there to be read.
+    Rows and KV are the seats'; `rows`, `kv` and `tiers` are there to be read.
     """
 
-    def __init__(self, stage: Stage, config: ArConfig, policy: StepPolicy) -> None:
-        self.name = stage.name
+    def __init__(
+        self,
+        stage: Stage,
+        config: ArConfig,
+        policy: StepPolicy,
+        kv_policies: KvPolicies,
+        name: str = "",
+        tickets: Iterator[int] | None = None,
+    ) -> None:
+        """name: the unit's, where the stage has several; tickets: ascending, where several share them."""
+        self.name = name or stage.name
+        self.stage = stage.name
         self.survives = stage.survives
         self.config = config
-        self._seats = Seats(stage, config)
-        self.rows, self.kv = self._seats.rows, self._seats.kv
+        self._seats = Seats(stage, config, kv_policies, self.name, tickets or count())
+        self.rows, self.kv, self.tiers = self._seats.rows, self._seats.kv, self._seats.tiers
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
         self._policy = policy
@@ -51,7 +68,7 @@ class ArScheduler:
         ever be held."""
         reach, room = len(prompt.token_ids) + 1, int(share * self._seats.sizes.capacity)
         if reach > room:
-            raise LimitExceeded(f"{self.name} context tokens", room, reach, "Shorten the input")
+            raise LimitExceeded(f"{self.stage} context tokens", room, reach, "Shorten the input")
 
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
@@ -70,6 +87,16 @@ class ArScheduler:
         if active.row is not None:
             self._seats.push(active.row, token)
 
+    def grant(self, request: int, tokens: int) -> None:
+        """Its consumer has come so far that it may draw so many tokens in all."""
+        active = self._requests.get(request)
+        if active is None:
+            return
+        active.granted = tokens
+        if active.row is not None:
+            self.rows.granted[active.row] = tokens
+            self.rows.changed()
+
     def close(self, request: int) -> None:
         """No more upstream tokens will come."""
         active = self._requests.get(request)
@@ -78,6 +105,15 @@ class ArScheduler:
         active.closed = True
         if active.row is not None:
             self.rows.closed[active.row] = 1
+            self.rows.changed()
+
+    def arrived(self, request: int) -> None:
+        """What was handed over for it is there."""
+        if request in self._requests:
+            self._requests[request].waits_for_payload = False
+
+    def waits_for_payload(self, request: int) -> bool:
+        return request in self._requests and self._requests[request].waits_for_payload
 
     def abort(self, request: int) -> ArRequest | None:
         """Take the request out at once; what steps in flight bring for it is dropped. None if unknown."""
@@ -86,14 +122,32 @@ class ArScheduler:
             return None
         if active.row is None:
             self._waiting.remove(active)
+            self.tiers.give_back(active)
         else:
             self._seats.leave(active, self._busy_until)
         self.rows.num_waiting = len(self._waiting)
         return active
 
+    def hand_on(self, request: int, target: str) -> ArRequest:
+        """Take out a running request that goes on at the unit `target`, which may copy its KV."""
+        active = self._requests.pop(request)
+        active.loan = self._seats.lend(active, target)
+        self._seats.leave(active, self._busy_until)
+        active.row = active.sequence = active.prefix = None
+        return active
+
+    @property
+    def loans(self) -> tuple[Loan, ...]:
+        """What others may copy from here."""
+        return tuple(self._seats.loans)
+
+    def take_back(self, loan: Loan) -> None:
+        """It is over."""
+        self._seats.take_back(loan)
+
     def forget(self, session: str) -> None:
         """Drop the session's idle KV."""
-        self.kv.drop(session, self._busy_until)
+        self._seats.forget(session, self._busy_until)
 
     @property
     def next_waiting(self) -> ArRequest | None:
@@ -102,7 +156,7 @@ class ArScheduler:
 
     def lacks(self, request: ArRequest) -> frozenset[int]:
         """Media that a request would have to compute if it joined now, and that are not at hand."""
-        if request.media is None:
+        if request.media is None or not request.prompt.spans:
             return frozenset()
         cached = self._seats.cached(request)
         spans = request.prompt.spans
@@ -136,13 +190,17 @@ class ArScheduler:
 
     @property
     def has_work(self) -> bool:
-        rows = self.rows
-        return bool(self._waiting) or len(rows.decoding) > 0 or len(rows.prefilling) > 0
+        return bool(self._waiting) or self.rows.has_work
 
     # -- planning ------------------------------------------------------------------------------------
 
+    def drain(self) -> tuple[CopyOrder, ...]:
+        """Copies ordered since the last call: they go before the step that was planned with them."""
+        return self.tiers.drain()
+
     def plan(self, step: int, now: float) -> ArStep | None:
         """The next step, or None if nothing can run."""
+        self.tiers.tend("" if self.next_waiting is None else self.next_waiting.owner, now)
         budget = Budget(self.config.step_tokens, self.config.max_rows)
         while True:
             self.rows.num_spare = self.kv.num_spare
@@ -155,35 +213,49 @@ class ArScheduler:
 
     def _is_crowded(self) -> bool:
         """Could who is next join if best-effort work gave up its rows? What is in limbo comes by itself."""
-        head, late = self.next_waiting, self.rows.best_effort[self.rows.running]
-        if head is None or head.is_best_effort or not late.any() or self._seats.num_limbo:
+        head = self.next_waiting
+        if head is None or head.is_best_effort or self._seats.num_limbo:
+            return False
+        if not self.rows.best_effort[self.rows.running].any():
             return False
         joins = self._seats.num_free > 0 and self._seats.fits(head, self.rows.num_needy)
         return not joins and self._is_ready(head)
 
     def _carry_out(self, step: int, choice: StepChoice, budget: Budget) -> ArStep | None:
         joins = self._admit(0 if len(choice.preempt) else choice.admit)
-        at, stay = choice.admit_at, ~np.isin(choice.rows, choice.preempt)
-        joined = ints([join.row for join in joins])
-        late = self.rows.best_effort[joined] == 1
-        order = np.concatenate(
-            [choice.rows[:at][stay[:at]], joined[~late], choice.rows[at:][stay[at:]], joined[late]]
-        )
-        rows, counts = self._take(order, budget)
+        rows, counts = self._take(self._order(choice, joins), budget)
         if not len(rows) and not joins:
             return None
-        starts = self.rows.planned[rows].copy()
+        starts = self.rows.planned[rows]
         emits = (starts + counts >= self.rows.prompt[rows]).astype(np.int64)
-        self.rows.planned[rows] += counts
-        self.rows.sampled[rows] += emits
-        requests = self.rows.request[rows].copy()
+        self.rows.plan(rows, counts, emits)
+        requests = self.rows.request[rows]
         newcomers = tuple(join.request for join in joins)
-        self._flights[step] = Flight(rows, requests, starts + counts, newcomers)
+        waits = self._waits(requests)
+        self._flights[step] = Flight(rows, requests, starts + counts, newcomers, waits)
         return self._step(step, joins, (rows, starts, counts, emits), choice.reason)
+
+    def _order(self, choice: StepChoice, joins: list[Join]) -> Ints:
+        """Rows as chosen, without those given up, with those that join."""
+        if len(choice.preempt):
+            return choice.rows[~np.isin(choice.rows, choice.preempt)]
+        if not joins:
+            return choice.rows
+        at, joined = choice.admit_at, ints([join.row for join in joins])
+        late = self.rows.best_effort[joined] == 1
+        return np.concatenate([choice.rows[:at], joined[~late], choice.rows[at:], joined[late]])
+
+    def _waits(self, requests: Ints) -> tuple[Transfer, ...]:
+        """What has still to come back from the host before these can be computed."""
+        if not self.tiers.num_in_flight:
+            return ()
+        sequences = (self._requests[request].sequence for request in requests.tolist())
+        return self.tiers.bringing(sequence for sequence in sequences if sequence is not None)
 
     def _step(
         self, step: int, joins: list[Join], columns: tuple[Ints, Ints, Ints, Ints], reason: str
     ) -> ArStep:
+        waits = self._flights[step].waits
         changes = self._seats.drain()
         return ArStep(
             stage=self.name,
@@ -198,6 +270,7 @@ class ArScheduler:
             counts=columns[2],
             emits=columns[3],
             reason=reason,
+            waits=tuple(sorted(ticket for transfer in waits for ticket in transfer.tickets)),
         )
 
     def _preempt(self, rows: Ints) -> None:
@@ -212,7 +285,7 @@ class ArScheduler:
     def _admit(self, most: int) -> list[Join]:
         """First come first served, until rows or blocks run out."""
         joins: list[Join] = []
-        needed = self.rows.num_needy
+        needed = self.rows.num_needy if self._waiting and most else 0
         while self._waiting and len(joins) < most and self._seats.num_free:
             request = self._waiting[0]
             if not self._can_join(request, needed):
@@ -223,10 +296,15 @@ class ArScheduler:
         return joins
 
     def _can_join(self, request: ArRequest, needed: int) -> bool:
-        """All that it computes at once is there: upstream text, media, and blocks beside `needed` ones."""
-        return self._is_ready(request) and self._seats.fits(request, needed)
+        """All that it computes at once is there: upstream text, media, and blocks beside `needed` ones, for
+        what comes back from the host too. To make room for that may cost KV, and what was ready is so no
+        more."""
+        fits = self._is_ready(request) and self._seats.fits(request, needed)
+        return fits and self._seats.has_way_back(request) and self._is_ready(request)
 
     def _is_ready(self, request: ArRequest) -> bool:
+        if request.waits_for_payload:
+            return False
         if self._conditioned and len(request.inputs) < len(request.tokens) and not request.closed:
             return False
         return not self.lacks(request)
@@ -234,23 +312,60 @@ class ArScheduler:
     def _take(self, order: Ints, budget: Budget) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out."""
         order = order[: budget.rows]
-        wanted = self.rows.wanted(order)
-        before = np.cumsum(wanted) - wanted
-        counts = np.clip(budget.tokens - before, 0, wanted)
-        runs = counts > 0
+        counts = self.rows.wanted(order)
+        through = counts.cumsum()
+        if len(order) and through[-1] > budget.tokens:
+            counts = np.maximum(np.minimum(counts, budget.tokens - through + counts), 0)
+            order, counts = order[counts > 0], counts[counts > 0]
         ends = self.rows.planned[order] + counts
-        short = runs & (ends > self.rows.blocks[order] * self.config.block_size)
-        for i in np.nonzero(short)[0].tolist():
-            request = self._requests[int(self.rows.request[order[i]])]
-            runs[i] = self._seats.grow(request, int(ends[i]))
+        short = (ends > self.rows.blocks[order] * self.config.block_size).nonzero()[0]
+        if not len(short):
+            return order, counts
+        growing, runs = order[short], np.ones(len(order), np.bool_)
+        runs[short] = self._seats.grow(self._of(growing), growing, ends[short])
         return order[runs], counts[runs]
 
+    def _of(self, rows: Ints) -> list[ArRequest]:
+        """Who has these rows."""
+        return [self._requests[number] for number in self.rows.request[rows].tolist()]
+
     # -- accounting ----------------------------------------------------------------------------------
+
+    def is_flying(self, step: int) -> bool:
+        """Is its report still to come?"""
+        return step in self._flights
 
     def named_by(self, step: int) -> tuple[int, ...]:
         """Requests that ran or joined in a step in flight, whatever its executor will say of them."""
         flight = self._flights[step]
         return tuple(flight.requests.tolist()) + flight.joined
+
+    def copied(self, fact: CopyFact, now: float) -> None:
+        """A copy was answered. Who counted on one that failed begins anew, without it."""
+        broken = set(self.tiers.copied(fact, now))
+        if not broken:
+            return
+        sequences = ((row, self._requests[int(self.rows.request[row])].sequence) for row in self.rows.running)
+        self._preempt(ints([row for row, one in sequences if one and not broken.isdisjoint(one.blocks)]))
+
+    def retry(self, fact: StepFailed) -> frozenset[int]:
+        """Before a failed step is observed: if it waited for a copy that may have failed, all that it named
+        begin anew, as often as they may. Returns them, and those that had begun anew already."""
+        flight = self._flights[fact.step]
+        doubtful = [transfer for transfer in flight.waits if transfer.is_doubtful]
+        if not doubtful:
+            return frozenset()
+        self.tiers.distrust(doubtful)
+        seats = dict(zip(flight.requests.tolist(), flight.rows.tolist(), strict=True))
+        named = dict.fromkeys(self.named_by(fact.step))
+        alive = [self._requests[one] for one in named if one in self._requests]
+        seated = [one for one in alive if one.row is not None and one.row == seats.get(one.request, one.row)]
+        spent = {one.request for one in seated if one.num_retries == MOST_RETRIES}
+        again = [one for one in seated if one.request not in spent]
+        for one in again:
+            one.num_retries += 1
+        self._preempt(ints([one.row for one in again if one.row is not None]))
+        return frozenset(one.request for one in alive) - spent
 
     def observe(self, fact: StageFact) -> list[Progress]:
         """Fold a reported step in. A failed step brings no progress: its requests are to be aborted."""
@@ -258,9 +373,7 @@ class ArScheduler:
         progress: list[Progress] = []
         if isinstance(fact, StepDone):
             self._confirm(flight)
-            seats = dict(zip(flight.requests.tolist(), flight.rows.tolist(), strict=True))
-            for request, tokens in zip(fact.requests.tolist(), fact.tokens, strict=True):
-                progress += self._emitted(seats.get(request), request, tokens)
+            progress = self._emitted(flight, fact)
         self._seats.settle(fact.step)
         return progress
 
@@ -271,24 +384,31 @@ class ArScheduler:
         size = self.config.block_size
         filled = reach // size > self.rows.confirmed[rows] // size
         self.rows.confirmed[rows] = reach
-        for row in rows[filled].tolist():
-            self._seats.learn(self._requests[int(self.rows.request[row])])
+        for request in self._of(rows[filled]):
+            self._seats.fill(request)
 
-    def _emitted(self, row: int | None, request: int, tokens: Ints) -> list[Progress]:
-        """A token of who has left the row since, preempted or for good, is surplus."""
-        active = self._requests.get(request)
-        if active is None or row is None or active.row != row:
-            self.num_surplus_tokens += 1
-            return []
-        key = int(tokens[0])
-        if key in self.config.stop_ids:
-            self._finish(active)
-            return [Progress(request, None, "stop")]
-        active.draw(tokens, key)
-        if len(active.tokens) < self._seats.sizes.limit(active):
-            return [Progress(request, tokens, None)]
-        self._finish(active)
-        return [Progress(request, tokens, "length")]
+    def _emitted(self, flight: Flight, fact: StepDone) -> list[Progress]:
+        """A token each. That of who has left the row since, preempted or for good, is surplus."""
+        progress: list[Progress] = []
+        seats = dict(zip(flight.requests.tolist(), flight.rows.tolist(), strict=True))
+        firsts: list[int] = fact.tokens[:, 0].tolist()
+        requests, stops = self._requests, self.config.stop_ids
+        for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens, strict=True):
+            active = requests.get(request)
+            if active is None or active.row is None or active.row != seats.get(request):
+                self.num_surplus_tokens += 1
+                continue
+            if first in stops:
+                progress.append(Progress(request, None, first, "stop"))
+                self._finish(active)
+                continue
+            active.tokens.append(tokens)
+            active.fresh.append(first)
+            is_over = len(active.tokens) >= active.limit
+            progress.append(Progress(request, tokens, first, "length" if is_over else None))
+            if is_over:
+                self._finish(active)
+        return progress
 
     def _finish(self, active: ArRequest) -> None:
         del self._requests[active.request]
@@ -301,5 +421,5 @@ class ArScheduler:
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
         self._seats.check_integrity(self._requests.values())
-        if not self._flights:
+        if not self._flights and not self.tiers.num_in_flight and not self._seats.loans:
             assert not self._seats.num_limbo, "limbo outlives the steps in flight"

@@ -19,10 +19,15 @@ class _Stream:
     """Frames of one reply that wait for the vocoder."""
 
     request: int
+    voice: str | None = None
     frames: deque[Ints] = field(default_factory=deque[Ints])
     row: int | None = None
     closed: bool = False
+    ended: bool = False
+    """A step with its end was ordered."""
     in_flight: int = 0
+    taken: int = 0
+    """Frames in steps so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +38,27 @@ class Heard:
     samples: int
     audio: bytes
     ended: bool
+    frames: int
+    """Taken up so far."""
 
 
 class CodecScheduler:
-    """Gathers frames into the edge's chunks: the first one small, so that sound starts early."""
+    """Gathers frames into the edge's chunks: the first one small, so that sound starts early.
 
-    def __init__(self, name: str, config: CodecConfig, edge: Edge) -> None:
+    A windowed codec holds sound back until it is told the end, so every stream of it ends with a step.
+    """
+
+    def __init__(self, name: str, config: CodecConfig, edge: Edge, *, windowed: bool = False) -> None:
         self.name = name
         self.edge = edge
+        self._windowed = windowed
         self._row_pool = BlockPool(config.max_rows)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._flights: OrderedDict[int, tuple[int, ...]] = OrderedDict()
 
-    def push(self, request: int, frame: Ints) -> None:
+    def push(self, request: int, frame: Ints, voice: str | None = None) -> None:
         """One more frame, int64 [codebooks]. The first opens the stream."""
-        self._streams.setdefault(request, _Stream(request)).frames.append(frame)
+        self._streams.setdefault(request, _Stream(request, voice)).frames.append(frame)
 
     def close(self, request: int) -> bool:
         """No more frames will come. True if the stream is over with that (nothing is left to decode)."""
@@ -55,7 +66,7 @@ class CodecScheduler:
         if stream is None:
             return True
         stream.closed = True
-        if stream.frames or stream.in_flight:
+        if stream.frames or stream.in_flight or self._windowed:
             return False
         self._retire(stream)
         return True
@@ -74,12 +85,16 @@ class CodecScheduler:
         return frozenset(self._streams)
 
     @property
+    def num_requests(self) -> int:
+        return len(self._streams)
+
+    @property
     def num_in_flight(self) -> int:
         return len(self._flights)
 
     @property
     def has_work(self) -> bool:
-        return any(self._due(stream) for stream in self._streams.values())
+        return any(self._due(stream) or self._owes_end(stream) for stream in self._streams.values())
 
     def plan(self, step: int, now: float) -> CodecStep | None:
         """Every stream with a whole chunk (or the rest of a closed one) that has or can get a row."""
@@ -87,9 +102,11 @@ class CodecScheduler:
         taken: list[tuple[_Stream, list[Ints]]] = []
         for stream in self._streams.values():
             due = self._due(stream)
-            if not due or not self._seat(stream, joins):
+            if not (due or self._owes_end(stream)) or not self._seat(stream, joins):
                 continue
             stream.in_flight += 1
+            stream.taken += due
+            stream.ended = stream.closed and due == len(stream.frames)
             taken.append((stream, [stream.frames.popleft() for _ in range(due)]))
         if not taken:
             return None
@@ -101,9 +118,15 @@ class CodecScheduler:
             rows=ints([stream.row or 0 for stream, _ in taken]),
             requests=ints([stream.request for stream, _ in taken]),
             counts=ints([len(frames) for _, frames in taken]),
-            frames=np.stack([frame for _, frames in taken for frame in frames]),
+            frames=np.array([frame for _, frames in taken for frame in frames], np.int64),
             reason="whole chunks",
+            ends=ints([int(stream.ended) for stream, _ in taken]),
+            voices=tuple(stream.voice for stream, _ in taken),
         )
+
+    def is_flying(self, step: int) -> bool:
+        """Is its report still to come?"""
+        return step in self._flights
 
     def named_by(self, step: int) -> tuple[int, ...]:
         """Requests of a step in flight."""
@@ -128,10 +151,10 @@ class CodecScheduler:
         stream = self._streams.get(request)
         if stream is None:
             return []
-        ended = stream.closed and not stream.frames and not stream.in_flight
+        ended = stream.closed and not stream.frames and not stream.in_flight and not self._owes_end(stream)
         if ended:
             self._retire(stream)
-        return [Heard(request, samples, audio, ended)]
+        return [Heard(request, samples, audio, ended, stream.taken)]
 
     def _due(self, stream: _Stream) -> int:
         """Frames to decode now: a chunk, the rest of a closed stream, or none."""
@@ -139,6 +162,9 @@ class CodecScheduler:
         if len(stream.frames) >= chunk:
             return chunk
         return len(stream.frames) if stream.closed else 0
+
+    def _owes_end(self, stream: _Stream) -> bool:
+        return self._windowed and stream.closed and not stream.ended and not stream.frames
 
     def _seat(self, stream: _Stream, joins: list[int]) -> bool:
         if stream.row is None:

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from antiphon.core.config import EncoderConfig
 from antiphon.core.conversation import Media
 from antiphon.core.facts import StageFact, StepDone
-from antiphon.core.plans import DropMedia, EncodeStep
+from antiphon.core.plans import EncodeStep
 
 
 class EncodeScheduler:
@@ -47,18 +47,26 @@ class EncodeScheduler:
     def holds(self, media: tuple[Media, ...]) -> bool:
         return all(part.key in self._ready for part in media)
 
-    def surplus(self) -> DropMedia | None:
-        """Outputs beyond the cache's size that nobody has pinned, least recently wanted first."""
+    def surplus(self) -> tuple[int, ...]:
+        """Keys to drop: outputs beyond the cache's size that nobody has pinned, least recently
+        wanted first."""
         excess = len(self._ready) - self.config.cached_media
-        loose = [key for key in self._ready if key not in self._pins][: max(excess, 0)]
+        if excess <= 0:
+            return ()
+        loose = [key for key in self._ready if key not in self._pins][:excess]
         for key in loose:
             del self._ready[key]
-        return DropMedia(tuple(loose)) if loose else None
+        return tuple(loose)
 
     @property
     def pins(self) -> dict[int, int]:
         """How often each content is wanted."""
         return dict(self._pins)
+
+    @property
+    def num_requests(self) -> int:
+        """Media that are wanted, ready or not."""
+        return len(self._pins)
 
     @property
     def num_running(self) -> int:
@@ -75,6 +83,10 @@ class EncodeScheduler:
     @property
     def _flying(self) -> list[int]:
         return [part.key for media in self._flights.values() for part in media]
+
+    def is_flying(self, step: int) -> bool:
+        """Is its report still to come?"""
+        return step in self._flights
 
     def plan(self, step: int, now: float) -> EncodeStep | None:
         if not self.has_work:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.graph import Survives
 from antiphon.core.sampling import Sampling
+from antiphon.kv.loans import Loan
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Sequence
+from antiphon.kv.transfers import Transfer
 from antiphon.stage.growing import GrowingInts
+from antiphon.stage.rows import UNBOUNDED
 
 
 @dataclass(slots=True)
@@ -18,13 +23,19 @@ class ArRequest:
 
     inputs  upstream tokens received
     media   keys whose features are at hand until the request ends; None: this stage reads none
+    limit   tokens that it may draw, known once it has a row
     order   smaller is older; who is best effort counts as younger than all who are not
     cached  tokens found cached when it first joined
     tokens  confirmed tokens, each int64 [width], the stop token left out
     prefix  what identifies prompt and tokens to the KV, while it waits
     known   keys of the prompt and of tokens drawn, as far as they were asked for
-    fresh   keys of tokens drawn since
+    fresh   keys of tokens drawn since, their first numbers
+    waits_for_payload  what another process hands over for it is still on its way
+    granted  tokens that may be drawn in all, as far as its consumer has come
     is_best_effort  all others go first, and its KV is kept for nobody
+    wished_s  since when it could have joined, but for KV that has to come back from the host
+    loan      what it has computed at another unit, until it has a row here and is brought it
+    num_retries  how often a step failed that had waited for such KV, and the request began anew
     """
 
     request: int
@@ -37,25 +48,26 @@ class ArRequest:
     inputs: list[int] = field(default_factory=list[int])
     closed: bool = False
     media: frozenset[int] | None = None
+    limit: int = 0
     order: int = 0
     row: int | None = None
     sequence: Sequence | None = None
     cached: int | None = None
     tokens: list[Ints] = field(default_factory=list[Ints])
     prefix: Prefix | None = None
+    waits_for_payload: bool = False
+    granted: int = UNBOUNDED
     is_best_effort: bool = False
     known: GrowingInts | None = None
     fresh: list[int] = field(default_factory=list[int])
+    wished_s: float | None = None
+    loan: Loan | None = None
+    num_retries: int = 0
 
     @property
     def owner(self) -> str:
         """Whose idle KV it continues: the session's, which a best-effort request leaves alone."""
         return "" if self.is_best_effort else self.session
-
-    def draw(self, tokens: Ints, key: int) -> None:
-        """One more confirmed token, int64 [width], known to the KV by its first number."""
-        self.tokens.append(tokens)
-        self.fresh.append(key)
 
     def keys(self, survives: Survives) -> Ints:
         """Keys of the prompt, and of what was drawn where a later prompt may show that again."""
@@ -75,20 +87,23 @@ class ArRequest:
         return keys[: self.prompt.num_stable] if survives is Survives.PROMPT else keys
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a reported step brought a request: its new token row, or its end ("stop" or "length")."""
+class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What a reported step brought a request: its new token row with the first number of it, or its end
+    ("stop" or "length"), or both."""
 
     request: int
     tokens: Ints | None
+    first: int
     end: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A step in flight: which request each row works for, how far its KV then reaches, and who joined."""
+    """A step in flight: which request each row works for, how far its KV then reaches, who joined, and what
+    it waits for."""
 
     rows: Ints
     requests: Ints
     reach: Ints
     joined: tuple[int, ...]
+    waits: tuple[Transfer, ...] = ()

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import Ints
+from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta, Join, ints
 from antiphon.kv.blocks import BlockPool
+from antiphon.kv.loans import Loan
 from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import StageKv
+from antiphon.policy.memory import KvPolicies
 from antiphon.stage.groups import kv_groups
 from antiphon.stage.requests import ArRequest
 from antiphon.stage.rows import Rows
 from antiphon.stage.sizes import Sizes
+from antiphon.stage.tiers import Tiers
 
-Entry = tuple[str, int, int, int]
-"""A block table entry: (group, row, index, block)."""
+Entries = tuple[Ints, Ints, Ints]
+"""Block table entries: rows [n], index [n], and the blocks of every group [n, groups]."""
+
+LEARNT_A_STEP = 32
+"""Requests whose filled blocks are named in one step, where nobody asks for them: all rows of a stage may
+fill one in the same step, and naming takes longer than all else of a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +48,24 @@ class Seats:
     `after_step` is the last step in flight: what is given up now may still be named by it.
     """
 
-    def __init__(self, stage: Stage, config: ArConfig) -> None:
+    def __init__(
+        self, stage: Stage, config: ArConfig, policies: KvPolicies, unit: str, tickets: Iterator[int]
+    ) -> None:
         self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
+        self.tiers = Tiers(unit, self.kv, config, policies, tickets)
         self.rows = Rows(config.max_rows, config.block_size, stage.conditioned)
         self.sizes = Sizes(config, self.kv.num_blocks)
+        self.loans: dict[Loan, None] = {}
+        """What others may copy from here, in order."""
+        self._unit = unit
         self._config = config
         self._survives = stage.survives
         self._pool = BlockPool(config.max_rows)
         self._leaves: list[int] = []
         self._inputs: list[tuple[int, int]] = []
-        self._entries: list[Entry] = []
+        self._entries: list[Entries] = []
+        self._filled: dict[int, ArRequest] = {}
+        """Who filled blocks that the KV has not been told of, in the order in which they did."""
 
     @property
     def num_free(self) -> int:
@@ -62,23 +79,34 @@ class Seats:
 
     def cached(self, request: ArRequest) -> int:
         """Leading tokens that it would find cached if it joined now."""
-        return self.kv.cached(request.owner, self._prefix(request))
+        return self.tiers.cached(request, self._wanted(request)[1])
 
     def fits(self, request: ArRequest, apart: int) -> bool:
         """Are there blocks for it beside `apart` others?"""
-        return self.kv.fits(request.owner, self._prefix(request), self.sizes.promise(request), apart)
+        return self.kv.fits(*self._wanted(request), self.sizes.promise(request), apart)
+
+    def has_way_back(self, request: ArRequest) -> bool:
+        """Can what the host has of its prompt be copied now? If not, room is made for it."""
+        return self.tiers.is_ready(request, self._wanted(request)[1], self.sizes.promise(request))
 
     def join(self, request: ArRequest, after_step: int | None) -> Join:
         """Give a waiting request that fits a row and its KV."""
         row = self._pool.allocate(1)[0]
-        promise = self.sizes.promise(request)
-        sequence, cached = self.kv.open(request.owner, self._prefix(request), promise, after_step)
+        promise, prefix = self.sizes.promise(request), self._wanted(request)[1]
+        coming = self.tiers.coming(request, prefix)
+        until = 0 if coming is None else coming.until
+        sequence, cached = self.kv.open(request.owner, prefix, promise, after_step, until)
         request.row, request.sequence = row, sequence
         request.cached = cached if request.cached is None else request.cached
         self._fill_columns(request, row, cached)
-        self.rows.blocks[row] = sequence.num_blocks
+        if coming is not None:
+            self.tiers.fetch(request, sequence, coming)
+            # no reported step has read them yet: who leaves before has only what was there
+            self.rows.confirmed[row] = len(sequence.chain) * self._config.block_size
+        self.tiers.give_back(request)
+        request.wished_s = None
         self._inputs += [(row, token) for token in request.inputs]
-        self._add_entries(row, self.kv.entries(sequence))
+        self._tell_blocks(request)
         return Join(
             row,
             request.request,
@@ -95,46 +123,80 @@ class Seats:
         drawn = len(request.tokens)
         self.rows.join(row, request.request, len(request.prompt.token_ids) + drawn, cached, request.order)
         self.rows.sampled[row] = drawn
-        self.rows.limit[row] = self.sizes.limit(request)
+        request.limit = self.sizes.limit(request)
+        self.rows.limit[row] = request.limit
+        self.rows.granted[row] = request.granted
         self.rows.best_effort[row] = int(request.is_best_effort)
         self.rows.inputs[row] = len(request.inputs)
         self.rows.closed[row] = int(request.closed)
+        self.rows.changed()
 
     def push(self, row: int, token: int) -> None:
         """One more upstream token for who sits there."""
         self.rows.inputs[row] += 1
+        self.rows.changed()
         self._inputs.append((row, token))
 
-    def grow(self, request: ArRequest, num_tokens: int) -> bool:
-        """Make room for `num_tokens` in all; False while there is none."""
-        row, sequence = request.row, request.sequence
-        assert row is not None
-        assert sequence is not None
-        entries = self.kv.grow(sequence, num_tokens)
-        if entries is None:
+    def grow(self, requests: list[ArRequest], rows: Ints, num_tokens: Ints) -> NDArray[np.bool_]:
+        """Make room for so many tokens in all, for each of them; False for whom there is none."""
+        sequences = [request.sequence for request in requests if request.sequence is not None]
+        held = self.rows.blocks[rows]
+        counts = -(-num_tokens // self._config.block_size) - held
+        if not self.kv.grow_all(sequences, counts.tolist()):
+            return np.array([self._grow(*one) for one in zip(requests, num_tokens.tolist(), strict=True)])
+        self.rows.blocks[rows] += counts
+        new = [sequence.blocks[first:] for sequence, first in zip(sequences, held.tolist(), strict=True)]
+        index = np.arange(int(counts.sum())) + np.repeat(held - counts.cumsum() + counts, counts)
+        self._entries.append((np.repeat(rows, counts), index, np.array([b for part in new for b in part])))
+        return np.ones(len(rows), np.bool_)
+
+    def _grow(self, request: ArRequest, num_tokens: int) -> bool:
+        assert request.sequence is not None
+        self.tiers.make_room(self.kv.blocks_for(num_tokens) - request.sequence.num_blocks)
+        if not self.kv.grow(request.sequence, num_tokens):
             return False
-        self._add_entries(row, entries)
-        self.rows.blocks[row] = sequence.num_blocks
+        self._tell_blocks(request)
         return True
 
-    def learn(self, request: ArRequest) -> None:
+    def fill(self, request: ArRequest) -> None:
         """Reported steps filled blocks of it: they may be shared from now on."""
-        assert request.sequence is not None
-        self.kv.learn(request.sequence, self._reusable(request))
+        self._filled[request.request] = request
 
     def leave(self, request: ArRequest, after_step: int | None) -> None:
         """Free the row; keep of the KV what survives a turn, as far as reported steps filled it."""
         row, sequence = request.row, request.sequence
         assert row is not None
         assert sequence is not None
+        self._filled.pop(request.request, None)
         if self._survives is Survives.NONE or request.is_best_effort:
             self.kv.discard(sequence, after_step)
         else:
             self.kv.park(request.session, sequence, self._reusable(request), after_step)
+            self.tiers.rest(request.session)
         self.rows.leave(row)
         self._pool.release([row], after_step)
         self._leaves.append(row)
         self._inputs = [entry for entry in self._inputs if entry[0] != row]
+
+    def lend(self, request: ArRequest, target: str) -> Loan:
+        """What reported steps have computed of it, for the unit `target`, until `take_back`."""
+        assert request.sequence is not None
+        num_tokens = int(self.rows.confirmed[request.row])
+        loan = Loan(self._unit, target, request.sequence.blocks[: self.kv.blocks_for(num_tokens)], num_tokens)
+        self.kv.lend(loan.blocks)
+        self.loans[loan] = None
+        return loan
+
+    def take_back(self, loan: Loan) -> None:
+        """It is over. One that this scheduler never gave, since its unit was lost meanwhile, is nothing."""
+        if loan in self.loans:
+            del self.loans[loan]
+            self.kv.take_back(loan.blocks)
+
+    def forget(self, session: str, after_step: int | None) -> None:
+        """Drop the session's idle KV."""
+        self.kv.drop(session, after_step)
+        self.tiers.forget(session)
 
     def settle(self, step: int) -> None:
         """Steps report in order, so everything up to `step` is done."""
@@ -143,19 +205,21 @@ class Seats:
 
     def drain(self) -> Changes:
         """All since the last call."""
+        self._learn(LEARNT_A_STEP)
         leaves, self._leaves = self._leaves, []
         inputs, self._inputs = self._inputs, []
         entries, self._entries = self._entries, []
         return Changes(
-            ints(leaves),
-            block_deltas(self.kv.groups, entries),
-            ints([row for row, _ in inputs]),
-            ints([token for _, token in inputs]),
+            ints(leaves) if leaves else NO_INTS,
+            block_deltas(self.kv.groups, entries) if entries else (),
+            ints([row for row, _ in inputs]) if inputs else NO_INTS,
+            ints([token for _, token in inputs]) if inputs else NO_INTS,
         )
 
     def check_integrity(self, requests: Iterable[ArRequest]) -> None:
         """Rows and blocks of all these, and of nobody else; raises AssertionError otherwise."""
         self.kv.check_integrity()
+        self.tiers.check_integrity()
         seated = {request.row: request for request in requests if request.row is not None}
         self._pool.check_integrity(sorted(seated))
         for row, request in seated.items():
@@ -163,6 +227,19 @@ class Seats:
             assert request.sequence is not None
             assert request.sequence.num_blocks == int(self.rows.blocks[row]), "block count of a row is wrong"
         assert (self.rows.confirmed <= self.rows.planned).all(), "confirmed runs ahead of planned"
+
+    def _wanted(self, request: ArRequest) -> tuple[str, Prefix]:
+        """What the KV is asked for a waiting request by: whose it is, and its prefix. By then it knows all
+        that may be shared."""
+        self._learn(len(self._filled))
+        return request.owner, self._prefix(request)
+
+    def _learn(self, most: int) -> None:
+        """Name the blocks that were filled, of so many requests."""
+        for number in list(islice(self._filled, most)):
+            request = self._filled.pop(number)
+            assert request.sequence is not None
+            self.kv.learn(request.sequence, self._reusable(request))
 
     def _reusable(self, request: ArRequest) -> Ints:
         """Keys of the row's positions that reported steps filled and that another prompt may begin with."""
@@ -173,15 +250,20 @@ class Seats:
             request.prefix = prefix_of(request.keys(self._survives), self._config.block_size)
         return request.prefix
 
-    def _add_entries(self, row: int, entries: list[tuple[str, int, int]]) -> None:
-        self._entries += [(group, row, index, block) for group, index, block in entries]
+    def _tell_blocks(self, request: ArRequest) -> None:
+        """The blocks that its row has not been given yet."""
+        row, sequence = request.row, request.sequence
+        assert row is not None
+        assert sequence is not None
+        first = int(self.rows.blocks[row])
+        index = np.arange(first, sequence.num_blocks)
+        if len(index):
+            blocks = np.array(sequence.blocks[first:], np.int64)
+            self._entries.append((np.full(len(index), row), index, blocks))
+        self.rows.blocks[row] = sequence.num_blocks
 
 
-def block_deltas(groups: tuple[str, ...], entries: list[Entry]) -> tuple[BlockDelta, ...]:
+def block_deltas(groups: tuple[str, ...], entries: list[Entries]) -> tuple[BlockDelta, ...]:
     """One column set per group."""
-    deltas: list[BlockDelta] = []
-    for group in groups:
-        mine = np.array([entry[1:] for entry in entries if entry[0] == group], np.int64)
-        if len(mine):
-            deltas.append(BlockDelta(group, mine[:, 0], mine[:, 1], mine[:, 2]))
-    return tuple(deltas)
+    rows, index, blocks = (np.concatenate(column) for column in zip(*entries, strict=True))
+    return tuple(BlockDelta(group, rows, index, blocks[:, g]) for g, group in enumerate(groups))

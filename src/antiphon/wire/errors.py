@@ -23,7 +23,7 @@ def error_object(error: AntiphonError) -> Payload:
         case LimitExceeded():
             kind, code, param = "invalid_request_error", "limit_exceeded", error.limit
         case Overloaded():
-            code = "server_overloaded"
+            code = error.code
         case _:
             pass
     return {"type": kind, "code": code, "message": str(error), "param": param}

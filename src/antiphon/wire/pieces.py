@@ -13,6 +13,8 @@ from antiphon.wire.tool_calls import ToolCallParser
 
 CLIENT_CODES = ("invalid_prompt", "context_length_exceeded")
 BUSY_CODES = ("server_overloaded", "server_shutting_down")
+LOST_CODES = ("stage_lost",)
+"""A part of the model is starting again: a moment later all is well."""
 OVER = ("completed", "incomplete")
 
 
@@ -113,8 +115,9 @@ def error_of(end: ResponseEnded, retry_after_s: float) -> AntiphonError | None:
     """Why a response has no whole reply, as an error; None where it has one."""
     if end.status in OVER:
         return None
-    if end.reason in BUSY_CODES:
-        return Overloaded(end.message, retry_after_s)
+    if end.reason in (*BUSY_CODES, *LOST_CODES):
+        code = end.reason if end.reason in LOST_CODES else "server_overloaded"
+        return Overloaded(end.message, retry_after_s, code)
     if end.reason in CLIENT_CODES:
         return ProtocolError(end.message, code=end.reason)
     message = end.message or f"The response was {end.status}."

@@ -81,6 +81,11 @@ class VocoderConfig:
     upsampling_ratios: tuple[int, ...]
 
     @property
+    def dilations(self) -> tuple[int, ...]:
+        """Of the residual units of a decoder block; no checkpoint says them."""
+        return 1, 3, 9
+
+    @property
     def samples_per_frame(self) -> int:
         total = 1
         for rate in self.upsample_rates + self.upsampling_ratios:

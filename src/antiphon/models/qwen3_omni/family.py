@@ -12,6 +12,7 @@ from antiphon.models.qwen3_omni import weights
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.geometry import read_geometry
 from antiphon.models.qwen3_omni.prompt import load_prompter
+from antiphon.models.qwen3_omni.shape import read_shape
 from antiphon.models.qwen3_omni.shards import Follower, load_shard, shard_config, shard_layout
 from antiphon.models.qwen3_omni.stages import MediaStage, Scale, SpeechStage, TextStage
 from antiphon.models.vocabulary import call_ids
@@ -25,6 +26,7 @@ __all__ = [
     "load_stage",
     "read_config",
     "read_geometry",
+    "read_shape",
     "tensor_names",
     "tensor_shapes",
     "voices",
@@ -39,7 +41,7 @@ def read_config(values: Mapping[str, Any]) -> Qwen3OmniConfig:
     return Qwen3OmniConfig.from_dict(values)
 
 
-def voices(config: Qwen3OmniConfig) -> tuple[str, ...]:
+def voices(config: Qwen3OmniConfig, path: Path) -> tuple[str, ...]:
     """Speaker names, lower case; none for a checkpoint without speech."""
     return tuple(config.speech.speakers) if config.speech is not None else ()
 

@@ -5,6 +5,8 @@ Reads config.json and generation_config.json as dicts; free of torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOptions, NodeConfig
 from antiphon.core.sampling import Sampling
 from antiphon.models.geometry import Json, layer_groups, stage_sizes, text_stage
@@ -21,13 +23,13 @@ def read_geometry(config: Qwen3OmniConfig, generation: Json, options: EngineOpti
     ar, codec = {"thinker": thinker}, {}
     if config.speech is not None:
         ar["talker"] = ArConfig(
-            **stage_sizes(options),
+            **stage_sizes(options, "talker"),
             stop_ids=(config.speech.codec.eos,),
             width=config.speech.num_codebooks,
             sampling=talker_sampling(generation),
             layer_groups=layer_groups(config.speech.talker.num_layers, options.layer_groups),
         )
-        codec["code2wav"] = CodecConfig(options.max_rows)
+        codec["code2wav"] = CodecConfig(options.of("code2wav").max_rows)
     return NodeConfig(
         graph="qwen3_omni_moe",
         ar=ar,
@@ -38,9 +40,9 @@ def read_geometry(config: Qwen3OmniConfig, generation: Json, options: EngineOpti
     )
 
 
-def talker_sampling(generation: Json) -> Sampling:
+def talker_sampling(generation: Json, defaults: Mapping[str, float] = TALKER_DEFAULTS) -> Sampling:
     """Sampled unless the generation config says greedy; keys are those of the thinker behind `talker_`."""
-    values = {key: generation.get(f"talker_{key}", default) for key, default in TALKER_DEFAULTS.items()}
+    values = {key: generation.get(f"talker_{key}", default) for key, default in defaults.items()}
     greedy = not generation.get("talker_do_sample", True)
     return Sampling(
         temperature=0.0 if greedy else float(values["temperature"]),

@@ -6,25 +6,53 @@ Nothing here looks inside a medium, decodes it or runs a model.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import Span
-from antiphon.models.qwen3_omni.config import TokenIds
 from antiphon.models.qwen3_omni.positions import Span as Box
-from antiphon.models.qwen3_omni.preprocess_shapes import audio_shape, image_shape, video_shape
+from antiphon.models.qwen3_omni.preprocess_shapes import VideoShape, audio_shape, image_shape, video_shape
+
+
+class TokenIds(Protocol):
+    """Ids of a text vocabulary: what the template writes for media, and the marks around sound in a video."""
+
+    @property
+    def audio(self) -> int: ...
+    @property
+    def image(self) -> int: ...
+    @property
+    def video(self) -> int: ...
+    @property
+    def audio_start(self) -> int: ...
+    @property
+    def audio_end(self) -> int: ...
+
+    @property
+    def media(self) -> tuple[int, int, int]: ...
 
 
 class MediaSpans:
     """Measures and placeholders by the shapes of one checkpoint; raises CheckpointError."""
 
-    def __init__(self, path: Path, tokens: TokenIds, positions_per_second: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tokens: TokenIds,
+        positions_per_second: int,
+        video: VideoShape | None = None,
+        chunk_ticks: int = 0,
+    ) -> None:
+        """`chunk_ticks`: see `positions.Span`."""
         self.ids = tokens.media
         self._tokens = tokens
         self._positions_per_second = positions_per_second
-        self._audio, self._image, self._video = audio_shape(path), image_shape(path), video_shape(path)
+        self._chunk_ticks = chunk_ticks
+        self._audio, self._image = audio_shape(path), image_shape(path)
+        self._video = video or video_shape(path)
 
     def measure(self, part: Media) -> Span:
         """The part's span, not placed yet. Raises ProtocolError for a medium that cannot be used."""
@@ -48,10 +76,15 @@ class MediaSpans:
         if span.grid is None or not span.audio_length:
             return [self.placeholder(span)] * span.length, 0
         merge_size = self._video.frame.merge
-        box = Box(0, span.grid, span.seconds_per_grid, merge_size, span.audio_length)
+        sound, ticks = span.audio_length, self._chunk_ticks
+        box = Box(0, span.grid, span.seconds_per_grid, merge_size, sound, ticks)
         seen = box.order(self._positions_per_second) < box.visual_tokens
         ids = np.where(seen, self._tokens.video, self._tokens.audio).tolist()
         return [self._tokens.audio_start, *ids, self._tokens.audio_end], 1
+
+    def tokens_of(self, num_samples: int) -> int:
+        """Positions of a recording. Raises ValueError for one that cannot be used."""
+        return self._audio.tokens(num_samples)
 
     def _measure_image(self, part: ImagePart) -> Span:
         grid = self._image.grid_of(part.width, part.height)
@@ -74,4 +107,4 @@ class MediaSpans:
     def _num_sounds(self, samples: bytes) -> int:
         if len(samples) % 4:
             raise ValueError(f"an audio part of {len(samples)} bytes does not hold whole float32 samples")
-        return self._audio.tokens(len(samples) // 4)
+        return self.tokens_of(len(samples) // 4)

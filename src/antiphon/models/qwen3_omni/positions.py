@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ class Span:
     """A medium in a prompt: the index of its first placeholder token, the (time, height, width) grid of
     patches of an image or video (zeros for audio), for a video the seconds from one frame of the grid to the
     next, and the tokens of audio: a recording's, or those of a video's own sound.
+
+    `chunk_ticks` is Qwen2.5's way, 0 Qwen3's: frames stand at whole positions, frames and sound take turns in
+    chunks of so many positions, and the two marks before (or after) them share a position.
     """
 
     start: int
@@ -29,6 +32,7 @@ class Span:
     seconds_per_frame: float = 1.0
     merge_size: int = 2
     audio_tokens: int = 0
+    chunk_ticks: int = 0
 
     @property
     def visual_tokens(self) -> int:
@@ -50,20 +54,35 @@ class Span:
 
     def order(self, positions_per_second: int) -> NDArray[np.int64]:
         """int64 [num_tokens]: which token stands at each place, counting those of the frames first and then
-        those of the sound. Sorted by time, frames first on ties.
+        those of the sound. Sorted by time (or chunk), frames first on ties.
         """
         frames = np.arange(self.grid[0]) * self.seconds_per_frame * positions_per_second
         visual = np.repeat(frames, self.visual_tokens // max(self.grid[0], 1))
-        return np.concatenate([visual, np.arange(self.audio_tokens)]).argsort(kind="stable")
+        sound = np.arange(self.audio_tokens)
+        if self.chunk_ticks:
+            visual, sound = chunk_numbers(visual, self.chunk_ticks), chunk_numbers(sound, self.chunk_ticks)
+        return np.concatenate([visual, sound]).argsort(kind="stable")
 
     def positions(self, positions_per_second: int) -> NDArray[np.float32]:
         """fp32 [3, num_tokens], counted from 0, frames first and then sound."""
         time, height, width = self.grid[0], self.grid[1] // self.merge_size, self.grid[2] // self.merge_size
         frames = np.arange(time, dtype=np.float32) * np.float32(self.seconds_per_frame)
-        axes = (frames * np.float32(positions_per_second), np.arange(height), np.arange(width))
+        times = frames * np.float32(positions_per_second)
+        axes = (np.floor(times) if self.chunk_ticks else times, np.arange(height), np.arange(width))
         visual = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")])
         sound = np.broadcast_to(np.arange(self.audio_tokens), (3, self.audio_tokens))
         return np.concatenate([visual, sound], 1).astype(np.float32)
+
+
+def chunk_numbers(ticks: NDArray[Any], chunk_ticks: int) -> NDArray[np.int64]:
+    """int64 [n]: the chunk of each token by its tick, ascending. As in the reference, a token begins at most
+    one chunk, however far it is from the token before it.
+    """
+    numbers, current = np.empty(len(ticks), np.int64), 0
+    for i, tick in enumerate(ticks.tolist()):
+        current += tick >= (current + 1) * chunk_ticks
+        numbers[i] = current
+    return numbers
 
 
 def mrope_positions(
@@ -74,7 +93,7 @@ def mrope_positions(
     While decoding, the token at cache index i stands at i + (next position - num_tokens) on all three rows.
     """
     out = np.empty((3, num_tokens), np.float32)
-    done, marks, position = 0, 0, np.float32(0)
+    done, marks, shared, position = 0, 0, False, np.float32(0)
     for span in sorted(spans, key=lambda span: span.start):
         if span.start < done or span.start + span.num_tokens > num_tokens:
             raise ValueError(
@@ -82,12 +101,15 @@ def mrope_positions(
             )
         closed = min(done + marks, span.start)
         opened = max(closed, span.start - span.num_marks)
-        for low, high in pairwise((done, closed, opened, span.start)):
-            position = place_text(out[:, low:high], position)
-        done, marks = span.start + span.num_tokens, span.num_marks
+        shares = span.chunk_ticks > 0
+        position = place_text(out[:, done:closed], position, together=shared)
+        position = place_text(out[:, closed:opened], position)
+        position = place_text(out[:, opened : span.start], position, together=shares)
+        done, marks, shared = span.start + span.num_tokens, span.num_marks, shares
         position = place_media(out[:, span.start : done], span, position, positions_per_second)
-    for low, high in pairwise((done, min(done + marks, num_tokens), num_tokens)):
-        position = place_text(out[:, low:high], position)
+    closed = min(done + marks, num_tokens)
+    position = place_text(out[:, done:closed], position, together=shared)
+    position = place_text(out[:, closed:], position)
     return out, float(out.max() + np.float32(1)) if num_tokens else 0.0
 
 
@@ -107,8 +129,13 @@ def place_media(
     return out[:, run:].max() + np.float32(1)
 
 
-def place_text(out: NDArray[np.float32], position: np.float32) -> np.float32:
-    """Fill `out` [3, n] with consecutive positions from `position` on; returns the next one."""
+def place_text(out: NDArray[np.float32], position: np.float32, *, together: bool = False) -> np.float32:
+    """Fill `out` [3, n] with consecutive positions from `position` on, or all with this one; returns what
+    comes next.
+    """
     count = out.shape[1]
+    if together:
+        out[:] = position
+        return position + np.float32(min(count, 1))
     out[:] = np.arange(count, dtype=np.float32) + position
     return position + np.float32(count)

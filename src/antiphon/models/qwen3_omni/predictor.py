@@ -193,6 +193,7 @@ class FrameLayer:
 
     def __init__(self, layer: DecoderLayer, angles: tuple[Tensor, Tensor]) -> None:
         config = layer.config
+        assert layer.qk_norm is not None, "this family normalises q and k"
         self._heads, self._groups = config.num_heads, config.num_heads // config.num_kv_heads
         self._turned, self._dim = config.num_heads + config.num_kv_heads, config.head_dim
         self._qkv, self._o, self._gate_up, self._down = layer.qkv, layer.o, layer.gate_up, layer.down

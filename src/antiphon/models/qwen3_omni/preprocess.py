@@ -109,8 +109,8 @@ class VideoPreprocessor:
     Bit for bit the reference's: it resizes bytes by the same torch function that is called here.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.shape: VideoShape = video_shape(path)
+    def __init__(self, path: Path, shape: VideoShape | None = None) -> None:
+        self.shape: VideoShape = shape or video_shape(path)
         fields = video_fields(path)
         _check_pixels(path, fields)
         scale = 1.0 / fields.get("rescale_factor", 1 / 255)

@@ -155,11 +155,11 @@ def image_shape(path: Path) -> ImageShape:
     return ImageShape(patch, temporal, merge, *pixel_limits(fields))
 
 
-def video_shape(path: Path) -> VideoShape:
-    """From the checkpoint's files; raises CheckpointError."""
+def video_shape(path: Path, pixels: tuple[int, int] = FRAME_PIXELS) -> VideoShape:
+    """From the checkpoint's files; raises CheckpointError. `pixels` are the reference's limits of a frame."""
     names = ("patch_size", "temporal_patch_size", "merge_size")
     patch, temporal, merge = _whole_numbers(path, video_fields(path), names)
-    return VideoShape(ImageShape(patch, temporal, merge, *FRAME_PIXELS))
+    return VideoShape(ImageShape(patch, temporal, merge, *pixels))
 
 
 def pixel_limits(fields: Mapping[str, Any]) -> tuple[int, int]:

@@ -41,15 +41,18 @@ Encoded = tuple[Tensor, tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a prompt's media become positions: patches a side that make a token, positions of a second."""
+    """How a prompt's media become positions: patches a side that make a token, positions of a second, and of
+    a chunk (see `positions.Span`)."""
 
     merge_size: int
     positions_per_second: int
+    chunk_ticks: int = 0
 
     def span(self, span: PromptSpan) -> Span:
         """The span as positions see it."""
         audio = span.length if span.kind == "audio" else span.audio_length
-        return Span(span.start, span.grid or NO_GRID, span.seconds_per_grid, self.merge_size, audio)
+        grid = span.grid or NO_GRID
+        return Span(span.start, grid, span.seconds_per_grid, self.merge_size, audio, self.chunk_ticks)
 
 
 class MediaStage:
@@ -101,6 +104,8 @@ class MediaStage:
 class TextStage:
     """The thinker. Implements `engine.family.TextModel`."""
 
+    keeps_all = False
+
     def __init__(self, thinker: Thinker) -> None:
         self._thinker = thinker
         self.device = thinker.head.device
@@ -127,16 +132,19 @@ class TextStage:
 class SpeechStage:
     """The talker with its code predictor. Implements `engine.family.SpeechModel`."""
 
+    streamed_size = 0
+
     def __init__(self, talker: Talker, pad_id: int, scale: Scale) -> None:
         self._talker = talker
         self._scale = scale
         self.pad_id = pad_id
-        self.device = talker.head.device
+        self.device, self.dtype = talker.head.device, talker.head.dtype
         self.vocab_size = talker.config.talker_vocab
         self.num_codebooks = talker.config.num_codebooks
         self.hidden_size = talker.decoder.config.hidden_size
         self.suppressed = talker.suppressed
-        self.step_inputs, self.logits = talker.step_inputs, talker.logits
+        self.prompt_codes = torch.zeros(0, dtype=torch.int64)
+        self.logits = talker.logits
         self.new_pages = talker.decoder.new_pages
 
     def use_attention(self, attention: Attention) -> None:
@@ -163,6 +171,10 @@ class SpeechStage:
         shown = np.concatenate(media) if media else np.zeros(0, np.int64)
         talker_prompt = TalkerPrompt(prompt.token_ids, shown, prompt.gather, ())
         return self._talker.prompt_inputs(talker_prompt, hidden, first_token, speaker)
+
+    def step_inputs(self, frames: Tensor, text_ids: Tensor, states: Tensor | None = None) -> Tensor:
+        """The text says all by its ids: no states come with it."""
+        return self._talker.step_inputs(frames, text_ids)
 
     def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor:
         return self._talker.forward(x, positions, kv)

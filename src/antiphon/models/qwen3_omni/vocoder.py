@@ -11,19 +11,23 @@ decoded together (see `gather_states`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from antiphon.models.qwen3_omni.config import VocoderConfig
+from antiphon.models.qwen3_omni.convolutions import Convolutions
+from antiphon.models.qwen3_omni.memory import Memory, State
+from antiphon.nn.compiler import has_compiler
+from antiphon.nn.convolutions import can_pack
 from antiphon.nn.layers import gated_mlp, rms_norm
+from antiphon.nn.products import linear, pack
 from antiphon.nn.rope import Rope, rotate
 
-State = tuple[Tensor, ...]
-"""What streams remember between chunks: the frames done int64 [b], then tensors [b, ...] in the order of use.
-"""
+PREPARED = 2, 4
+"""Chunks of frames that are decoded when a vocoder is made: what they compile and lay out lasts."""
 
 
 class Vocoder:
@@ -37,7 +41,7 @@ class Vocoder:
         offsets = torch.arange(config.num_codebooks, device=self.embedding.device)
         self.offsets = (offsets * config.codebook_size)[:, None]
         self.transformer = Transformer(config, params)
-        self.blocks = [*upsamplers(config, params), *decoder_blocks(config, params)]
+        self.convolutions = convolutions(config, params)
 
     def decode(self, codes: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """codes int64 [b, codebooks, n] of b streams and what they remember (None: all start here) ->
@@ -47,10 +51,23 @@ class Vocoder:
         done = codes.new_zeros(codes.shape[0]) if state is None else memory.recall()
         memory.keep(done + codes.shape[2])
         x = F.embedding(codes + self.offsets, self.embedding).mean(1)
-        x = self.transformer(x, done, memory).transpose(1, 2)
-        for block in self.blocks:
-            x = block(x, memory)
-        return x.squeeze(1).clamp(-1, 1), memory.state
+        x = self.convolutions(self.transformer(x, done, memory), memory)
+        return x.clamp(-1, 1), memory.state
+
+
+def convolutions(config: VocoderConfig, params: Mapping[str, Tensor]) -> Callable[[Tensor, Memory], Tensor]:
+    """Frames [b, n, H] to samples [b, samples], in the fastest way for these weights."""
+    like = params["code_embedding"]
+    if like.device.type != "cpu" or like.dtype is not torch.float32 or not can_pack() or not has_compiler():
+        return Convolutions(config, params)
+    from antiphon.models.qwen3_omni.packed_convolutions import PackedConvolutions
+
+    packed = PackedConvolutions(config, params)
+    memory = Memory(None)
+    for frames in PREPARED:
+        packed(like.new_zeros(1, frames, config.hidden_size), memory)
+        memory = Memory(memory.state)
+    return packed
 
 
 def gather_states(states: Sequence[State]) -> State:
@@ -61,41 +78,6 @@ def gather_states(states: Sequence[State]) -> State:
 def split_state(state: State) -> list[State]:
     """The inverse: one state of one row per stream."""
     return list(zip(*(part.split(1) for part in state), strict=True))
-
-
-class Memory:
-    """The state while a chunk passes through: read in the order of use, written anew in the same order."""
-
-    def __init__(self, state: State | None) -> None:
-        self.old: Iterator[Tensor] | None = None if state is None else iter(state)
-        self.new: list[Tensor] = []
-
-    @property
-    def is_first(self) -> bool:
-        return self.old is None
-
-    @property
-    def state(self) -> State:
-        return tuple(self.new)
-
-    def recall(self) -> Tensor:
-        assert self.old is not None
-        return next(self.old)
-
-    def keep(self, tensor: Tensor) -> None:
-        self.new.append(tensor)
-
-    def extend(self, x: Tensor, size: int, *, dim: int = -1, zeros: bool = True) -> Tensor:
-        """Put the last `size` inputs of this place before x along `dim` (at the start: zeros, or nothing) and
-        remember the last `size` of the result."""
-        if not self.is_first:
-            x = torch.cat((self.recall(), x), dim)
-        elif zeros:
-            shape = list(x.shape)
-            shape[dim] = size
-            x = torch.cat((x.new_zeros(shape), x), dim)
-        self.keep(x.narrow(dim, x.shape[dim] - size, size).clone())
-        return x
 
 
 class Transformer:
@@ -132,8 +114,8 @@ class TransformerLayer:
     def __init__(self, config: VocoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
         self.input_norm, self.post_norm = params[prefix + "input_norm"], params[prefix + "post_norm"]
-        self.qkv, self.o = params[prefix + "qkv"], params[prefix + "o"]
-        self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
+        self.qkv, self.o = pack(params[prefix + "qkv"], 0), pack(params[prefix + "o"], 0)
+        self.gate_up, self.down = pack(params[prefix + "gate_up"], 0), pack(params[prefix + "down"], 0)
         self.attention_scale, self.mlp_scale = (
             params[prefix + "attention_scale"],
             params[prefix + "mlp_scale"],
@@ -147,103 +129,11 @@ class TransformerLayer:
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, memory: Memory) -> Tensor:
         config = self.config
         heads, kv_heads, remembered = config.num_heads, config.num_kv_heads, config.sliding_window - 1
-        h = F.linear(rms_norm(x, self.input_norm, config.rms_eps), self.qkv)
+        h = linear(rms_norm(x, self.input_norm, config.rms_eps), self.qkv)
         h = h.unflatten(-1, (-1, config.head_dim))
         qk = rotate(h[:, :, : heads + kv_heads], cos, sin)
         k = memory.extend(qk[:, :, heads:], remembered, dim=1)
         v = memory.extend(h[:, :, heads + kv_heads :], remembered, dim=1)
         q, k, v = qk[:, :, :heads].transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=heads != kv_heads)
-        return F.linear(out.transpose(1, 2).flatten(2), self.o)
-
-
-class Conv:
-    """A causal convolution: x [b, in, n] -> [b, out, n]."""
-
-    def __init__(self, params: Mapping[str, Tensor], prefix: str, dilation: int = 1) -> None:
-        self.weight, self.bias, self.dilation = params[prefix + "weight"], params[prefix + "bias"], dilation
-        self.remembered = (self.weight.shape[2] - 1) * dilation
-        self.groups = len(self.bias) if self.weight.shape[1] == 1 and len(self.bias) > 1 else 1
-
-    def __call__(self, x: Tensor, memory: Memory) -> Tensor:
-        if self.remembered:
-            x = memory.extend(x, self.remembered)
-        return F.conv1d(x, self.weight, self.bias, dilation=self.dilation, groups=self.groups)
-
-
-class Upsample:
-    """A transposed convolution that keeps only what both neighbours of a gap have reached: [b, in, n] ->
-    [b, out, n * stride], and `stride` less at a stream's start where the kernel is longer than the stride."""
-
-    def __init__(self, params: Mapping[str, Tensor], prefix: str, stride: int) -> None:
-        self.weight, self.bias, self.stride = params[prefix + "weight"], params[prefix + "bias"], stride
-        self.trimmed = self.weight.shape[2] - stride
-
-    def __call__(self, x: Tensor, memory: Memory) -> Tensor:
-        if self.trimmed:
-            x = memory.extend(x, 1, zeros=False)
-        x = F.conv_transpose1d(x, self.weight, self.bias, stride=self.stride)
-        return x[..., self.trimmed : x.shape[-1] - self.trimmed]
-
-
-class Snake:
-    """x + sin^2(x e^alpha) / e^beta per channel (Liu et al. 2020, with a magnitude of its own)."""
-
-    def __init__(self, params: Mapping[str, Tensor], prefix: str) -> None:
-        self.frequency = params[prefix + "alpha"].exp()[:, None]
-        self.magnitude = 1.0 / (params[prefix + "beta"].exp() + 1e-9)[:, None]
-
-    def __call__(self, x: Tensor, memory: Memory | None = None) -> Tensor:
-        return torch.addcmul(x, self.magnitude, (x * self.frequency).sin_().square_())
-
-
-class ConvNeXt:
-    """A depthwise convolution and a pointwise MLP beside the residual."""
-
-    def __init__(self, params: Mapping[str, Tensor], prefix: str) -> None:
-        self.conv = Conv(params, prefix + "dwconv.conv.")
-        self.norm = params[prefix + "norm.weight"], params[prefix + "norm.bias"]
-        self.wide = params[prefix + "pwconv1.weight"], params[prefix + "pwconv1.bias"]
-        self.narrow = params[prefix + "pwconv2.weight"], params[prefix + "pwconv2.bias"]
-        self.gamma = params[prefix + "gamma"]
-
-    def __call__(self, x: Tensor, memory: Memory) -> Tensor:
-        h = self.conv(x, memory).transpose(1, 2)
-        h = F.layer_norm(h, (h.shape[-1],), *self.norm, eps=1e-6)
-        h = F.linear(F.gelu(F.linear(h, *self.wide)), *self.narrow)
-        return x + (self.gamma * h).transpose(1, 2)
-
-
-class ResidualUnit:
-    def __init__(self, params: Mapping[str, Tensor], prefix: str, dilation: int) -> None:
-        self.act1, self.conv1 = (
-            Snake(params, prefix + "act1."),
-            Conv(params, prefix + "conv1.conv.", dilation),
-        )
-        self.act2, self.conv2 = Snake(params, prefix + "act2."), Conv(params, prefix + "conv2.conv.")
-
-    def __call__(self, x: Tensor, memory: Memory) -> Tensor:
-        return x + self.conv2(self.act2(self.conv1(self.act1(x), memory)), memory)
-
-
-Block = Conv | Upsample | Snake | ConvNeXt | ResidualUnit
-
-DILATIONS = (1, 3, 9)
-
-
-def upsamplers(config: VocoderConfig, params: Mapping[str, Tensor]) -> Iterable[Block]:
-    for i, ratio in enumerate(config.upsampling_ratios):
-        yield Upsample(params, f"upsample.{i}.0.conv.", ratio)
-        yield ConvNeXt(params, f"upsample.{i}.1.")
-
-
-def decoder_blocks(config: VocoderConfig, params: Mapping[str, Tensor]) -> Iterable[Block]:
-    last = len(config.upsample_rates) + 1
-    yield Conv(params, "decoder.0.conv.")
-    for i, rate in enumerate(config.upsample_rates, 1):
-        yield Snake(params, f"decoder.{i}.block.0.")
-        yield Upsample(params, f"decoder.{i}.block.1.conv.", rate)
-        for j, dilation in enumerate(DILATIONS, 2):
-            yield ResidualUnit(params, f"decoder.{i}.block.{j}.", dilation)
-    yield Snake(params, f"decoder.{last}.")
-    yield Conv(params, f"decoder.{last + 1}.conv.")
+        return linear(out.transpose(1, 2).flatten(2), self.o)

@@ -1,0 +1,333 @@
+"""What an operator writes: one YAML file for a whole deployment. Texts for people are in the fields' own
+descriptions, which `antiphon config explain` and docs/deployments.md show.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from antiphon.wire.limits import Limits as WireLimits
+
+EDGE = r"^\w+ -> \w+$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+
+_WIRE = WireLimits()
+
+Name = Annotated[str, Field(pattern=NAME)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+def _on_or_off(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+class Written(BaseModel):
+    """Frozen, and a key that is not known is an error."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+class SessionLimits(Written):
+    """What one session may ask for."""
+
+    max_frame_bytes: Positive = Field(
+        default=_WIRE.max_frame_bytes, description="Bytes of one client frame.", examples=[22_020_096]
+    )
+    max_append_bytes: Positive = Field(
+        default=_WIRE.max_append_bytes, description="Bytes of audio in one append.", examples=[1_048_576]
+    )
+    max_audio_s: float = Field(
+        default=_WIRE.max_audio_s,
+        ge=0.1,
+        description="Seconds of audio in one turn, and in one audio part of an item.",
+        examples=[120],
+    )
+    max_items: Positive = Field(
+        default=_WIRE.max_items, description="Items of one conversation.", examples=[200]
+    )
+    max_text_chars: Positive = Field(
+        default=_WIRE.max_text_chars,
+        description="Characters of one item, and of instructions.",
+        examples=[20_000],
+    )
+    max_parts: Positive = Field(
+        default=_WIRE.max_parts, description="Content parts of one item.", examples=[16]
+    )
+    max_image_bytes: Positive = Field(
+        default=_WIRE.max_image_bytes, description="Bytes of one picture as sent.", examples=[4_194_304]
+    )
+    max_image_pixels: Positive = Field(
+        default=_WIRE.max_image_pixels, description="Pixels of one picture.", examples=[4_000_000]
+    )
+    max_media_bytes: Positive = Field(
+        default=_WIRE.max_media_bytes,
+        description="Bytes of decoded audio and pictures that a conversation may hold.",
+        examples=[67_108_864],
+    )
+    max_body_bytes: Positive = Field(
+        default=_WIRE.max_body_bytes, description="Bytes of one HTTP request.", examples=[33_554_432]
+    )
+    max_file_bytes: Positive = Field(
+        default=_WIRE.max_file_bytes, description="Bytes of one audio or video file.", examples=[16_777_216]
+    )
+    max_video_frames: Positive = Field(
+        default=_WIRE.max_video_frames, description="Frames of one video.", examples=[256]
+    )
+    max_spoken_chars: Positive = Field(
+        default=_WIRE.max_spoken_chars, description="Characters read aloud in one request.", examples=[2048]
+    )
+    max_open_responses: Positive = Field(
+        default=_WIRE.max_open_responses,
+        description="Responses of one session in the making at once.",
+        examples=[2],
+    )
+
+
+class Limits(Written):
+    """How much of everything; more is refused with an error that names the limit."""
+
+    max_sessions: Positive = Field(
+        default=64, description="Sessions open at once; more are refused.", examples=[256]
+    )
+    max_open_responses: Positive = Field(
+        default=64,
+        description="Replies in the making at once, of all sessions; more are refused.",
+        examples=[128],
+    )
+    max_audio_rtf: float = Field(
+        default=0.6,
+        ge=0,
+        description="Seconds a second of audio may take before new sessions are refused; 0: no guard.",
+        examples=[0.8],
+    )
+    max_context_tokens: Positive = Field(
+        default=8192, description="Prompt plus reply of one response, in tokens.", examples=[32_768]
+    )
+    session: SessionLimits = Field(default=SessionLimits(), description="What one session may ask for.")
+
+
+class Device(Written):
+    """A device that stages can be on. Stages on one device take turns."""
+
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda|cuda:\d+)$",
+        description="The torch device: auto (the GPU where there is one), cpu, cuda or cuda:N.",
+        examples=["cuda:1"],
+    )
+    kind: str | None = Field(
+        default=None,
+        description="What it is, by the name in the table of datasheets; says how much memory it has.",
+        examples=["H200"],
+    )
+    memory_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="Memory for this deployment, in GiB; by default the kind's, or what the machine says.",
+        examples=[139],
+    )
+
+
+class Sampling(Written):
+    """How a stage draws where a request says nothing; what is left out is the checkpoint's own."""
+
+    temperature: float | None = Field(default=None, ge=0, description="0 is greedy.", examples=[0.9])
+    top_k: int | None = Field(
+        default=None, ge=0, description="Draw from the best so many; 0: all.", examples=[50]
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Draw from the best that hold this share; 1: all.",
+        examples=[0.8],
+    )
+    repetition_penalty: float | None = Field(
+        default=None, gt=0, description="Divides what was drawn before; 1: off.", examples=[1.05]
+    )
+    max_tokens: Positive | None = Field(default=None, description="Tokens of one reply.", examples=[1024])
+
+
+class Sizes(Written):
+    """How much a unit of a stage has, and does in a step."""
+
+    max_rows: Positive | None = Field(
+        default=None,
+        description="Requests that run at once in each unit (16 where nothing says).",
+        examples=[64],
+    )
+    kv_tokens: Positive | None = Field(
+        default=None,
+        description="KV capacity of each unit, in tokens (unless said 32768, and one context at least).",
+        examples=[262_144],
+    )
+    host_kv_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="KV of idle sessions that each unit may keep in host memory, in tokens; 0: none.",
+        examples=[1_048_576],
+    )
+    step_tokens: Positive | None = Field(
+        default=None,
+        description="Budget of a step, in tokens over all rows; longer prompts run in chunks (1024).",
+        examples=[4096],
+    )
+    block_size: Positive | None = Field(
+        default=None, description="Tokens of one KV block (16).", examples=[32]
+    )
+
+
+class Stage(Sizes):
+    """One stage of the model's graph: how many units of it, where, and how large."""
+
+    device: Name | None = Field(
+        default=None, description="Device of all its units, a name from `devices`.", examples=["gpu0"]
+    )
+    devices: list[Name] = Field(
+        default=[],
+        description="Devices of its units, in turn: unit N is on the one after the last unit's.",
+        examples=[["gpu0", "gpu1"]],
+    )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="Units of this stage; each has rows and KV of its own.",
+        examples=[4],
+    )
+    process: str = Field(
+        default="shared",
+        pattern=NAME,
+        description="Where its units live: shared (the process that decides), own (one process a unit), or "
+        "the name of a process; with replicas, unit N of every stage that names it lives in NAME.N.",
+        examples=["own"],
+    )
+    memory_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of the device's memory for each unit: weights, KV and work space. Without "
+        "kv_tokens, the KV is what is left of it.",
+        examples=[0.6],
+    )
+    tensor_parallel: Positive = Field(
+        default=1,
+        description="Processes that compute each decoder together, the same for all decoders; on a CPU only, "
+        "without replicas and processes of its own.",
+        examples=[2],
+    )
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="CPU threads of its processes, of stages in one process the most; 0 leaves the default.",
+        examples=[2],
+    )
+    sampling: Sampling = Field(
+        default=Sampling(),
+        description="How it draws where a request says nothing.",
+        examples=[{"temperature": 0.7}],
+    )
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.device is not None and self.devices:
+            raise ValueError("has `device` and `devices`; say one of them")
+        if len(self.devices) > self.replicas:
+            raise ValueError(
+                f"has {len(self.devices)} devices for {self.replicas} replicas; raise `replicas`"
+            )
+        return self
+
+
+class Edge(Written):
+    """How one stage hands on to the next."""
+
+    connector: Literal["shared_memory", "tcp"] | None = Field(
+        default=None,
+        description="What carries payloads where the two live in different processes; shared_memory unless "
+        "said.",
+        examples=["tcp"],
+    )
+    first_chunk: Positive | None = Field(
+        default=None,
+        description="Frames that a codec waits for before a reply's first sound; fewer sound sooner.",
+        examples=[2],
+    )
+    chunk: Positive | None = Field(
+        default=None, description="Frames that a codec decodes together after that.", examples=[8]
+    )
+    credit: Positive | None = Field(
+        default=None,
+        description="Frames of a reply that may be ahead of what the codec has decoded.",
+        examples=[32],
+    )
+
+
+class Deployment(Written):
+    """A whole deployment."""
+
+    base: str | None = Field(
+        default=None,
+        description="What this file changes: a deployment that ships, or a file relative to this one. Keys "
+        "here win; mappings are merged, lists replaced; null takes a key of the base away.",
+        examples=["one-gpu"],
+    )
+    description: str = Field(
+        default="", description="What it is for, for people.", examples=["Eight GPUs, one host."]
+    )
+    model: str | None = Field(
+        default=None,
+        description="Checkpoint directory (relative to where `serve` is started), or a hub id. The command "
+        "line's wins.",
+        examples=["Qwen/Qwen3-Omni-30B-A3B-Instruct"],
+    )
+    preset: str = Field(
+        default="baseline", description="Which policy decides what, by the preset's name.", examples=["fcfs"]
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
+        default="auto",
+        description="Of weights and KV; auto is float32 on a CPU and bfloat16 on CUDA.",
+        examples=["bfloat16"],
+    )
+    attention: str = Field(
+        default="auto",
+        description="Attention back-end; auto is the first verified one that runs on the device.",
+        examples=["triton"],
+    )
+    load_format: Literal["auto", "dummy"] = Field(
+        default="auto",
+        description="auto: the checkpoint's weights; dummy: random ones, config and tokenizer are enough.",
+        examples=["dummy"],
+    )
+    depth: Literal[0, 1] | None = Field(
+        default=None,
+        description="Steps in flight while the next is decided; unless said 1 on CUDA and 0 on a CPU.",
+        examples=[1],
+    )
+    cuda_graphs: Annotated[Literal["off", "on"], BeforeValidator(_on_or_off)] = Field(
+        default="off", description="Decode with CUDA graphs; CUDA only.", examples=["on"]
+    )
+    layer_groups: Positive = Field(
+        default=1, description="KV groups that a decoder's layers are split into.", examples=[4]
+    )
+    limits: Limits = Field(default=Limits(), description="How much of everything; more is refused.")
+    defaults: Sizes = Field(default=Sizes(), description="Sizes of all stages that say nothing of their own.")
+    devices: dict[Name, Device] = Field(
+        default_factory=dict, description="Devices by the names that stages use.", examples=[{"gpu0": {}}]
+    )
+    stages: dict[Name, Stage] = Field(
+        default_factory=dict,
+        description="Stages of the model's graph by name (encoders, thinker, talker, code2wav); who is not "
+        "listed has one unit.",
+        examples=[{"thinker": {"replicas": 2}}],
+    )
+    edges: dict[Annotated[str, Field(pattern=EDGE)], Edge] = Field(
+        default_factory=dict,
+        description='Hand-offs between stages, by "source -> target".',
+        examples=[{"talker -> code2wav": {"chunk": 8}}],
+    )

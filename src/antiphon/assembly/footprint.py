@@ -1,0 +1,141 @@
+"""What a unit of a stage takes of its device's memory: weights, KV and state by the model's shape, work space
+by an estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from antiphon.core.graph import StageGraph
+from antiphon.latency.roofline import ELEMENT_BYTES
+from antiphon.latency.shapes import DecoderShape, EncodersShape, ModelShape, VocoderShape
+
+GIB = 2**30
+Shape = DecoderShape | VocoderShape | EncodersShape
+What = Literal["weights", "KV", "codec state", "work space"]
+
+TOKEN_PIXELS = 32 * 32
+CONV_STATE_ELEMENTS = 250_000
+"""Of a vocoder's stream, beside its KV (about 1 MB in fp32)."""
+LIVE_BUFFERS = 4
+"""Activations of a layer that are there at once."""
+LOGIT_COPIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model as far as its memory goes.
+
+    parameters  of each stage that it has; from a checkpoint they are exact, from a shape within a few percent
+    """
+
+    name: str
+    graph: StageGraph
+    shape: ModelShape
+    parameters: Mapping[str, int]
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Those that the checkpoint has, in pipeline order."""
+        return tuple(stage.name for stage in self.graph.stages if stage.name in self.shape.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a unit is sized for; chunk: frames that a vocoder decodes together."""
+
+    max_rows: int
+    kv_tokens: int
+    step_tokens: int
+    chunk: int
+    image_pixels: int
+
+
+def shape_parameters(shape: Shape) -> int:
+    """Weights of a stage whose tensors are not at hand."""
+    match shape:
+        case DecoderShape():
+            return _decoder_parameters(shape)
+        case VocoderShape():
+            return int(shape.weights)
+        case EncodersShape():
+            return int(shape.audio.weights + shape.vision.weights)
+
+
+def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, int]:
+    """Bytes of one unit, by what they are for."""
+    shape = facts.shape.stages[stage]
+    element = element_bytes(shape, dtype)
+    found: dict[What, int] = {"weights": facts.parameters[stage] * element}
+    match shape:
+        case DecoderShape():
+            found["KV"] = load.kv_tokens * kv_token_bytes(shape, dtype)
+            found["work space"] = _decoder_work(shape, load, element)
+        case VocoderShape():
+            found["codec state"] = load.max_rows * _stream_bytes(shape, element)
+            found["work space"] = _vocoder_work(shape, load, element)
+        case EncodersShape():
+            found["work space"] = _encoder_work(shape, load, element)
+    return found
+
+
+def kv_token_bytes(shape: DecoderShape, dtype: str) -> int:
+    """Of one token in all layers, with the payload that is kept beside them."""
+    return (shape.layers * shape.kv_elements + shape.payload) * ELEMENT_BYTES[dtype]
+
+
+def element_bytes(shape: Shape, dtype: str) -> int:
+    """A vocoder runs in fp32 at least."""
+    wide = isinstance(shape, VocoderShape)
+    return max(ELEMENT_BYTES[dtype], 4) if wide else ELEMENT_BYTES[dtype]
+
+
+def _decoder_parameters(shape: DecoderShape) -> int:
+    """Layers, embeddings and head; a predictor has a table and a head a codebook but the first."""
+    experts = shape.experts * (shape.expert_weights + shape.hidden)
+    layer = shape.projections + 3 * shape.hidden * shape.mlp + experts
+    own = shape.layers * layer + 2 * shape.vocab * shape.hidden
+    if shape.predictor is None:
+        return own
+    inner = shape.predictor
+    tables = 2 * (shape.codebooks - 1) * inner.vocab * inner.hidden
+    return own + _decoder_parameters(inner) - 2 * inner.vocab * inner.hidden + tables
+
+
+def _decoder_work(shape: DecoderShape, load: Load, element: int) -> int:
+    """A layer's activations over a step's tokens, the logits of all rows, and what a predictor keeps of a
+    frame's positions."""
+    widest = max(3 * shape.mlp, shape.picks * (3 * shape.expert + shape.hidden))
+    token = LIVE_BUFFERS * shape.hidden + (shape.heads + shape.kv_heads) * 2 * shape.head_dim + widest
+    logits = LOGIT_COPIES * load.max_rows * shape.vocab * 4
+    frame = 0
+    if shape.predictor is not None:
+        frame = load.max_rows * shape.codebooks * shape.predictor.layers * shape.predictor.kv_elements
+    return (load.step_tokens * token + frame) * element + logits
+
+
+def _stream_bytes(shape: VocoderShape, element: int) -> int:
+    kv = shape.layers * 2 * shape.kv_heads * shape.head_dim * shape.window
+    return (kv + CONV_STATE_ELEMENTS) * element
+
+
+def _vocoder_work(shape: VocoderShape, load: Load, element: int) -> int:
+    """The widest of what the convolutions make of a chunk, for all rows."""
+    steps, channels, widest = 1, shape.hidden, shape.hidden
+    for ratio in shape.ratios:
+        steps *= ratio
+        widest = max(widest, 4 * steps * channels)
+    channels = shape.decoder
+    for rate in shape.rates:
+        steps, channels = steps * rate, channels // 2
+        widest = max(widest, steps * channels)
+    return LIVE_BUFFERS * widest * load.chunk * load.max_rows * element
+
+
+def _encoder_work(shape: EncodersShape, load: Load, element: int) -> int:
+    """One picture of the most pixels allowed: wider than any window of sound."""
+    vision = shape.vision
+    positions = -(-load.image_pixels // TOKEN_PIXELS) * vision.positions
+    return positions * (LIVE_BUFFERS * vision.hidden + vision.mlp) * element

@@ -1,0 +1,185 @@
+"""From what an operator wrote to what engine and server are given, with all that is wrong in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.assembly.deployment import Deployment, Edge, Stage
+from antiphon.assembly.footprint import ModelFacts
+from antiphon.assembly.keys import nearest
+from antiphon.assembly.placement import Machine, Placement, place
+from antiphon.assembly.preset import preset_names
+from antiphon.assembly.sizing import Memory, Sizing, overfull, usual_kv_tokens, written
+from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions
+from antiphon.core.errors import ConfigError
+from antiphon.core.graph import StageGraph, StageKind
+from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOptions
+from antiphon.graphs import find_graph
+from antiphon.wire.limits import Limits
+
+USUAL_FAMILY = "qwen3_omni_moe"
+"""Whose stages are meant where no model is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A deployment with nothing left open.
+
+    options   what the engine is started with; None where a problem left none
+    limits    what one session may ask for
+    memory    bytes of each unit by what they are for; empty where no model is known
+    problems  all that is wrong, a sentence each
+    """
+
+    deployment: Deployment
+    placement: Placement
+    options: EngineOptions | None
+    limits: Limits
+    memory: Memory
+    problems: tuple[str, ...]
+
+    @property
+    def sound(self) -> EngineOptions:
+        """The options. Raises ConfigError with every problem."""
+        if self.problems or self.options is None:
+            raise ConfigError("\n  ".join(["this deployment can't be:", *self.problems]))
+        return self.options
+
+
+def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) -> Resolved:
+    """`model` None: its stages are taken for Qwen3-Omni's, and memory is not looked at."""
+    graph = find_graph(USUAL_FAMILY) if model is None else model.graph
+    held = [stage for stage in graph.stages if model is None or stage.name in model.stages]
+    placement = place(deployment, held, machine)
+    problems = [*placement.problems, *_names(deployment), *_ranks(deployment, placement, graph)]
+    sizing = Sizing(deployment, placement, graph, model, problems)
+    sizes = {stage.name: sizing.sizes(stage.name) for stage in held}
+    memory: Memory = {} if model is None else sizing.memory(sizes)
+    problems += overfull(sizing, sizes, memory)
+    problems += _edges(deployment, placement, graph)
+    options = None
+    try:
+        options = _options(deployment, placement, sizes)
+    except ConfigError as error:
+        problems.append(str(error))
+    limits = Limits(**deployment.limits.session.model_dump())
+    return Resolved(deployment, placement, options, limits, memory, tuple(dict.fromkeys(problems)))
+
+
+def _names(deployment: Deployment) -> list[str]:
+    if deployment.preset in preset_names():
+        return []
+    said = nearest(deployment.preset, preset_names()) or ";"
+    return [f"preset: no preset {deployment.preset!r}{said} There are {', '.join(preset_names())}"]
+
+
+def _ranks(deployment: Deployment, placement: Placement, graph: StageGraph) -> list[str]:
+    """What tensor parallelism can't do yet."""
+    stages = deployment.stages
+    degrees = {name: spec.tensor_parallel for name, spec in stages.items()}
+    divided = [name for name, degree in degrees.items() if degree > 1]
+    ar = [stage.name for stage in graph.stages if stage.kind is StageKind.AR and placement.of(stage.name)]
+    problems: list[str] = []
+    for name in divided:
+        key = f"stages.{name}.tensor_parallel is {degrees[name]}"
+        if name not in ar:
+            problems.append(f"{key}: only decoders are divided ({', '.join(ar)}); leave it at 1")
+        elif others := [other for other in ar if degrees.get(other, 1) != degrees[name]]:
+            problems.append(f"{key}, and {', '.join(others)} differ: all decoders are divided alike")
+        if stages[name].replicas > 1 or stages[name].process != "shared":
+            problems.append(f"{key}: it runs without replicas and without processes of their own")
+        problems += [
+            f"{key}: it runs on a CPU only, and {unit.name} is on {placement.torch_device(unit)}"
+            for unit in placement.of(name)
+            if placement.torch_device(unit) != "cpu"
+        ]
+    return problems
+
+
+def _edges(deployment: Deployment, placement: Placement, graph: StageGraph) -> list[str]:
+    """Edges that are none, and connectors where nothing crosses."""
+    problems: list[str] = []
+    for name, edge in deployment.edges.items():
+        own = _edge(name, edge)
+        try:
+            graph.changed(own.source, own.target, **own.chosen)
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        ends = {unit.process for stage in (own.source, own.target) for unit in placement.of(stage)}
+        if edge.connector is not None and len(ends) < 2:
+            problems.append(f"edges.{name}.connector: both stages are in one process; nothing crosses there")
+    return problems
+
+
+def _options(
+    deployment: Deployment, placement: Placement, sizes: Mapping[str, Mapping[str, int]]
+) -> EngineOptions:
+    """Raises ConfigError."""
+    main = _main_device(deployment, placement)
+    defaults: dict[str, Any] = {"kv_tokens": usual_kv_tokens(deployment), **written(deployment.defaults)}
+    edges = [_edge(name, edge) for name, edge in deployment.edges.items()]
+    is_plain = placement.is_plain
+    return EngineOptions(
+        device=main,
+        dtype=deployment.dtype,
+        attention=deployment.attention,
+        preset=deployment.preset,
+        **defaults,
+        max_context_tokens=deployment.limits.max_context_tokens,
+        threads=_threads(deployment, placement).get("", 0),
+        depth=deployment.depth,
+        tensor_parallel=max((spec.tensor_parallel for spec in deployment.stages.values()), default=1),
+        graphs=deployment.cuda_graphs,
+        layer_groups=deployment.layer_groups,
+        load_format=deployment.load_format,
+        units=() if is_plain else placement.units,
+        stages_apart=False,
+        processes=tuple(
+            ProcessOptions(name, threads)
+            for name, threads in _threads(deployment, placement).items()
+            if name and threads
+        ),
+        links=tuple(
+            LinkOptions(own.source, own.target, edge.connector)
+            for own, edge in zip(edges, deployment.edges.values(), strict=True)
+            if edge.connector is not None
+        ),
+        stages={stage: _stage(deployment, stage, own) for stage, own in sizes.items()},
+        edges=tuple(edge for edge in edges if edge.chosen),
+        places={} if is_plain else _places(placement, main),
+    )
+
+
+def _main_device(deployment: Deployment, placement: Placement) -> str:
+    """Where the thinker is (or the first stage there is): what units without a place are on."""
+    first = next(iter(placement.of("thinker")), placement.units[0])
+    spec = deployment.devices.get(first.device)
+    return "auto" if spec is None else spec.device
+
+
+def _places(placement: Placement, main: str) -> dict[str, str]:
+    """Devices of units by name; those that are on `main` anyway are left out."""
+    used = dict.fromkeys(unit.device for unit in placement.units if unit.device)
+    return {name: placement.devices[name] for name in used if placement.devices[name] != main}
+
+
+def _threads(deployment: Deployment, placement: Placement) -> dict[str, int]:
+    """By process, the most that its stages ask for."""
+    found: dict[str, int] = {}
+    for unit in placement.units:
+        asked = deployment.stages.get(unit.stage, Stage()).threads
+        found[unit.process] = max(found.get(unit.process, 0), asked)
+    return found
+
+
+def _edge(name: str, edge: Edge) -> EdgeOptions:
+    source, target = name.split(" -> ")
+    return EdgeOptions(source, target, edge.first_chunk, edge.chunk, edge.credit)
+
+
+def _stage(deployment: Deployment, stage: str, sizes: Mapping[str, int]) -> StageOptions:
+    sampling: dict[str, Any] = deployment.stages.get(stage, Stage()).sampling.model_dump()
+    return StageOptions(**sizes, sampling=SamplingDefaults(**sampling))

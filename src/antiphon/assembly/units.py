@@ -1,0 +1,90 @@
+"""A node's units: what its configuration says, or one of each stage on one device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+
+from antiphon.assembly.preset import Preset
+from antiphon.core.config import EncoderConfig, NodeConfig, Role, Unit
+from antiphon.core.errors import ConfigError
+from antiphon.core.graph import Stage, StageGraph, StageKind
+from antiphon.flow.stages import Scheduler
+from antiphon.graphs import find_graph
+from antiphon.stage.ar import ArScheduler
+from antiphon.stage.codec import CodecScheduler
+from antiphon.stage.encode import EncodeScheduler
+
+NO_ENCODER = Unit("", "")
+"""Of a graph without encoders: nobody wants media."""
+
+
+def units_of(graph: StageGraph, config: NodeConfig) -> tuple[Unit, ...]:
+    """In pipeline order, those of stages that the checkpoint lacks (it has no voice) left out.
+
+    Raises ConfigError for a unit of no stage, a stage without units, two units of one name, two encoders in
+    one process, and roles that leave a part of the work to nobody.
+    """
+    held = {*config.encoder, *config.ar, *config.codec}
+    stages = [stage.name for stage in graph.stages if stage.name in held]
+    units = config.placed
+    names = Counter(unit.name for unit in units)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ConfigError(f"units: {', '.join(twice)} stand there more than once")
+    for unit in units:
+        if unit.stage not in stages:
+            known = ", ".join(stages)
+            raise ConfigError(f"unit {unit.name!r}: {unit.stage!r} is no stage; stages are {known}")
+    if missing := [name for name in stages if name not in {unit.stage for unit in units}]:
+        raise ConfigError(f"units: none of stage {', '.join(missing)}")
+    encoders = Counter(unit.process for unit in units if unit.stage in config.encoder)
+    if crowded := [process for process, count in encoders.items() if count > 1]:
+        raise ConfigError(f"units: process {crowded[0]!r} has more than one encoder; it needs one only")
+    for name in stages:
+        _check_roles(graph.stage(name), {unit.role for unit in units if unit.stage == name})
+    order = sorted(units, key=lambda unit: stages.index(unit.stage))
+    return tuple(order) if config.encoder else (NO_ENCODER, *order)
+
+
+def _check_roles(stage: Stage, roles: set[Role]) -> None:
+    """Blocks and KV groups are the stage's, so they are the same wherever KV is moved to."""
+    if roles == {"both"}:
+        return
+    if stage.kind is not StageKind.AR or stage.conditioned:
+        raise ConfigError(f"units: stage {stage.name} cannot be split into prefill and decode; use both")
+    if roles != {"prefill", "decode"}:
+        found = ", ".join(sorted(roles))
+        raise ConfigError(
+            f"units: those of stage {stage.name} are {found}; they must all be both, or some prefill and "
+            "some decode"
+        )
+
+
+def graph_of(config: NodeConfig) -> StageGraph:
+    """The family's graph, with the chunks and the credit that were chosen. Raises ConfigError."""
+    graph = find_graph(config.graph)
+    for edge in config.edges:
+        graph = graph.changed(edge.source, edge.target, **edge.chosen)
+    return graph
+
+
+def maker(graph: StageGraph, config: NodeConfig, preset: Preset) -> Callable[[Unit], Scheduler]:
+    """Makes a unit's scheduler, bare: when a node begins, and when a unit is lost."""
+    tickets = count()
+
+    def make(unit: Unit) -> Scheduler:
+        if unit is NO_ENCODER:
+            return EncodeScheduler("", EncoderConfig())
+        stage = graph.stage(unit.stage)
+        match stage.kind:
+            case StageKind.ENCODER:
+                return EncodeScheduler(unit.name, config.encoder[stage.name])
+            case StageKind.AR:
+                policies = preset.step_policy(), preset.kv_policies()
+                return ArScheduler(stage, config.ar[stage.name], *policies, unit.name, tickets)
+            case StageKind.CODEC:
+                edge = next(edge for edge in graph.edges if edge.target == stage.name)
+                return CodecScheduler(unit.name, config.codec[stage.name], edge, windowed=stage.windowed)
+
+    return make

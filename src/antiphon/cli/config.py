@@ -1,0 +1,121 @@
+"""`antiphon config`: what the keys of a deployment mean, and what one comes to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from antiphon.assembly.deployment import Stage
+from antiphon.assembly.deployment_file import deployment_names, read_deployment
+from antiphon.assembly.keys import Key, find_key, keys
+from antiphon.cli.shared import console, fail
+from antiphon.core.errors import AntiphonError
+
+app = typer.Typer(no_args_is_help=True, help="Deployments as files: what their keys mean, what they come to.")
+page = Console(highlight=False, markup=False, soft_wrap=True)
+
+What = Annotated[str, typer.Argument(help=f"{', '.join(deployment_names())}, or a file.")]
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        str, typer.Argument(help="A dotted key, such as stages.thinker.kv_tokens; none: a list of all.")
+    ] = "",
+) -> None:
+    """Say what a key means: type, default, what is allowed, an example, which deployments use it."""
+    try:
+        found = [find_key(key)] if key else list(keys())
+    except AntiphonError as error:
+        fail(error)
+    if key:
+        for line in explained(found[0]):
+            page.print(line)
+        return
+    for each in found:
+        page.print(f"{each.path:44}{each.meaning}")
+
+
+@app.command()
+def show(
+    what: What,
+    model: Annotated[str, typer.Option(help="Checkpoint directory or hub id; by default the file's.")] = "",
+) -> None:
+    """Print a deployment with its bases merged and every size resolved, as YAML that can be served."""
+    from antiphon.cli.deployments import resolved
+
+    try:
+        found, named = resolved(what, model, console.print)
+    except AntiphonError as error:
+        fail(error)
+    deployment = found.deployment.model_copy(update={"model": named or None})
+    tree = deployment.model_dump(exclude={"base"}, exclude_none=True)
+    sizes = {} if found.options is None else {name: each.sizes for name, each in found.options.stages.items()}
+    for name, size in sizes.items():
+        stage = deployment.stages.get(name, Stage()).model_copy(update=size)
+        tree["stages"][name] = stage.model_dump(exclude_none=True)
+    page.print(yaml.safe_dump(tree, sort_keys=False, width=100).rstrip())
+    for problem in found.problems:
+        console.print(f"[bold red]wrong:[/] {problem}", soft_wrap=True)
+    raise typer.Exit(1 if found.problems else 0)
+
+
+@app.command(name="page", hidden=True)
+def print_page() -> None:
+    """Print every key as Markdown, for docs/deployments.md."""
+    page.print(page_of_keys())
+
+
+def explained(key: Key) -> list[str]:
+    """What is known of a key, a line each."""
+    lines = [key.path, f"  {key.meaning}", f"  type      {key.type}"]
+    if key.allowed:
+        lines.append(f"  allowed   {key.allowed}")
+    if key.inner is None:
+        lines.append(f"  default   {written(key.default)}")
+    else:
+        lines.append(f"  keys      {', '.join(key.inner.model_fields)}")
+    if key.example is not None:
+        lines.append(f"  example   {key.path.rpartition('.')[2]}: {written(key.example)}")
+    used = [f"{name} ({value})" for name in deployment_names() if (value := used_in(name, key))]
+    return [*lines, f"  used by   {'; '.join(used) or 'no deployment that ships'}"]
+
+
+def page_of_keys() -> str:
+    """Every key as Markdown, for the documentation."""
+    lines: list[str] = []
+    for key in keys():
+        facts = [key.type, *([key.bounds] if key.bounds else [])]
+        if key.inner is None:
+            facts.append(f"default {written(key.default)}")
+        shown = "; ".join(facts)
+        lines.append(f"- `{key.path}` ({shown}): {key.meaning}")
+    return "\n".join(lines)
+
+
+def used_in(deployment: str, key: Key) -> str:
+    """What a deployment that ships says there; a mapping only that it does."""
+    parts = key.path.split(".")
+    found = list(dict.fromkeys(_at(read_deployment(deployment).model_dump(exclude_unset=True), parts)))
+    return "yes" if found and key.inner is not None else ", ".join(found)
+
+
+def _at(tree: Any, parts: list[str]) -> list[str]:
+    """Values under a key; NAME is every name."""
+    if not parts:
+        return [written(tree)]
+    if not isinstance(tree, dict):
+        return []
+    name, *rest = parts
+    below = list(tree.values()) if name == "NAME" else [tree[name]] if name in tree else []
+    return [value for each in below for value in _at(each, rest)]
+
+
+def written(value: Any) -> str:
+    """As YAML would have it on one line."""
+    if value is None:
+        return "none"
+    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()

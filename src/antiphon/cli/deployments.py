@@ -1,0 +1,111 @@
+"""What commands share about deployments: the model that one names, the machine at hand, flags that win."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from antiphon.assembly.deployment import Deployment, Sizes
+from antiphon.assembly.deployment_file import read_deployment
+from antiphon.assembly.footprint import ModelFacts, shape_parameters
+from antiphon.assembly.placement import Machine
+from antiphon.assembly.resolve import Resolved, resolve
+from antiphon.core.config import EngineOptions
+from antiphon.graphs import find_graph
+from antiphon.latency.shapes import find_shape, shape_names
+from antiphon.wire.limits import Limits
+
+if TYPE_CHECKING:
+    from antiphon.server.settings import ServerSettings
+
+FAMILIES = {"qwen3-omni": "qwen3_omni_moe"}
+"""Of the shapes that are known, by how their names begin."""
+
+
+def resolved(what: str, model: str, progress: Callable[[str], None]) -> tuple[Resolved, str]:
+    """The deployment that a name or a path says, with the model it is for ("": none is named); `model` wins
+    over the file's. Raises ConfigError, or CheckpointError for a model that isn't there."""
+    deployment = read_deployment(what)
+    named = model or deployment.model or ""
+    facts = model_facts(named, progress) if named else None
+    return resolve(deployment, facts, this_machine()), named
+
+
+def model_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
+    """From a checkpoint's config.json, or from the shape of a model that is known by name."""
+    known = [name for name in shape_names() if Path(model).name.lower().startswith(name)]
+    if known and not Path(model).is_dir():
+        shape = find_shape(known[0])
+        graph = find_graph(next(graph for name, graph in FAMILIES.items() if shape.name.startswith(name)))
+        parameters = {stage: shape_parameters(each) for stage, each in shape.stages.items()}
+        return ModelFacts(model, graph, shape, parameters)
+    from antiphon.checkpoint.files import open_directory
+    from antiphon.engine.load import takes_media
+
+    values = open_directory(model, progress=progress, takes_media=takes_media).config
+    graph = find_graph(values["model_type"])
+    family = import_module(graph.module)
+    config = family.read_config(values)
+    shape = family.read_shape(config, Path(model).name)
+    tensors = {stage: family.tensor_shapes(stage, config).values() for stage in shape.stages}
+    parameters = {stage: sum(map(prod, shapes)) for stage, shapes in tensors.items()}
+    return ModelFacts(model, graph, shape, parameters)
+
+
+def this_machine() -> Machine:
+    """All of its memory, whoever uses it now."""
+    import torch
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = tuple(torch.cuda.get_device_properties(index).total_memory for index in range(num_gpus))
+    return Machine(gpus, host_bytes())
+
+
+def host_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def applied(
+    deployed: Resolved, given: Collection[str], flags: Mapping[str, Any], settings: ServerSettings
+) -> tuple[EngineOptions, ServerSettings]:
+    """What to serve with: the deployment's, and where they were given the options of the command line. Raises
+    ConfigError for all that is wrong with the deployment."""
+    named = {*given, "graphs"} if "cuda_graphs" in given else given
+    options = overridden(deployed.sound, {name: value for name, value in flags.items() if name in named})
+    said = {name: getattr(settings, name) for name in given if hasattr(settings, name)}
+    session = {name: getattr(settings.limits, name) for name in given if hasattr(Limits, name)}
+    ours = {**server_limits(deployed.deployment), **said, "limits": replace(deployed.limits, **session)}
+    return options, replace(settings, **ours)
+
+
+def overridden(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions:
+    """The options with others in their place: a size is every stage's then, and a device everyone's. Raises
+    ConfigError."""
+    others: dict[str, Any] = dict(given)
+    sizes = dict.fromkeys(name for name in given if name in Sizes.model_fields)
+    if sizes:
+        stages = options.stages.items()
+        others["stages"] = {name: msgspec.structs.replace(stage, **sizes) for name, stage in stages}
+    if "device" in given:
+        others["places"] = {}
+    return msgspec.structs.replace(options, **others)
+
+
+def server_limits(deployment: Deployment) -> dict[str, Any]:
+    """Fields of ServerSettings that a deployment says."""
+    limits = deployment.limits
+    return {
+        "max_sessions": limits.max_sessions,
+        "max_open_responses": limits.max_open_responses,
+        "max_audio_rtf": limits.max_audio_rtf or None,
+    }

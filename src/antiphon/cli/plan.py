@@ -1,0 +1,137 @@
+"""`antiphon plan`: how many conversations a machine carries, and what breaks first."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, AsJson
+from antiphon.cli.options import TurnEnd, WorkloadName
+from antiphon.cli.shared import console
+from antiphon.cli.simulated import (
+    FramesPerToken,
+    Hardware,
+    KvTokens,
+    MaxRows,
+    NetworkMs,
+    PresetName,
+    ReplicaCounts,
+    ReplyTokens,
+    Seed,
+    first_line,
+    simulated_engine,
+)
+from antiphon.core.errors import AntiphonError
+
+if TYPE_CHECKING:
+    from antiphon.sim.plan import Tried
+
+PAGE_COLUMNS = 160
+COLUMNS = ("ttfp_s.p90", "turn_latency_s.p90", "ttft_s.p90", "continuity", "completed_rps")
+
+
+def plan(
+    workload: WorkloadName = "voice-chat",
+    preset: PresetName = "baseline",
+    hardware: Hardware = "h200",
+    replicas: ReplicaCounts = "",
+    duration: Annotated[float, typer.Option(help="Virtual seconds of each run.")] = 90.0,
+    first: Annotated[int, typer.Option(min=1, help="Conversations to begin the search with.")] = 8,
+    most: Annotated[int, typer.Option(min=1, help="Conversations to end it with.")] = 4096,
+    turn_detection: TurnEnd = None,
+    seed: Seed = 0,
+    max_rows: MaxRows = None,
+    kv_tokens: KvTokens = None,
+    reply_tokens: ReplyTokens = None,
+    frames_per_token: FramesPerToken = None,
+    network_ms: NetworkMs = 20.0,
+    as_json: AsJson = False,
+    slo_ttfp_p90: Annotated[float, typer.Option(help="Most seconds of P90 time to first audio.")] = 1.0,
+    slo_continuity: Annotated[float, typer.Option(help="Least share of replies without a stall.")] = 0.95,
+    slo_ttft_p90: Annotated[float, typer.Option(help="Most seconds of P90 time to first text.")] = 2.0,
+) -> None:
+    """How many conversations at a time keep within the bounds, and what breaks first beyond that.
+
+    Exit status: 0, 1 if not even one does, 2 if a run failed.
+    """
+    from antiphon.bench.experiment import Changes, workload_of
+    from antiphon.metrics.slo import Slo
+    from antiphon.sim.costs import find_costs
+    from antiphon.sim.links import Network
+    from antiphon.sim.model import Sizes
+    from antiphon.sim.plan import run_with, search
+    from antiphon.sim.run import Setup
+
+    slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity, ttft_s=slo_ttft_p90)
+    tried: list[Tried] = []
+    try:
+        costs = find_costs(hardware)
+        sizes = Sizes(max_rows=max_rows, kv_tokens=kv_tokens)
+        made = Setup(
+            workload_of(workload, Changes(turn_detection=turn_detection)),
+            costs,
+            seed,
+            simulated_engine(costs, preset, sizes, replicas, (reply_tokens, frames_per_token)),
+            Network(network_ms / 1000),
+        )
+        started = first_line(made, preset, hardware, replicas)
+        for one in search(lambda number: run_with(made, number, duration, slo, started), first, most):
+            tried.append(one)
+            console.print(_line(one), soft_wrap=True)
+    except AntiphonError as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(RUN_FAILED) from None
+    except KeyboardInterrupt:
+        console.print("stopped: what was tried is below")
+    result = plan_result(tried)
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins({"run": started, **result}), indent=2))
+    else:
+        Console(width=PAGE_COLUMNS).print(
+            plan_table(f"{workload} on {hardware}" + f", {replicas}" * bool(replicas), tried)
+        )
+        for sentence in result["says"]:
+            typer.echo(sentence)
+    raise typer.Exit(0 if result["conversations"] else SLO_MISSED)
+
+
+def plan_result(tried: list[Tried]) -> dict[str, Any]:
+    """JSON-ready: the answer, in a number and in words, and every try."""
+    holding = [one.conversations for one in tried if one.holds]
+    answer = max(holding, default=0)
+    beyond = min((one for one in tried if not one.holds), key=lambda one: one.conversations, default=None)
+    says = [f"{answer} conversations at a time hold the bounds."]
+    if beyond is None:
+        says.append("No bound was missed by any number that was tried; raise --most.")
+    else:
+        says.append(f"At {beyond.conversations}: {'; '.join(beyond.missed)}.")
+        says.append(f"Shortest was {beyond.short}.")
+    return {"conversations": answer, "says": says, "tried": tried}
+
+
+def plan_table(title: str, tried: list[Tried]) -> Table:
+    from antiphon.bench.tables import shown
+
+    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    seen = [key for key in COLUMNS if any(key in one.figures for one in tried)]
+    stages = [load.stage for load in tried[0].loads] if tried else []
+    for name in ("conversations", *seen, *(f"{stage} busy" for stage in stages), "KV full", "holds"):
+        table.add_column(name, justify="right")
+    for one in sorted(tried, key=lambda one: one.conversations):
+        cells = [shown(one.figures[key]) if key in one.figures else "–" for key in seen]
+        busy = [f"{load.busy_share:.0%}" for load in one.loads]
+        full = f"{max(load.kv_full_share for load in one.loads):.0%}"
+        table.add_row(str(one.conversations), *cells, *busy, full, "yes" if one.holds else "no")
+    return table
+
+
+def _line(one: Tried) -> str:
+    outcome = "hold the bounds" if one.holds else "; ".join(one.missed)
+    return f"{one.conversations} conversations: {outcome}"

@@ -1,0 +1,234 @@
+"""`antiphon profile`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from antiphon.cli.shared import LoadingBar, console, fail
+from antiphon.core.config import EngineOptions
+from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.latency.models import ArModel, CodecModel, EncoderModel
+from antiphon.latency.profile import Profile, Provenance, StageProfile
+from antiphon.latency.roofline import hardware_names
+from antiphon.latency.shapes import ModelShape, find_shape, shape_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ELSEWHERE = f"Instead of measuring: a device's datasheet ({', '.join(hardware_names())})."
+SHAPES = (
+    f"With --roofline: {', '.join(shape_names())}, or a checkpoint's directory (CHECKPOINT does as well)."
+)
+
+
+def profile(
+    checkpoint: Annotated[
+        str, typer.Argument(help="Checkpoint directory, or a hub id; not needed with --model.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Write the profile (JSON) here.")] = None,
+    roofline: Annotated[str, typer.Option(help=ELSEWHERE)] = "",
+    model: Annotated[str, typer.Option(help=SHAPES)] = "",
+    devices: Annotated[
+        int, typer.Option(min=1, help="With --roofline: devices that share each decoder.")
+    ] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    attention: Annotated[
+        str, typer.Option(help="auto, or the name of a back-end (antiphon doctor).")
+    ] = "auto",
+    max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
+    kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
+    max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
+    threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
+    depth: Annotated[
+        int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
+    ] = None,
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs", help="Decode with CUDA graphs (unverified; CUDA only).")
+    ] = False,
+    tensor_parallel: Annotated[
+        int, typer.Option(help="Processes that compute each decoder together (CPU only).")
+    ] = 1,
+    load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
+    rounds: Annotated[int, typer.Option(min=1, help="How often every step is measured.")] = 8,
+    seed: Annotated[int, typer.Option(help="Another seed, other steps held out.")] = 0,
+) -> None:
+    """Measure what steps and copies of a running engine take, or work it out from a datasheet."""
+    try:
+        if roofline:
+            made = from_datasheet(roofline, model or checkpoint, devices)
+        elif not checkpoint:
+            raise ConfigError("name a checkpoint to be measured, or --roofline DEVICE --model NAME")
+        else:
+            options = EngineOptions(
+                device=device,
+                dtype=dtype,
+                attention=attention,
+                max_rows=max_rows,
+                kv_tokens=kv_tokens,
+                max_context_tokens=max_context_tokens,
+                threads=threads,
+                depth=depth,
+                graphs="on" if cuda_graphs else "off",
+                tensor_parallel=tensor_parallel,
+                load_format=load_format,
+            )
+            made = measured(checkpoint, options, rounds, seed)
+        if out is not None:
+            out.write_bytes(made.to_json() + b"\n")
+    except (AntiphonError, OSError) as error:
+        fail(error)
+    report(made)
+    if out is not None:
+        console.print(f"wrote {out}", soft_wrap=True)
+
+
+def measured(checkpoint: str, options: EngineOptions, rounds: int, seed: int) -> Profile:
+    """Of an engine that is loaded for it. Raises CheckpointError, ConfigError or StageFailed."""
+    import torch
+
+    from antiphon.bench.provenance import machine
+    from antiphon.runtime.profiler import load_subject
+    from antiphon.runtime.profiler import profile as measure
+    from antiphon.runtime.stage_times import Effort
+
+    with LoadingBar() as bar:
+        subject = load_subject(checkpoint, options, Path(checkpoint).name, bar.show)
+    info = subject.engine.info
+    about = provenance()
+    where = torch.cuda.get_device_name() if info.device.startswith("cuda") else machine()
+    about = Provenance(
+        about.command,
+        about.commit,
+        where,
+        info.name,
+        info.device,
+        info.dtype,
+        torch.get_num_threads(),
+        about.when,
+    )
+    with console.status("measuring") as status:
+
+        def progress(what: str, done: int, total: int) -> None:
+            status.update(f"measuring: {what}" + (f", {done} of {total}" if total else ""))
+
+        return measure(subject, about, progress, Effort(rounds=rounds, seed=seed))
+
+
+def from_datasheet(device: str, model: str, devices: int) -> Profile:
+    """Raises ConfigError or CheckpointError."""
+    from antiphon.latency.roofline import roofline
+
+    if not model:
+        raise ConfigError(
+            f"--roofline needs --model: {', '.join(shape_names())}, or a checkpoint's directory"
+        )
+    shape = shape_of(model) if Path(model).is_dir() else find_shape(model)
+    return roofline(device, shape, provenance(), ranks=devices)
+
+
+def shape_of(directory: str) -> ModelShape:
+    """Of a checkpoint of which config.json is enough. Raises CheckpointError or ConfigError."""
+    from importlib import import_module
+
+    from antiphon.checkpoint.files import open_directory
+    from antiphon.graphs import find_graph
+
+    config = open_directory(directory, progress=lambda text: None).config
+    family = import_module(find_graph(config["model_type"]).module)
+    return family.read_shape(family.read_config(config), Path(directory).name)
+
+
+def provenance() -> Provenance:
+    """What is the same of every profile."""
+    from antiphon.bench.provenance import command, commit, machine
+
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    return Provenance(command=command(), commit=commit(), machine=machine(), when=when)
+
+
+def report(made: Profile) -> None:
+    """What the figures mean, stage by stage."""
+    page, about = Console(highlight=False, width=110), made.provenance
+    what = "measured on" if made.source == "measured" else "worked out for"
+    page.print(f"[bold]{about.model}[/], {what} {about.device}, {about.dtype}")
+    if about.notes:
+        page.print(about.notes)
+    for name, stage in made.stages.items():
+        table = Table.grid(padding=(0, 3))
+        for meaning, figure in meanings(stage):
+            table.add_row("", meaning, figure)
+        page.print(f"[bold]{name}[/]")
+        page.print(table)
+    table = Table.grid(padding=(0, 3))
+    for to, link in made.links.items():
+        rate = f", {1e-9 / link.beta_s:.3g} GB/s" if link.beta_s else ""
+        table.add_row(
+            "", f"a copy to {to}" if to != "ranks" else "a collective", f"{time(link.alpha_s)}{rate}"
+        )
+    table.add_row("", "deciding, a step", time(made.decide_s))
+    page.print("[bold]beside the steps[/]")
+    page.print(table)
+
+
+def meanings(stage: StageProfile) -> Iterator[tuple[str, str]]:
+    """Figures of a stage with what they are, the residuals last."""
+    match stage.model:
+        case ArModel() as model:
+            yield from decoder_meanings(model)
+        case CodecModel() as model:
+            yield "once a step", time(model.step_s)
+            yield "per group of like streams", time(model.group_s)
+            yield "per stream", time(model.stream_s)
+            yield "per frame (80 ms of speech)", time(model.frame_s)
+        case EncoderModel() as model:
+            yield "once a step", time(model.step_s)
+            yield (
+                "per recording, and per token of it (1/13 s)",
+                f"{time(model.audio_s)}, {time(model.audio_token_s)}",
+            )
+            yield "per picture, and per token of it", f"{time(model.visual_s)}, {time(model.visual_token_s)}"
+    if stage.cpu_attention is not None:
+        figures = stage.cpu_attention
+        yield (
+            "a layer's attention on the CPU: once, per row, per 1000 tokens",
+            ", ".join(time(s) for s in (figures.base_s, figures.row_s, 1000 * figures.token_s)),
+        )
+    if stage.residuals is not None:
+        found = stage.residuals
+        yield (
+            f"error on {found.num_steps} steps held out: mean, P90",
+            f"{100 * found.mean:.1f} %, {100 * found.p90:.1f} %",
+        )
+
+
+def decoder_meanings(model: ArModel) -> Iterator[tuple[str, str]]:
+    layers, most = model.layers, model.dense.at[-1]
+    yield (
+        "once a step, per chunk of a prompt",
+        f"{time(model.step_s)}, {time(layers * model.chunk_s + model.row_s)}",
+    )
+    for n in sorted({1, 16, 256, most}):
+        yield f"dense parts (f_D) of {n} tokens", time(layers * model.dense.value(n))
+    yield "attention per million pairs of a prompt's tokens (a_PA)", time(1e6 * layers * model.pair_s)
+    decode = model.decode
+    yield (
+        "attention of rows that draw (f_DA): once, per row, per 1000 tokens of context",
+        ", ".join(time(layers * s) for s in (decode.base_s, decode.row_s, 1000 * decode.token_s)),
+    )
+    rows = sorted({1, 16})
+    yield "head and draw, of 1 and 16 rows", ", ".join(time(model.head.value(n)) for n in rows)
+    if model.frame is not None:
+        yield "a frame, of 1 and 16 rows", ", ".join(time(model.frame.value(n)) for n in rows)
+    if model.collectives is not None:
+        yield f"collectives of {most} tokens", time(layers * model.collectives.seconds(most))
+
+
+def time(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,124 @@
+"""`antiphon simulate`: the server's own scheduling on a machine that is not at hand, on virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from antiphon.cli.bench import RUN_FAILED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
+from antiphon.cli.options import Concurrency, Patience, Rate, TurnEnd, WorkloadName
+from antiphon.cli.shared import console
+from antiphon.cli.simulated import (
+    FramesPerToken,
+    Hardware,
+    KvTokens,
+    MaxRows,
+    NetworkMs,
+    PresetName,
+    ReplicaCounts,
+    ReplyTokens,
+    Seed,
+    first_line,
+    simulated_engine,
+)
+from antiphon.core.errors import AntiphonError, ConfigError
+
+if TYPE_CHECKING:
+    from antiphon.metrics.log import RunStarted
+    from antiphon.sim.run import Outcome, Setup
+
+
+def simulate(
+    workload: WorkloadName = "voice-chat",
+    preset: PresetName = "baseline",
+    hardware: Hardware = "h200",
+    replicas: ReplicaCounts = "",
+    concurrency: Concurrency = None,
+    rate: Rate = None,
+    duration: Annotated[float | None, typer.Option(help="Virtual seconds until the run ends.")] = None,
+    sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until the run ends.")] = None,
+    turn_detection: TurnEnd = None,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Directory of the event log.")] = Path(),
+    force: Annotated[bool, typer.Option(help="Overwrite the log if it exists.")] = False,
+    label: Annotated[str, typer.Option(help="What is simulated, in a word; the preset by default.")] = "",
+    record: Annotated[
+        Path | None, typer.Option(help="Record the node's facts and decisions, as `serve` does.")
+    ] = None,
+    max_rows: MaxRows = None,
+    kv_tokens: KvTokens = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(help="Steps in flight while the next is decided. As profiled; of a datasheet, 1."),
+    ] = None,
+    reply_tokens: ReplyTokens = None,
+    frames_per_token: FramesPerToken = None,
+    network_ms: NetworkMs = 20.0,
+    patience: Patience = 60.0,
+    as_json: AsJson = False,
+    slo_ttfp_p90: TtfpBound = None,
+    slo_continuity: ContinuityBound = None,
+    slo_ttft_p90: TtftBound = None,
+) -> None:
+    """Play a workload to the server's own scheduling on virtual time, and say what its people would meet.
+
+    Log and figures are those of `antiphon bench`. Exit status: 0, 1 if a bound given with --slo-… was missed,
+    2 if the run failed.
+    """
+    from antiphon.bench.experiment import Changes, workload_of
+    from antiphon.sim.costs import find_costs
+    from antiphon.sim.links import Network
+    from antiphon.sim.model import Sizes
+    from antiphon.sim.run import Setup
+
+    label = label or preset
+    path = out / f"simulate-{label}-{seed}.jsonl"
+    try:
+        costs = find_costs(hardware)
+        sizes = Sizes(max_rows=max_rows, kv_tokens=kv_tokens, depth=depth)
+        made = Setup(
+            workload_of(workload, Changes(concurrency, rate, duration, sessions, turn_detection)),
+            costs,
+            seed,
+            simulated_engine(costs, preset, sizes, replicas, (reply_tokens, frames_per_token)),
+            Network(network_ms / 1000),
+            patience,
+        )
+        if path.exists() and not force:
+            raise ConfigError(f"{path} exists; name another --out or --label, or overwrite it with --force")
+        out.mkdir(parents=True, exist_ok=True)
+        outcome = _play(made, first_line(made, label, hardware, replicas), record)
+        path.write_bytes(outcome.log)
+        console.print(f"log: {path}", soft_wrap=True)
+        status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+    except (AntiphonError, OSError) as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(RUN_FAILED) from None
+    raise typer.Exit(status)
+
+
+def _play(setup: Setup, started: RunStarted, record: Path | None) -> Outcome:
+    """Run, with progress by the virtual clock."""
+    import dataclasses
+
+    from antiphon.bench.progress import Progress
+    from antiphon.metrics.log import Event, ServerSampled
+    from antiphon.runtime.record import RecordWriter
+    from antiphon.sim.run import simulate as run
+
+    with Progress(console) as progress, contextlib.ExitStack() as stack:
+        if record is not None:
+            writer = RecordWriter(record, setup.engine.node, setup.engine.depth)
+            stack.callback(writer.close)
+            setup = dataclasses.replace(setup, recorder=writer)
+
+        def saw(event: Event) -> None:
+            progress.saw(event)
+            if isinstance(event, ServerSampled):
+                progress.show(event.t_s)
+
+        return run(setup, started, saw)

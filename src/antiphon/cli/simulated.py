@@ -1,0 +1,133 @@
+"""What `simulate` and `plan` share: the machine that is asked for, and the first line of its log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from antiphon.cli.shared import split
+from antiphon.core.errors import ConfigError
+from antiphon.latency.roofline import hardware_names
+
+if TYPE_CHECKING:
+    from antiphon.latency.profile import Profile
+    from antiphon.metrics.log import RunStarted
+    from antiphon.sim.model import SimEngine, Sizes
+    from antiphon.sim.places import Replicas
+    from antiphon.sim.run import Setup
+
+Hardware = Annotated[
+    str,
+    typer.Option(
+        help=f"A datasheet ({', '.join(hardware_names())}), or the JSON file that `antiphon profile` wrote."
+    ),
+]
+ReplicaCounts = Annotated[
+    str,
+    typer.Option(
+        "--replicas",
+        help="Devices of each stage, such as thinker=4,talker=4, encoders and vocoders beside them. By "
+        "default as the engine was profiled; of a datasheet, one each.",
+    ),
+]
+PresetName = Annotated[str, typer.Option(help="Which policies decide.")]
+Seed = Annotated[int, typer.Option(help="The same seed, the same log, byte for byte.")]
+MaxRows = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Requests that run at once in a replica of a stage. As profiled; of a datasheet, 64."
+    ),
+]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="KV capacity of a replica of a stage, in tokens. As profiled; of a datasheet, 262144."
+    ),
+]
+ReplyTokens = Annotated[
+    float | None, typer.Option(min=1, help="Median tokens of a reply to which its client sets no limit.")
+]
+FramesPerToken = Annotated[
+    float | None, typer.Option(min=0, help="Codec frames (80 ms) of a token that is spoken.")
+]
+NetworkMs = Annotated[float, typer.Option(min=0, help="From a client to the server or back, in ms.")]
+
+
+def first_line(setup: Setup, label: str, hardware: str, replicas: str) -> RunStarted:
+    """Says what was simulated, and nothing of when: the same run has the same log."""
+    from antiphon.bench import provenance
+    from antiphon.metrics.log import RunStarted
+
+    workload = setup.workload
+    return RunStarted(
+        t_s=0.0,
+        label=label,
+        url="",
+        workload=workload.name,
+        seed=setup.seed,
+        command=provenance.command(),
+        commit=provenance.commit(),
+        machine=f"simulated: {hardware}, {replicas}",
+        version=provenance.package_version(),
+        unix_s=0.0,
+        options={
+            "preset": setup.engine.node.preset,
+            "load": workload.load.model_dump(mode="json", exclude_none=True),
+            "turn_detection": workload.turn_detection,
+            "patience_s": setup.patience_s,
+            "network_s": setup.network.delay_s,
+            "engine": engine_options(setup.engine),
+        },
+    )
+
+
+def engine_options(engine: SimEngine) -> dict[str, Any]:
+    """What its stages were given."""
+    node = engine.node
+    return {
+        "depth": engine.depth,
+        "units": [f"{unit.name} on {unit.process}/{unit.device}" for unit in node.placed],
+        "max_rows": {stage: config.max_rows for stage, config in node.ar.items()},
+        "kv_tokens": {stage: config.num_blocks * config.block_size for stage, config in node.ar.items()},
+    }
+
+
+def simulated_engine(
+    profile: Profile, preset: str, sizes: Sizes, replicas: str, law: tuple[float | None, float | None]
+) -> SimEngine:
+    """law: median tokens of a reply and frames a token, where they are not the profile's.
+
+    Raises ConfigError.
+    """
+    from dataclasses import replace as changed
+
+    from antiphon.sim.model import engine_of
+
+    engine = engine_of(profile, preset, sizes, counted(replicas))
+    tokens, frames = law
+    if tokens is not None or frames is not None:
+        known = engine.replies
+        replies = msgspec.structs.replace(
+            known,
+            median_tokens=known.median_tokens if tokens is None else tokens,
+            frames_per_token=known.frames_per_token if frames is None else frames,
+        )
+        engine = changed(engine, served=msgspec.structs.replace(engine.served, replies=replies))
+    return engine
+
+
+def counted(replicas: str) -> Replicas | None:
+    """`thinker=4,talker=2`; more than one of either are processes of their own. Raises ConfigError."""
+    from antiphon.sim.places import Replicas
+
+    if not replicas:
+        return None
+    counts = {"thinker": 1, "talker": 1}
+    for one in split(replicas):
+        stage, _, count = one.partition("=")
+        if stage not in counts or not count.isdigit() or int(count) < 1:
+            raise ConfigError(f"--replicas {one}: expected thinker=N or talker=N with N of 1 or more")
+        counts[stage] = int(count)
+    return Replicas(counts["thinker"], counts["talker"], apart=max(counts.values()) > 1)

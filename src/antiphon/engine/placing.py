@@ -1,0 +1,86 @@
+"""What an operator chose for single stages and edges, and what the devices must hold of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, Protocol
+
+import msgspec
+import torch
+
+from antiphon.checkpoint.files import BYTES_PER_GIB
+from antiphon.core.config import ArConfig, EngineOptions, NodeConfig, Unit
+from antiphon.core.errors import CheckpointError, ConfigError
+from antiphon.core.graph import StageGraph
+from antiphon.engine.family import Family
+
+
+class Placed(Protocol):
+    """A checkpoint that has been understood (`engine.load.Opened`), as far as places go."""
+
+    @property
+    def node(self) -> NodeConfig: ...
+    @property
+    def family(self) -> Family: ...
+    @property
+    def config(self) -> Any: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def device_of(self, unit: Unit) -> torch.device: ...
+
+
+def configured(node: NodeConfig, graph: StageGraph, options: EngineOptions) -> NodeConfig:
+    """The checkpoint's node with sampling and chunks as chosen. Raises ConfigError for a stage or an edge
+    that it has not, and for chunks where none are gathered."""
+    held = [*node.encoder, *node.ar, *node.codec]
+    if unknown := [name for name in options.stages if name not in held]:
+        raise ConfigError(f"stages: {unknown[0]!r} is no stage of this checkpoint; it has {', '.join(held)}")
+    for edge in options.edges:
+        graph.changed(edge.source, edge.target, **edge.chosen)
+    ar = {name: _drawing(name, config, options) for name, config in node.ar.items()}
+    return msgspec.structs.replace(node, ar=ar, edges=options.edges)
+
+
+def check_places(opened: Placed, available: Callable[[torch.device], int]) -> None:
+    """Raise CheckpointError where the weights of a device's stages need more than is available there."""
+    for device in dict.fromkeys(map(opened.device_of, opened.node.placed)):
+        units = [unit for unit in opened.node.placed if opened.device_of(unit) == device]
+        stages = dict.fromkeys(unit.stage for unit in units)
+        shapes = {
+            tensor: shape
+            for stage in stages
+            for tensor, shape in opened.family.tensor_shapes(stage, opened.config).items()
+        }
+        needed = sum(map(prod, shapes.values())) * opened.dtype.itemsize
+        if needed > available(device):
+            raise CheckpointError(
+                f"{device} has {available(device) / BYTES_PER_GIB:.2f} GiB available, and the weights of "
+                f"{', '.join(stages)} as {opened.dtype} need {needed / BYTES_PER_GIB:.2f} GiB. Use a smaller "
+                "dtype, or put stages on other devices"
+            )
+
+
+def check_tiers(opened: Placed) -> None:
+    """Raises ConfigError where one process would have to copy KV to the host from several devices, or from
+    one to another."""
+    ar = [unit for unit in opened.node.placed if unit.stage in opened.node.ar]
+    tiered = [unit for unit in ar if opened.node.ar[unit.stage].host_blocks or unit.role != "both"]
+    for unit in tiered:
+        beside = [other for other in ar if other.process == unit.process]
+        why = "host_kv_tokens needs" if unit.role == "both" else f"its role ({unit.role}) needs"
+        if len(set(map(opened.device_of, beside))) > 1:
+            raise ConfigError(
+                f"stage {unit.stage}: {why} the decoders of a process on one device; give "
+                "those on another device a process of their own"
+            )
+
+
+def _drawing(name: str, config: ArConfig, options: EngineOptions) -> ArConfig:
+    if name not in options.stages:
+        return config
+    try:
+        sampling = options.stages[name].sampling.over(config.sampling)
+    except ConfigError as error:
+        raise ConfigError(f"stage {name}: {error}") from None
+    return msgspec.structs.replace(config, sampling=sampling)

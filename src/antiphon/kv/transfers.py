@@ -1,0 +1,109 @@
+"""Copies under way to and from the device of one unit: which tickets, of which blocks, answered or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from antiphon.core.facts import CopyFact, CopyFailed
+from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
+from antiphon.kv.host import HostCopy
+from antiphon.kv.loans import Loan
+from antiphon.kv.sequences import Block
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """Whole blocks on their way, an order for each KV group.
+
+    blocks    on the device; `copies` on the host, one for each, or else the last ones of `loan`
+    tickets   orders that are not answered yet
+    has_failed  one of them broke off: what it was to bring is of no use
+    wished_s  since when somebody waits for it, if anybody does
+    """
+
+    to: Literal["device", "host"]
+    blocks: Sequence[Block]
+    copies: Sequence[HostCopy]
+    wished_s: float | None = None
+    loan: Loan | None = None
+    tickets: set[int] = field(default_factory=set[int])
+    has_failed: bool = False
+
+    @property
+    def is_doubtful(self) -> bool:
+        """It broke off, or may yet."""
+        return self.has_failed or bool(self.tickets)
+
+
+CopyOrder = CopyBlocks | MoveBlocks
+
+
+class Transfers:
+    """Orders copies of one unit and follows them.
+
+    `tickets` ascend, and no other order of the node has one of them.
+    `order` says in which order the groups of a block are copied: payloads before layers, so that a step that
+    has waited for its last layer has waited for all.
+    """
+
+    def __init__(
+        self, stage: str, groups: tuple[str, ...], order: Sequence[int], tickets: Iterator[int]
+    ) -> None:
+        self._stage = stage
+        self._groups = groups
+        self._order = order
+        self._tickets = tickets
+        self._orders: list[CopyOrder] = []
+        self._under_way: dict[int, Transfer] = {}
+        self._arriving: dict[Block, Transfer] = {}
+
+    @property
+    def num_in_flight(self) -> int:
+        """Orders that are not answered."""
+        return len(self._under_way)
+
+    def begin(self, transfer: Transfer) -> None:
+        """Order its copies."""
+        for group in self._order:
+            ticket = next(self._tickets)
+            self._orders.append(self._ordered(transfer, group, ticket))
+            transfer.tickets.add(ticket)
+            self._under_way[ticket] = transfer
+        if transfer.to == "device":
+            self._arriving.update(dict.fromkeys(transfer.blocks, transfer))
+
+    def _ordered(self, transfer: Transfer, group: int, ticket: int) -> CopyOrder:
+        name, loan = self._groups[group], transfer.loan
+        here = ints([block[group] for block in transfer.blocks])
+        if loan is not None:
+            there = ints([block[group] for block in loan.blocks[-len(transfer.blocks) :]])
+            return MoveBlocks(loan.source, self._stage, name, there, here, ticket)
+        there = ints([copy.block[group] for copy in transfer.copies])
+        ends = (there, here) if transfer.to == "device" else (here, there)
+        return CopyBlocks(self._stage, name, transfer.to, *ends, ticket)
+
+    def answer(self, fact: CopyFact) -> Transfer | None:
+        """An order was answered; returns the transfer it belongs to, None if it is nobody's (any more)."""
+        transfer = self._under_way.pop(fact.ticket, None)
+        if transfer is None:
+            return None
+        transfer.tickets.remove(fact.ticket)
+        transfer.has_failed |= isinstance(fact, CopyFailed)
+        if not transfer.tickets and transfer.to == "device":
+            for block in transfer.blocks:
+                del self._arriving[block]
+        return transfer
+
+    def bringing(self, blocks: Iterable[Block]) -> tuple[Transfer, ...]:
+        """What has still to arrive in these device blocks."""
+        if not self._arriving:
+            return ()
+        found = (self._arriving.get(block) for block in blocks)
+        return tuple(dict.fromkeys(transfer for transfer in found if transfer is not None))
+
+    def drain(self) -> tuple[CopyOrder, ...]:
+        """Orders since the last call."""
+        orders, self._orders = tuple(self._orders), []
+        return orders

@@ -1,0 +1,161 @@
+"""From a step to the few numbers that its time depends on (OmniServe §3.3.1)."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+from antiphon.core.conversation import AudioPart, Media, VideoPart
+from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
+from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
+
+AUDIO_TOKENS_PER_S = 13
+TOKEN_PIXELS = 32 * 32
+FRAMES_PER_TOKEN = 2
+VIDEO_FRAME_TOKENS = 128, 768
+"""What is seen is one token per 32 by 32 pixels, of a video for two frames that are resized to so many."""
+
+
+class ArFeatures(NamedTuple):
+    """A step of a decoder. Cheap to make and to change, so that a policy may search over what it plans.
+
+    num_tokens    n(t), query tokens over all rows
+    prefill_load  c_PA(t), the sum over rows of more than one token of l + 1 ... l + q
+    decode_load   c_DA(t), the sum over rows of one token of l + 1; the last token of a prompt costs the same
+    decode_rows   g(t), rows of one token
+    emits         rows that draw a token
+    prefill_rows  rows of more than one token
+    joins         rows that are handed out with the step, and join_tokens what they join with
+    """
+
+    num_tokens: int = 0
+    prefill_load: int = 0
+    decode_load: int = 0
+    decode_rows: int = 0
+    emits: int = 0
+    prefill_rows: int = 0
+    joins: int = 0
+    join_tokens: int = 0
+
+    def plus(self, start: int, count: int, emits: bool) -> ArFeatures:
+        """With one more row that runs tokens [start, start + count)."""
+        if count <= 0:
+            return self
+        load = pair_load(start, count)
+        one = count == 1
+        return self._replace(
+            num_tokens=self.num_tokens + count,
+            prefill_load=self.prefill_load + (0 if one else load),
+            decode_load=self.decode_load + (load if one else 0),
+            decode_rows=self.decode_rows + one,
+            emits=self.emits + emits,
+            prefill_rows=self.prefill_rows + (not one),
+        )
+
+
+class CodecFeatures(NamedTuple):
+    """A step of a vocoder: `groups` of streams that are decoded together, since they began alike and bring
+    equally many frames."""
+
+    streams: int = 0
+    frames: int = 0
+    groups: int = 0
+
+
+class EncodeFeatures(NamedTuple):
+    """A step of the encoders: how many recordings and how many pictures or videos, and their tokens.
+
+    visual_load    sum over frames of squared tokens: attention within a frame
+    visual_pixels  as they come, before any resizing
+    """
+
+    audio: int = 0
+    audio_tokens: float = 0.0
+    visual: int = 0
+    visual_tokens: float = 0.0
+    visual_load: float = 0.0
+    visual_pixels: int = 0
+
+
+Features = ArFeatures | CodecFeatures | EncodeFeatures
+
+
+def features_of(step: Step, most_tokens: float = inf) -> Features:
+    """What the models of a stage's kind are asked with; `most_tokens` of a picture."""
+    match step:
+        case ArStep():
+            return ar_features(step)
+        case CodecStep():
+            return codec_features(step)
+        case EncodeStep():
+            return encode_features(step.media, most_tokens)
+
+
+def pair_load(start: int, count: int) -> int:
+    """Sum of start + 1 ... start + count: the pairs of tokens that causal attention looks at."""
+    return count * start + count * (count + 1) // 2
+
+
+def ar_features(step: ArStep) -> ArFeatures:
+    counts, starts = step.counts, step.starts
+    num_rows = len(counts)
+    loads = counts * starts + counts * (counts + 1) // 2
+    ones = counts == 1
+    whole, decode_rows = int(loads.sum()), int(ones.sum())
+    decode_load = int(loads[ones].sum())
+    return ArFeatures(
+        num_tokens=int(counts.sum()),
+        prefill_load=whole - decode_load,
+        decode_load=decode_load,
+        decode_rows=decode_rows,
+        emits=int(step.emits.sum()),
+        prefill_rows=num_rows - decode_rows,
+        joins=len(step.joins),
+        join_tokens=sum(len(join.prompt.token_ids) + len(join.generated) for join in step.joins),
+    )
+
+
+def codec_features(step: CodecStep) -> CodecFeatures:
+    joins = set(step.joins.tolist())
+    alike = {
+        (row in joins, count) for row, count in zip(step.rows.tolist(), step.counts.tolist(), strict=True)
+    }
+    return CodecFeatures(len(step.rows), int(step.counts.sum()), len(alike))
+
+
+def encode_features(media: tuple[Media, ...], most_tokens: float = inf) -> EncodeFeatures:
+    """`most_tokens` of a picture: larger ones are made smaller before they are encoded."""
+    parts = [medium_features(part, most_tokens) for part in media]
+    return EncodeFeatures(
+        audio=sum(part.audio for part in parts),
+        audio_tokens=sum(part.audio_tokens for part in parts),
+        visual=sum(part.visual for part in parts),
+        visual_tokens=sum(part.visual_tokens for part in parts),
+        visual_load=sum(part.visual_load for part in parts),
+        visual_pixels=sum(part.visual_pixels for part in parts),
+    )
+
+
+def medium_features(part: Media, most_tokens: float = inf) -> EncodeFeatures:
+    """One medium. A video's own sound counts as a recording beside it."""
+    if isinstance(part, AudioPart):
+        return EncodeFeatures(1, audio_tokens(len(part.samples)))
+    pixels = part.width * part.height
+    if not isinstance(part, VideoPart):
+        tokens = min(pixels / TOKEN_PIXELS, most_tokens)
+        return EncodeFeatures(visual=1, visual_tokens=tokens, visual_load=tokens**2, visual_pixels=pixels)
+    fewest, most = VIDEO_FRAME_TOKENS
+    tokens, frames = min(max(pixels / TOKEN_PIXELS, fewest), most), -(-part.num_frames // FRAMES_PER_TOKEN)
+    return EncodeFeatures(
+        audio=int(part.audio is not None),
+        audio_tokens=audio_tokens(len(part.audio or b"")),
+        visual=1,
+        visual_tokens=frames * tokens,
+        visual_load=frames * tokens**2,
+        visual_pixels=part.num_frames * pixels,
+    )
+
+
+def audio_tokens(num_bytes: int) -> float:
+    """Of float32 samples."""
+    return num_bytes / 4 / MODEL_SAMPLE_RATE_HZ * AUDIO_TOKENS_PER_S

@@ -1,0 +1,231 @@
+"""A profile of hardware that is not at hand: each part of a step takes as long as reading what it reads or as
+computing what it computes, whichever is longer, at shares of a datasheet's figures.
+
+What is assumed stands in hardware.yaml, beside the figures; a profile says in its notes that it was made so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+
+import msgspec
+import yaml
+
+from antiphon.core.errors import ConfigError
+from antiphon.latency.features import AUDIO_TOKENS_PER_S
+from antiphon.latency.ladder import Ladder
+from antiphon.latency.models import (
+    ArModel,
+    AttentionModel,
+    CodecModel,
+    Collectives,
+    EncoderModel,
+    LinkModel,
+)
+from antiphon.latency.profile import Profile, Provenance, StageProfile
+from antiphon.latency.shapes import DecoderShape, EncodersShape, ModelShape, VocoderShape
+
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+KNOTS = tuple(2**i for i in range(15))
+ROWS = tuple(2**i for i in range(11))
+COPY_ALPHA_S = 20e-6
+COLLECTIVE_ALPHA_S = 15e-6
+DECIDE_S = 300e-6
+"""What a step costs the deciding half at a few dozen rows (benchmarks/deciding.py)."""
+
+NOTES = (
+    "from a datasheet, not measured: every part takes the longer of reading and computing, at {products:g} "
+    "of the products, {memory:g} of the memory's bandwidth, {attention:g} of the products in prompts' "
+    "attention and {link:g} of the links'; experts are picked at random"
+)
+
+
+class Efficiency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shares of a peak."""
+
+    products: float
+    memory: float
+    attention: float
+    link: float
+
+
+class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One device; hardware.yaml says what the fields are."""
+
+    dtype: str
+    tflops: float
+    memory_gb_per_s: float
+    host_gb_per_s: float
+    link_gb_per_s: float
+    rank_gb_per_s: float
+    layer_overhead_us: float
+    step_overhead_us: float
+    memory_gib: float | None = None
+
+
+class _Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    efficiency: Efficiency
+    devices: dict[str, Hardware]
+
+
+def hardware_names() -> tuple[str, ...]:
+    return tuple(_library().devices)
+
+
+def hardware_memory_gib(device: str) -> float | None:
+    """Of a device by a name of `hardware_names`; None where it is the host's own."""
+    return _library().devices[device].memory_gib
+
+
+def roofline(
+    device: str, shape: ModelShape, provenance: Provenance, *, ranks: int = 1, block_size: int = 16
+) -> Profile:
+    """Of this model on `ranks` such devices, its decoders divided among them. Raises ConfigError for a device
+    that isn't known."""
+    library = _library()
+    by_name = {name.lower(): (name, hardware) for name, hardware in library.devices.items()}
+    if device.lower() not in by_name:
+        raise ConfigError(f"no datasheet of {device!r}; known: {', '.join(library.devices)}")
+    if ranks < 1:
+        raise ConfigError(f"{ranks} devices; it must be 1 or more")
+    name, hardware = by_name[device.lower()]
+    roof = Roof(hardware, library.efficiency, ranks, block_size)
+    notes = NOTES.format(**msgspec.structs.asdict(library.efficiency))
+    where = f"{ranks} x {name}" if ranks > 1 else name
+    about = msgspec.structs.replace(
+        provenance, device=where, dtype=hardware.dtype, model=shape.name, notes=notes
+    )
+    return Profile(
+        stages={stage: roof.stage(one) for stage, one in shape.stages.items()},
+        links=roof.links(),
+        source="roofline",
+        provenance=about,
+        decide_s=DECIDE_S,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """One kind of device, and what it makes of a shape."""
+
+    hardware: Hardware
+    efficiency: Efficiency
+    ranks: int
+    block_size: int
+
+    @property
+    def element_bytes(self) -> int:
+        return ELEMENT_BYTES[self.hardware.dtype]
+
+    def stage(self, shape: DecoderShape | VocoderShape | EncodersShape) -> StageProfile:
+        match shape:
+            case DecoderShape():
+                return self._decoder(shape)
+            case VocoderShape():
+                return StageProfile(self._vocoder(shape))
+            case EncodersShape():
+                return StageProfile(self._encoders(shape))
+
+    def links(self) -> dict[str, LinkModel]:
+        share = self.efficiency.link
+        host = LinkModel(COPY_ALPHA_S, 1 / (self.hardware.link_gb_per_s * 1e9 * share))
+        peer = LinkModel(COPY_ALPHA_S, 1 / (self.hardware.rank_gb_per_s * 1e9 * share))
+        links = {"host": host, "device": host, "peer": peer}
+        return links if self.ranks == 1 else links | {"ranks": self._all_reduce}
+
+    @property
+    def _all_reduce(self) -> LinkModel:
+        """A ring: each byte crosses 2 (r - 1) / r times."""
+        crossings = 2 * (self.ranks - 1) / self.ranks
+        rate = self.hardware.rank_gb_per_s * 1e9 * self.efficiency.link
+        return LinkModel(COLLECTIVE_ALPHA_S, crossings / rate)
+
+    def _decoder(self, shape: DecoderShape) -> StageProfile:
+        layer = self.hardware.layer_overhead_us * 1e-6
+        kv_bytes = shape.kv_elements * self.element_bytes / self.ranks
+        groups = {"kv": self.block_size * shape.layers * shape.kv_elements * self.element_bytes}
+        if shape.payload:
+            groups["hidden"] = self.block_size * shape.payload * self.element_bytes
+        model = ArModel(
+            layers=shape.layers,
+            dense=ladder(KNOTS, lambda n: layer + self._layer_s(shape, n)),
+            head=ladder(ROWS, lambda rows: self._products_s(shape.vocab * shape.hidden, rows)),
+            decode=AttentionModel(token_s=kv_bytes / self._memory),
+            pair_s=4 * shape.heads * shape.head_dim / self.ranks / self._flops(self.efficiency.attention),
+            frame=None if shape.predictor is None else ladder(ROWS, lambda rows: self._frame_s(shape, rows)),
+            step_s=self.hardware.step_overhead_us * 1e-6,
+            collectives=self._collectives(shape),
+        )
+        host = self.hardware.host_gb_per_s * 1e9 * self.efficiency.memory
+        cpu = AttentionModel(token_s=shape.kv_elements * self.element_bytes / host)
+        return StageProfile(model, groups, cpu_attention=cpu)
+
+    def _collectives(self, shape: DecoderShape) -> Collectives | None:
+        """After the attention's output and after the MLP."""
+        if self.ranks == 1:
+            return None
+        return Collectives(self._all_reduce, 2, shape.hidden * self.element_bytes)
+
+    def _vocoder(self, shape: VocoderShape) -> CodecModel:
+        """Its weights are fp32 wherever it runs, and its convolutions run at the rate of the products."""
+        layers = shape.layers + 4 * (len(shape.ratios) + len(shape.rates))
+        return CodecModel(
+            step_s=self.hardware.step_overhead_us * 1e-6,
+            group_s=shape.weights * 4 / self._memory + layers * self.hardware.layer_overhead_us * 1e-6,
+            frame_s=2 * shape.frame_products / self._flops(self.efficiency.products),
+        )
+
+    def _encoders(self, shape: EncodersShape) -> EncoderModel:
+        flops = self._flops(self.efficiency.products)
+        audio, vision = shape.audio, shape.vision
+        in_window = min(shape.window, 8 * AUDIO_TOKENS_PER_S) * audio.pair_products
+        layer = self.hardware.layer_overhead_us * 1e-6
+        return EncoderModel(
+            step_s=self.hardware.step_overhead_us * 1e-6,
+            audio_s=audio.weights * self.element_bytes / self._memory + audio.layers * layer,
+            audio_token_s=2 * (audio.token_products + in_window) / flops,
+            visual_s=vision.weights * self.element_bytes / self._memory + vision.layers * layer,
+            visual_token_s=2 * vision.token_products / flops,
+            visual_pair_s=2 * vision.pair_products / flops,
+        )
+
+    def _layer_s(self, shape: DecoderShape, num_tokens: int) -> float:
+        read_s = shape.layer_weights_read(num_tokens) * self.element_bytes / self.ranks / self._memory
+        flops = 2 * num_tokens * shape.layer_weights_used / self.ranks
+        return max(read_s, flops / self._flops(self.efficiency.products))
+
+    def _products_s(self, weights: float, rows: float) -> float:
+        """A matrix of so many weights, times so many rows."""
+        read_s = weights * self.element_bytes / self.ranks / self._memory
+        return max(read_s, 2 * rows * weights / self.ranks / self._flops(self.efficiency.products))
+
+    def _frame_s(self, shape: DecoderShape, rows: int) -> float:
+        """The predictor's passes, one a codebook but the first; the first pass has two positions."""
+        assert shape.predictor is not None, "a stage that speaks"
+        predictor = shape.predictor
+        layer = predictor.layer_weights_used * predictor.layers
+        head = predictor.vocab * predictor.hidden
+        whole = Roof(self.hardware, self.efficiency, 1, self.block_size)
+        launch_s = predictor.layers * self.hardware.layer_overhead_us * 1e-6
+        passes = shape.codebooks - 1
+        one_s = whole._products_s(layer, rows) + whole._products_s(head, rows) + launch_s
+        return passes * one_s + whole._products_s(layer, 2 * rows) - whole._products_s(layer, rows)
+
+    @property
+    def _memory(self) -> float:
+        """Bytes a second."""
+        return self.hardware.memory_gb_per_s * 1e9 * self.efficiency.memory
+
+    def _flops(self, share: float) -> float:
+        return self.hardware.tflops * 1e12 * share
+
+
+def ladder(at: Iterable[int], seconds: Callable[[int], float]) -> Ladder:
+    return Ladder.of((n, seconds(n)) for n in at)
+
+
+def _library() -> _Library:
+    text = files("antiphon.latency").joinpath("hardware.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), _Library)

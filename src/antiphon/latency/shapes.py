@@ -1,0 +1,193 @@
+"""The shape of a model, as far as arithmetic and memory traffic depend on it: what a roofline is made from.
+
+A checkpoint's own comes from its config (`read_shape` of its family); shapes.yaml has those of released
+models, so that a profile can be made without any file of them.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from math import prod
+
+import msgspec
+import yaml
+
+from antiphon.core.errors import ConfigError
+
+
+class DecoderShape(msgspec.Struct, frozen=True, tag="decoder", tag_field="kind", forbid_unknown_fields=True):
+    """A paged decoder. `mlp` is the width of a dense MLP, or of the shared expert beside routed ones.
+
+    payload    elements a token keeps beside its KV, for a stage that speaks
+    predictor  completes each token to a frame of `codebooks` codes
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    mlp: int = 0
+    experts: int = 0
+    picks: int = 0
+    expert: int = 0
+    payload: int = 0
+    codebooks: int = 1
+    predictor: DecoderShape | None = None
+
+    @property
+    def projections(self) -> int:
+        """Weights of a layer's q, k, v and o."""
+        return self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
+
+    @property
+    def expert_weights(self) -> int:
+        """Of one routed expert."""
+        return 3 * self.hidden * self.expert
+
+    def layer_weights_read(self, num_tokens: float) -> float:
+        """Weights of one layer that a step reads: of E experts those picked at least once when each token
+        picks k at random, E (1 - (1 - k/E)^n)."""
+        hit = self.experts * (1 - (1 - self.picks / self.experts) ** num_tokens) if self.experts else 0.0
+        return self._always + hit * self.expert_weights
+
+    @property
+    def layer_weights_used(self) -> float:
+        """Weights of one layer that one token is multiplied with."""
+        return self._always + self.picks * self.expert_weights
+
+    @property
+    def kv_elements(self) -> int:
+        """Of one token in one layer."""
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def _always(self) -> int:
+        return self.projections + 3 * self.hidden * self.mlp + self.hidden * self.experts
+
+
+class VocoderShape(msgspec.Struct, frozen=True, tag="vocoder", tag_field="kind", forbid_unknown_fields=True):
+    """A transformer over frames, then transposed convolutions up to samples."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    window: int
+    decoder: int
+    ratios: tuple[int, ...]
+    rates: tuple[int, ...]
+
+    @property
+    def frame_samples(self) -> int:
+        """24 kHz samples of a frame."""
+        return prod(self.ratios) * prod(self.rates)
+
+    @property
+    def delay_samples(self) -> int:
+        """Samples that the newest frames still owe: each transposed convolution looks one input ahead."""
+        delay = 0
+        for rate in self.rates:
+            delay = (delay + 1) * rate
+        return delay
+
+    @property
+    def weights(self) -> float:
+        return self._parts[0]
+
+    @property
+    def frame_products(self) -> float:
+        """Multiplications of one frame."""
+        return self._parts[1]
+
+    @property
+    def _parts(self) -> tuple[float, float]:
+        """Weights, and multiplications a frame, of: layers; a transposed convolution and a ConvNeXt block a
+        ratio; the convolution into the decoder; a transposed convolution and three residual units a rate."""
+        attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
+        weights = self.layers * (attention + 3 * self.hidden * self.mlp)
+        products = weights + self.layers * 2 * self.heads * self.head_dim * self.window
+        steps = 1
+        for ratio in self.ratios:
+            up, block = ratio * self.hidden**2, 8 * self.hidden**2
+            products += steps * up + steps * ratio * block
+            weights += up + block
+            steps *= ratio
+        first = 7 * self.hidden * self.decoder
+        weights, products = weights + first, products + steps * first
+        channels = self.decoder
+        for rate in self.rates:
+            up, unit = 2 * rate * channels * (channels // 2), 3 * 8 * (channels // 2) ** 2
+            products += steps * up + steps * rate * unit
+            weights += up + unit
+            steps, channels = steps * rate, channels // 2
+        return weights, products
+
+
+class TowerShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A transformer over recordings or pictures, `positions` of it a token that it gives. `stem` are
+    multiplications a token before the layers."""
+
+    layers: int
+    hidden: int
+    mlp: int
+    positions: int = 1
+    stem: float = 0.0
+
+    @property
+    def weights(self) -> float:
+        return self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.mlp)
+
+    @property
+    def token_products(self) -> float:
+        return self.positions * self.weights + self.stem
+
+    @property
+    def pair_products(self) -> float:
+        """Attention, for a pair of tokens that see each other."""
+        return 2 * self.layers * self.hidden * self.positions**2
+
+
+class EncodersShape(
+    msgspec.Struct, frozen=True, tag="encoders", tag_field="kind", forbid_unknown_fields=True
+):
+    """Both towers. `window` tokens of a recording see each other."""
+
+    audio: TowerShape
+    vision: TowerShape
+    window: int = 104
+
+
+class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The stages of a model's graph by name."""
+
+    name: str
+    stages: dict[str, DecoderShape | VocoderShape | EncodersShape]
+
+
+def shape_names() -> tuple[str, ...]:
+    """Models of which the package has the shape."""
+    return tuple(sorted(_library()))
+
+
+def find_shape(name: str) -> ModelShape:
+    """Raises ConfigError for a name that isn't there."""
+    known = _library()
+    if name.lower() not in known:
+        raise ConfigError(
+            f"no shape is known of {name!r}; known: {', '.join(sorted(known))}, or give the directory of a "
+            "checkpoint (its config.json is enough)"
+        )
+    return ModelShape(name.lower(), known[name.lower()].stages)
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    stages: dict[str, DecoderShape | VocoderShape | EncodersShape]
+
+
+def _library() -> dict[str, _Entry]:
+    text = files("antiphon.latency").joinpath("shapes.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), dict[str, _Entry])

@@ -1,0 +1,152 @@
+"""The family's stages as the engine's step runners see them: prompts in core's shapes, tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
+from antiphon.core.facts import StagePrompt
+from antiphon.models.qwen2_5_omni.audio import AudioFeatures
+from antiphon.models.qwen2_5_omni.config import FRAME_PIXELS
+from antiphon.models.qwen2_5_omni.encoders import Encoders, Grid
+from antiphon.models.qwen2_5_omni.talker import Talker
+from antiphon.models.qwen2_5_omni.thinker import Thinker
+from antiphon.models.qwen2_5_omni.voices import Voice
+from antiphon.models.qwen3_omni.positions import Span, mrope_positions
+from antiphon.models.qwen3_omni.preprocess import ImagePreprocessor, VideoPreprocessor
+from antiphon.models.qwen3_omni.preprocess_shapes import video_shape
+from antiphon.models.qwen3_omni.stages import Encoded, Positions, Scale, sound_of
+from antiphon.nn.backends import Attention
+from antiphon.nn.graphs import Capture
+
+
+class MediaStage:
+    """Both encoders with their preprocessing. Implements `engine.family.MediaModel`."""
+
+    def __init__(self, encoders: Encoders, checkpoint: Path, scale: Scale) -> None:
+        self._encoders = encoders
+        self._scale = scale
+        self._audio = AudioFeatures(checkpoint)
+        self._image = ImagePreprocessor(checkpoint)
+        self._video = VideoPreprocessor(checkpoint, video_shape(checkpoint, FRAME_PIXELS))
+
+    def encode(self, media: Sequence[Media]) -> list[Encoded]:
+        """Each medium as if alone, in order. A video's sound takes turns with its frames."""
+        sounds = {i: sound for i, part in enumerate(media) if (sound := sound_of(part)) is not None}
+        mels = [self._audio.mel(np.frombuffer(sound, np.float32)) for sound in sounds.values()]
+        heard = dict(zip(sounds, self._encoders.hear(mels), strict=True))
+        shown = {i: self._patches(part) for i, part in enumerate(media) if not isinstance(part, AudioPart)}
+        grids = {i: grid for i, (_, grid) in shown.items()}
+        encoded = self._encoders.see([patches for patches, _ in shown.values()], [*grids.values()])
+        seen = dict(zip(shown, encoded, strict=True))
+        out: list[Encoded] = []
+        for i, part in enumerate(media):
+            rows = heard[i] if i not in seen else seen[i]
+            if i in seen and i in heard and isinstance(part, VideoPart):
+                rows = self._joined(part, grids[i], seen[i], heard[i])
+            out.append((rows, ()))
+        return out
+
+    def _joined(self, part: VideoPart, grid: Grid, seen: Tensor, heard: Tensor) -> Tensor:
+        scale, seconds = self._scale, self._video.shape.seconds_per_grid(part.fps)
+        span = Span(0, grid, seconds, scale.merge_size, len(heard), scale.chunk_ticks)
+        order = torch.from_numpy(span.order(scale.positions_per_second)).to(heard.device)
+        return torch.cat([seen, heard])[order]
+
+    def _patches(self, part: ImagePart | VideoPart) -> tuple[Tensor, Grid]:
+        if isinstance(part, ImagePart):
+            return self._image.patches_of(part.rgb, part.width, part.height)
+        return self._video.patches_of(part.frames, part.width, part.height, part.num_frames)
+
+
+class TextStage:
+    """The thinker. Implements `engine.family.TextModel`."""
+
+    keeps_all = True
+
+    def __init__(self, thinker: Thinker, scale: Scale) -> None:
+        self._thinker = thinker
+        self._scale = scale
+        self.device, self.dtype = thinker.embedding.device, thinker.embedding.dtype
+        self.vocab_size = thinker.config.thinker_vocab
+        speaks = thinker.config.speech is not None
+        self.payload_size = thinker.decoder.config.hidden_size if speaks else 0
+        self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
+        self.new_pages = thinker.decoder.new_pages
+
+    def use_attention(self, attention: Attention) -> None:
+        self._thinker.decoder.attention = attention
+
+    def use_graphs(self, capture: Capture) -> None:
+        self._thinker.decoder.use_graphs(capture)
+
+    def positions(self, prompt: StagePrompt) -> Positions:
+        return positions(prompt, self._scale)
+
+
+class SpeechStage:
+    """The talker. Implements `engine.family.SpeechModel`."""
+
+    num_codebooks = 1
+
+    def __init__(self, talker: Talker, voices: Mapping[str, Voice], scale: Scale) -> None:
+        self._talker = talker
+        self._voices = voices
+        self._scale = scale
+        self.device, self.dtype = talker.codes_table.device, talker.codes_table.dtype
+        self.vocab_size = talker.config.talker_vocab
+        self.hidden_size = talker.decoder.config.hidden_size
+        self.streamed_size = talker.config.embedding_size
+        self.pad_id = talker.config.text_pad
+        self.suppressed, self.prompt_codes = talker.suppressed, talker.prompt_codes
+        self.forward, self.logits = talker.forward, talker.logits
+        self.new_pages = talker.decoder.new_pages
+
+    def use_attention(self, attention: Attention) -> None:
+        self._talker.decoder.attention = attention
+
+    def use_graphs(self, capture: Capture) -> None:
+        self._talker.decoder.use_graphs(capture)
+
+    def positions(self, prompt: StagePrompt) -> Positions:
+        return positions(prompt, self._scale)
+
+    def prompt_inputs(
+        self, prompt: StagePrompt, hidden: Tensor | None, first_token: int, voice: str | None
+    ) -> Tensor:
+        """Inputs [n, Ht]. `hidden` [n - 1, E] are the thinker's states at `prompt.gather`.
+
+        An unknown voice is the checkpoint's first.
+        """
+        assert hidden is not None, "every token is shown with its state"
+        ids = prompt.token_ids.copy()
+        ids[-2:] = pick_voice(self._voices, voice).start, first_token
+        media = np.zeros(len(ids), np.bool_)
+        for span in prompt.spans:
+            media[span.start : span.start + span.length] = True
+        shown, hides = (torch.from_numpy(column).to(self.device) for column in (ids, media))
+        return self._talker.prompt_inputs(shown, hides, hidden)
+
+    def step_inputs(self, frames: Tensor, text_ids: Tensor, states: Tensor | None = None) -> Tensor:
+        assert states is not None, "every token is shown with its state"
+        return self._talker.step_inputs(frames, text_ids, states)
+
+    def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """One code is the whole frame."""
+        return c0[:, None]
+
+
+def positions(prompt: StagePrompt, scale: Scale) -> Positions:
+    """TMRoPE: 25 positions a second."""
+    spans = [scale.span(span) for span in prompt.spans]
+    return mrope_positions(len(prompt.token_ids), spans, scale.positions_per_second)
+
+
+def pick_voice(voices: Mapping[str, Voice], name: str | None) -> Voice:
+    """An unknown name is the checkpoint's first voice."""
+    return voices.get((name or "").lower(), next(iter(voices.values())))

@@ -1,0 +1,108 @@
+"""Which tensors of a released Qwen2.5-Omni checkpoint a stage needs, and how they become its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from antiphon.core.errors import CheckpointError
+from antiphon.models.layout import Layout, decoder_layout
+from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig, SpeechConfig
+
+Tensors = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+
+
+def layout_for(stage: str, config: Qwen25OmniConfig) -> Layout:
+    """Parameters and sources of a stage."""
+    layout = Layout()
+    LAYOUTS[stage](layout, config)
+    return layout
+
+
+def thinker_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
+    table = config.thinker_vocab, config.thinker.hidden_size
+    layout.whole("embedding", "thinker.model.embed_tokens.weight", *table)
+    decoder_layout(layout, "", "thinker.model.", config.thinker)
+    if not config.is_tied:
+        layout.whole("head", "thinker.lm_head.weight", *table)
+
+
+def talker_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
+    """It shows text by the thinker's embedding, so that is loaded too."""
+    speech = speech_of(config)
+    wide, narrow = speech.embedding_size, speech.talker.hidden_size
+    layout.whole("text_table", "thinker.model.embed_tokens.weight", config.thinker_vocab, wide)
+    layout.whole("codes_table", "talker.model.embed_tokens.weight", speech.talker_vocab, wide)
+    layout.whole("projection", "talker.thinker_to_talker_proj.weight", narrow, wide)
+    layout.whole("projection_bias", "talker.thinker_to_talker_proj.bias", narrow)
+    decoder_layout(layout, "", "talker.model.", speech.talker)
+    layout.whole("head", "talker.codec_head.weight", speech.talker_vocab, narrow)
+
+
+def encoders_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
+    from antiphon.models.qwen2_5_omni.encoders import audio_tower, vision_tower
+
+    with torch.device("meta"):
+        modules_layout(layout, "audio.", "thinker.audio_tower.", audio_tower(config.audio))
+        modules_layout(layout, "vision.", "thinker.visual.", vision_tower(config.vision))
+
+
+def token2wav_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
+    from antiphon.models.qwen2_5_omni.token2wav import bigvgan, dit
+
+    speech = speech_of(config)
+    with torch.device("meta"):
+        modules_layout(layout, "dit.", "token2wav.code2wav_dit_model.", dit(speech.dit))
+        modules_layout(layout, "bigvgan.", "token2wav.code2wav_bigvgan_model.", bigvgan(speech.bigvgan))
+
+
+def modules_layout(layout: Layout, own: str, theirs: str, module: nn.Module) -> None:
+    """transformers' modules: their own state dict is the layout."""
+    for name, tensor in module.state_dict().items():
+        layout.whole(own + name, theirs + name, *tensor.shape)
+
+
+def speech_of(config: Qwen25OmniConfig) -> SpeechConfig:
+    if config.speech is None:
+        raise CheckpointError("this checkpoint has no talker: it writes text only")
+    return config.speech
+
+
+def load(
+    stage: str, tensors: Tensors, config: Qwen25OmniConfig, place: tuple[torch.device, torch.dtype]
+) -> Any:
+    """A stage's parameters in its module. Raises a CheckpointError that names all tensors that don't fit."""
+    params = layout_for(stage, config).fill(tensors, *place)
+    with torch.no_grad():
+        return builder_for(stage)(config, params)
+
+
+def builder_for(stage: str) -> Callable[[Qwen25OmniConfig, dict[str, Tensor]], Any]:
+    """The module's constructor, imported when its stage is built."""
+    if stage == "encoders":
+        from antiphon.models.qwen2_5_omni.encoders import Encoders
+
+        return Encoders
+    if stage == "thinker":
+        from antiphon.models.qwen2_5_omni.thinker import Thinker
+
+        return Thinker
+    if stage == "talker":
+        from antiphon.models.qwen2_5_omni.talker import Talker
+
+        return lambda config, params: Talker(speech_of(config), params)
+    from antiphon.models.qwen2_5_omni.token2wav import Token2Wav
+
+    return lambda config, params: Token2Wav(speech_of(config), params)
+
+
+LAYOUTS: dict[str, Callable[[Layout, Qwen25OmniConfig], None]] = {
+    "encoders": encoders_layout,
+    "thinker": thinker_layout,
+    "talker": talker_layout,
+    "token2wav": token2wav_layout,
+}
+"""The stages."""

@@ -1,0 +1,109 @@
+"""Attention of one token over blocks of keys and values, on CPUs with AVX-512: sixteen keys at a time.
+
+Keys are padded to sixteen with what else lies in their block: any finite numbers, whose scores are not used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.nn.attention_tiles import HEAD_VECTORS, dots, highest, mixed
+from antiphon.nn.compiled_rows import exp
+from antiphon.nn.compiler import compiled
+from antiphon.nn.openmp import floats, integers
+from antiphon.nn.tiles import LANES, has_wide_vectors
+
+Floats = NDArray[np.float32]
+
+TOGETHER = LANES
+"""Keys that are used at a time: they lie in one block."""
+
+PART = 4 * LANES * HEAD_VECTORS
+"""Bytes of a head that are mixed at a time."""
+
+dots1, dots2 = dots(1), dots(2)
+mixed1, mixed2 = mixed(1), mixed(2)
+highest_of = highest()
+
+
+def can_take(block_size: int, dim: int) -> bool:
+    """Whether this CPU has the vectors, and blocks and heads have the sizes."""
+    return has_wide_vectors() and block_size % TOGETHER == 0 and 4 * dim % PART == 0
+
+
+@compiled
+def place_of(job: Any, row: int, key: int, first: int) -> int:
+    """Bytes from the start of the pages to head `first` of a row's key."""
+    block = integers(job.tables, job.num_rows, job.width)[row, key // job.block_size]
+    return ((block * job.block_size + key % job.block_size) * job.kv_heads + first) * job.dim * 4
+
+
+@compiled
+def score_head(q: int, group: int, dim: int, keys: int, stride: int, scores: int, width: int) -> None:
+    """scores [group, 16] of q [group, dim], addresses, with sixteen keys of one head."""
+    head = 0
+    while head + 2 <= group:
+        query, out = q + 4 * head * dim, scores + head * width
+        dots2(query, keys, stride, dim, out, width)
+        dots2(query, keys + TOGETHER // 2 * stride, stride, dim, out + 2 * TOGETHER, width)
+        head += 2
+    if head < group:
+        dots1(q + 4 * head * dim, keys, stride, dim, scores + head * width, width)
+
+
+@compiled
+def mix_head(
+    shares: int, width: int, group: int, values: int, stride: int, count: int, out: int, head_bytes: int
+) -> None:
+    """out [group, dim], addresses, grows by `count` values of one head."""
+    for part in range(0, head_bytes, PART):
+        head = 0
+        while head + 2 <= group:
+            place = out + head * head_bytes + part
+            mixed2(shares + head * width, width, values + part, stride, count, place, head_bytes)
+            head += 2
+        if head < group:
+            place = out + head * head_bytes + part
+            mixed1(shares + head * width, width, values + part, stride, count, place, head_bytes)
+
+
+@compiled
+def softmax(scores: Floats, seen: int, scale: np.float32) -> None:
+    """Of the first `seen` scores [keys] times scale, in place; what is beyond them means nothing."""
+    scores[seen:] = -np.inf
+    highest, total = highest_of(scores.ctypes.data, len(scores)), np.float32(0)
+    for p in range(seen):
+        scores[p] = exp((scores[p] - highest) * scale)
+    for p in range(seen):
+        total += scores[p]
+    whole = np.float32(1) / total
+    for p in range(seen):
+        scores[p] *= whole
+
+
+@compiled
+def attend_blocks(job: Any, token: int, row: int, seen: int, first: int) -> None:
+    """Query heads of one token that belong to the KV heads from `first` on, over its first `seen` keys."""
+    group, head_bytes = job.heads // job.kv_heads, 4 * job.dim
+    stride = job.kv_heads * head_bytes
+    start = (token * job.heads + first * group) * job.dim
+    padded = (seen + TOGETHER - 1) // TOGETHER * TOGETHER
+    scores = np.empty((job.share * group, padded), np.float32)
+    address, width = scores.ctypes.data, 4 * padded
+    for key in range(0, padded, TOGETHER):
+        keys = job.keys + place_of(job, row, key, first)
+        for k in range(job.share):
+            q, out = job.q + 4 * (start + k * group * job.dim), address + k * group * width + 4 * key
+            score_head(q, group, job.dim, keys + k * head_bytes, stride, out, width)
+    for h in range(len(scores)):
+        softmax(scores[h], seen, job.scale)
+    floats(job.out + 4 * start, 1, job.share * group * job.dim)[:] = np.float32(0)
+    for key in range(0, padded, TOGETHER):
+        values = job.values + place_of(job, row, key, first)
+        for k in range(job.share):
+            shares, out = address + k * group * width + 4 * key, job.out + 4 * (start + k * group * job.dim)
+            count = min(TOGETHER, seen - key)
+            mix_head(shares, width, group, values + k * head_bytes, stride, count, out, head_bytes)

@@ -1,0 +1,29 @@
+"""Memory of a CPU in its large pages, for what is read from end to end every step."""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+from torch import Tensor
+
+LINE_BYTES = 64
+"""A cache line."""
+
+HUGE_PAGE_BYTES = 2 << 20
+
+
+def on_large_pages(numel: int) -> Tensor:
+    """fp32 [numel], zeroed and a cache line aligned; in the large pages of the machine where it has some."""
+    if 4 * numel < HUGE_PAGE_BYTES:
+        whole = torch.zeros(numel + LINE_BYTES // 4)
+    else:
+        size = -(-4 * numel // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        # one page more, so that so many lie within at their own boundaries
+        memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = torch.frombuffer(memory, dtype=torch.float32)
+    boundary = LINE_BYTES if 4 * numel < HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
+    start = -whole.data_ptr() % boundary // 4
+    return whole[start : start + numel]

@@ -1,0 +1,14 @@
+"""Baseline: nothing is written down before it has to leave the device."""
+
+from __future__ import annotations
+
+from antiphon.policy.memory import NOTHING, Selection, TierView
+
+
+class WriteBack:
+    """What leaves the device is copied then, if the host has no copy yet."""
+
+    name = "write-back"
+
+    def decide(self, view: TierView, now: float) -> Selection:
+        return NOTHING

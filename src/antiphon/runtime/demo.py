@@ -1,0 +1,43 @@
+"""Demo checkpoints of any family: those that `checkpoint.demo` knows, and those whose module has a DEMO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from antiphon.checkpoint.demo import MODELS, make_demo, make_text_demo
+from antiphon.core.errors import CheckpointError
+from antiphon.graphs import all_graphs
+
+
+def make_any_demo(
+    directory: Path,
+    *,
+    model: str,
+    size: str = "tiny",
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """As `make_demo`. A family that reads and writes text may name in DEMO what its config.json has beside
+    the usual; the weights are those that it says it needs. Raises CheckpointError.
+    """
+    if model in MODELS:
+        return make_demo(directory, model=model, size=size, seed=seed, progress=progress)
+    families = own_demos()
+    if model not in families:
+        known = ", ".join((*MODELS, *families))
+        raise CheckpointError(f"there is no demo model {model!r}; choose one of {known}")
+    family = families[model]
+
+    def shapes(config: dict[str, Any]) -> Iterable[tuple[str, tuple[int, ...]]]:
+        return family.tensor_shapes("thinker", family.read_config(config)).items()
+
+    return make_text_demo(directory, family.DEMO, shapes, size=size, seed=seed, progress=progress)
+
+
+def own_demos() -> dict[str, Any]:
+    """Families' modules that have a DEMO, by the families' names."""
+    modules = {graph.family: import_module(graph.module) for graph in all_graphs()}
+    return {name: module for name, module in modules.items() if hasattr(module, "DEMO")}

@@ -1,0 +1,341 @@
+"""The processes of an engine's units: started together, noticed when they die, and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from antiphon.core.errors import AntiphonError, ConnectorClosed
+from antiphon.core.facts import Fact, UnitLost, UnitReady
+from antiphon.core.message import Message
+from antiphon.runtime.codec import encode
+from antiphon.runtime.connectors import shared_memory, tcp
+from antiphon.runtime.crossings import (
+    ORDERS,
+    Begin,
+    Broken,
+    Door,
+    Happened,
+    Ordered,
+    Ready,
+    RemoteOrder,
+    packed,
+    unpacked,
+    upward,
+)
+from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
+from antiphon.runtime.way import Way
+
+log = logging.getLogger(__name__)
+
+REAP_WAIT_S = 5.0
+DYING_S = 0.2
+"""From the end of its link to the end of a process."""
+TICK_S = 0.5
+MOST_WAITING_ORDERS = 4096
+"""That a process doesn't take: it counts as dead then."""
+MOST_WAITING_BYTES = 1 << 30
+
+Show = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process as the engine's sees it.
+
+    why         why it is not there, in words; empty once it is
+    deadline    until when it has to be ready, while it starts
+    restart_at  when it is started, while it is down; None: not any more
+    progress    what it loads, how much of it is there
+    """
+
+    name: str
+    units: tuple[str, ...]
+    restarts: Restarts = field(default_factory=Restarts)
+    process: subprocess.Popen[bytes] | None = None
+    door: socket.socket | None = None
+    way: Way | None = None
+    why: str = "is starting"
+    deadline: float = 0.0
+    restart_at: float | None = None
+    progress: Progress | None = None
+    num_starts: int = 0
+    words: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.why
+
+    def end(self, is_dying: bool = False) -> int | None:
+        """Leave nothing of it. Returns its exit status, its own where it is dying by itself."""
+        status = None
+        if self.way is not None:
+            self.way.close()
+        if self.door is not None:
+            self.door.close()
+        if self.process is not None:
+            assert self.process.stdin is not None
+            if is_dying:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(DYING_S)
+            self.process.kill()
+            self.process.stdin.close()
+            status = self.process.wait(REAP_WAIT_S)
+        self.process = self.door = self.way = None
+        return status
+
+
+class StageProcesses:
+    """Owner of the processes, and of the numbers of orders. For one thread.
+
+    units  by process
+    peers  pairs of processes that exchange payloads, with the connector that joins them
+    begin  what a process is told first, given its name and the number of the first order it may get
+    """
+
+    def __init__(
+        self,
+        units: dict[str, tuple[str, ...]],
+        peers: dict[frozenset[str], str],
+        begin: Callable[[str, int], Begin],
+        start_limit_s: float,
+    ) -> None:
+        self._facts: list[Fact] = []
+        self._parcels: list[tuple[Way, Message]] = []
+        self._number = 0
+        self._peers = peers
+        self._begin = begin
+        self._start_limit_s = start_limit_s
+        self._children = {name: Child(name, names) for name, names in units.items()}
+        self._epoll = select.epoll()
+        self._finalize = weakref.finalize(self, _end_all, self._children, self._epoll)
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """All at once; nothing waits."""
+        for child in self._children.values():
+            self._spawn(child)
+
+    def wait_until_ready(self, show: Show) -> None:
+        """All of them, whose progress is shown. Raises AntiphonError with the name of who is late, or the
+        words of who failed."""
+        while not all(child.is_ready for child in self._children.values()):
+            self._epoll.poll(TICK_S)
+            for child in self._children.values():
+                self._wait_for(child, show)
+        self._facts.clear()
+
+    def close(self) -> None:
+        self._finalize()
+
+    def fileno(self) -> int:
+        """Readable when `pump` has something to do, but for a restart that is due."""
+        return self._epoll.fileno()
+
+    def pump(self) -> None:
+        """Take in what has come, notice who has gone, start whose time has come."""
+        now = time.monotonic()
+        for child in self._children.values():
+            if child.way is not None:
+                self._take(child)
+            elif child.restart_at is not None and now >= child.restart_at:
+                self._spawn(child)
+            if child.process is not None and not child.is_ready and now > child.deadline:
+                self._bury(child, f"was not ready within {self._start_limit_s:g} s")
+
+    def take_facts(self) -> list[Fact]:
+        """What they reported, and what was noticed of them, in order; once."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    def take_parcels(self) -> list[tuple[Way, Message]]:
+        """What came for units of this process, to be released to the way it came by; once."""
+        parcels, self._parcels = self._parcels, []
+        return parcels
+
+    # -- what they are told --------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def order(self, process: str, number: int, order: RemoteOrder) -> None:
+        """To a process that isn't there: nothing."""
+        self.tell(process, Ordered(number, order))
+
+    def tell(self, process: str, message: Ordered | Broken) -> None:
+        child = self._children[process]
+        if child.is_ready and child.way is not None:
+            child.way.send(packed(ORDERS, message))
+            if child.way.num_waiting > MOST_WAITING_ORDERS or child.way.waiting_bytes > MOST_WAITING_BYTES:
+                self._bury(child, "takes no orders any more")
+
+    def deliver(self, process: str, parcel: Message) -> None:
+        child = self._children[process]
+        if child.is_ready and child.way is not None:
+            child.way.send(parcel)
+
+    # -- what is known of them -----------------------------------------------------------------------
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Units that are not there, and why."""
+        return {
+            unit: f"its process {child.why}{_outlook(child)}"
+            for child in self._children.values()
+            if not child.is_ready
+            for unit in child.units
+        }
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of those that run."""
+        return {name: child.process.pid for name, child in self._children.items() if child.process}
+
+    def restarts(self) -> Iterator[tuple[str, int]]:
+        """How often each unit was started again."""
+        for child in self._children.values():
+            for unit in child.units:
+                yield unit, max(child.num_starts - 1, 0)
+
+    # -- one of them ---------------------------------------------------------------------------------
+
+    def _spawn(self, child: Child) -> None:
+        door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door.setblocking(False)
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        with theirs:
+            child.process = subprocess.Popen(
+                [sys.executable, "-m", "antiphon.runtime.stage_worker", str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        link, far = shared_memory.pair()
+        child.door, child.way = door, Way(link)
+        child.progress, child.words = None, ""
+        child.num_starts += 1
+        child.deadline = time.monotonic() + self._start_limit_s
+        child.restart_at = None
+        self._let_in(child, Door(""), far)
+        child.way.send(packed(ORDERS, self._begin(child.name, self._number + 1)))
+        self._epoll.register(link, select.EPOLLIN)
+        for other in self._children.values():
+            connector = self._peers.get(frozenset((child.name, other.name)))
+            if other is not child and other.door is not None and connector is not None:
+                self._introduce(child, other, connector)
+
+    def _introduce(self, one: Child, other: Child, connector: str) -> None:
+        ends = shared_memory.between() if connector == "shared_memory" else tcp.between()
+        self._let_in(one, Door(other.name, connector), ends[0])
+        self._let_in(other, Door(one.name, connector), ends[1])
+
+    def _let_in(self, child: Child, door: Door, connection: socket.socket) -> None:
+        """Give the process one end of a link. If it is gone, its own link says so."""
+        with connection, contextlib.suppress(OSError):
+            assert child.door is not None
+            socket.send_fds(child.door, [encode(door)], [connection.fileno()])
+
+    def _take(self, child: Child) -> None:
+        assert child.way is not None
+        try:
+            for message in child.way.poll():
+                if message.kind == "Parcel":
+                    self._parcels.append((child.way, message))
+                else:
+                    said = unpacked(message, upward)
+                    child.way.release(message)
+                    self._hear(child, said)
+        except ConnectorClosed:
+            self._bury(child, "")
+        except (msgspec.MsgspecError, AntiphonError) as error:
+            self._bury(child, f"said what cannot be read ({error})")
+
+    def _hear(self, child: Child, said: Ready | Happened | Failed | Progress) -> None:
+        match said:
+            case Happened():
+                self._facts.append(said.fact)
+            case Ready():
+                child.why = ""
+                self._facts += [UnitReady(unit) for unit in child.units]
+                if child.num_starts > 1:
+                    log.warning("process %s is there again", child.name)
+            case Failed():
+                child.words = said.message
+            case Progress():
+                child.progress = said
+
+    def _bury(self, child: Child, why: str) -> None:
+        """It is gone, or has to go: its units are lost, and it is started again unless that is of no use."""
+        was_ready = child.is_ready
+        if child.way is not None:
+            self._epoll.unregister(child.way)
+        self._parcels = [(way, parcel) for way, parcel in self._parcels if way is not child.way]
+        status = child.end(is_dying=not why)
+        child.why = why or child.words or _status(status)
+        now = time.monotonic()
+        wait_s = child.restarts.wait_s(now)
+        child.restart_at = None if wait_s is None else now + wait_s
+        if was_ready:
+            self._facts += [UnitLost(unit, f"its process {child.why}") for unit in child.units]
+        log.error("process %s %s%s", child.name, child.why, _outlook(child))
+
+    def _wait_for(self, child: Child, show: Show) -> None:
+        """Of the first start, which is not tried again."""
+        if child.way is not None:
+            self._take(child)
+        if child.process is None:
+            raise AntiphonError(f"the process {child.name!r} of {_names(child)} could not start: {child.why}")
+        if not child.is_ready and time.monotonic() > child.deadline:
+            raise AntiphonError(
+                f"the process {child.name!r} of {_names(child)} was not ready within "
+                f"{self._start_limit_s:g} s ({_at(child.progress)}); raise start_limit_s or find out why"
+            )
+        said = child.progress or Progress(f"starting {child.name}", 0, 0)
+        if not child.is_ready:
+            show(said.what, said.done, said.total)
+
+
+def _end_all(children: dict[str, Child], epoll: select.epoll) -> None:
+    """They have no state worth a goodbye."""
+    epoll.close()
+    for child in children.values():
+        child.end()
+        child.why, child.restart_at = "has ended", None
+
+
+def _names(child: Child) -> str:
+    return ", ".join(child.units)
+
+
+def _at(progress: Progress | None) -> str:
+    if progress is None:
+        return "it has not begun to load"
+    share = f" at {progress.done / progress.total:.0%}" if progress.total else ""
+    return f"{progress.what}{share}"
+
+
+def _outlook(child: Child) -> str:
+    if child.process is not None or child.restart_at is not None:
+        return "; it is starting again"
+    return f"; it has died {MOST_DEATHS} times within {WITHIN_S:g} s and stays away: restart the server"
+
+
+def _status(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"has ended (exit status {status}; its log says why)"
+    return f"was killed ({signal.Signals(-status).name})"

@@ -1,0 +1,280 @@
+"""Measures the stages of a loaded engine: what their steps take, from the order to the report.
+
+All cases are measured in turns, so that a busy machine disturbs all alike; a case counts by its lower
+quartile, since what disturbs a step makes it longer and hardly ever shorter. Afterwards every row is given up
+and every medium dropped.
+"""
+
+from __future__ import annotations
+
+import gc
+import select
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, cast
+
+import numpy as np
+
+from antiphon.core.conversation import ImagePart, Item
+from antiphon.core.errors import StageFailed
+from antiphon.core.facts import Fact, PromptFailed, StepFailed
+from antiphon.core.graph import Stage, StageGraph, StageKind
+from antiphon.core.plans import DropMedia, EncodeStep, RenderPrompt, Step
+from antiphon.core.rng import stream
+from antiphon.engine.ar import ArExecutor
+from antiphon.engine.kv_pool import KvPool
+from antiphon.engine.lanes import LanedExecutor
+from antiphon.engine.load import Engine, Progress
+from antiphon.latency.features import TOKEN_PIXELS, Features, features_of
+from antiphon.latency.fit import dense_threshold, fit_ar, fit_codec, fit_encoder, residuals
+from antiphon.latency.ladder import interpolate
+from antiphon.latency.models import StageModel
+from antiphon.latency.profile import StageProfile
+from antiphon.runtime import cases
+from antiphon.runtime.crafted import ArCraft, ArMix, Chunk, CodecCraft, CodecMix
+from antiphon.runtime.stopwatch import Stopwatch
+
+FLAT_SHARE = 0.1
+"""Algorithm 1 counts as flat what rises by less than this share of the longest step."""
+
+FEW_TOKENS = (1, 2, 4, 8, 16, 32)
+"""Always knots: decode steps have so many."""
+
+QUARTILE = 25
+
+LARGE_PICTURE = 1024
+"""Pixels a side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured: rounds over all cases of a stage, the steps drawn to fit and to hold out."""
+
+    rounds: int = 8
+    fitted_steps: int = 40
+    held_out_steps: int = 40
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Case:
+    """A step that is measured: `prepare` gives what runs before it unmeasured, `make` the step."""
+
+    prepare: Callable[[], list[Any]]
+    make: Callable[[], Step]
+    held_out: bool = False
+    features: Features | None = None
+    seconds: list[float] = field(default_factory=list[float])
+
+    @property
+    def sample(self) -> tuple[Any, float]:
+        assert self.features is not None, "a case has run"
+        return self.features, float(np.percentile(self.seconds, QUARTILE))
+
+
+Finish = Callable[[], StageProfile]
+"""Fits what has been measured, and leaves the stage as it was."""
+
+
+class StageBench:
+    """One stage of an engine, and the steps that it has been measured with."""
+
+    def __init__(
+        self, engine: Engine, graph: StageGraph, stage: Stage, effort: Effort, progress: Progress
+    ) -> None:
+        self.engine, self.stage, self.effort = engine, stage, effort
+        self._graph = graph
+        self._progress = progress
+        self._watch = Stopwatch()
+        self._most_tokens: int | None = None
+        self.cases: list[Case] = []
+
+    def plan(self) -> Finish:
+        """Decide what is measured; what it returns is to be called once that is done."""
+        if self.stage.kind is StageKind.AR:
+            return self._decoder()
+        return self._codec() if self.stage.kind is StageKind.CODEC else self._encoders()
+
+    def seconds(self, case: Case) -> float:
+        """One measurement."""
+        for step in case.prepare():
+            timed(self.engine, step, self._watch)
+        step = case.make()
+        case.features = features_of(step, self._most_tokens or inf)
+        return timed(self.engine, step, self._watch)
+
+    def _decoder(self) -> Finish:
+        name = self.stage.name
+        craft = ArCraft(
+            self.stage, self.engine.node.ar[name], self._stream("ids"), self.engine.info.max_context_tokens
+        )
+
+        def case(mix: ArMix, held_out: bool = False) -> Case:
+            return Case(lambda: craft.prepare(mix), lambda: craft.step(mix), held_out)
+
+        def measure(tokens: int) -> float:
+            return self._once(case(ArMix(chunks=(Chunk(0, tokens),))))
+
+        for mix in (ArMix(chunks=(Chunk(0, cases.most_tokens(craft)),)), *cases.drawing(craft)):
+            self._once(case(mix))  # what is compiled or captured at the first step of its size
+        most = cases.most_tokens(craft)
+        self._progress(f"{name}: Algorithm 1", 0, 0)
+        flat_s = dense_threshold(measure, most, FLAT_SHARE)
+        dense = interpolate(measure, 1, most, flat_s).thinned(flat_s / 2)
+        knots = tuple(sorted({*dense.at, *(n for n in FEW_TOKENS if n < most)}))
+        self.cases = [case(mix) for mix in (*cases.drawing(craft), *cases.chunking(craft, knots))]
+        for split, count in self._splits():
+            rng = self._stream(split)
+            self.cases += [case(cases.drawn_mix(craft, rng), split == "held out") for _ in range(count)]
+        return lambda: self._fitted_decoder(craft, knots)
+
+    def _fitted_decoder(self, craft: ArCraft, knots: tuple[int, ...]) -> StageProfile:
+        step_s = float(np.median([timed(self.engine, craft.empty(), self._watch) for _ in range(20)]))
+        timed(self.engine, craft.leave(), self._watch)
+        pool = pool_of(self.engine, self.stage.name)
+        model = fit_ar(
+            self._samples(held_out=False),
+            layers=pool.num_layers,
+            dense_at=knots,
+            draws_at=cases.doublings(craft.config.max_rows),
+            has_frame=craft.config.width > 1,
+            step_s=step_s,
+        )
+        return self._judged(model, {group: block_bytes(pool, group) for group in pool.groups})
+
+    def _codec(self) -> Finish:
+        edge = next(edge for edge in self._graph.edges if edge.target == self.stage.name)
+        craft = CodecCraft(self.stage, self.engine.node.ar[edge.source].width, self._stream("codes"))
+        rows = self.engine.node.codec[self.stage.name].max_rows
+
+        def case(mix: CodecMix, held_out: bool = False) -> Case:
+            return Case(lambda: craft.prepare(mix), lambda: craft.step(mix), held_out)
+
+        self.cases = [case(mix) for mix in cases.decoding(rows, edge.chunk)]
+        for split, count in self._splits():
+            rng, chunks = self._stream(split), (edge.first_chunk, edge.chunk)
+            drawn = [cases.drawn_decoding(rows, chunks, rng) for _ in range(count)]
+            self.cases += [case(mix, split == "held out") for mix in drawn]
+        return lambda: self._judged(fit_codec(self._samples(held_out=False)))
+
+    def _encoders(self) -> Finish:
+        name, config = self.stage.name, self.engine.node.encoder[self.stage.name]
+
+        def case(media: tuple[Any, ...], held_out: bool = False) -> Case:
+            return Case(list, lambda: EncodeStep(name, 0, media, "profile"), held_out)
+
+        self.cases = [case(media) for media in cases.media_alone(self._stream("media"))]
+        for split, count in self._splits():
+            rng = self._stream(split)
+            self.cases += [case(cases.drawn_media(config, rng), split == "held out") for _ in range(count)]
+        self._most_tokens = most_picture_tokens(self.engine)
+        return self._fitted_encoders
+
+    def _fitted_encoders(self) -> StageProfile:
+        for one in self.cases:
+            step = cast("EncodeStep", one.make())
+            self.engine.payloads.drop_media(DropMedia(step.stage, tuple(part.key for part in step.media)))
+        return self._judged(fit_encoder(self._samples(held_out=False), self._most_tokens))
+
+    def _judged(self, model: StageModel, blocks: dict[str, int] | None = None) -> StageProfile:
+        """The fitted model with its errors on the steps that were held out."""
+        ask: Callable[[Any], float] = model.seconds
+        pairs = [(ask(features), seconds) for features, seconds in self._samples(held_out=True)]
+        return StageProfile(model, blocks or {}, residuals=residuals(pairs))
+
+    def _samples(self, held_out: bool) -> list[tuple[Any, float]]:
+        return [case.sample for case in self.cases if case.held_out == held_out]
+
+    def _splits(self) -> tuple[tuple[str, int], ...]:
+        return ("fitted", self.effort.fitted_steps), ("held out", self.effort.held_out_steps)
+
+    def _once(self, case: Case) -> float:
+        """The fastest of a few measurements in a row, the first for nothing."""
+        return min([self.seconds(case) for _ in range(4)][1:])
+
+    def _stream(self, what: str) -> np.random.Generator:
+        return stream(self.effort.seed, "profile", self.stage.name, what)
+
+
+def measure_stages(
+    engine: Engine, graph: StageGraph, effort: Effort, progress: Progress
+) -> dict[str, StageProfile]:
+    """Every stage that the engine has. Raises StageFailed where a step fails."""
+    stages = [stage for stage in graph.stages if stage.name in engine.executors]
+    benches = [StageBench(engine, graph, stage, effort, progress) for stage in stages]
+    finishes = [bench.plan() for bench in benches]
+    in_turns(benches, effort, progress)
+    return {stage.name: finish() for stage, finish in zip(stages, finishes, strict=True)}
+
+
+def in_turns(benches: list[StageBench], effort: Effort, progress: Progress) -> None:
+    """Measure all cases of all stages, each round in another order: stages take turns as when people are
+    served, and find the caches as others left them. The first round is for nothing."""
+    every = [(bench, case) for bench in benches for case in bench.cases]
+    order = stream(effort.seed, "profile", "order")
+    with no_collection():
+        for turn in range(effort.rounds + 1):
+            progress(f"{len(every)} steps in turns", turn, effort.rounds + 1)
+            for i in order.permutation(len(every)).tolist():
+                bench, case = every[i]
+                seconds = bench.seconds(case)
+                if turn:
+                    case.seconds.append(seconds)
+
+
+def timed(engine: Engine, step: Step, watch: Stopwatch) -> float:
+    """Seconds from the order of a step to its report. Raises StageFailed."""
+    executor = engine.executors[step.stage]
+    watch.start()
+    executor.submit(step)
+    facts = executor.poll()
+    while not facts:
+        assert engine.wakeup is not None, "a step that runs when it is submitted is reported then"
+        select.select([engine.wakeup], [], [], 1.0)
+        engine.wakeup.clear()
+        facts = executor.poll()
+    seconds = watch.stop()
+    check(facts)
+    return seconds
+
+
+def check(facts: list[Fact]) -> None:
+    for fact in facts:
+        if isinstance(fact, StepFailed):
+            raise StageFailed(fact.stage, (), f"a step made to be measured failed: {fact.message}")
+
+
+def most_picture_tokens(engine: Engine) -> int | None:
+    """To how many tokens the engine makes a large picture smaller; None if it doesn't, or sees none."""
+    width = height = LARGE_PICTURE
+    large = ImagePart.of(bytes(3 * width * height), width, height)
+    asked = RenderPrompt(0, (Item("i", "user", (large,)),), speech=False)
+    answer = engine.prompter.render(asked)
+    if isinstance(answer, PromptFailed):
+        return None
+    most = max((span.length for prompt in answer.prompts.values() for span in prompt.spans), default=0)
+    return most if 0 < most < width * height // TOKEN_PIXELS else None
+
+
+def pool_of(engine: Engine, stage: str) -> KvPool:
+    executor: Any = engine.executors[stage]
+    inner = executor.inner if isinstance(executor, LanedExecutor) else executor
+    assert isinstance(inner, ArExecutor), "a decoder's stage"
+    return cast("Any", inner.runner).pool
+
+
+def block_bytes(pool: KvPool, group: str) -> int:
+    """Bytes of one block of a KV group, all its layers."""
+    return sum(tensor[0].nbytes for layer in pool.device[group] for tensor in layer)
+
+
+class no_collection:
+    """Python's garbage collector rests."""
+
+    def __enter__(self) -> None:
+        gc.collect()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        gc.enable()

@@ -1,0 +1,283 @@
+"""The process of some of an engine's units: loads them, then carries out what the engine's process orders.
+
+Started as `python -m antiphon.runtime.stage_worker DESCRIPTOR` by `runtime.stage_processes`. The descriptor
+is its door: a socket through which links come, the first from the engine's process, others from the processes
+of units that exchange payloads with these. The end of standard input is the end of the engine's process, and
+of this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+
+import msgspec
+
+from antiphon.core.config import EngineOptions
+from antiphon.core.errors import AntiphonError, ConnectorClosed
+from antiphon.core.message import Message
+from antiphon.engine.load import LoadedUnits, load_units, open_source
+from antiphon.engine.load import Progress as Report
+from antiphon.runtime.connectors import shared_memory, tcp
+from antiphon.runtime.crossings import (
+    FACTS,
+    Begin,
+    Door,
+    Happened,
+    Ordered,
+    Ready,
+    doors,
+    downward,
+    packed,
+    unpacked,
+)
+from antiphon.runtime.local_units import LocalUnits
+from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.way import Way
+
+log = logging.getLogger(__name__)
+
+DOOR_BYTES = 4096
+PROGRESS_EVERY_S = 0.1
+COPY_POLL_MS = 1
+LAST_WORDS_S = 1.0
+MOST_MOVING_BYTES = 4 << 20
+"""Of pages that a link has not taken: no more are read while more wait."""
+MOST_WAITING_BYTES = 256 << 20
+"""Of parcels for processes that don't take them: no order is begun while more wait."""
+
+
+class Doorway:
+    """Where links come in."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+
+    def wait(self) -> tuple[str, Way]:
+        """The next link. Raises ConnectorClosed once nobody is there who could send one."""
+        data, descriptors, _, _ = socket.recv_fds(self._socket, DOOR_BYTES, 1)
+        if not descriptors:
+            raise ConnectorClosed("the engine's process is gone")
+        self._socket.setblocking(False)
+        door = doors.decode(data)
+        return door.process, Way(_join(door, socket.socket(fileno=descriptors[0])))
+
+    def take(self) -> list[tuple[str, Way]]:
+        """All links that have come."""
+        found: list[tuple[str, Way]] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(self.wait())
+        return found
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+
+class Stage:
+    """The process's loop: orders in, facts out, parcels both ways."""
+
+    def __init__(self, doorway: Doorway, engine: Way) -> None:
+        self._doorway = doorway
+        self._engine = engine
+        self._peers: dict[str, Way] = {}
+        self._orders: deque[Message] = deque()
+        self._held: Ordered | None = None
+        """The next order, which waits for pages of another process."""
+        self._reported_at = 0.0
+
+    def begin(self) -> None:
+        """Load what the first message says. Raises AntiphonError."""
+        while not self._orders:
+            select.select([self._engine], [], [])
+            self._orders.extend(self._engine.poll())
+        message = self._orders.popleft()
+        begin = unpacked(message, downward)
+        self._engine.release(message)
+        assert isinstance(begin, Begin), "the first message says what to load"
+        loaded, places = load(begin, self._progress)
+        self._units = LocalUnits(loaded, begin.born)
+        self._places = places
+        gc.freeze()
+        self.tell(Ready())
+
+    def run(self) -> None:
+        """Until the engine's process closes the link, or is gone: raises ConnectorClosed."""
+        while True:
+            self._wait()
+            self._take()
+            while self._may_go_on:
+                self._carry_out()
+                self._report()
+            self._report()
+
+    def tell(self, message: Ready | Happened | Failed | Progress) -> None:
+        self._engine.send(packed(FACTS, message))
+
+    def close(self) -> None:
+        self._engine.close(LAST_WORDS_S)
+
+    @property
+    def _may_go_on(self) -> bool:
+        """With the next order."""
+        if self._held is not None:
+            return not self._units.is_held(self._held.order)
+        return bool(self._orders) and not self._is_crowded
+
+    @property
+    def _is_crowded(self) -> bool:
+        return sum(way.waiting_bytes for way in self._peers.values()) > MOST_WAITING_BYTES
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        """Also how it is noticed in a load that nobody waits for it any more."""
+        now = time.monotonic()
+        if done == total or now - self._reported_at > PROGRESS_EVERY_S:
+            self._reported_at = now
+            self.tell(Progress(what, done, total))
+        self._orders.extend(self._engine.poll())
+
+    def _wait(self) -> None:
+        poller = select.poll()
+        for end in (self._doorway, self._engine, *self._peers.values()):
+            poller.register(end, select.POLLIN)
+        if self._units.lane is not None:
+            poller.register(self._units.lane, select.POLLIN)
+        if self._may_go_on:
+            poller.poll(0)
+        else:
+            poller.poll(COPY_POLL_MS if self._units.mover.num_in_flight else None)
+
+    def _take(self) -> None:
+        """The engine's link before the door: an order for a new peer comes after the link with it."""
+        messages = self._engine.poll()
+        for process, way in self._doorway.take():
+            if process in self._peers:
+                self._peers[process].close()
+            self._peers[process] = way
+        for message in messages:
+            self._sort(self._engine, message)
+        for process, way in list(self._peers.items()):
+            try:
+                for message in way.poll():
+                    self._sort(way, message)
+            except ConnectorClosed:
+                way.close()
+                del self._peers[process]
+
+    def _sort(self, way: Way, message: Message) -> None:
+        """An order keeps its credit until it is carried out."""
+        if message.kind in ("Parcel", "Pages"):
+            self._units.take_in(message)
+            way.release(message)
+        elif message.kind == "Broken":
+            broken = unpacked(message, downward)
+            way.release(message)
+            self._units.moves.break_off(broken.ticket)
+        else:
+            self._orders.append(message)
+
+    def _carry_out(self) -> None:
+        if self._held is None:
+            message = self._orders.popleft()
+            self._held = unpacked(message, downward)
+            self._engine.release(message)
+            assert isinstance(self._held, Ordered), "a process begins once"
+        if not self._units.is_held(self._held.order):
+            ordered, self._held = self._held, None
+            self._units.carry_out(ordered.number, ordered.order)
+
+    def _report(self) -> None:
+        if self._units.lane is not None:
+            self._units.lane.clear()
+        for executor in self._units.executors.values():
+            for fact in executor.poll():
+                self.tell(Happened(fact))
+        for fact in self._units.poll():
+            self.tell(Happened(fact))
+        while self._units.outgoing:
+            unit, message = self._units.outgoing.popleft()
+            process = self._places[unit]
+            way = self._peers.get(process) if process else self._engine
+            if way is not None:
+                way.send(message)
+        self._send_pages()
+
+    def _send_pages(self) -> None:
+        """As far as the links take them."""
+        while (target := self._units.moves.next_target) is not None:
+            way = self._peers.get(self._places[target])
+            if way is not None and way.waiting_bytes > MOST_MOVING_BYTES:
+                return
+            pages = self._units.moves.next_layer()
+            if pages is not None and way is not None:
+                way.send(pages)
+
+
+def load(begin: Begin, progress: Report) -> tuple[LoadedUnits, dict[str, str]]:
+    """The units of this process, and where each unit of the node lives."""
+    options = own_options(begin.options, begin.process)
+    opened = open_source(begin.source, options, lambda what, done, total: None)
+    places = {unit.name: unit.process for unit in opened.node.placed}
+    return load_units(opened, options, begin.process, progress), places
+
+
+def own_options(options: EngineOptions, process: str) -> EngineOptions:
+    """With the threads that this process may have, 1 unless said otherwise."""
+    threads = next((each.threads for each in options.processes if each.name == process), 1)
+    return msgspec.structs.replace(options, threads=threads)
+
+
+def main(descriptor: int) -> int:
+    """Run until the engine's process is gone. Returns the process's exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(format="%(asctime)s %(levelname)s stage %(name)s: %(message)s", level=logging.INFO)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        doorway = Doorway(descriptor)
+        _, engine = doorway.wait()
+    except (AntiphonError, OSError):
+        return 1
+    stage = Stage(doorway, engine)
+    try:
+        stage.begin()
+        stage.run()
+    except ConnectorClosed:
+        return 0
+    except AntiphonError as error:
+        return _last_words(stage, str(error))
+    except Exception as error:
+        log.exception("the stage crashed")
+        return _last_words(stage, f"{type(error).__name__}: {error}")
+    return 0
+
+
+def _last_words(stage: Stage, text: str) -> int:
+    with contextlib.suppress(ConnectorClosed):
+        stage.tell(Failed(text))
+        stage.close()
+    return 1
+
+
+def _join(door: Door, connection: socket.socket) -> shared_memory.StreamConnector:
+    return shared_memory.join(connection) if door.connector == "shared_memory" else tcp.adopt(connection)
+
+
+def _end_with_parent() -> None:
+    """In a thread of its own, so that no load and no step is too long for it."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

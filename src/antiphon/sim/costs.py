@@ -1,0 +1,54 @@
+"""What things cost on virtual time: a latency profile, of an engine that was measured or from a datasheet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from antiphon.core.errors import ConfigError
+from antiphon.core.plans import CopyBlocks, Step
+from antiphon.latency.profile import Profile, Provenance
+from antiphon.latency.roofline import hardware_names, roofline
+from antiphon.latency.shapes import find_shape
+
+RELEASED = "qwen3-omni-30b-a3b"
+ALIASES = {"h100": "H100-SXM", "a100": "A100-80"}
+
+
+class CostModel(Protocol):
+    """Seconds that a device is busy with a step, that bytes are under way, and that a decision takes."""
+
+    @property
+    def decide_s(self) -> float:
+        """A step."""
+        ...
+
+    def step_s(self, step: Step, stage: str) -> float:
+        """`stage` as the graph calls it; the step names its unit."""
+        ...
+
+    def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
+        """Between tiers."""
+        ...
+
+    def send_s(self, num_bytes: float) -> float:
+        """Between the devices of two units."""
+        ...
+
+
+def find_costs(what: str, model: str = RELEASED) -> Profile:
+    """A profile's JSON file, or the datasheet of hardware by its name, of a model whose shape is known.
+
+    Raises ConfigError.
+    """
+    path = Path(what)
+    if path.suffix == ".json":
+        try:
+            return Profile.from_json(path.read_bytes(), str(path))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    name = ALIASES.get(what.lower(), what)
+    if name.lower() not in {known.lower() for known in hardware_names()}:
+        known = ", ".join(hardware_names())
+        raise ConfigError(f"unknown hardware {what!r}; known: {known}, or a profile's JSON file")
+    return roofline(name, find_shape(model), Provenance())

@@ -1,0 +1,151 @@
+"""Plays the script of one person: thinks, speaks or types, listens or reads, interrupts, and goes on.
+
+As `bench.person` over the wire, on virtual time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+
+from antiphon.metrics.log import Interrupted
+from antiphon.sim.ear import GaveUp, Reply
+from antiphon.sim.mouth import Mouth, ask_id
+from antiphon.sim.process import Doing, Process, Wait
+from antiphon.sim.seat import Seat
+from antiphon.workload.script import Interjection, PersonScript, TurnScript
+
+
+class Person:
+    """One session of a person."""
+
+    def __init__(self, script: PersonScript, seat: Seat) -> None:
+        self._script = script
+        self._seat = seat
+        self._ear = seat.ear
+        self._log = seat.log
+        self._mouth = Mouth(script, seat)
+
+    def play(self) -> Doing:
+        """The whole script. Raises GaveUp."""
+        barge_in: Interjection | None = None
+        for number, turn in enumerate(self._script.turns):
+            if barge_in is None:
+                yield Wait(self._log.now_s() + turn.think_s)
+                yield from self._mouth.take(number, turn)
+            else:
+                yield from self._take_over(number, turn, barge_in)
+            barge_in = yield from self._listen(number, turn)
+        if barge_in is not None:
+            yield from self._take_over(len(self._script.turns), None, barge_in)
+
+    def _listen(self, number: int, turn: TurnScript) -> Generator[Wait, None, Interjection | None]:
+        """Until all answers to the turn have been heard or read, or they take the turn by a barge-in."""
+        to_say = deque(turn.interjections)
+        asked_s = self._log.now_s()
+        while True:
+            now = self._log.now_s()
+            answers = self._ear.answers()
+            reply = answers[0] if answers else None
+            if ask_id(number) in self._ear.refusals or (reply is not None and self._is_over(answers, now)):
+                return None
+            self._check_patience(answers, now, asked_s)
+            due_s = _due_s(reply, to_say[0]) if to_say else None
+            if reply is not None and due_s is not None and now >= due_s:
+                interjection = to_say.popleft()
+                if interjection.kind == "barge_in":
+                    return interjection
+                yield from self._remark(self._ear.latest or reply, interjection)
+                continue
+            yield self._until_something(answers, now, asked_s, due_s)
+
+    def _is_over(self, answers: list[Reply], now: float) -> bool:
+        is_hearing = self._seat.has_vad and self._ear.is_hearing
+        return not is_hearing and all(reply.is_over(now) for reply in answers)
+
+    def _check_patience(self, answers: list[Reply], now: float, asked_s: float) -> None:
+        is_waiting = not answers or self._ear.is_hearing or self._ear.open_replies
+        if is_waiting and now >= self._patient_until_s(asked_s):
+            raise GaveUp(f"no sign of the reply for {self._seat.patience_s:g} s")
+
+    def _until_something(self, answers: list[Reply], now: float, asked_s: float, due_s: float | None) -> Wait:
+        """A ring, an interjection, the end of playback, or the end of patience."""
+        dry = [reply.playback.dry_at_s for reply in answers if reply.is_audible(now)]
+        times = [
+            time_s
+            for time_s in (due_s, self._patient_until_s(asked_s), *dry)
+            if time_s is not None and time_s > now
+        ]
+        return Wait(min(times), listens=True)
+
+    def _patient_until_s(self, asked_s: float) -> float:
+        return max(asked_s, self._ear.last_event_s) + self._seat.patience_s
+
+    def _remark(self, reply: Reply, interjection: Interjection) -> Doing:
+        """A backchannel or a failed barge-in: spoken, and the person listens on."""
+        now = self._log.now_s()
+        if reply.is_audible(now):
+            self._log_interruption(reply, interjection, now)
+            yield from self._mouth.remark(interjection.speech_s)
+
+    def _take_over(self, number: int, turn: TurnScript | None, barge_in: Interjection) -> Doing:
+        """Speak over the reply until it stops, and go on with the next turn (if there is one)."""
+        started_s = self._log.now_s()
+        replies = [reply for reply in self._ear.answers() if not reply.is_over(started_s)]
+        if not self._seat.has_vad:
+            self._fall_silent(replies, barge_in)
+            if turn is not None:
+                yield from self._mouth.take(number, turn, barge_in.speech_s)
+            return
+        stopping = self._seat.beside(self._stop_when_noticed(replies, barge_in, started_s))
+        yield from self._speak_over(number, turn, barge_in, stopping)
+
+    def _speak_over(
+        self, number: int, turn: TurnScript | None, barge_in: Interjection, stopping: Process
+    ) -> Doing:
+        try:
+            if turn is None:
+                yield from self._mouth.remark(barge_in.speech_s)
+            else:
+                yield from self._mouth.take(number, turn, barge_in.speech_s)
+            while not stopping.is_over:
+                yield Wait(listens=True)
+        finally:
+            stopping.stop()
+
+    def _stop_when_noticed(self, replies: list[Reply], barge_in: Interjection, started_s: float) -> Doing:
+        """Playback goes on until the server has noticed."""
+        ear = self._ear
+
+        def is_noticed() -> bool:
+            return ear.speech_started_s is not None and ear.speech_started_s >= started_s
+
+        yield from ear.until(is_noticed, started_s + self._seat.patience_s)
+        self._fall_silent(replies, barge_in)
+
+    def _fall_silent(self, replies: list[Reply], barge_in: Interjection) -> None:
+        """Stop playback, end what is still being generated, and tell the server what was heard."""
+        now, server = self._log.now_s(), self._seat.server
+        for reply in replies:
+            self._log_interruption(reply, barge_in, now)
+            heard_s = reply.silence(now)
+            if not reply.is_done and not self._seat.has_vad:
+                self._seat.up.send(server.cancel, reply.id)
+            if reply.has_audio:
+                self._seat.up.send(server.truncate, reply.id, int(1000 * heard_s))
+
+    def _log_interruption(self, reply: Reply, interjection: Interjection, now: float) -> None:
+        self._log.write(
+            Interrupted(
+                t_s=now,
+                session=self._script.name,
+                response=reply.id,
+                kind=interjection.kind,
+                heard_s=reply.playback.heard_s(now),
+            )
+        )
+
+
+def _due_s(reply: Reply | None, interjection: Interjection) -> float | None:
+    first_s = reply.playback.first_s if reply is not None else None
+    return None if first_s is None else first_s + interjection.after_s

@@ -1,0 +1,41 @@
+"""Where the units of a simulated node are: encoders beside their thinker, vocoders beside their talker, as in
+LiveServe §7.1. Thinkers that share a process share its one encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon.core.config import NodeConfig, Unit
+from antiphon.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Devices that read and write, and devices that speak. `apart`: each in a process of its own.
+    Raises ConfigError."""
+
+    thinkers: int = 1
+    talkers: int = 1
+    apart: bool = False
+
+    def __post_init__(self) -> None:
+        for count in (self.thinkers, self.talkers):
+            if count < 1:
+                raise ConfigError(f"{count} replicas; it must be 1 or more of every stage")
+
+
+def placed(node: NodeConfig, replicas: Replicas) -> tuple[Unit, ...]:
+    """In pipeline order. A stage of which there is one goes by its own name."""
+    reader, *speaking = [*node.ar, *node.codec]
+    found: list[Unit] = []
+    for stage in (*node.encoder, *node.ar, *node.codec):
+        beside = speaking[0] if stage in speaking else reader
+        count = replicas.talkers if stage in speaking else replicas.thinkers
+        whole = stage in node.encoder and not replicas.apart
+        for number in range(1 if whole else count):
+            tail = f".{number}" if count > 1 else ""
+            device = beside + tail
+            name = stage if whole else stage + tail
+            found.append(Unit(name, stage, device, device if replicas.apart else ""))
+    return tuple(found)

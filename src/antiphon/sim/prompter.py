@@ -1,0 +1,165 @@
+"""Prompts of as many tokens as a real one would have, with keys by which prefixes are known again.
+
+Text has no tokenizer here: a word is 1.3 tokens. Media take what Qwen3-Omni's processor gives them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
+    Item,
+    Part,
+    TextPart,
+    TokensPart,
+    ToolCallPart,
+    ToolOutputPart,
+    VideoPart,
+)
+from antiphon.core.facts import NO_INTS, Ints, PromptReady, Span, StagePrompt
+from antiphon.core.ids import content_key
+from antiphon.core.plans import RenderPrompt, ints
+from antiphon.models.qwen3_omni.preprocess_shapes import FRAME_PIXELS, AudioShape, ImageShape, VideoShape
+from antiphon.workload.fitted import TOKENS_PER_WORD
+
+AUDIO = AudioShape(hop=160, n_fft=400)
+IMAGE = ImageShape(patch=16, temporal_patch=2, merge=2, min_pixels=3136, max_pixels=12_845_056)
+VIDEO = VideoShape(ImageShape(16, 2, 2, *FRAME_PIXELS))
+"""Qwen3-Omni's as released."""
+
+START, END, NEWLINE, MEDIA_START, MEDIA_END, MEDIA, PAD = range(10, 17)
+ROLES = {"system": 20, "user": 21, "assistant": 22, "tool": 21}
+HEADER = 9
+"""Positions of a talker prompt after the user's turns."""
+KEY_BIT = 1 << 61
+KEPT_TEXTS = 4096
+
+
+class SimPrompter:
+    """Renders what `core.ports.Prompter` asks. The talker is shown the user's turns.
+
+    thinker, talker: names of the stages; None: the model has no voice
+    """
+
+    def __init__(self, thinker: str = "thinker", talker: str | None = "talker") -> None:
+        self._thinker, self._talker = thinker, talker
+        self._texts: dict[str, Ints] = {}
+
+    def render(self, order: RenderPrompt) -> PromptReady:
+        line = _Line()
+        for item in order.items:
+            self._add(line, item)
+        line.put(ints([START, ROLES["assistant"], NEWLINE]))
+        thinker = line.prompt()
+        prompts = {self._thinker: thinker}
+        if order.speech and self._talker is not None:
+            prompts[self._talker] = _talker_prompt(line, thinker, order.request)
+        reply = None if order.say is None else self._text(order.say)
+        return PromptReady(order.request, prompts, reply=reply)
+
+    def _add(self, line: _Line, item: Item) -> None:
+        start = line.length
+        line.put(ints([START, ROLES[item.role], NEWLINE]))
+        for part in item.parts:
+            self._add_part(line, part)
+        line.put(ints([END, NEWLINE]))
+        if item.role == "user":
+            line.user.append((start, line.length))
+
+    def _add_part(self, line: _Line, part: Part) -> None:
+        match part:
+            case TextPart():
+                line.put(self._text(part.text))
+            case TokensPart():
+                line.put(np.array(part.token_ids, np.int64))
+            case ToolCallPart():
+                line.put(self._text(f"{part.name} {part.arguments}"))
+            case ToolOutputPart():
+                line.put(self._text(part.output))
+            case AudioPart() | ImagePart() | VideoPart():
+                line.show(_span(part))
+
+    def _text(self, text: str) -> Ints:
+        """One token or more."""
+        known = self._texts.get(text)
+        if known is None:
+            num_tokens = max(1, round(len(text.split()) * TOKENS_PER_WORD))
+            known = (content_key(text.encode()) + np.arange(num_tokens)) % (1 << 60)
+            if len(self._texts) == KEPT_TEXTS:
+                del self._texts[next(iter(self._texts))]
+            self._texts[text] = known
+        return known
+
+
+@dataclass(slots=True)
+class _Line:
+    """The thinker's prompt while it grows; `user` are the ranges of the user's turns."""
+
+    ids: list[Ints] = field(default_factory=list[Ints])
+    keys: list[Ints] = field(default_factory=list[Ints])
+    spans: list[Span] = field(default_factory=list[Span])
+    user: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    length: int = 0
+
+    def put(self, ids: Ints) -> None:
+        self.ids.append(ids)
+        self.keys.append(ids)
+        self.length += len(ids)
+
+    def show(self, span: Span) -> None:
+        """Marks, and between them the medium."""
+        self.put(ints([MEDIA_START]))
+        self.spans.append(msgspec.structs.replace(span, start=self.length))
+        self.ids.append(np.full(span.length, MEDIA, np.int64))
+        self.keys.append(span.key % KEY_BIT + np.arange(span.length) | KEY_BIT)
+        self.length += span.length
+        self.put(ints([MEDIA_END]))
+
+    def prompt(self) -> StagePrompt:
+        ids, keys = np.concatenate(self.ids), np.concatenate(self.keys)
+        return StagePrompt(ids, keys, tuple(self.spans), len(ids), NO_INTS)
+
+
+def _talker_prompt(line: _Line, thinker: StagePrompt, request: int) -> StagePrompt:
+    """The user's turns, and nine positions that no other request shares."""
+    kept = np.concatenate([NO_INTS, *(np.arange(start, end) for start, end in line.user)])
+    header_keys = (request << 8) + np.arange(HEADER) | KEY_BIT
+    keys = np.concatenate([_talker_keys(thinker)[kept], header_keys])
+    ids = np.concatenate([thinker.token_ids[kept], np.full(HEADER, PAD)])
+    spans = tuple(
+        msgspec.structs.replace(span, start=int(np.searchsorted(kept, span.start))) for span in thinker.spans
+    )
+    gather = [np.arange(span.start, span.start + span.length) for span in thinker.spans]
+    return StagePrompt(ids, keys, spans, len(kept), np.concatenate([NO_INTS, *gather]))
+
+
+def _talker_keys(thinker: StagePrompt) -> Ints:
+    """At media the talker sees hidden states, which depend on all that came before; so does the key."""
+    keys, context, hashed = thinker.keys.copy(), blake2b(digest_size=7), 0
+    for span in thinker.spans:
+        context.update(thinker.keys[hashed : span.start].tobytes())
+        hashed = span.start
+        seed = int.from_bytes(context.digest(), "little")
+        keys[span.start : span.start + span.length] ^= seed
+    return keys
+
+
+def _span(part: AudioPart | ImagePart | VideoPart) -> Span:
+    """Not placed yet. Audio shorter than the processor's window counts as one window."""
+    match part:
+        case AudioPart():
+            return Span(part.key, "audio", 0, AUDIO.tokens(max(part.num_samples, AUDIO.min_samples)))
+        case ImagePart():
+            grid = IMAGE.grid_of(part.width, part.height)
+            return Span(part.key, "image", 0, IMAGE.tokens(grid), grid)
+        case VideoPart():
+            grid = VIDEO.grid_of(part.num_frames, part.width, part.height)
+            sound = 0 if part.audio is None else AUDIO.tokens(max(len(part.audio) // 4, AUDIO.min_samples))
+            seconds = VIDEO.seconds_per_grid(part.fps)
+            return Span(part.key, "video", 0, VIDEO.tokens(grid) + sound, grid, seconds, sound)

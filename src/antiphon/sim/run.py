@@ -1,0 +1,264 @@
+"""One simulated run: people and jobs against nodes, each in their time, until all are done or time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+
+from antiphon.assembly.node import Node
+from antiphon.core.graph import Stage, StageKind
+from antiphon.core.plans import Output
+from antiphon.graphs import find_graph
+from antiphon.metrics.log import (
+    ErrorSeen,
+    Event,
+    RunEnded,
+    RunStarted,
+    ServerSampled,
+    SessionEnded,
+    SessionStarted,
+)
+from antiphon.sim.acks import acknowledge
+from antiphon.sim.costs import CostModel
+from antiphon.sim.devices import Devices
+from antiphon.sim.driver import Machine, Recorder, StageModel, VirtualDriver
+from antiphon.sim.ear import Ear, GaveUp
+from antiphon.sim.events import Agenda, Rank
+from antiphon.sim.executors import Encoder, ReplyLengths, Speaker, Vocoder, Writer
+from antiphon.sim.hearing import Hearing
+from antiphon.sim.job import Job
+from antiphon.sim.links import Link, Network
+from antiphon.sim.log import Log
+from antiphon.sim.model import SimEngine, released
+from antiphon.sim.people import Person
+from antiphon.sim.process import Doing, Process, Wait
+from antiphon.sim.prompter import SimPrompter
+from antiphon.sim.seat import Seat
+from antiphon.sim.sessions import ServerSession
+from antiphon.workload.draw import draw
+from antiphon.workload.script import PersonScript, Script
+from antiphon.workload.spec import Workload
+
+SAMPLE_S = 1.0
+PLACE_S = 0.02
+"""Between the first sessions of a closed loop."""
+RETRY_S = 1.0
+"""Until the place of somebody who gave up is taken by the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is simulated.
+
+    costs       of the engine's steps, by stage
+    patience_s  for so long a person waits for the next sign of a reply before they give up
+    recorder    of the node's facts and decisions
+    """
+
+    workload: Workload
+    costs: CostModel
+    seed: int = 0
+    engine: SimEngine = field(default_factory=released)
+    network: Network = field(default_factory=Network)
+    patience_s: float = 60.0
+    recorder: Recorder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run's log as bytes and as events, why it ended, and how much was done for it.
+
+    deciding_share  of its time the node was deciding
+    """
+
+    log: bytes
+    events: list[Event]
+    reason: str
+    num_events: int
+    num_decisions: int
+    deciding_share: float
+
+
+def simulate(setup: Setup, started: RunStarted, watch: Callable[[Event], None] | None = None) -> Outcome:
+    """Play the workload. `started` is the log's first line; `watch` sees every event as it happens."""
+    return Simulation(setup, watch).play(started)
+
+
+class Simulation:
+    """Owner of a run's node, sessions and people."""
+
+    def __init__(
+        self, setup: Setup, watch: Callable[[Event], None] | None = None, carrier: Machine | None = None
+    ) -> None:
+        """carrier: what carries orders out; None: what `machine` makes of the setup."""
+        self.agenda = Agenda()
+        self.log = Log(self.agenda, watch)
+        node = Node(setup.engine.node, setup.engine.depth)
+        self.driver = VirtualDriver(node, carrier or machine(setup), self.agenda, self._emit, setup.recorder)
+        self._setup = setup
+        self._sessions: dict[str, ServerSession] = {}
+        self._playing: dict[str, Process] = {}
+        self._num_coming = 0
+        """Places of a closed loop that are kept filled, or 1 while somebody may still arrive."""
+
+    def play(self, started: RunStarted) -> Outcome:
+        """Until everybody is done, or the workload's duration is over."""
+        load = self._setup.workload.load
+        self.log.write(started)
+        scripts = islice(draw(self._setup.workload, self._setup.seed), load.sessions)
+        if load.concurrency is None:
+            self._num_coming = 1
+            self._await_next(scripts)
+        else:
+            self._num_coming = load.concurrency
+            for place in range(load.concurrency):
+                self.agenda.at(place * PLACE_S, Rank.PERSON, lambda: self._fill_place(scripts))
+        self._sample()
+        self.agenda.run(load.duration_s or inf, lambda: self._is_over)
+        return self._outcome("finished" if self._is_over else "duration")
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._num_coming and not self._playing
+
+    def _outcome(self, reason: str) -> Outcome:
+        for name in [*self._playing]:
+            self._playing.pop(name).stop()
+            self._ended(name, "stopped")
+        self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason))
+        num_done, num_decisions = self.agenda.num_done, self.driver.num_decisions
+        share = self.driver.decided_s / max(self.agenda.now, SAMPLE_S)
+        return Outcome(self.log.encoded(), self.log.events, reason, num_done, num_decisions, share)
+
+    # -- who comes when ------------------------------------------------------------------------------
+
+    def _fill_place(self, scripts: Iterator[Script]) -> None:
+        """Closed loop: who ends makes room for the next."""
+        script = next(scripts, None)
+        if script is None:
+            self._num_coming -= 1
+        else:
+            self._attend(script, None, lambda: self._fill_place(scripts))
+
+    def _await_next(self, scripts: Iterator[Script]) -> None:
+        """Open loop: everybody comes at their time, whatever happened to those before."""
+        script = next(scripts, None)
+        if script is None:
+            self._num_coming = 0
+            return
+
+        def come() -> None:
+            self._attend(script, script.arrival_s, lambda: None)
+            self._await_next(scripts)
+
+        self.agenda.at(max(script.arrival_s, self.agenda.now), Rank.PERSON, come)
+
+    def _attend(self, script: Script, arrival_s: float | None, on_end: Callable[[], None]) -> None:
+        """One session from its arrival to its end."""
+        is_person = isinstance(script, PersonScript)
+        self.log.write(
+            SessionStarted(
+                t_s=self.log.now_s(),
+                session=script.name,
+                kind="person" if is_person else "job",
+                tier="latency" if is_person else script.tier,
+                arrival_s=arrival_s,
+                reading_tokens_per_s=script.reading_tokens_per_s if is_person else None,
+            )
+        )
+        process = self._playing[script.name] = Process(self.agenda, on_end)
+        process.start(self._visit(script, process))
+
+    def _visit(self, script: Script, process: Process) -> Doing:
+        seat, down = self._seat(script, process)
+        seat.up.send(seat.server.open)
+        yield Wait(self.agenda.now + 2 * self._setup.network.delay_s)
+        player = Person(script, seat) if isinstance(script, PersonScript) else Job(script, seat)
+        reason, message = "done", ""
+        try:
+            yield from player.play()
+        except GaveUp as error:
+            reason, message = "failed", str(error)
+            gave_up = ErrorSeen(t_s=self.log.now_s(), session=script.name, code="gave_up", message=message)
+            self.log.write(gave_up)
+        down.cut()
+        seat.up.send(self._leave, script.name)
+        del self._playing[script.name]
+        self._ended(script.name, reason, message)
+        if reason == "failed":
+            yield Wait(self.agenda.now + RETRY_S)
+
+    def _seat(self, script: Script, process: Process) -> tuple[Seat, Link]:
+        """The session and its connection; returns the client's end, and the link down to it."""
+        setup, name = self._setup, script.name
+        is_person = isinstance(script, PersonScript)
+        up = Link(self.agenda, setup.network, setup.seed, "up", name)
+        down = Link(self.agenda, setup.network, setup.seed, "down", name)
+        server = ServerSession(name, script.instructions, self.agenda, self.driver.tell, down)
+        self._sessions[name] = server
+        ear = Ear(name, self.log, script.reading_tokens_per_s if is_person else None)
+        ear.listeners.append(process)
+        server.client = ear
+
+        def beside(doing: Doing) -> Process:
+            other = Process(self.agenda, process.ring)
+            ear.listeners.append(other)
+            other.start(doing)
+            return other
+
+        hears = is_person and setup.workload.turn_detection == "server_vad"
+        hearing = Hearing(server, self.agenda) if hears else None
+        seat = Seat(ear, self.log, up, server, hearing, setup.patience_s, beside)
+        if is_person and script.acks is not None:
+            Process(self.agenda).start(acknowledge(script, seat, lambda: name in self._playing))
+        return seat, down
+
+    def _leave(self, name: str) -> None:
+        self._sessions.pop(name).close()
+
+    def _ended(self, session: str, reason: str, message: str = "") -> None:
+        self.log.write(SessionEnded(t_s=self.log.now_s(), session=session, reason=reason, message=message))
+
+    # -- the server ----------------------------------------------------------------------------------
+
+    def _emit(self, output: Output) -> None:
+        session = self._sessions.get(output.session)
+        if session is not None:
+            session.deliver(output)
+
+    def _sample(self) -> None:
+        """The server's counters, once a second."""
+        self.log.write(ServerSampled(t_s=self.log.now_s(), values=self.driver.stats()))
+        self.agenda.at(self.agenda.now + SAMPLE_S, Rank.SAMPLE, self._sample)
+
+
+def machine(setup: Setup) -> Machine:
+    """What carries out the orders of the engine's node."""
+    engine = setup.engine
+    node, graph = engine.node, find_graph(engine.node.graph)
+    devices = Devices(setup.costs, node.placed, engine.block_bytes, engine.position_bytes)
+    writer, *speakers = node.ar
+    return Machine(
+        {unit.name: stage_model(engine, graph.stage(unit.stage)) for unit in node.placed},
+        devices,
+        SimPrompter(writer, next(iter(speakers), None)),
+        decide_s=setup.costs.decide_s,
+        inline=engine.inline,
+    )
+
+
+def stage_model(engine: SimEngine, stage: Stage) -> StageModel:
+    """Of one unit of it."""
+    node = engine.node
+    match stage.kind:
+        case StageKind.ENCODER:
+            return Encoder()
+        case StageKind.CODEC:
+            return Vocoder(engine.served.frame_samples, engine.served.delay_samples)
+        case StageKind.AR:
+            config = node.ar[stage.name]
+            if stage.conditioned:
+                return Speaker(config, node.end_inputs[stage.name], engine.replies.frames_per_token)
+            return Writer(config, ReplyLengths(config.sampling.max_tokens, engine.replies))

@@ -1,0 +1,85 @@
+"""What an operator chose for single stages reaches the checkpoint's node, and what cannot be is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.core.config import EngineOptions, Unit
+from antiphon.core.errors import CheckpointError, ConfigError
+from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOptions
+from antiphon.engine.load import Opened, open_source
+from antiphon.engine.placing import check_places, check_tiers
+
+APART = (
+    Unit("encoders", "encoders", "a"),
+    Unit("thinker", "thinker", "a"),
+    Unit("talker", "talker", "b"),
+    Unit("code2wav", "code2wav", "b"),
+)
+
+
+def opened(checkpoint: Path, **options: object) -> Opened:
+    return open_source(str(checkpoint), EngineOptions(device="cpu", **options), lambda *_: None)
+
+
+def test_each_stage_has_its_own(tiny_checkpoint: Path) -> None:
+    stages = {
+        "thinker": StageOptions(step_tokens=256, sampling=SamplingDefaults(max_tokens=77)),
+        "talker": StageOptions(kv_tokens=16384, block_size=32, host_kv_tokens=640),
+        "code2wav": StageOptions(max_rows=3),
+    }
+    edges = (EdgeOptions("talker", "code2wav", chunk=6),)
+    node = opened(tiny_checkpoint, stages=stages, edges=edges).node
+    assert (node.ar["thinker"].step_tokens, node.ar["thinker"].sampling.max_tokens) == (256, 77)
+    talker = node.ar["talker"]
+    assert (talker.num_blocks, talker.block_size, talker.host_blocks) == (512, 32, 20)
+    assert talker.step_tokens == EngineOptions().step_tokens
+    assert node.codec["code2wav"].max_rows == 3
+    assert node.edges == edges
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"stages": {"singer": StageOptions()}}, "'singer' is no stage of this checkpoint; it has encoders"),
+        ({"stages": {"talker": StageOptions(sampling=SamplingDefaults(top_k=-1))}}, "stage talker: top_k"),
+        ({"edges": (EdgeOptions("talker", "thinker"),)}, "talker -> thinker is none"),
+        ({"edges": (EdgeOptions("thinker", "talker", chunk=2),)}, "talker is not"),
+        ({"places": {"a": "gpu"}}, "'gpu' is no device"),
+        ({"places": {"a": "cuda:99"}}, "cuda:99 was asked for"),
+    ],
+)
+def test_what_cannot_be(tiny_checkpoint: Path, options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        opened(tiny_checkpoint, **options)
+
+
+def test_every_device_holds_its_stages(tiny_checkpoint: Path) -> None:
+    split = opened(tiny_checkpoint, units=APART, places={"b": "cpu:0"})
+    asked: list[str] = []
+    check_places(split, lambda device: asked.append(str(device)) or 1 << 40)
+    assert set(asked) == {"cpu", "cpu:0"}
+    with pytest.raises(
+        CheckpointError, match=r"cpu:0 has 0\.00 GiB available, and the weights of talker, code"
+    ):
+        check_places(split, lambda device: (1 << 40) * (device.index is None))
+
+
+def test_one_process_copies_from_one_device(tiny_checkpoint: Path) -> None:
+    tier = {"thinker": StageOptions(host_kv_tokens=1024)}
+    check_tiers(opened(tiny_checkpoint, units=APART, stages=tier))
+    with pytest.raises(ConfigError, match="stage thinker: host_kv_tokens needs the decoders of a process"):
+        check_tiers(opened(tiny_checkpoint, units=APART, stages=tier, places={"b": "cpu:0"}))
+
+
+def test_one_process_moves_within_one_device(tiny_checkpoint: Path) -> None:
+    def split(process: str) -> tuple[Unit, ...]:
+        halves = Unit("p", "thinker", "a", role="prefill"), Unit("d", "thinker", "b", process, "decode")
+        others = (Unit(unit.name, unit.stage, "a") for unit in APART if unit.stage != "thinker")
+        return (*others, *halves)
+
+    check_tiers(opened(tiny_checkpoint, units=split(process="d"), places={"b": "cpu:0"}))
+    with pytest.raises(ConfigError, match=r"stage thinker: its role \(prefill\) needs the decoders"):
+        check_tiers(opened(tiny_checkpoint, units=split(process=""), places={"b": "cpu:0"}))

@@ -1,0 +1,161 @@
+"""The text families against transformers: greedy, fp64, batch 1; ours batched, chunked, and in turns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from antiphon import Omni, Request
+from antiphon.checkpoint.demo import make_demo
+from antiphon.core.errors import CheckpointError, ConfigError
+from antiphon.core.facts import ItemAdded, PromptReady, ResponseRequested, SessionOpened
+from antiphon.core.plans import RenderPrompt, ResponseEnded, TokensOut
+from antiphon.core.sampling import Sampling
+from antiphon.runtime.driver import Driver
+from exactness.conftest import user
+
+MAX_TOKENS = 24
+TEXTS = [
+    "hello world, how are you today?",
+    "one",
+    "what is the name of the longest river that you know of, and where does it end?",
+    "two three four",
+    "tell me a story about a cat and a dog who lived in a small house by the sea " * 3,
+]
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "qwen3-moe"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_demo(tmp_path_factory.mktemp("text") / "tiny", model=request.param, size="tiny", seed=3)
+
+
+@pytest.fixture(scope="module")
+def omni(checkpoint: Path) -> Omni:
+    return Omni(checkpoint, device="cpu", dtype="float64")
+
+
+class Reference:
+    """transformers' generate(), one request alone."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        model, problems = AutoModelForCausalLM.from_pretrained(
+            checkpoint, dtype=torch.float64, experts_implementation="eager", output_loading_info=True
+        )
+        assert not problems["missing_keys"]
+        assert not problems["unexpected_keys"]
+        self._model = model.eval()
+
+    def answer(self, ids: np.ndarray) -> list[int]:
+        prompt = torch.from_numpy(ids)[None]
+        out = self._model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=MAX_TOKENS
+        )
+        return out[0, len(ids) :].tolist()
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint: Path) -> Reference:
+    return Reference(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def expected(omni: Omni, reference: Reference) -> list[list[int]]:
+    return [reference.answer(prompt_ids(omni, text)) for text in TEXTS]
+
+
+def prompt_ids(omni: Omni, text: str) -> np.ndarray:
+    ready = omni.engine.prompter.render(RenderPrompt(0, (user(text),), speech=False))
+    assert isinstance(ready, PromptReady), ready
+    return ready.prompts["thinker"].token_ids
+
+
+def said(omni: Omni, texts: list[str]) -> list[list[int]]:
+    replies = omni.generate([Request(text, max_tokens=MAX_TOKENS) for text in texts])
+    assert all(reply.status in ("completed", "incomplete") for reply in replies), replies
+    assert all(not len(reply.audio) for reply in replies)
+    return [reply.token_ids["thinker"][:, 0].tolist() for reply in replies]
+
+
+def test_the_prompt_is_that_of_the_reference_tokenizer(omni: Omni, checkpoint: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    for text in TEXTS:
+        theirs = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+        )
+        assert prompt_ids(omni, text).tolist() == theirs
+
+
+def test_one_by_one_and_batched(omni: Omni, expected: list[list[int]]) -> None:
+    assert len({tuple(tokens) for tokens in expected}) == len(TEXTS)
+    assert [said(omni, [text])[0] for text in TEXTS] == expected
+    assert said(omni, TEXTS) == expected
+
+
+@pytest.mark.parametrize("options", [{"step_tokens": 7}, {"layer_groups": 2}, {"max_rows": 2, "depth": 1}])
+def test_chunked_grouped_and_crowded(
+    checkpoint: Path, expected: list[list[int]], options: dict[str, int]
+) -> None:
+    assert said(Omni(checkpoint, device="cpu", dtype="float64", **options), TEXTS) == expected
+
+
+def test_a_second_turn_goes_on_from_the_first(omni: Omni, reference: Reference) -> None:
+    """Its prompt is cached but for the new message, and its tokens are those of the whole conversation."""
+    outputs: list = []
+    driver = Driver(omni.engine, outputs.extend)
+    ask = {"speech": False, "sampling": {"thinker": Sampling(max_tokens=MAX_TOKENS)}}
+    driver.advance([SessionOpened("s")])
+    for turn, text in enumerate(TEXTS[2:4]):
+        response = f"r{turn}"
+        driver.advance(
+            [ItemAdded("s", user(text, f"q{turn}")), ResponseRequested("s", response, response, **ask)]
+        )
+        while not any(isinstance(o, ResponseEnded) and o.response == response for o in outputs):
+            driver.advance([])
+    ends = [o for o in outputs if isinstance(o, ResponseEnded)]
+    assert ends[0].usage.cached_tokens == 0 < ends[1].usage.cached_tokens
+    first, second = (
+        [o for o in outputs if isinstance(o, TokensOut) and o.response == r] for r in ("r0", "r1")
+    )
+    tokens = [int(token) for o in first for token in o.tokens[:, 0]]
+    whole = conversation(omni, tokens)
+    assert [int(token) for o in second for token in o.tokens[:, 0]] == reference.answer(whole)
+
+
+def conversation(omni: Omni, reply: list[int]) -> np.ndarray:
+    """The second turn's prompt, from the first turn's tokens."""
+    begin, again = prompt_ids(omni, TEXTS[2]), prompt_ids(omni, TEXTS[3])
+    end = omni.engine.node.ar["thinker"].stop_ids[0]
+    body = [token for token in reply if token != end]
+    newline = omni.engine.prompter._vocabulary.encode("\n")
+    return np.concatenate([begin, body, [end], newline, again])
+
+
+def test_media_and_reading_aloud_are_refused_in_words(omni: Omni) -> None:
+    sound = {"audio": np.zeros(16000, np.float32)}
+    for request in (Request([sound, "what is this?"]), Request("hello", say="good morning")):
+        (reply,) = omni.generate([request])
+        assert reply.status == "failed"
+        assert "text only" in reply.message or "no voice" in reply.message
+
+
+def test_it_runs_in_one_process(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="one process"):
+        Omni(checkpoint, device="cpu", tensor_parallel=2)
+
+
+def test_other_models_are_refused_with_those_there_are(checkpoint: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(checkpoint, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"'mamba'.*llama, .*qwen3_omni_moe.*MambaForCausalLM"):
+        Omni(copy, device="cpu")

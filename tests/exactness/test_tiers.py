@@ -1,0 +1,134 @@
+"""Sessions that are evicted to the host between turns and come back: the tokens stay transformers'."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from antiphon.engine import copies
+from antiphon.engine.load import Engine, in_lane
+from antiphon.metrics.names import Metric
+from exactness.conftest import World, user
+from exactness.rig import regrouped
+from exactness.talk import Talk
+from exactness.test_reference import check
+from fakes.whims import whims_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`")
+
+TURNS = ([1, "And now?"], [3, "Thanks."], [4, "Go on."], [2, "Where?"])
+"""Of each person: a content with media, then words."""
+STAGES = ("thinker", "talker")
+
+
+def small_pool(world: World, num_groups: int, host_blocks: int = 200, depth: int = 0) -> Talk:
+    """A device that holds the longest conversation and little more."""
+    engine: Engine = regrouped(world.omni.engine, num_groups, host_blocks)
+    if depth:
+        engine = in_lane(engine, torch.device("cpu"))
+    return Talk(engine, num_blocks=10)
+
+
+class Conversations:
+    """Everybody's turns in turns; each reply is checked against the reference on the whole conversation."""
+
+    def __init__(self, world: World, talk: Talk) -> None:
+        self.world, self.talk = world, talk
+        self.items: list[list] = [[] for _ in TURNS]
+        for person in range(len(TURNS)):
+            talk.open(str(person))
+
+    def ask(self, person: int, turn: int) -> None:
+        content = TURNS[person][turn]
+        content = self.world.contents[content] if isinstance(content, int) else content
+        self.items[person].append(user(content, f"user-{turn}"))
+        self.talk.add(str(person), self.items[person][-1])
+        self.talk.ask(str(person), f"{person}-{turn}")
+
+    def check(self, person: int, turn: int) -> None:
+        said = self.talk.said[f"{person}-{turn}"]
+        check(said, self.world.expect(tuple(self.items[person])), self.world.eos)
+        sessions = self.talk.driver.node._orchestrator._sessions
+        self.items[person].append(sessions[str(person)].record.items[-1])
+
+    def finish(self) -> None:
+        self.talk.close(*(str(person) for person in range(len(TURNS))))
+        self.talk.run()
+        self.talk.check_all_free()
+        for scheduler in self.talk.driver.node.stages.ar.values():
+            assert scheduler.tiers.host.num_free == scheduler.tiers.host.num_blocks
+            assert not scheduler.tiers.num_in_flight
+
+
+@pytest.mark.parametrize(("num_groups", "depth"), [(0, 0), (2, 0), (2, 1)])
+def test_evicted_between_turns_and_reloaded(world: World, num_groups: int, depth: int) -> None:
+    talk = small_pool(world, num_groups, depth=depth)
+    conversations = Conversations(world, talk)
+    for turn in range(2):
+        for person in range(len(TURNS)):
+            conversations.ask(person, turn)
+            talk.run()
+            conversations.check(person, turn)
+    stats = talk.driver.stats()
+    for stage in STAGES:
+        assert stats[Metric.KV_BLOCKS_RELOADED.of(stage)] > 0
+        assert stats[Metric.RELOAD_SECONDS.of(stage)] > 0
+    cached = [talk.said[f"{person}-1"].end.usage.cached_tokens for person in range(len(TURNS))]
+    size = talk.engine.node.ar["thinker"].block_size
+    assert min(cached) >= size
+    conversations.finish()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_all_at_once_and_preempted(world: World, depth: int) -> None:
+    """Rows are given up while blocks come and go; more want to run than fit."""
+    talk = small_pool(world, 2, depth=depth)
+    whims = [whims_of(talk.driver.node.stages.ar[stage]) for stage in STAGES]
+    conversations = Conversations(world, talk)
+    steps = 0
+    for turn in range(2):
+        for person in range(len(TURNS)):
+            conversations.ask(person, turn)
+        while talk.step():
+            steps += 1
+            for whim in whims if steps % 9 == 0 else ():
+                whim.victims = [steps]
+        for person in range(len(TURNS)):
+            conversations.check(person, turn)
+    assert sum(ar.num_preemptions for ar in talk.driver.node.stages.ar.values()) > 4
+    assert talk.driver.stats()[Metric.KV_BLOCKS_RELOADED.of("thinker")] > 0
+    conversations.finish()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("group", ["hidden", "layers"])
+def test_a_copy_that_breaks_off(
+    world: World, depth: int, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second round every other copy of a group's last layer back to the device fails."""
+    talk = small_pool(world, 2, depth=depth)
+    conversations = Conversations(world, talk)
+    pool = talk.engine.executors["thinker"]
+    pool = getattr(pool, "inner", pool).runner.pool
+    name = "hidden" if group == "hidden" else pool.layer_groups[-1]
+    touched = {id(pool.device[name][-1])}
+    copy_runs, failing, count = copies.copy_runs, [], 0
+
+    def breaks(source, target, pieces):
+        nonlocal count
+        if id(target) in touched and failing:
+            count += 1
+            if count % 2:
+                raise RuntimeError("out of luck")
+        copy_runs(source, target, pieces)
+
+    monkeypatch.setattr(copies, "copy_runs", breaks)
+    for turn in range(2):
+        for person in range(len(TURNS)):
+            conversations.ask(person, turn)
+            talk.run()
+            conversations.check(person, turn)
+        failing.append(turn)
+    assert count > 1
+    assert talk.driver.node.stages.ar["thinker"].num_preemptions, "a step waited for one in vain"
+    conversations.finish()

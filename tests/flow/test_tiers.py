@@ -1,0 +1,101 @@
+"""Conversations of which few fit on the device: what waits its turn lies on the host, and comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, SessionOpened
+from antiphon.metrics.names import Metric
+from fakes import toy
+from fakes.world import World, toy_config
+
+SPLIT = (("low", 0, 1), ("high", 1, 2))
+PEOPLE = ("ann", "bob", "cleo", "dan")
+WORDS = "and then she went on to say what had happened before that on the very same day"
+
+
+def ask(world: World, turn: int, person: str) -> None:
+    item = Item(f"{turn}-{person}", "user", (TextPart(f"{person} {turn} {WORDS}"), toy.tone(turn)))
+    world.send(ItemAdded(person, item))
+    world.send(ResponseRequested(person, f"{turn}-{person}", f"reply-{turn}-{person}", codes=True))
+
+
+def converse(world: World, turns: int = 3, at_once: bool = False) -> None:
+    for person in PEOPLE:
+        world.send(SessionOpened(person))
+    for turn in range(turns):
+        for person in PEOPLE:
+            ask(world, turn, person)
+            if not at_once:
+                world.run()
+        world.run()
+    for heard in world.responses.values():
+        world.check(heard)
+        assert heard.end.status in ("completed", "incomplete")
+
+
+def leave(world: World) -> None:
+    for person in PEOPLE:
+        world.send(SessionClosed(person))
+    world.run()
+    world.check_empty()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("copy_lag", [0, 2])
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("groups", [(), SPLIT])
+def test_what_left_the_device_comes_back(groups: object, depth: int, copy_lag: int, at_once: bool) -> None:
+    world = World(toy_config(blocks=32, host_blocks=200, layer_groups=groups), depth, copy_lag=copy_lag)
+    converse(world, at_once=at_once)
+    stats = world.node.stats()
+    for stage in ("thinker", "talker"):
+        assert stats[Metric.KV_BLOCKS_EVICTED.of(stage)] > 0
+        assert stats[Metric.KV_BLOCKS_HOST.of(stage)] > 0
+        assert stats[Metric.KV_BLOCKS_RELOADED.of(stage)] > 0
+        assert stats[Metric.RELOAD_SECONDS.of(stage)] > 0
+    leave(world)
+
+
+def test_little_is_computed_twice() -> None:
+    """With a host tier all but the last tokens of a conversation are found again; without one, little is."""
+    shares = []
+    for host_blocks in (0, 200):
+        world = World(toy_config(blocks=32, host_blocks=host_blocks))
+        converse(world)
+        usages = [heard.end.usage for (_, name), heard in world.responses.items() if name[0] != "0"]
+        prompts = sum(usage.input_text_tokens + usage.input_audio_tokens for usage in usages)
+        shares.append(sum(usage.cached_tokens for usage in usages) / prompts)
+        leave(world)
+    assert shares[0] < 0.2
+    assert shares[1] > 0.45
+
+
+def test_a_host_that_is_too_small_keeps_what_was_used_last() -> None:
+    world = World(toy_config(blocks=32, host_blocks=24))
+    converse(world)
+    assert world.node.stats()[Metric.KV_BLOCKS_HOST.of("thinker")] > 12
+    leave(world)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("copy_lag", [0, 3])
+@pytest.mark.parametrize("way", ["host", "device"])
+def test_copies_that_break_off_cost_time_and_nothing_else(depth: int, copy_lag: int, way: str) -> None:
+    world = World(toy_config(blocks=32, host_blocks=200), depth, copy_lag=copy_lag)
+    world.mover.failing_to = (way,)
+    for person in PEOPLE:
+        world.send(SessionOpened(person))
+    for turn in range(3):
+        for number, person in enumerate(PEOPLE):
+            ask(world, turn, person)
+            world.mover.num_failing = (number + turn) % 4
+            world.run()
+    assert world.mover.num_failed > 2
+    num_preemptions = sum(ar.num_preemptions for ar in world.node.stages.ar.values())
+    assert num_preemptions > 1 if way == "device" else num_preemptions == 0
+    for heard in world.responses.values():
+        world.check(heard)
+        assert heard.end.status in ("completed", "incomplete")
+    leave(world)

@@ -1,0 +1,45 @@
+"""A graph says what a model is: edges join stages that exist, a payload group is its source's."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.core.errors import ConfigError
+from antiphon.core.graph import StageGraph, StageKind, Survives
+from antiphon.graphs import all_graphs, find_graph, model_types
+
+GRAPHS = pytest.mark.parametrize("graph", all_graphs(), ids=lambda graph: graph.family)
+
+
+@GRAPHS
+def test_edges_join_stages_in_pipeline_order(graph: StageGraph) -> None:
+    names = [stage.name for stage in graph.stages]
+    assert len(set(names)) == len(names)
+    for edge in graph.edges:
+        assert names.index(edge.source) < names.index(edge.target)
+        assert min(edge.first_chunk, edge.chunk) >= 1
+        if edge.prompt_group is not None:
+            assert edge.prompt_group in [group.name for group in graph.stage(edge.source).groups]
+        assert edge.prompt_group is not None or not edge.streams
+
+
+@GRAPHS
+def test_decoders_have_kv_and_say_what_survives(graph: StageGraph) -> None:
+    for stage in graph.stages:
+        assert bool(stage.groups) == (stage.kind is StageKind.AR)
+        assert stage.kind is StageKind.CODEC or not stage.windowed
+    assert graph.stage("thinker").survives is Survives.ALL
+    if len(graph.stages) > 1:
+        assert graph.stage("talker").survives is Survives.PROMPT
+        assert graph.stage("talker").conditioned
+
+
+def test_graphs_are_found_by_family_and_by_model_type() -> None:
+    assert all(name in find_graph(name).model_types for name in model_types())
+    assert len(set(model_types())) == len(model_types())
+    assert find_graph("text") is find_graph("llama")
+    assert [graph.takes_media for graph in all_graphs()] == [True, True, False]
+    with pytest.raises(
+        ConfigError, match=r"unknown model type 'parrot'; known: llama, qwen2, .*qwen3_omni_moe"
+    ):
+        find_graph("parrot")

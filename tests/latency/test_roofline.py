@@ -1,0 +1,115 @@
+"""A profile from a datasheet: of the right size, monotone, and marked for what it is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.core.errors import ConfigError
+from antiphon.latency.features import ArFeatures
+from antiphon.latency.models import ArModel
+from antiphon.latency.profile import Profile, Provenance
+from antiphon.latency.roofline import hardware_names, roofline
+from antiphon.latency.shapes import DecoderShape, EncodersShape, VocoderShape, find_shape, shape_names
+from latency.steps import ar_step, codec_step, encode_step, image
+
+RELEASED = "qwen3-omni-30b-a3b"
+
+
+def made(device: str, ranks: int = 1) -> Profile:
+    return roofline(device, find_shape(RELEASED), Provenance(command="test"), ranks=ranks)
+
+
+def decoder(profile: Profile, stage: str = "thinker") -> ArModel:
+    model = profile.stages[stage].model
+    assert isinstance(model, ArModel)
+    return model
+
+
+def test_the_released_shape_has_the_released_number_of_weights() -> None:
+    """Sizes of Qwen3-Omni-30B-A3B in billions: thinker, talker, predictor, vocoder, towers."""
+    stages = find_shape(RELEASED).stages
+    thinker, talker, vocoder = stages["thinker"], stages["talker"], stages["code2wav"]
+    assert isinstance(thinker, DecoderShape)
+    assert isinstance(talker, DecoderShape)
+    assert isinstance(vocoder, VocoderShape)
+    every = 10**9  # tokens enough to pick every expert
+    embedding = thinker.vocab * thinker.hidden
+    assert thinker.layers * thinker.layer_weights_read(every) + embedding == pytest.approx(30.22e9, rel=0.01)
+    assert thinker.layers * thinker.layer_weights_used + embedding == pytest.approx(3.04e9, rel=0.01)
+    assert talker.layers * talker.layer_weights_read(every) == pytest.approx(3.17e9, rel=0.02)
+    assert talker.predictor is not None
+    predictor = talker.predictor
+    assert predictor.layers * predictor.layer_weights_used == pytest.approx(79e6, rel=0.02)
+    assert vocoder.weights == pytest.approx(0.216e9, rel=0.2)
+    encoders = stages["encoders"]
+    assert isinstance(encoders, EncodersShape)
+    assert encoders.audio.weights == pytest.approx(0.648e9, rel=0.05)
+    assert encoders.vision.weights == pytest.approx(0.539e9, rel=0.25)
+
+
+def test_a_decode_step_takes_at_least_what_it_reads() -> None:
+    """At batch 1 the thinker reads 6.1 GB of layers: 1.3 ms of an H200's 4.8 TB/s."""
+    one = made("H200").step_s(ar_step([(100, 1, True)]))
+    assert 0.0013 < one < 0.004
+    per_token = made("H200").stages["thinker"].block_bytes["kv"] / 16
+    assert per_token == 96 * 1024
+
+
+def test_names_and_numbers_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no datasheet of 'H900'; known: H200.*RTX-4090"):
+        made("H900")
+    with pytest.raises(ConfigError, match="0 devices"):
+        made("H200", 0)
+    with pytest.raises(ConfigError, match=r"no shape is known of 'x'; known: qwen3-omni-30b-a3b"):
+        find_shape("x")
+    assert shape_names() == (RELEASED,)
+
+
+@pytest.mark.parametrize("name", hardware_names())
+def test_every_device_makes_a_profile_that_says_what_it_is(name: str) -> None:
+    profile = made(name.lower())
+    again = Profile.from_json(profile.to_json())
+    assert again == profile
+    assert (profile.source, profile.provenance.device, profile.provenance.model) == (
+        "roofline",
+        name,
+        RELEASED,
+    )
+    assert "not measured" in profile.provenance.notes
+    assert all(stage.residuals is None for stage in profile.stages.values())
+    steps = [
+        ar_step([(100, 1, True)]),
+        ar_step([(100, 1, True)], stage="talker"),
+        codec_step([(0, 4)]),
+        encode_step((image(320, 320),)),
+    ]
+    assert all(profile.step_s(step) > 0 for step in steps)
+
+
+@given(st.sampled_from(hardware_names()), st.integers(1, 20000), st.integers(0, 5000), st.integers(1, 900))
+def test_more_work_never_takes_less(name: str, tokens: int, more: int, rows: int) -> None:
+    profile = made(name)
+    for stage in ("thinker", "talker"):
+        model = decoder(profile, stage)
+        fewer = model.seconds(ArFeatures(num_tokens=tokens, emits=rows))
+        assert fewer <= model.seconds(ArFeatures(num_tokens=tokens + more, emits=rows + 1))
+
+
+def test_several_devices_share_the_work_and_pay_for_it() -> None:
+    alone, shared = made("H200"), made("H200", 4)
+    assert shared.provenance.device == "4 x H200"
+    features = ArFeatures(num_tokens=4096, prefill_load=8_000_000, prefill_rows=1)
+    quarter = decoder(shared).seconds(features)
+    assert decoder(alone).seconds(features) / 4 < quarter < decoder(alone).seconds(features)
+    assert decoder(shared).collectives is not None
+    assert shared.links["ranks"].seconds(0) > 0
+    assert "ranks" not in alone.links
+
+
+def test_a_stage_that_speaks_pays_for_its_frames() -> None:
+    talker = decoder(made("H200"), "talker")
+    assert talker.frame is not None
+    assert talker.frame.value(1) > 15 * 5 * 10e-6
+    assert decoder(made("H200")).frame is None

@@ -1,0 +1,140 @@
+"""Compiled passes between a decoder's products: against the operators, and a row's bits in any batch."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from antiphon.models.decoder import Decoder
+from antiphon.models.decoder_config import DecoderConfig
+from antiphon.nn.attention import PagedBatch, over
+from antiphon.nn.cpu_attention import cpu_attention
+
+numba = pytest.importorskip("numba")
+
+HIDDEN, INNER, BLOCK = 256, 512, 4
+Rows = list[tuple[int, int]]  # (tokens cached, tokens of this step)
+CONFIGS = {
+    "two_queries_a_key": DecoderConfig(HIDDEN, 2, 8, 4, 64, INNER, 1e-6, 1e4),
+    "three_queries_a_key": DecoderConfig(HIDDEN, 2, 6, 2, 48, INNER, 1e-6, 1e4),
+    "three_large_queries_a_key": DecoderConfig(HIDDEN, 2, 6, 2, 128, INNER, 1e-6, 1e4),
+    "mixture": DecoderConfig(HIDDEN, 2, 4, 4, 32, INNER, 1e-6, 1e4, None, 4, 2, 64),
+}
+
+
+def decoder(config: DecoderConfig) -> Decoder:
+    noise = torch.Generator().manual_seed(0)
+
+    def weight(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=noise) * shape[-1] ** -0.5
+
+    params = {"norm": weight(HIDDEN) + 1}
+    for layer in range(config.num_layers):
+        sizes = {
+            "input_norm": (HIDDEN,),
+            "post_norm": (HIDDEN,),
+            "q_norm": (config.head_dim,),
+            "k_norm": (config.head_dim,),
+            "qkv": (sum(config.qkv_rows), HIDDEN),
+            "o": (HIDDEN, config.num_heads * config.head_dim),
+            "router": (config.num_experts, HIDDEN),
+            "gate_up": (2 * INNER, HIDDEN),
+            "down": (HIDDEN, INNER),
+        }
+        if config.is_moe:
+            sizes["gate_up"] = (config.num_experts, 2 * config.expert_size, HIDDEN)
+            sizes["down"] = (config.num_experts, config.expert_size, HIDDEN)
+        params |= {f"layers.{layer}.{n}": weight(*shape) for n, shape in sizes.items() if 0 not in shape}
+    made = Decoder(config, params)
+    made.attention = cpu_attention
+    return made
+
+
+class Situation:
+    """Rows with tables of their own in shared pages, and what their tokens bring."""
+
+    def __init__(self, model: Decoder, rows: Rows, block: int = BLOCK) -> None:
+        noise = torch.Generator().manual_seed(1)
+        widths = [-(-sum(row) // block) for row in rows]
+        self.model, self.rows, self.block = model, rows, block
+        self.tables = [part.tolist() for part in torch.randperm(sum(widths), generator=noise).split(widths)]
+        shape = (sum(widths), block, *model.config.kv_shape)
+        self.pages = [
+            (torch.randn(shape, generator=noise), torch.randn(shape, generator=noise)) for _ in model.layers
+        ]
+        self.x = torch.randn(sum(new for _, new in rows), HIDDEN, generator=noise)
+        ends = list(itertools.accumulate(new for _, new in rows))
+        self.tokens = [torch.arange(end - new, end) for end, (_, new) in zip(ends, rows, strict=True)]
+
+    def run(self, picked: list[int], **options: object) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """These rows' hidden states, what was captured of them, and the pages afterwards."""
+        rows = [self.rows[i] for i in picked]
+        lengths = [new for _, new in rows], [cached for cached, _ in rows]
+        batch = PagedBatch.build(*lengths, [self.tables[i] for i in picked], self.block)
+        places = torch.cat([torch.arange(cached, cached + new) for cached, new in rows])
+        pages = [(keys.clone(), values.clone()) for keys, values in self.pages]
+        x = self.x[torch.cat([self.tokens[i] for i in picked])]
+        with torch.inference_mode():
+            hidden, captured = self.model.forward(x, places, over(pages, batch), **options)  # type: ignore[arg-type]
+        return hidden, captured, [side for layer in pages for side in layer]
+
+
+@pytest.mark.parametrize("block", [BLOCK, 16, 32])
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "rows", [[(9, 1)], [(0, 1), (30, 1), (7, 1)], [(40, 1), (0, 7), (8, 1), (5, 6)]], ids=str
+)
+def test_it_computes_what_the_operators_do(
+    name: str, rows: Rows, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoder(CONFIGS[name])
+    assert model.can_compile
+    situation, everyone = Situation(model, rows, block), list(range(len(rows)))
+    visual, extra = torch.tensor([0]), [torch.ones(1, HIDDEN)]
+    for capture in (0, 1, 2):
+        options = {"capture": capture, "deepstack": extra, "visual": visual}
+        ours = situation.run(everyone, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(model, "can_compile", False)
+            theirs = situation.run(everyone, **options)
+        for mine, other in zip((*ours[:2], *ours[2]), (*theirs[:2], *theirs[2]), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("block", [BLOCK, 16])
+@pytest.mark.parametrize("name", ["two_queries_a_key", "three_large_queries_a_key"])
+def test_a_row_has_the_same_bits_in_any_batch(name: str, block: int) -> None:
+    """Alone, with others, with prompts, on one thread or two: also the split of few tokens' heads."""
+    rows = [(cached, 1) for cached in (0, 3, 17, 64, 100, 101, 33, 8)] + [(0, 9), (12, 5)]
+    situation = Situation(decoder(CONFIGS[name]), rows, block)
+    alone = [situation.run([i])[0][0] for i in range(8)]
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for picked in ([0, 1], [7, 2, 4], list(range(8)), [3, 8, 5, 9], [6, 4, 9]):
+                hidden, end = situation.run(picked)[0], 0
+                for i in picked:
+                    end += rows[i][1]
+                    if i < 8:
+                        assert torch.equal(hidden[end - 1], alone[i])
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_what_it_is_given_stays_as_it_was() -> None:
+    situation = Situation(decoder(CONFIGS["two_queries_a_key"]), [(5, 1), (6, 1)])
+    before = situation.x.clone()
+    situation.run([0, 1])
+    assert torch.equal(situation.x, before)
+
+
+def test_a_token_that_is_not_a_number_spoils_its_own_row_only() -> None:
+    situation = Situation(decoder(CONFIGS["two_queries_a_key"]), [(5, 1), (6, 1)])
+    good = situation.run([0, 1])[0]
+    situation.x[0] = torch.nan
+    hidden = situation.run([0, 1])[0]
+    assert hidden[0].isnan().all()
+    assert torch.equal(hidden[1], good[1])

@@ -1,0 +1,40 @@
+"""Shapes from configs agree with those that the package ships."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+from antiphon.checkpoint.demo import make_demo
+from antiphon.latency.shapes import DecoderShape, find_shape
+from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
+from antiphon.models.qwen3_omni.shape import read_shape
+from antiphon.models.text import family as text
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu_decode.py"
+
+
+def test_the_shape_that_ships_is_that_of_the_released_config(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("gpu_decode", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_decode"] = benchmark
+    spec.loader.exec_module(benchmark)
+    make_demo(tmp_path / "full", size="tiny")
+    benchmark.write_config(tmp_path / "full")
+    config = Qwen3OmniConfig.from_dict(json.loads((tmp_path / "full" / "config.json").read_text()))
+    assert read_shape(config, "qwen3-omni-30b-a3b") == find_shape("Qwen3-Omni-30B-A3B")
+
+
+def test_a_text_model_has_one_stage(tmp_path: Path) -> None:
+    make_demo(tmp_path / "text", model="qwen3", size="tiny")
+    config = text.read_config(json.loads((tmp_path / "text" / "config.json").read_text()))
+    shape = text.read_shape(config, "text")
+    assert [*shape.stages] == ["thinker"]
+    thinker = shape.stages["thinker"]
+    assert isinstance(thinker, DecoderShape)
+    assert thinker.layer_weights_read(5) == thinker.layer_weights_used
+    assert (thinker.vocab, thinker.layers) == (config.vocab, config.decoder.num_layers)

@@ -1,0 +1,152 @@
+"""Measuring a tiny engine: every stage gets figures, whatever was measured leaves nothing behind."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from antiphon import Omni, Request
+from antiphon.core.config import EngineOptions
+from antiphon.core.errors import StageFailed
+from antiphon.core.rng import stream
+from antiphon.core.sampling import Sampling
+from antiphon.engine.load import Engine
+from antiphon.graphs import find_graph
+from antiphon.latency.features import ar_features, codec_features
+from antiphon.latency.models import ArModel
+from antiphon.latency.profile import Profile, Provenance
+from antiphon.runtime.cases import chunking, doublings, drawing, drawn_decoding, drawn_mix
+from antiphon.runtime.crafted import ArCraft, ArMix, Chunk, CodecCraft, CodecMix
+from antiphon.runtime.profiler import Subject, load_subject, profile
+from antiphon.runtime.stage_times import Effort, measure_stages, timed
+from antiphon.runtime.stopwatch import Stopwatch
+
+LITTLE = Effort(rounds=1, fitted_steps=12, held_out_steps=4)
+SIZES: dict[str, Any] = {
+    "device": "cpu",
+    "max_rows": 4,
+    "kv_tokens": 1024,
+    "step_tokens": 96,
+    "max_context_tokens": 256,
+}
+OPTIONS = EngineOptions(**SIZES)
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+def subject(checkpoint: Path, depth: int = 0) -> Subject:
+    options = msgspec.structs.replace(OPTIONS, depth=depth)
+    return load_subject(str(checkpoint), options, "tiny", quiet)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_every_stage_of_an_engine_is_measured(tiny_checkpoint: Path, depth: int) -> None:
+    seen: list[str] = []
+    made = profile(
+        subject(tiny_checkpoint, depth),
+        Provenance(model="tiny"),
+        lambda what, done, total: seen.append(what),
+        LITTLE,
+    )
+    assert [*made.stages] == ["encoders", "thinker", "talker", "code2wav"]
+    assert made.source == "measured"
+    assert made.served is not None
+    assert (made.served.depth, made.served.node.ar["thinker"].max_rows) == (depth, 4)
+    assert made.served.node.ar["thinker"].host_blocks == 0
+    assert made.served.frame_samples > made.served.delay_samples > 0
+    assert Profile.from_json(made.to_json()) == made
+    for stage in made.stages.values():
+        assert stage.residuals is not None
+        assert stage.residuals.num_steps == LITTLE.held_out_steps
+        assert stage.residuals.mean >= 0
+    assert {"host", "device"} == {*made.links}
+    assert made.decide_s > 0
+    talker, thinker = made.stages["talker"], made.stages["thinker"]
+    assert isinstance(talker.model, ArModel)
+    assert talker.model.frame is not None
+    assert thinker.cpu_attention is not None
+    assert thinker.block_bytes == {"kv": 4 * 2 * 16 * 2 * 32 * 4, "hidden": 16 * 64 * 4}
+    assert any("Algorithm 1" in what for what in seen)
+    assert Profile.from_json(made.to_json()) == made
+
+
+def test_an_engine_says_afterwards_what_it_said_before(tiny_checkpoint: Path) -> None:
+    """Rows are given up, and what lies in the blocks is nobody's."""
+    greedy = {"thinker": Sampling(max_tokens=8), "talker": Sampling(max_tokens=12)}
+    asked = Request("hello", sampling=greedy)
+    omni = Omni(tiny_checkpoint, **SIZES)
+    engine: Engine = omni.engine
+    graph = find_graph(engine.info.family)
+    assert [*measure_stages(engine, graph, LITTLE, quiet)] == [stage.name for stage in graph.stages]
+    executor = engine.executors["thinker"]
+    assert executor._requests == {}  # type: ignore[attr-defined]
+    assert engine.executors["encoders"]._features._features == {}  # type: ignore[attr-defined]
+    fresh = Omni(tiny_checkpoint, **SIZES).generate([asked])[0]
+    again = omni.generate([asked])[0]
+    assert again.text == fresh.text
+    assert (again.token_ids["talker"] == fresh.token_ids["talker"]).all()
+    assert (again.audio == fresh.audio).all()
+
+
+def test_a_step_that_fails_is_told(tiny_checkpoint: Path) -> None:
+    engine = subject(tiny_checkpoint).engine
+    graph = find_graph(engine.info.family)
+    craft = ArCraft(graph.stage("thinker"), engine.node.ar["thinker"], stream(0, "x"), 256)
+    mix = ArMix(chunks=(Chunk(0, 5),))
+    for step in craft.prepare(mix):
+        timed(engine, step, Stopwatch())
+    broken = msgspec.structs.replace(craft.step(mix), starts=craft.step(mix).starts + 10**6)
+    with pytest.raises(StageFailed, match="made to be measured failed"):
+        timed(engine, broken, Stopwatch())
+
+
+def test_crafted_steps_are_what_was_asked_for(tiny_checkpoint: Path) -> None:
+    node, graph = subject(tiny_checkpoint).engine.node, find_graph("qwen3_omni_moe")
+    craft = ArCraft(graph.stage("talker"), node.ar["talker"], stream(0, "ids"), 256)
+    assert craft.reach_tokens == 256
+    rng = stream(0, "mixes")
+    for mix in (*drawing(craft), *chunking(craft, (1, 8, 96)), *(drawn_mix(craft, rng) for _ in range(200))):
+        craft.prepare(mix)
+        step = craft.step(mix)
+        found = ar_features(step)
+        assert found.num_tokens == len(mix.draws) + sum(chunk.count for chunk in mix.chunks)
+        assert found.emits == len(mix.draws) + sum(chunk.finishes for chunk in mix.chunks)
+        assert found.joins == sum(chunk.joins for chunk in mix.chunks)
+        assert found.num_tokens <= craft.config.step_tokens
+        assert len(set(step.rows.tolist())) == len(step.rows) > 0
+        assert (step.starts + step.counts).max() <= craft.reach_tokens
+    assert craft.leave().leaves.tolist() == [0, 1, 2, 3]
+
+
+def test_crafted_chunks_of_a_codec(tiny_checkpoint: Path) -> None:
+    graph, rng = find_graph("qwen3_omni_moe"), stream(0, "codec")
+    craft = CodecCraft(graph.stage("code2wav"), 16, rng)
+    assert [step.joins.tolist() for step in craft.prepare(CodecMix((4, 4, 4), 1))] == [[1, 2]]
+    for mix in [drawn_decoding(8, (2, 4), rng) for _ in range(50)]:
+        assert all(step.stage == "code2wav" for step in craft.prepare(mix))
+        step = craft.step(mix)
+        assert codec_features(step)[:2] == (len(mix.frames), sum(mix.frames))
+        assert step.frames.shape == (sum(mix.frames), 16)
+
+
+def test_doublings_end_with_the_most() -> None:
+    assert [doublings(n) for n in (1, 2, 5, 8)] == [(1,), (1, 2), (1, 2, 4, 5), (1, 2, 4, 8)]
+
+
+def test_a_stopwatch_counts_what_a_thread_does() -> None:
+    watch = Stopwatch()
+    watch.start()
+    before = time.thread_time()
+    while time.thread_time() - before < 0.02:
+        pass
+    seconds = watch.stop()
+    assert 0.015 < seconds < 0.5
+    watch.start()
+    time.sleep(0.02)
+    assert watch.stop() >= 0.015

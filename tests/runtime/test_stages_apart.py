@@ -1,0 +1,226 @@
+"""Stages in processes of their own, below an engine's: started, killed, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions, Unit
+from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.core.facts import SessionClosed
+from antiphon.core.plans import Output, ResponseEnded
+from antiphon.metrics.names import Metric
+from antiphon.runtime import stage_processes
+from antiphon.runtime.crossings import Arrivals
+from antiphon.runtime.launch import EngineProcess
+from antiphon.runtime.loading import load_engine
+from antiphon.runtime.messages import Start
+from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
+from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, silent, sockets, until
+
+pytestmark = pytest.mark.timeout(120)
+
+APART = EngineOptions(device="cpu", threads=1, stages_apart=True)
+STAGES = ("encoders", "thinker", "talker", "code2wav")
+BACK_S = 60
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def engine(tiny_checkpoint: Path) -> AsyncIterator[EngineProcess]:
+    engine = EngineProcess()
+    await engine.start(Start(str(tiny_checkpoint), "x", APART), silent)
+    yield engine
+    await engine.stop()
+
+
+def children(pid: int) -> dict[str, int]:
+    """The processes of stages below an engine's, in the order in which they were started."""
+    return dict(zip(STAGES, child_pids(pid), strict=True))
+
+
+def child_pids(pid: int) -> list[int]:
+    """The one that was started last, or again, comes last."""
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def end_of(heard: list[Output]) -> ResponseEnded:
+    assert isinstance(heard[-1], ResponseEnded)
+    return heard[-1]
+
+
+async def test_answers_and_leaves_nothing(tiny_checkpoint: Path) -> None:
+    before, shown = sockets(), []
+    engine = EngineProcess()
+    try:
+        start = Start(str(tiny_checkpoint), "x", APART)
+        await engine.start(start, lambda what, *_: shown.append(what))
+        assert {f"loading {stage}" for stage in STAGES} <= set(shown), "of each stage its own progress"
+        pids = children(engine.pid)
+        heard = [ask(engine, session, SHORT) for session in ("a", "b")]
+        await until(lambda: all(map(is_over, heard)), 20)
+        assert {end_of(outputs).status for outputs in heard} == {"incomplete"}
+        up = [Metric.UNIT_UP.of_unit(stage) for stage in STAGES]
+        await until(lambda: all(engine.stats.get(name) == 1 for name in up), 3)
+        assert not engine.lost
+    finally:
+        await engine.stop()
+    assert not [pid for pid in pids.values() if is_running(pid)]
+    assert sockets() <= before
+
+
+@pytest.mark.parametrize("victim", ["thinker", "talker"])
+async def test_a_killed_stage_ends_its_responses_and_comes_back(engine: EngineProcess, victim: str) -> None:
+    heard = [ask(engine, session, LONG) for session in ("a", "b")]
+    await until(lambda: all(heard), 20)
+    os.kill(children(engine.pid)[victim], signal.SIGKILL)
+    await until(lambda: all(map(is_over, heard)), 1)
+    for outputs in heard:
+        assert (end_of(outputs).status, end_of(outputs).reason) == ("failed", "stage_lost")
+        assert "was killed (SIGKILL)" in end_of(outputs).message
+    await until(lambda: "it is starting again" in engine.lost.get(victim, ""), 1)
+    await until(lambda: engine.stats.get(Metric.UNIT_UP.of_unit(victim)) == 0, 3)
+    for session in ("a", "b"):
+        engine.send(SessionClosed(session))
+    await until(lambda: not engine.lost, BACK_S)
+    again = ask(engine, "c", SHORT)
+    await until(lambda: is_over(again), 20)
+    assert end_of(again).status == "incomplete"
+    await until(lambda: engine.stats.get(Metric.UNIT_UP.of_unit(victim)) == 1, 3)
+    assert engine.stats[Metric.UNIT_RESTARTS.of_unit(victim)] == 1
+
+
+@pytest.mark.slow
+async def test_a_storm_of_deaths_is_capped(engine: EngineProcess) -> None:
+    """The others go on; nothing is started any more, and why is told."""
+    for _ in range(2 * MOST_DEATHS):  # more than enough where starts are slow
+        os.kill(child_pids(engine.pid)[-1], signal.SIGKILL)
+        await until(lambda: engine.lost, 2)
+        if "stays away" in engine.lost["code2wav"]:
+            break
+        await until(lambda: not engine.lost, BACK_S)
+    assert "died 5 times within 60 s and stays away" in engine.lost["code2wav"]
+    await asyncio.sleep(1)
+    assert len(child_pids(engine.pid)) == 3
+
+
+async def test_a_stopped_stage_holds_memory_down_and_goes_on(engine: EngineProcess) -> None:
+    pids = children(engine.pid)
+    warm = ask(engine, "warm", SHORT)
+    await until(lambda: is_over(warm), 20)
+    before = {pid: resident_bytes(pid) for pid in (engine.pid, *pids.values())}
+    os.kill(pids["talker"], signal.SIGSTOP)
+    try:
+        heard = [ask(engine, f"s{number}", SHORT) for number in range(24)]
+        await asyncio.sleep(2)
+        grown = {pid: resident_bytes(pid) - size for pid, size in before.items()}
+        assert max(grown.values()) < 64 * MIB, grown
+    finally:
+        os.kill(pids["talker"], signal.SIGCONT)
+    await until(lambda: all(map(is_over, heard)), 60)
+    assert {end_of(outputs).status for outputs in heard} == {"incomplete"}
+
+
+@pytest.mark.parametrize("victim", ["server", "engine"])
+async def test_orphans_end(tiny_checkpoint: Path, tmp_path: Path, victim: str) -> None:
+    """Whoever is killed above them, no process is left."""
+    program = tmp_path / "parent.py"
+    program.write_text(
+        "import asyncio, sys\n"
+        "from antiphon.core.config import EngineOptions\n"
+        "from antiphon.runtime.launch import EngineProcess\n"
+        "from antiphon.runtime.messages import Start\n"
+        "async def main():\n"
+        "    engine = EngineProcess()\n"
+        "    options = EngineOptions(device='cpu', threads=1, stages_apart=True)\n"
+        "    await engine.start(Start(sys.argv[1], 'x', options), lambda *_: None)\n"
+        "    print(engine.pid, flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, str(program), str(tiny_checkpoint), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    pids = [pid, *children(pid).values()]
+    assert all(map(is_running, pids))
+    os.kill(parent.pid if victim == "server" else pid, signal.SIGKILL)
+    await until(lambda: not any(map(is_running, pids)), 5)
+    if victim == "engine":
+        parent.kill()
+    await parent.wait()
+
+
+def test_who_is_late_is_named(tiny_checkpoint: Path) -> None:
+    options = EngineOptions(device="cpu", threads=1, stages_apart=True, start_limit_s=0.05)
+    with pytest.raises(AntiphonError, match=r"'\w+' of \w+ was not ready within 0.05 s \(it has not begun"):
+        load_engine(str(tiny_checkpoint), options, "x", silent)
+    assert not child_pids(os.getpid())
+
+
+def test_who_cannot_start_is_named(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_processes.sys, "executable", "/bin/false")
+    with pytest.raises(
+        AntiphonError, match=r"'encoders' of encoders could not start: has ended \(exit status 1"
+    ):
+        load_engine(str(tiny_checkpoint), APART, "x", silent)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"processes": (ProcessOptions("mouth"),)},
+            "no unit lives in 'mouth'; units name code2wav, encoders",
+        ),
+        ({"links": (LinkOptions("thinker", "mouth"),)}, "'mouth' is no stage; stages are code2wav"),
+        ({"tensor_parallel": 2}, "not divided among ranks"),
+        ({"units": (Unit("thinker", "thinker"),)}, "both say where"),
+        ({"start_limit_s": 0.0}, "over 0 seconds"),
+    ],
+)
+def test_what_cannot_be_is_said(tiny_checkpoint: Path, options: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_engine(str(tiny_checkpoint), EngineOptions(stages_apart=True, **options), "x", silent)
+
+
+def test_waits_double_and_end() -> None:
+    restarts = Restarts()
+    waits = [restarts.wait_s(float(now)) for now in range(MOST_DEATHS)]
+    assert waits == [0.2, 0.4, 0.8, 1.6, None]
+    assert restarts.wait_s(MOST_DEATHS + WITHIN_S) == 0.2, "what is long ago is forgotten"
+
+
+def test_a_drop_may_overtake_what_it_is_about() -> None:
+    arrivals = Arrivals(born=3)
+    assert not arrivals.arrives("old", 2), "sent to a process that is gone"
+    assert arrivals.drop("medium", 7)
+    assert not arrivals.arrives("medium", 5), "dropped while it was on its way"
+    assert arrivals.arrives("medium", 9), "sent again"
+    assert not arrivals.drop("medium", 8), "an order that comes late does not drop what is new"
+    assert arrivals.drop("medium", 10)
+
+
+def test_time_is_not_spent_waiting(tiny_checkpoint: Path) -> None:
+    """The engine's process sleeps while its stages work."""
+    engine = load_engine(str(tiny_checkpoint), APART, "x", silent)
+    try:
+        began, used = time.monotonic(), time.process_time()
+        while time.monotonic() - began < 0.5:
+            engine.wakeup.clear()
+            time.sleep(0.05)
+        assert time.process_time() - used < 0.1
+    finally:
+        engine.processes.close()

@@ -1,0 +1,447 @@
+"""What simulated orders bring and cost: executors, prompts, devices, drivers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from antiphon.assembly.node import Node
+from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
+from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
+    Item,
+    TextPart,
+    TokensPart,
+    ToolCallPart,
+    ToolOutputPart,
+    VideoPart,
+)
+from antiphon.core.errors import ConfigError
+from antiphon.core.facts import (
+    NO_INTS,
+    CopyDone,
+    Fact,
+    ItemAdded,
+    PromptReady,
+    ResponseRequested,
+    SessionOpened,
+    StepDone,
+)
+from antiphon.core.plans import (
+    ArStep,
+    CodecStep,
+    CopyBlocks,
+    Decision,
+    Handoff,
+    Join,
+    Output,
+    RenderPrompt,
+    Step,
+    ints,
+)
+from antiphon.core.sampling import Sampling
+from antiphon.latency.profile import Profile, Served
+from antiphon.metrics.log import TextDelta
+from antiphon.models.qwen3_omni.counts import num_audio_tokens
+from antiphon.sim import model
+from antiphon.sim.costs import find_costs
+from antiphon.sim.devices import Devices
+from antiphon.sim.driver import VirtualDriver
+from antiphon.sim.events import Agenda
+from antiphon.sim.executors import (
+    DELAY_SAMPLES,
+    FRAME_SAMPLES,
+    FRAMES_PER_TOKEN,
+    ReplyLengths,
+    Speaker,
+    Vocoder,
+    Writer,
+)
+from antiphon.sim.places import Replicas, placed
+from antiphon.sim.prompter import SimPrompter
+from antiphon.sim.run import Simulation, machine
+from sim.linear import LinearCosts
+from sim.runs import outcome, setup, started
+
+ENGINE = model.released()
+CONFIG = ENGINE.node
+
+
+def ar_step(
+    stage: str = "thinker", number: int = 0, joins: tuple[Join, ...] = (), **columns: list[int]
+) -> ArStep:
+    names = ("inputs_rows", "inputs_tokens", "rows", "starts", "counts", "emits")
+    return ArStep(
+        stage, number, joins, NO_INTS, (), **{name: ints(columns.get(name, [])) for name in names}, reason=""
+    )
+
+
+def join(row: int, request: int, length: int, max_tokens: int = 1024) -> Join:
+    prompt = SimPrompter().render(RenderPrompt(request, (said("word " * length),), False)).prompts["thinker"]
+    return Join(row, request, prompt, 0, Sampling(max_tokens=max_tokens, seed=request), NO_INTS.reshape(0, 1))
+
+
+def said(text: str, name: str = "q", role: str = "user") -> Item:
+    return Item(name, role, (TextPart(text),))  # type: ignore[arg-type]
+
+
+def spoken(seconds: float, key: int = 5, name: str = "q") -> Item:
+    return Item(name, "user", (AudioPart(bytes(round(seconds * 16000) * 4), key),))
+
+
+def written(max_tokens: int) -> list[int]:
+    """What a writer draws for one request until it stops."""
+    writer, first = Writer(CONFIG.ar["thinker"]), join(3, 8, 4, max_tokens)
+    length = len(first.prompt.token_ids)
+    tokens: list[int] = []
+    step = ar_step(joins=(first,), rows=[3], starts=[0], counts=[length], emits=[1])
+    while len(tokens) < 5000:
+        fact = writer.run(step)
+        assert isinstance(fact, StepDone)
+        assert fact.requests.tolist() == [8]
+        tokens.append(int(fact.tokens[0, 0]))
+        if tokens[-1] == model.STOP:
+            return tokens
+        step = ar_step(rows=[3], starts=[length + len(tokens) - 1], counts=[1], emits=[1])
+    raise AssertionError("it never stops")
+
+
+def test_a_reply_is_as_long_as_its_client_allows() -> None:
+    tokens = written(max_tokens=20)
+    assert len(tokens) == 20
+    assert len(set(tokens)) == 20
+    assert len(written(max_tokens=2)) == 2
+
+
+def test_a_reply_that_nobody_limits_has_a_drawn_length() -> None:
+    lengths = ReplyLengths(1024)
+    drawn = [lengths.of(Sampling(max_tokens=1024, seed=seed)) for seed in range(300)]
+    assert drawn == [lengths.of(Sampling(max_tokens=1024, seed=seed)) for seed in range(300)]
+    assert 50 < np.median(drawn) < 70
+    assert len(written(max_tokens=1024)) == lengths.of(Sampling(max_tokens=1024, seed=8)) + 1
+
+
+def test_a_prompt_in_chunks_draws_nothing_before_its_end() -> None:
+    writer, first = Writer(CONFIG.ar["thinker"]), join(0, 1, 40)
+    fact = writer.run(ar_step(joins=(first,), rows=[0], starts=[0], counts=[10], emits=[0]))
+    assert isinstance(fact, StepDone)
+    assert not len(fact.requests)
+    assert not len(fact.tokens)
+
+
+def test_a_text_is_spoken_in_so_many_frames_a_token() -> None:
+    speaker, first = Speaker(CONFIG.ar["talker"], model.END_INPUT), join(0, 1, 4)
+    length, words = len(first.prompt.token_ids), 10
+    step = ar_step("talker", joins=(first,), rows=[0], starts=[0], counts=[length], emits=[1])
+    frames = 0
+    while True:
+        fact = speaker.run(step)
+        assert isinstance(fact, StepDone)
+        assert fact.tokens.shape == (1, model.CODEBOOKS)
+        if fact.tokens[0, 0] == model.CODEC_STOP:
+            break
+        frames += 1
+        token = [1 << 20] if frames < words else [model.END_INPUT] if frames == words else []
+        step = ar_step(
+            "talker",
+            rows=[0],
+            starts=[length + frames - 1],
+            counts=[1],
+            emits=[1],
+            inputs_rows=[0] * len(token),
+            inputs_tokens=token,
+        )
+    assert frames == round(words * FRAMES_PER_TOKEN)
+
+
+def test_frames_sound_as_long_as_they_should() -> None:
+    frames = np.zeros((6, model.CODEBOOKS), np.int64)
+    step = CodecStep("code2wav", 0, ints([1]), ints([1, 2]), ints([7, 8]), ints([2, 4]), frames, "")
+    fact = Vocoder().run(step)
+    assert isinstance(fact, StepDone)
+    assert fact.samples.tolist() == [2 * FRAME_SAMPLES - DELAY_SAMPLES, 4 * FRAME_SAMPLES]
+    assert [len(audio) // 4 for audio in fact.audio] == fact.samples.tolist()
+
+
+def prompts(*items: Item, request: int = 1) -> PromptReady:
+    return SimPrompter().render(RenderPrompt(request, items, True))
+
+
+def test_a_second_of_audio_is_thirteen_tokens() -> None:
+    bare = prompts(Item("q", "user", ())).prompts["thinker"]
+    for seconds, expected in ((1.0, 13), (8.0, 104), (0.01, num_audio_tokens(1))):
+        prompt = prompts(spoken(seconds)).prompts["thinker"]
+        assert [span.length for span in prompt.spans] == [expected]
+        assert len(prompt.token_ids) == len(prompt.keys) == len(bare.token_ids) + expected + 2
+
+
+def test_pictures_and_videos_take_what_their_size_asks() -> None:
+    picture = ImagePart(b"", 320, 256, 3)
+    video = VideoPart(b"", 448, 448, 8, 2.0, bytes(4 * 16000), 4)
+    spans = prompts(Item("q", "user", (picture, video))).prompts["thinker"].spans
+    assert [(span.kind, span.length) for span in spans] == [("image", 10 * 8), ("video", 4 * 14 * 14 + 13)]
+    assert spans[1].audio_length == 13
+
+
+def test_the_next_prompt_begins_with_this_one_and_its_reply() -> None:
+    question, other = spoken(1.0), said("and what then", "q2")
+    answer = Item("a", "assistant", (TokensPart((1 << 20, (1 << 20) + 1)),))
+    first, second = prompts(question), prompts(question, answer, other, request=2)
+    for stage, kept in (("thinker", None), ("talker", -9)):
+        before, after = first.prompts[stage].keys, second.prompts[stage].keys
+        assert np.array_equal(after[: len(before[:kept])], before[:kept])
+    assert second.prompts["talker"].num_stable == len(second.prompts["talker"].keys) - 9
+    assert not set(first.prompts["talker"].keys[-9:].tolist()) & set(second.prompts["talker"].keys.tolist())
+
+
+def test_the_talker_is_shown_the_users_turns_and_the_hidden_states_of_their_media() -> None:
+    system, tool = said("be kind", "s", "system"), ToolOutputPart("c", "it is noon")
+    call = Item("a", "assistant", (ToolCallPart("c", "clock", "{}"),))
+    made = prompts(system, spoken(1.0), call, Item("t", "tool", (tool,)))
+    thinker, talker = made.prompts["thinker"], made.prompts["talker"]
+    (span,), (shown,) = thinker.spans, talker.spans
+    assert talker.gather.tolist() == list(range(span.start, span.start + span.length))
+    assert len(talker.keys) == 3 + 1 + 13 + 1 + 2 + 9
+    assert shown.start == 4
+    other = prompts(said("be cruel", "s", "system"), spoken(1.0)).prompts["talker"]
+    media = slice(shown.start, shown.start + shown.length)
+    assert not np.array_equal(other.keys[media], talker.keys[media]), "what stands before media counts"
+
+
+def test_who_says_a_text_gets_its_tokens() -> None:
+    made = SimPrompter().render(RenderPrompt(1, (), True, say="good morning to you"))
+    assert made.reply is not None
+    assert len(made.reply) == round(4 * 1.3)
+    assert "talker" not in SimPrompter(talker=None).render(RenderPrompt(1, (), True)).prompts
+
+
+def test_known_texts_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.sim.prompter.KEPT_TEXTS", 2)
+    prompter = SimPrompter()
+    orders = [RenderPrompt(1, (said(f"text {number}"),), False) for number in (0, 1, 2, 0)]
+    first, _, _, again = [prompter.render(order).prompts["thinker"].keys.tolist() for order in orders]
+    assert first == again
+
+
+# -- devices -----------------------------------------------------------------------------------------
+
+
+def devices(costs: LinearCosts | None = None) -> Devices:
+    return Devices(costs or LinearCosts(), CONFIG.placed, ENGINE.block_bytes, ENGINE.position_bytes)
+
+
+def test_a_device_runs_one_step_at_a_time_and_others_beside_it() -> None:
+    plan = devices(LinearCosts(launch_s=1.0, token_s=0.0, row_s=0.0, speech_s=0.5, frame_s=0.0))
+    frames = np.zeros((0, 16), np.int64)
+    codec = CodecStep("code2wav", 2, NO_INTS, NO_INTS, NO_INTS, NO_INTS, frames, "")
+    assert plan.run(ar_step("thinker"), 0.0) == 1.0
+    assert plan.run(ar_step("talker", 1), 0.0) == 1.5
+    assert plan.run(codec, 0.25) == 2.5
+    assert plan.run(ar_step("thinker", 3), 5.0) == 6.0
+    assert plan.busy_s == {"encoders": 0.0, "thinker": 2.0, "talker": 1.5, "code2wav": 1.0}
+
+
+def test_copies_go_one_after_the_other_and_steps_end_after_those_they_wait_for() -> None:
+    costs = LinearCosts(launch_s=0.001, bytes_per_s=1000.0 * model.BLOCK_BYTES["thinker", "kv"])
+    plan = devices(costs)
+    copies = [
+        CopyBlocks("thinker", "kv", "device", ints([0] * 500), ints([1] * 500), ticket) for ticket in (0, 1)
+    ]
+    assert [plan.copy(order, 0.0) for order in copies] == [0.5, 1.0]
+    assert plan.copy(CopyBlocks("thinker", "kv", "host", ints([0]), ints([1]), 2), 0.0) == pytest.approx(
+        0.001
+    )
+    assert plan.run(msgspec.structs.replace(ar_step(), waits=(1,)), 0.2) == 1.0
+    plan.forget_copy("thinker", 1)
+    assert plan.run(msgspec.structs.replace(ar_step(), waits=(1,)), 2.0) == pytest.approx(2.001)
+
+
+def test_a_talker_waits_for_what_the_thinker_hands_over() -> None:
+    rate = 1e6 * ENGINE.position_bytes
+    plan = devices(
+        LinearCosts(launch_s=1.0, token_s=0.0, row_s=0.0, speech_s=0.0, bytes_per_s=rate, delay_s=0.5)
+    )
+    order = Handoff("thinker", "talker", "hidden", 0, 1, 1, ints([0] * 1000))
+    assert plan.hand_over(order, 2.0) == pytest.approx(2.501)
+    step = ar_step("talker", joins=(join(0, 1, 4),))
+    assert plan.run(step, 2.0) == pytest.approx(3.501)
+    plan.forget("talker", 1)
+    assert plan.run(step, 9.0) == 10.0
+    assert plan.hand_over(msgspec.structs.replace(order, target="encoders"), 2.0) == 2.0
+
+
+def test_copies_are_reported_when_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node itself orders none yet: here it is made to."""
+    agenda, outputs, told = Agenda(), list[Output](), list[tuple[float, Fact]]()
+    node = Node(CONFIG, 1)
+    driver = VirtualDriver(node, machine(setup()), agenda, outputs.append)
+    order = CopyBlocks("thinker", "kv", "host", ints([0]), ints([1]), 0)
+    decide = node.decide
+
+    def copies(facts: list[Fact], now: float) -> Decision:
+        told.extend((now, fact) for fact in facts)
+        decision = decide(facts, now)
+        orders = (order,) if any(isinstance(fact, SessionOpened) for fact in facts) else ()
+        return msgspec.structs.replace(decision, orders=(*decision.orders, *orders))
+
+    monkeypatch.setattr(node, "decide", copies)
+    driver.tell(SessionOpened("s"))
+    agenda.run(9.0, lambda: False)
+    (at_s, fact) = told[-1]
+    assert fact == CopyDone("thinker", 0)
+    assert at_s > 0.0
+
+
+def test_the_node_is_asked_when_it_wished(monkeypatch: pytest.MonkeyPatch) -> None:
+    agenda = Agenda()
+    node = Node(CONFIG, 1)
+    driver = VirtualDriver(node, machine(setup()), agenda, lambda output: None)
+    decide, asked_s = node.decide, list[float]()
+    wishes = iter([0.5, 0.1, None])
+
+    def wakes(facts: list[Fact], now: float) -> Decision:
+        asked_s.append(now)
+        return msgspec.structs.replace(decide(facts, now), wake_at=next(wishes))
+
+    monkeypatch.setattr(node, "decide", wakes)
+    driver.tell(SessionOpened("s"))
+    agenda.run(9.0, lambda: False)
+    assert asked_s == [0.0, 0.5, 0.5], "what is past is now"
+
+
+def test_decisions_hold_up_what_follows() -> None:
+    agenda, outputs = Agenda(), list[tuple[float, Output]]()
+    made = machine(setup(costs=LinearCosts(decide_s=0.25)))
+    driver = VirtualDriver(Node(CONFIG, 1), made, agenda, lambda output: outputs.append((agenda.now, output)))
+    driver.tell(SessionOpened("s"))
+    driver.tell(ItemAdded("s", said("hello")))
+    driver.tell(ResponseRequested("s", "r", "a", speech=False, max_tokens=2))
+    agenda.run(99.0, lambda: False)
+    assert outputs[0][0] > 0.75, "a prompt, a step, and its token: a decision each"
+    assert driver.stats()['antiphon_emitted_tokens_total{stage="thinker"}'] == 2
+
+
+# -- costs -------------------------------------------------------------------------------------------
+
+
+def test_hardware_is_found_by_name_or_in_a_file(tmp_path: Path) -> None:
+    known = find_costs("h200")
+    assert known.provenance.device == "H200"
+    assert find_costs("h100").provenance.device == "H100-SXM"
+    path = tmp_path / "mine.json"
+    path.write_bytes(known.to_json())
+    assert find_costs(str(path)) == known
+    with pytest.raises(ConfigError, match="known: H200, H100-SXM"):
+        find_costs("abacus")
+    path.write_text('{"lunch_s": 1}')
+    with pytest.raises(ConfigError, match="no latency profile"):
+        find_costs(str(path))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_costs(str(tmp_path / "none.json"))
+
+
+# -- the engine --------------------------------------------------------------------------------------
+
+TINY = NodeConfig(
+    graph="qwen3_omni_moe",
+    ar={
+        "thinker": ArConfig(max_rows=4, block_size=8, num_blocks=64, step_tokens=96, stop_ids=(7,)),
+        "talker": ArConfig(max_rows=3, block_size=8, num_blocks=64, stop_ids=(9,), width=4),
+    },
+    codec={"code2wav": CodecConfig(5)},
+    encoder={"encoders": EncoderConfig()},
+    end_inputs={"talker": 5},
+)
+
+
+def profiled(node: NodeConfig = TINY, depth: int = 0, **others: Any) -> Profile:
+    """The released model's times for another engine."""
+    times = msgspec.structs.replace(find_costs("h200"), source="measured", served=Served(node, depth))
+    return msgspec.structs.replace(times, **others)
+
+
+def test_an_engine_that_was_profiled_is_simulated_as_it_was_served() -> None:
+    engine = model.engine_of(profiled(), preset="baseline")
+    assert engine.node == TINY
+    assert engine.inline == {"encoders", "thinker", "talker", "code2wav"}
+    assert model.engine_of(profiled(depth=1)).inline == frozenset()
+    assert engine.position_bytes == 2048 * 2 * 16 // 8, "of a block that the profile knows"
+    bigger = model.engine_of(profiled(), sizes=model.Sizes(max_rows=9, kv_tokens=1024, depth=1))
+    assert (bigger.node.ar["talker"].max_rows, bigger.node.ar["talker"].num_blocks) == (9, 128)
+    assert bigger.node.ar["talker"].width == 4
+    assert bigger.depth == 1
+
+
+def test_a_single_device_runs_one_step_at_a_time_and_its_driver_waits() -> None:
+    """Everything on one CPU, without steps in flight: no two steps overlap, and nothing is decided in one."""
+    made = setup("voice-chat", costs=profiled(), engine=model.engine_of(profiled()))
+    simulation = Simulation(made)
+    spans: list[tuple[float, float]] = []
+    devices, decided_s = simulation.driver._machine.devices, list[float]()
+    run, decide = devices.run, simulation.driver.node.decide
+
+    def watched(step: Step, now: float) -> float:
+        spans.append((now, run(step, now)))
+        return spans[-1][1]
+
+    def asked(facts: list[Fact], now: float) -> Decision:
+        decided_s.append(now)
+        return decide(facts, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Devices, "run", lambda self, step, now: watched(step, now))
+        patch.setattr(simulation.driver.node, "decide", asked)
+        simulation.play(started())
+    assert len(spans) > 100
+    assert all(before[1] <= after[0] + 1e-12 for before, after in pairwise(spans))
+    ends = iter(spans)
+    begin, end = next(ends)
+    for at_s in decided_s:
+        while end < at_s:
+            begin, end = next(ends, (inf, inf))
+        assert not begin < at_s < end
+
+
+def test_a_profile_without_its_engine_is_refused() -> None:
+    with pytest.raises(ConfigError, match="how its engine was served"):
+        model.engine_of(profiled(served=None))
+    with pytest.raises(ConfigError, match="at least one context"):
+        model.released(sizes=model.Sizes(kv_tokens=100, max_context_tokens=200))
+
+
+def test_a_model_without_a_voice_has_units_that_write() -> None:
+    node = NodeConfig("qwen3", {"thinker": TINY.ar["thinker"]}, {}, {}, {})
+    engine = model.engine_of(profiled(node), replicas=Replicas(2, apart=True))
+    assert [unit.name for unit in engine.node.units] == ["thinker.0", "thinker.1"]
+    events = outcome("readers", costs=profiled(node), engine=engine).events
+    assert any(isinstance(event, TextDelta) for event in events)
+
+
+@pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"depth": 2}, {"kv_tokens": 0}])
+def test_sizes_that_cannot_be(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        model.Sizes(**wrong)
+
+
+def test_replicas_have_devices_of_their_own() -> None:
+    apart = placed(TINY, Replicas(2, 1, apart=True))
+    assert [(unit.name, unit.device, unit.process) for unit in apart] == [
+        ("encoders.0", "thinker.0", "thinker.0"),
+        ("encoders.1", "thinker.1", "thinker.1"),
+        ("thinker.0", "thinker.0", "thinker.0"),
+        ("thinker.1", "thinker.1", "thinker.1"),
+        ("talker", "talker", "talker"),
+        ("code2wav", "talker", "talker"),
+    ]
+    together = placed(TINY, Replicas(2, 2))
+    assert [unit.name for unit in together if unit.stage == "encoders"] == ["encoders"]
+    assert {unit.process for unit in together} == {""}
+    with pytest.raises(ConfigError, match="1 or more of every stage"):
+        Replicas(0, 1)

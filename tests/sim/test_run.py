@@ -1,0 +1,218 @@
+"""Simulated runs: the same seed the same bytes, people who keep to their scripts, nothing lost."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from antiphon.core.ports import Prompter
+from antiphon.metrics.log import (
+    AckSent,
+    AudioDelta,
+    Event,
+    Interrupted,
+    ResponseEnded,
+    ResponseStarted,
+    SessionEnded,
+    SessionStarted,
+    TextDelta,
+    TurnEnded,
+    TurnStarted,
+)
+from antiphon.metrics.recorder import fold
+from antiphon.metrics.summary import figures
+from antiphon.sim.links import Network
+from antiphon.sim.model import released
+from antiphon.sim.mouth import length_s
+from antiphon.sim.prompter import SimPrompter
+from antiphon.sim.run import Simulation, simulate
+from antiphon.workload.draw import draw
+from antiphon.workload.script import JobScript, PersonScript
+from sim.linear import LinearCosts
+from sim.runs import SMALL, TWO_EACH, outcome, setup, started
+
+KINDS = ["voice-chat", "barge-in", "mixed", "agents", "best-effort", "readers", "sharegpt-speech"]
+VAD = {"turn_detection": "server_vad"}
+
+
+def kinds(events: list[Event], kind: type) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("workload", ["barge-in", "mixed", "agents"])
+def test_same_seed_same_bytes(workload: str) -> None:
+    engine = released(sizes=SMALL, replicas=TWO_EACH)
+    first, second = (outcome(workload, seed=3, engine=engine) for _ in range(2))
+    assert first.log == second.log
+    assert first.log != outcome(workload, seed=4, engine=engine).log
+
+
+def test_jitter_is_drawn_from_the_seed() -> None:
+    network = Network(0.02, 0.01)
+    first, second = (outcome(seed=3, network=network).log for _ in range(2))
+    assert first == second != outcome(seed=3).log
+
+
+@pytest.mark.parametrize("workload", KINDS)
+@pytest.mark.parametrize("turns", ["manual", "server_vad"])
+def test_every_response_has_one_end(workload: str, turns: str) -> None:
+    """Of a session that was played to its end; and what is left behind in the nodes is nothing."""
+    settings = {"turn_detection": turns, "load": {"closed": {"concurrency": 3, "sessions": 6}}}
+    if workload == "best-effort":
+        settings["load"] = {"open": {"arrivals": {"poisson": {"rate_per_s": 0.5}}, "duration_s": 20.0}}
+    made = Simulation(setup(workload, settings=settings))
+    outcome = made.play(started())
+    events = outcome.events
+    begun = [event.response for event in kinds(events, ResponseStarted)]
+    ended = Counter(event.response for event in kinds(events, ResponseEnded))
+    assert len(begun) == len(set(begun)) > 0
+    assert set(ended.values()) == {1}
+    assert set(ended) <= set(begun)
+    last_s = {event.session: event.t_s for event in kinds(events, SessionEnded)}
+    assert set(last_s) == {event.session for event in kinds(events, SessionStarted)}
+    assert all(event.t_s <= last_s[event.session] for event in kinds(events, TextDelta))
+    assert outcome.reason == ("duration" if workload == "best-effort" else "finished")
+    made.agenda.run(made.agenda.now + 60.0, lambda: False)
+    node = made.driver.node
+    node.check_integrity()
+    assert node.stats()["antiphon_responses_open"] == 0
+    if outcome.reason == "finished":
+        assert node.stats()["antiphon_sessions"] == 0
+
+
+@pytest.mark.parametrize("settings", [{}, VAD])
+def test_nobody_hears_what_they_have_barged_into(settings: dict) -> None:
+    """What was under way may still come; after that the reply is silent. `heard_s` is what had played."""
+    delay_s = 0.05
+    events = outcome(settings=settings, network=Network(delay_s), seed=1).events
+    barged = {e.response: e for e in kinds(events, Interrupted) if e.kind == "barge_in"}
+    received: dict[str, float] = defaultdict(float)
+    late = 0
+    for event in events:
+        if isinstance(event, AudioDelta):
+            cut = barged.get(event.response)
+            if cut is not None and event.t_s > cut.t_s:
+                late += 1
+                assert event.t_s <= cut.t_s + 2 * delay_s + 1e-9
+            else:
+                received[event.response] += event.audio_s
+    assert barged
+    assert all(cut.heard_s <= received[response] + 1e-9 for response, cut in barged.items())
+    rows = {row.response: row for row in fold(events).responses}
+    assert all(rows[response].barged_in for response in barged)
+
+
+def test_a_slow_talker_is_cancelled_when_barged_into() -> None:
+    """Replies that are still being made end as cancelled, soon after the person began to speak."""
+    slow = LinearCosts(speech_s=0.06)
+    events = outcome(settings=VAD, costs=slow, seed=1).events
+    ends = {event.response: event for event in kinds(events, ResponseEnded)}
+    cancelled = [
+        ends[e.response] for e in kinds(events, Interrupted) if e.kind == "barge_in" and e.response in ends
+    ]
+    assert any(end.status == "cancelled" and end.reason == "turn_detected" for end in cancelled)
+
+
+def test_people_keep_to_their_scripts() -> None:
+    """One after another in a closed loop: thinking, speaking and listening take as long as they say."""
+    made = setup("voice-chat", settings={"load": {"closed": {"concurrency": 1, "sessions": 3}}})
+    events = simulate(made, started()).events
+    scripts = [script for script in draw(made.workload, 0) if isinstance(script, PersonScript)]
+    assert [event.session for event in kinds(events, SessionStarted)] == [script.name for script in scripts]
+    rows = {(row.session, row.turn): row for row in fold(events).responses}
+    for script in scripts:
+        began = [e for e in kinds(events, TurnStarted) if e.session == script.name]
+        ended = [e for e in kinds(events, TurnEnded) if e.session == script.name]
+        assert len(began) == len(ended) == len(script.turns)
+        for number, turn in enumerate(script.turns):
+            assert ended[number].speech_end_s - began[number].t_s == pytest.approx(length_s(turn.voice))
+            if number:
+                before = rows[script.name, number - 1]
+                silent_s = max(before.audio_at_s[0] + before.received_s + sum(before.gaps), before.ended_s)
+                assert began[number].t_s - silent_s == pytest.approx(turn.think_s)
+
+
+def test_backchannels_stop_nobody_who_commits_by_hand() -> None:
+    events = outcome(settings={"people": {"talker": {"turns": 4, "backchannels": {"per_reply": 3}}}}).events
+    murmured = {e.response for e in kinds(events, Interrupted) if e.kind == "backchannel"}
+    assert murmured
+    assert all(e.status == "completed" for e in kinds(events, ResponseEnded) if e.response in murmured)
+
+
+def test_playback_is_reported_as_it_is_heard() -> None:
+    events = outcome("voice-chat").events
+    acks = kinds(events, AckSent)
+    rows = {row.response: row for row in fold(events).responses}
+    assert acks
+    assert all(0 < ack.played_s <= rows[ack.response].received_s + 1e-9 for ack in acks)
+
+
+def test_jobs_wait_for_each_other() -> None:
+    made = setup("agents", settings={"load": {"closed": {"concurrency": 3, "sessions": 6}}})
+    events = simulate(made, started()).events
+    ends = {event.response: event.t_s for event in kinds(events, ResponseEnded)}
+    answered = {(event.session, event.turn): ends[event.response] for event in kinds(events, ResponseStarted)}
+    asked = {(event.session, event.turn): event.t_s for event in kinds(events, TurnStarted)}
+    jobs = [script for script in islice(draw(made.workload, 0), 6) if isinstance(script, JobScript)]
+    assert jobs
+    for job in jobs:
+        for number, call in enumerate(job.calls):
+            for before in call.after:
+                due_s = answered[job.name, before] + call.wait_s
+                assert asked[job.name, number] >= due_s - 1e-9
+
+
+def test_who_hears_nothing_gives_up() -> None:
+    stuck = LinearCosts(launch_s=100.0)
+    events = outcome(costs=stuck, patience_s=2.0).events
+    gone = kinds(events, SessionEnded)
+    assert {event.reason for event in gone} >= {"failed"}
+    assert all("no sign of the reply for 2 s" in event.message for event in gone if event.reason == "failed")
+
+
+def test_dearer_steps_make_slower_replies() -> None:
+    quick, slow = (
+        figures(fold(outcome("voice-chat", costs=LinearCosts(launch_s=launch_s)).events))
+        for launch_s in (0.002, 0.02)
+    )
+    assert quick["ttfp_s.p50"] < slow["ttfp_s.p50"]
+    assert quick['utilisation{stage="talker"}'] < slow['utilisation{stage="talker"}'] <= 1.0
+
+
+def test_decisions_take_their_time() -> None:
+    free, dear = (
+        figures(fold(outcome("voice-chat", costs=LinearCosts(decide_s=decide_s)).events))
+        for decide_s in (0.0, 0.01)
+    )
+    assert dear["ttfp_s.p50"] > free["ttfp_s.p50"] + 0.02
+
+
+@examples(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    rows=st.integers(1, 4),
+    launch_s=st.floats(0.001, 0.05),
+    vad=st.booleans(),
+    depth=st.integers(0, 1),
+)
+def test_all_figures_come_from_any_log(seed: int, rows: int, launch_s: float, vad: bool, depth: int) -> None:
+    """Whatever the machine, a run folds, and nobody hears more than came."""
+    made = setup(seed=seed, settings=VAD if vad else {}, costs=LinearCosts(launch_s=launch_s))
+    made = replace(made, engine=released(sizes=replace(SMALL, max_rows=rows, depth=depth)))
+    run = fold(simulate(made, started()).events)
+    found = figures(run)
+    assert found["sessions"] >= 1
+    for row in run.responses:
+        assert -1e-9 <= row.heard_s <= row.received_s + 1e-9
+        assert row.status in (None, "completed", "cancelled", "incomplete")
+
+
+def test_implements_the_port() -> None:
+    prompter: Prompter = SimPrompter()
+    assert prompter is not None

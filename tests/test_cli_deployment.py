@@ -1,0 +1,209 @@
+"""Deployments on the command line: explained, shown, looked at, and what options win over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from antiphon.assembly.deployment import Deployment
+from antiphon.assembly.deployment_file import deployment_names, read_deployment
+from antiphon.assembly.keys import find_key, keys, model_at
+from antiphon.cli import app
+from antiphon.cli.config import explained, page_of_keys
+from antiphon.core.stage_options import StageOptions
+from antiphon.server import launch
+
+DOCS = Path(__file__).parents[1] / "docs" / "deployments.md"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+@pytest.mark.parametrize("key", list(keys()), ids=lambda key: key.path)
+def test_every_key_says_what_it_is(key: Any) -> None:
+    assert key.meaning.endswith(".")
+    said = run("config", "explain", key.path)
+    assert said.exit_code == 0
+    assert key.meaning in said.output
+    assert f"type      {key.type}" in said.output
+    assert "used by   " in said.output
+    if key.inner is None:
+        assert key.example is not None
+
+
+def test_every_example_can_be_written() -> None:
+    """An example stands where it may."""
+    for key in keys():
+        if key.example is None or key.path == "base":
+            continue
+        name = "a -> b" if key.path.startswith("edges") else "thinker"
+        tree: Any = key.example
+        if key.path.endswith(".devices"):
+            tree = tree[:1]
+        for part in reversed(key.path.replace("NAME", name).split(".")):
+            tree = {part: tree}
+        Deployment.model_validate(tree)
+
+
+def test_a_key_explained() -> None:
+    said = run("config", "explain", "stages.talker.replicas").output.splitlines()
+    assert said[0] == "stages.talker.replicas"
+    assert "allowed   1 or more, at most 256" in said[3]
+    assert "default   1" in said[4]
+    assert "example   replicas: 4" in said[5]
+    assert "used by   liveserve-8gpu (4)" in said[6]
+    assert "allowed   baseline or " in run("config", "explain", "preset").output
+    assert "H100-SXM" in run("config", "explain", "devices.x.kind").output
+    assert "keys      temperature, top_k" in run("config", "explain", "stages.x.sampling").output
+    assert "liveserve-8gpu (yes)" in run("config", "explain", "edges").output
+    assert set(run("config", "explain").output.split()) >= {key.path for key in keys()}
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("stages.thinker.kv_token", "did you mean kv_tokens?"),
+        ("kv_tokens", "did you mean defaults.kv_tokens?"),
+        ("model.x", "model has no keys inside"),
+        ("", "Keys of a deployment"),
+    ],
+)
+def test_a_key_that_is_none(key: str, words: str) -> None:
+    said = run("config", "explain", key or "..")
+    assert said.exit_code == 1
+    assert words in said.output.replace("\n", "")
+
+
+def test_locations_of_keys() -> None:
+    assert find_key("edges.talker -> code2wav.chunk").meaning
+    assert model_at(["nowhere", "x"]) is None
+    assert model_at(["limits", "max_sessions", "x"]) is None
+
+
+@pytest.mark.parametrize("name", deployment_names())
+def test_what_is_shown_can_be_served(name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Shown and read again it is the same, with no base and no size left open."""
+    shown = run("config", "show", name, *(["--model", str(tiny_checkpoint)] if name == "demo" else []))
+    assert shown.exit_code == 0, shown.output
+    path = tmp_path / "shown.yaml"
+    path.write_text(shown.stdout)
+    again, first = read_deployment(str(path)), read_deployment(name)
+    assert again.base is None
+    assert (again.limits, again.devices, again.edges) == (first.limits, first.devices, first.edges)
+    assert again.stages["thinker"].kv_tokens
+    assert run("config", "show", str(path)).stdout == shown.stdout
+
+
+def test_a_deployment_looked_at(tiny_checkpoint: Path) -> None:
+    said = run("doctor", "liveserve-8gpu")
+    assert said.exit_code == 0
+    for words in ("code2wav.3", "reader.0", "121.1 GiB of 139.0 GiB", "hold", "256 answer at once", "CUDA"):
+        assert words in said.output
+    demo = run("doctor", "demo", "--model", str(tiny_checkpoint), "--workload", "voice-chat")
+    assert demo.exit_code == 0
+    assert "1 x 16384 tokens hold" in demo.output
+    unknown = run("doctor", "demo")
+    assert "needs a model: give --model" in unknown.output
+    assert "no model is named" in unknown.output
+
+
+def test_a_wrong_deployment_looked_at(tmp_path: Path) -> None:
+    """All that is wrong is said, beside all that can be said; the status is 1."""
+    tree = {
+        "base": "one-gpu",
+        "cuda_graphs": "on",
+        "attention": "triton",
+        "stages": {
+            "thinker": {"memory_fraction": 0.9, "host_kv_tokens": 9000, "process": "own"},
+            "singer": {},
+        },
+    }
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    said = run("doctor", str(path))
+    assert said.exit_code == 1
+    for words in (
+        "fractions sum to 1.11",
+        "no such stage",
+        "cuda_graphs: have not run",
+        "triton has not run",
+    ):
+        assert words in said.output
+    for words in ("copies to the host", "processes of their own", "host    thinker"):
+        assert words in said.output
+    shown = run("config", "show", str(path))
+    assert shown.exit_code == 1
+    assert "wrong:" in shown.output
+    served = run("serve", "--config", str(path))
+    assert served.exit_code == 1
+    assert "this deployment can't be" in served.output
+
+
+@pytest.mark.parametrize(
+    "words", [["doctor", "nope"], ["config", "show", "nope"], ["serve", "x", "--config", "nope"]]
+)
+def test_a_deployment_that_is_not_there(words: list[str]) -> None:
+    said = run(*words)
+    assert said.exit_code == 1
+    assert "no deployment 'nope'" in said.output
+
+
+def test_a_workload_that_is_not_there() -> None:
+    said = run("doctor", "one-gpu", "--workload", "nope")
+    assert said.exit_code == 1
+    assert "unknown workload" in said.output
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `serve` would have begun."""
+    begun: list[Any] = []
+
+    async def run_nothing(*args: Any) -> None:
+        begun[:] = args
+
+    monkeypatch.setattr(launch, "run", run_nothing)
+    return begun
+
+
+def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    stages = {"talker": {"kv_tokens": 9000, "step_tokens": 32}}
+    path.write_text(yaml.safe_dump({"base": "demo", "model": str(tiny_checkpoint), "stages": stages}))
+    assert run("serve", "--config", str(path)).exit_code == 0
+    start, settings = served[:2]
+    assert start.source == str(tiny_checkpoint)
+    assert (start.options.device, start.options.of("talker").kv_tokens) == ("cpu", 9000)
+    assert (settings.max_sessions, settings.max_open_responses, settings.max_audio_rtf) == (16, 8, 0.6)
+
+    flags = ["--kv-tokens", "6000", "--max-sessions", "3", "--max-items", "5", "--max-audio-rtf", "0"]
+    other = str(tiny_checkpoint.parent / "." / tiny_checkpoint.name) + "/"
+    said = run("serve", other, "--config", str(path), *flags, "--device", "auto", "--cuda-graphs")
+    assert said.exit_code == 0, said.output
+    start, settings = served[:2]
+    assert start.source == other
+    assert (start.options.device, start.options.places, start.options.graphs) == ("auto", {}, "on")
+    assert start.options.of("talker").kv_tokens == start.options.of("thinker").kv_tokens == 6000
+    assert start.options.stages["talker"] == StageOptions(max_rows=8, step_tokens=32)
+    assert (settings.max_sessions, settings.max_open_responses, settings.max_audio_rtf) == (3, 8, None)
+    assert settings.limits.max_items == 5
+
+
+def test_without_a_deployment_nothing_changes(served: list[Any], tiny_checkpoint: Path) -> None:
+    assert run("serve", str(tiny_checkpoint), "--max-rows", "3").exit_code == 0
+    assert (served[0].options.max_rows, served[0].options.stages) == (3, {})
+    nothing = run("serve")
+    assert nothing.exit_code == 1
+    assert "no model: name a checkpoint" in nothing.output
+
+
+def test_the_page_of_keys_is_what_the_keys_say() -> None:
+    """Made by `antiphon config page`."""
+    page = DOCS.read_text(encoding="utf-8")
+    assert page.endswith("\n\n" + page_of_keys() + "\n")
+    assert explained(find_key("base"))

@@ -1,0 +1,64 @@
+"""`antiphon profile`: what it writes, prints and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from antiphon.cli import app
+from antiphon.latency.profile import Profile
+
+RELEASED = "qwen3-omni-30b-a3b"
+
+
+def test_a_datasheet_needs_no_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "h200.json"
+    asked = ["profile", "--roofline", "h200", "--model", RELEASED, "--devices", "2", "--out", str(out)]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    made = Profile.from_json(out.read_bytes())
+    assert (made.source, made.provenance.device, made.provenance.model) == ("roofline", "2 x H200", RELEASED)
+    assert made.provenance.when
+    assert "worked out for 2 x H200" in result.output
+    assert "not measured" in result.output
+    assert "a collective" in result.output
+
+
+def test_a_checkpoints_config_is_enough_for_a_datasheet(tiny_checkpoint: Path) -> None:
+    result = CliRunner().invoke(app, ["profile", str(tiny_checkpoint), "--roofline", "cpu-2core"])
+    assert result.exit_code == 0, result.output
+    assert "tiny, worked out for cpu-2core, float32" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "name a checkpoint to be measured"),
+        (["--roofline", "H200"], "--roofline needs --model"),
+        (["--roofline", "H900", "--model", RELEASED], "no datasheet of 'H900'"),
+        (["--roofline", "H200", "--model", "x"], "no shape is known of 'x'"),
+        (["nowhere/at-all", "--max-rows", "0"], "max_rows is 0"),
+    ],
+)
+def test_refuses_in_words(words: list[str], text: str) -> None:
+    result = CliRunner().invoke(app, ["profile", *words])
+    assert result.exit_code == 1
+    assert text in " ".join(result.output.split())
+
+
+def test_measures_a_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny.json"
+    sizes = ["--max-rows", "2", "--kv-tokens", "512", "--max-context-tokens", "256", "--rounds", "1"]
+    result = CliRunner().invoke(app, ["profile", str(tiny_checkpoint), "--out", str(out), *sizes])
+    assert result.exit_code == 0, result.output
+    made = Profile.from_json(out.read_bytes())
+    assert made.source == "measured"
+    assert (made.provenance.model, made.provenance.device, made.provenance.dtype) == (
+        "tiny",
+        "cpu",
+        "float32",
+    )
+    assert made.provenance.threads >= 1
+    assert "error on 40 steps held out: mean, P90" in result.output

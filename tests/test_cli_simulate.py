@@ -1,0 +1,111 @@
+"""`antiphon simulate` and `antiphon plan` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from antiphon.cli import app
+from antiphon.runtime.record import replay
+from antiphon.sim.costs import find_costs
+
+SMOKE = ["--workload", "smoke", "--duration", "8"]
+
+
+def run(*args: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def with_steps_of(step_s: float, where: Path) -> Path:
+    """A profile of which every step takes at least so long."""
+    known = find_costs("h200")
+    stages = {
+        name: replace(stage, model=replace(stage.model, step_s=step_s))
+        for name, stage in known.stages.items()
+    }
+    path = where / "slow.json"
+    path.write_bytes(replace(known, stages=stages).to_json())
+    return path
+
+
+def test_simulates_and_says_the_same_figures_again(tmp_path: Path) -> None:
+    out = ["--out", tmp_path, "--replicas", "thinker=2,talker=2"]
+    status, shown, said = run("simulate", *SMOKE, *out)
+    assert status == 0, said
+    assert "ttfp_s" in shown
+    log = tmp_path / "simulate-baseline-0.jsonl"
+    before = log.read_bytes()
+    assert run("bench", "summarize", log)[1] == shown
+    assert run("simulate", *SMOKE, *out)[0] == 2
+    assert run("simulate", *SMOKE, *out, "--force")[0] == 0
+    lines, again = before.splitlines()[1:], log.read_bytes().splitlines()[1:]
+    assert lines == again, "beside the command in its first line, the same log"
+    figures = json.loads(run("bench", "summarize", log, "--json")[1])["figures"]
+    assert all(0 < figures[f'utilisation{{stage="talker.{number}"}}'] < 1 for number in (0, 1))
+
+
+def test_a_bound_that_is_missed_is_the_exit_status(tmp_path: Path) -> None:
+    status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, "--slo-ttfp-p90", "0.001", "--json")
+    assert status == 1
+    assert json.loads(shown)["missed"]
+    assert "missed" in said
+
+
+def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
+    """The other way round: what the simulator was told, told to a node as the runtime has it."""
+    record = tmp_path / "a.record"
+    args = ["--workload", "barge-in", "--duration", "20", "--turn-detection", "server_vad", "--out", tmp_path]
+    assert run("simulate", *args, "--record", record)[0] == 0
+    count, differences = replay(record)
+    assert count > 1000
+    assert not differences
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--hardware", "abacus"], "unknown hardware 'abacus'"),
+        (["--replicas", "singer=2"], "expected thinker=N"),
+        (["--replicas", "thinker=none"], "expected thinker=N"),
+        (["--preset", "nobody"], "unknown preset"),
+        (["--depth", "7"], "depth is 7"),
+        (["--workload", "nothing"], "unknown workload"),
+    ],
+)
+def test_what_cannot_be_is_said(args: list[str], said: str, tmp_path: Path) -> None:
+    status, _, stderr = run("simulate", "--out", tmp_path, *args)
+    assert status == 2
+    assert said in " ".join(stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_plans(tmp_path: Path) -> None:
+    slow = with_steps_of(0.03, tmp_path)
+    args = ["plan", "--workload", "voice-chat", "--duration", "15", "--hardware", slow, "--first", "4"]
+    status, shown, said = run(*args)
+    assert status == 0, said
+    assert "conversations at a time hold the bounds." in shown
+    assert "Shortest was" in shown
+    assert "4 conversations:" in said
+    status, shown, _ = run(*args, "--most", "4", "--json")
+    result = json.loads(shown)
+    assert status == (0 if result["conversations"] else 1)
+    assert result["tried"][0]["conversations"] == 4
+    assert run("plan", "--hardware", "abacus")[0] == 2
+
+
+def test_plans_where_nothing_holds(tmp_path: Path) -> None:
+    stuck = with_steps_of(3.0, tmp_path)
+    status, shown, _ = run(
+        "plan", "--workload", "smoke", "--duration", "30", "--hardware", stuck, "--first", "2"
+    )
+    assert status == 1
+    assert "0 conversations at a time" in shown
+    status, shown, _ = run("plan", "--workload", "smoke", "--duration", "10", "--most", "1")
+    assert status == 0
+    assert "raise --most" in shown
