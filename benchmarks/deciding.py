@@ -4,13 +4,20 @@
 
 A node with that many rows in its thinker, each of them decoding, is turned by hand: every step is answered
 at once with one token a row. Reported: the round (the policy's choice), and the whole call of `Node.decide`
-(fold the step in, account, choose, build the delta). Milliseconds, medians and P99.
+(fold the step in, account, choose, build the delta), milliseconds, medians and P99. All rows fill a block in
+the same steps, one in 16, so that P99 shows them.
+
+Beside it, what it costs to read who hears what: a session's playback cursor and its phase, of 10,000 that
+are in the midst of a reply, microseconds a read; and all cursors at once, milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +36,16 @@ from antiphon.core.facts import (
     StagePrompt,
     StepDone,
 )
-from antiphon.core.plans import ArStep, Decision, RenderPrompt
+from antiphon.core.plans import ArStep, AudioOut, Decision, RenderPrompt
 from antiphon.core.sampling import Sampling
+from antiphon.interaction.monitor import Monitor
 from antiphon.policy.base import Budget
 from antiphon.stage.ar import ArScheduler
 
 PROMPT_TOKENS = 300
+WATCHED = 10_000
+SECOND = bytes(4 * 24_000)
+"""Of audio."""
 
 
 def node(rows: int, preset: str, steps: int) -> Node:
@@ -117,6 +128,49 @@ def _budget(scheduler: ArScheduler) -> Budget:
     return Budget(scheduler.config.step_tokens, scheduler.config.max_rows)
 
 
+def reads() -> dict[str, dict[str, float]]:
+    """Views of many sessions, in an order of no use to any cache."""
+    monitor, names = Monitor(), [f"s{n}" for n in range(WATCHED)]
+    for name in names:
+        monitor.observe(SessionOpened(name), 0.0)
+        monitor.observe(ResponseRequested(name, f"r-{name}", "item"), 0.0)
+        monitor.hear(AudioOut(name, f"r-{name}", 0, SECOND), 0.1)
+    mixed = [names[n] for n in np.random.default_rng(0).permutation(WATCHED)]
+    some = parts(mixed)
+    cursor = spans([partial(each, lambda name: monitor.buffer_s(name, 0.5), part) for part in some])
+    phase = spans([partial(each, lambda name: monitor.phase(name, 0.5), part) for part in some])
+    whole = spans([lambda: monitor.buffers_s(mixed, 0.5)] * 50)
+    return {
+        "read_cursor_us": shares([1e6 * span / 100 for span in cursor]),
+        "read_phase_us": shares([1e6 * span / 100 for span in phase]),
+        "read_all_cursors_ms": shares([1e3 * span for span in whole]),
+    }
+
+
+def parts(names: list[str]) -> list[list[str]]:
+    """A hundred at a time: the clock costs about as much as a read."""
+    return [names[first : first + 100] for first in range(0, len(names), 100)]
+
+
+def each(read: Callable[[str], object], names: list[str]) -> None:
+    for name in names:
+        read(name)
+
+
+def spans(calls: list[Callable[[], object]]) -> list[float]:
+    """Seconds of each."""
+    out: list[float] = []
+    for call in calls:
+        started = time.perf_counter()
+        call()
+        out.append(time.perf_counter() - started)
+    return out
+
+
+def shares(values: list[float]) -> dict[str, float]:
+    return {f"p{p}": round(float(np.percentile(values, p)), 4) for p in (50, 99)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -126,14 +180,14 @@ def main() -> None:
     parser.add_argument("--preset", default="baseline")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    gc.freeze()  # as the engine does once a model is loaded
     times = run(arguments.rows, arguments.preset, arguments.steps)
     result = {
         "rows": arguments.rows,
         "preset": arguments.preset,
-        **{
-            name: {f"p{p}": round(float(np.percentile(values, p)), 4) for p in (50, 99)}
-            for name, values in times.items()
-        },
+        **{name: shares(values) for name, values in times.items()},
+        "watched_sessions": WATCHED,
+        **reads(),
     }
     provenance.keep(result, arguments.out)
 

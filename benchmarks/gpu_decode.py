@@ -195,9 +195,13 @@ class Bench:
                 if output.status == "failed":
                     failed.append(output.message)
 
+        def all_heard(outputs: tuple[Output, ...]) -> None:
+            for output in outputs:
+                heard(output)
+
         names = [f"s{i}" for i in range(count)]
         open_sessions = set(names)
-        driver = Driver(self.engine, heard)
+        driver = Driver(self.engine, all_heard)
         started = time.perf_counter()
         more = driver.advance([fact for name in names for fact in self._facts(name)])
         while open_sessions:

@@ -1,0 +1,84 @@
+"""The real engine under the simulator's clock: its steps are run, and take what the profiler's stopwatch
+says, so that other processes of the machine are no part of it. All else is the simulator's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from antiphon.core.config import EngineOptions
+from antiphon.core.facts import StageFact, StepDone
+from antiphon.core.plans import CopyBlocks, Step
+from antiphon.engine.load import Engine
+from antiphon.latency.profile import Profile
+from antiphon.runtime.profiler import load_subject
+from antiphon.runtime.stopwatch import Stopwatch
+from antiphon.sim.run import Setup, Simulation, machine
+from antiphon.sim.twin import Around
+
+MOST_REST_S = 0.05
+
+
+class RealSteps:
+    """Runs a step when it is asked what it takes. Implements `sim.costs.CostModel`."""
+
+    def __init__(self, engine: Engine, decide_s: float) -> None:
+        self.decide_s = decide_s
+        self.facts: dict[int, StageFact] = {}
+        self.clock: Callable[[], float] = lambda: 0.0
+        self._executors = engine.executors
+        self._ended_s = 0.0
+        self._watch = Stopwatch()
+
+    def step_s(self, step: Step, stage: str) -> float:
+        """A step after a pause finds the caches as an engine that had slept would."""
+        executor, now = self._executors[stage], self.clock()
+        time.sleep(min(max(now - self._ended_s, 0.0), MOST_REST_S))
+        self._watch.start()
+        executor.submit(step)
+        (fact,) = executor.poll()
+        taken = self._watch.stop()
+        assert isinstance(fact, StepDone), fact
+        self.facts[step.step] = fact
+        self._ended_s = now + taken
+        return taken
+
+    def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
+        raise AssertionError("an engine without a host tier copies nothing")
+
+    def send_s(self, num_bytes: float) -> float:
+        raise AssertionError("an engine on one device sends nothing")
+
+
+class Done:
+    """Hands out what the steps brought. Implements `sim.driver.StageModel`."""
+
+    def __init__(self, steps: RealSteps) -> None:
+        self._steps = steps
+
+    def run(self, step: Step) -> StageFact:
+        return self._steps.facts.pop(step.step)
+
+
+def load(checkpoint: str) -> Engine:
+    options = EngineOptions(threads=1, depth=0)
+    return load_subject(checkpoint, options, Path(checkpoint).name, lambda *_: None).engine
+
+
+def engine_in_the_loop(setup: Setup, engine: Engine, profile: Profile, around: Around) -> Simulation:
+    """A run of the setup's workload; a loaded engine has one at a time."""
+    steps = RealSteps(engine, profile.decide_s)
+    carrier = replace(
+        machine(replace(setup, costs=steps)),
+        models={name: Done(steps) for name in engine.executors},
+        prompter=engine.prompter,
+        payloads=engine.payloads,
+        render_s=around.render_s,
+        handoff_s=around.handoff_s,
+    )
+    made = Simulation(setup, carrier=carrier)
+    steps.clock = lambda: made.agenda.now
+    return made
