@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from antiphon import Omni, Request
 from antiphon.bench import provenance
@@ -145,11 +146,23 @@ def same_share(ours: list[list[int]], theirs: list[list[int]]) -> float:
     return sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
 
 
+def margin(checkpoint: Path, prompt: list[int], ours: list[int], theirs: list[int]) -> float:
+    """How far apart the two tokens are where two replies part: the difference of their logits in fp64, by
+    transformers. fp32 cannot tell some 1e-5 apart.
+    """
+    same = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64)
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + ours[:same]])).logits[0, -1]
+    return abs(float(logits[ours[same]] - logits[theirs[same]]))
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     length = arguments.prompt + arguments.tokens + 1
     ours = Ours(arguments.checkpoint, length)
     theirs = Theirs(arguments.vllm_python, arguments.checkpoint.resolve(), arguments.threads, length)
     seen: dict[int, list[tuple[float, float, float]]] = {rows: [] for rows in ROWS}
+    parted: list[tuple[list[int], list[int], list[int]]] = []
     speeds = []
     for turn in range(arguments.rounds + 1):
         speeds.append(machine_speeds())
@@ -160,6 +173,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             yours = theirs.run([ids for _, ids in prompts], arguments.tokens)
             count = rows * arguments.tokens
             sys.stderr.write(f"{rows} rows: {count / mine[0]:.0f} tokens/s, vLLM {count / yours[0]:.0f}\n")
+            replies = zip((ids for _, ids in prompts), mine[1], yours[1], strict=True)
+            parted += [reply for reply in replies if reply[1] != reply[2]]
             if turn:  # the first round warms both up
                 seen[rows].append((count / mine[0], count / yours[0], same_share(mine[1], yours[1])))
     theirs.stop()
@@ -168,6 +183,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "vllm": theirs.version,
         "vllm_has_intel_openmp": theirs.has_openmp,
+        "margins_where_replies_part": [float(f"{margin(arguments.checkpoint, *r):.1e}") for r in parted],
         "memory_gb_per_s": round(bandwidth / 1e9, 1),
         "product_gflop_per_s": round(peak / 1e9),
         "rows": {

@@ -21,6 +21,10 @@ CONFIGS = {
     "two_queries_a_key": DecoderConfig(HIDDEN, 2, 8, 4, 64, INNER, 1e-6, 1e4),
     "three_queries_a_key": DecoderConfig(HIDDEN, 2, 6, 2, 48, INNER, 1e-6, 1e4),
     "three_large_queries_a_key": DecoderConfig(HIDDEN, 2, 6, 2, 128, INNER, 1e-6, 1e4),
+    "biases_and_no_norms_of_heads": DecoderConfig(
+        HIDDEN, 2, 8, 4, 64, INNER, 1e-6, 1e4, qk_norm=False, qkv_bias=True
+    ),
+    "no_norms_of_heads": DecoderConfig(HIDDEN, 2, 8, 2, 32, INNER, 1e-6, 1e4, qk_norm=False),
     "mixture": DecoderConfig(HIDDEN, 2, 4, 4, 32, INNER, 1e-6, 1e4, None, 4, 2, 64),
 }
 
@@ -39,6 +43,7 @@ def decoder(config: DecoderConfig) -> Decoder:
             "q_norm": (config.head_dim,),
             "k_norm": (config.head_dim,),
             "qkv": (sum(config.qkv_rows), HIDDEN),
+            "qkv_bias": (sum(config.qkv_rows) if config.qkv_bias else 0,),
             "o": (HIDDEN, config.num_heads * config.head_dim),
             "router": (config.num_experts, HIDDEN),
             "gate_up": (2 * INNER, HIDDEN),
@@ -105,7 +110,9 @@ def test_it_computes_what_the_operators_do(
 
 
 @pytest.mark.parametrize("block", [BLOCK, 16])
-@pytest.mark.parametrize("name", ["two_queries_a_key", "three_large_queries_a_key"])
+@pytest.mark.parametrize(
+    "name", ["two_queries_a_key", "three_large_queries_a_key", "biases_and_no_norms_of_heads"]
+)
 def test_a_row_has_the_same_bits_in_any_batch(name: str, block: int) -> None:
     """Alone, with others, with prompts, on one thread or two: also the split of few tokens' heads."""
     rows = [(cached, 1) for cached in (0, 3, 17, 64, 100, 101, 33, 8)] + [(0, 9), (12, 5)]
@@ -138,3 +145,23 @@ def test_a_token_that_is_not_a_number_spoils_its_own_row_only() -> None:
     hidden = situation.run([0, 1])[0]
     assert hidden[0].isnan().all()
     assert torch.equal(hidden[1], good[1])
+
+
+def test_steps_of_any_size_after_each_other() -> None:
+    """Buffers grow with a step and stay; whoever runs next finds nothing of it."""
+    rows = [(0, 40), (9, 1), (3, 1), (0, 100), (20, 1)]
+    situation = Situation(decoder(CONFIGS["two_queries_a_key"]), rows, 16)
+    alone = {i: Situation(decoder(CONFIGS["two_queries_a_key"]), rows, 16).run([i])[0] for i in range(5)}
+    for picked in ([1], [0], [1, 2], [3], [2, 4, 1], [0, 3], [1]):
+        hidden = situation.run(picked)[0].split([rows[i][1] for i in picked])
+        for i, mine in zip(picked, hidden, strict=True):
+            torch.testing.assert_close(mine, alone[i], rtol=1e-4, atol=2e-5)
+
+
+def test_the_same_decoder_inside_and_outside_of_inference() -> None:
+    situation = Situation(decoder(CONFIGS["mixture"]), [(5, 1), (6, 1)])
+    inside = situation.run([0, 1])[0]
+    batch = PagedBatch.build([1, 1], [5, 6], situation.tables, BLOCK)
+    pages = [(keys.clone(), values.clone()) for keys, values in situation.pages]
+    outside = situation.model.forward(situation.x, torch.tensor([5, 6]), over(pages, batch))[0]
+    assert torch.equal(inside, outside)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,9 +25,12 @@ from antiphon.nn.graphs import BUCKETS, Capture
 from antiphon.nn.large_pages import on_large_pages
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import prepare, route, run_experts
-from antiphon.nn.products import add_linear, linear, pack
+from antiphon.nn.products import add_linear, linear, pack, pack_for_tape
 from antiphon.nn.rope import Rope, rotate
 from antiphon.nn.transfers import Transfers
+
+if TYPE_CHECKING:
+    from antiphon.models.decoder_compiled import CompiledSteps
 
 Pages = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [blocks, block_size, num_kv_heads, head_dim]."""
@@ -52,10 +56,10 @@ class DecoderLayer:
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
         self.input_norm, self.post_norm = params[prefix + "input_norm"], params[prefix + "post_norm"]
-        self.qkv, self.o = pack(params[prefix + "qkv"]), pack(params[prefix + "o"])
+        self.qkv, self.o = pack_for_tape(params[prefix + "qkv"]), pack_for_tape(params[prefix + "o"])
         self.qkv_bias = params.get(prefix + "qkv_bias")
         self.qk_norm = _qk_norm(config, params, prefix) if config.qk_norm else None
-        self.gate_up, self.down = pack(params[prefix + "gate_up"]), pack(params[prefix + "down"])
+        self.gate_up, self.down = (pack_for_tape(params[prefix + name]) for name in ("gate_up", "down"))
         mixture = Mixture(config, params, prefix) if config.is_moe else None
         self.mixture: Callable[[Tensor], Tensor] | None = mixture
         self.total: Callable[[Tensor], Tensor] | None = None
@@ -144,11 +148,12 @@ class Decoder:
             interleaved=config.mrope_interleaved,
             scaling=config.rope_scaling,
         )
-        self.can_compile = config.qk_norm and can_compile(self.norm)
+        self.can_compile = can_compile(self.norm)
+        self._steps: CompiledSteps | None = None
         if self.can_compile:
-            from antiphon.models.decoder_compiled import compile_passes
+            from antiphon.models.decoder_compiled import compile_loops
 
-            compile_passes()
+            compile_loops()
 
     def use_graphs(self, capture: Capture) -> None:
         """From now on decode steps are captured and replayed."""
@@ -215,6 +220,9 @@ class Decoder:
         deepstack: Sequence[Tensor] | None,
         visual: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        from antiphon.models.decoder_compiled import CompiledStep
+        steps, threads = self._steps, torch.get_num_threads()
+        if steps is None or steps.room < len(flat[0]) or steps.threads != threads:
+            from antiphon.models.decoder_compiled import CompiledSteps
 
-        return CompiledStep(self.layers, *flat).run(kv, self.norm, capture, deepstack or (), visual)
+            steps = self._steps = CompiledSteps(self.layers, self.norm, len(flat[0]), threads)
+        return steps.run(flat, kv, capture, deepstack or (), visual)

@@ -7,6 +7,7 @@ chunks are only turned and written; what attends for them is torch.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -33,14 +34,30 @@ LINE = 16
 """fp32 numbers in a cache line."""
 
 Job = job_of(
-    "qkv weight cos sin q out keys values tables rows seen slots",
-    "tokens heads kv_heads dim num_slots num_rows width block_size share by_blocks",
+    "qkv bias weight q out keys values tables rows seen slots cos sin",
+    "tokens num_rows width share block_size by_blocks heads kv_heads dim num_slots",
     "eps scale",
 )
+"""From `tables` to `by_blocks` it is the batch's, the rest a layer's."""
+
+BATCH = Job.tables.offset, Job.heads.offset - Job.tables.offset
+"""Where a batch's part begins, and its bytes."""
 
 
 @compiled
-def turn_head(x: Floats, weight: Floats, cos: Floats, sin: Floats, eps: np.float32, out: Floats) -> None:
+def turn_head(x: Floats, cos: Floats, sin: Floats, out: Floats) -> None:
+    """One head x [d] turned by cos and signed sin [d], into out [d]."""
+    half = len(x) // 2
+    for i in range(half):
+        low, high = x[i], x[half + i]
+        out[i] = low * cos[i] + high * sin[i]
+        out[half + i] = high * cos[half + i] + low * sin[half + i]
+
+
+@compiled
+def norm_and_turn_head(
+    x: Floats, weight: Floats, cos: Floats, sin: Floats, eps: np.float32, out: Floats
+) -> None:
     """RMSNorm of one head x [d] times weight [d], turned by cos and signed sin [d], into out [d]."""
     dim = len(x)
     half = dim // 2
@@ -132,19 +149,40 @@ def mix(shares: Floats, values: Floats, slots: Ints, heads: tuple[int, int, int]
 
 
 @compiled
+def add_bias(job: Any, x: Floats, head: int) -> None:
+    """To one head of x [heads, d], where there is one."""
+    if job.bias:
+        bias = floats(job.bias, len(x), job.dim)
+        for i in range(job.dim):
+            x[head, i] += bias[head, i]
+
+
+@compiled
+def turn_one(job: Any, x: Floats, head: int, cos: Floats, sin: Floats, out: Floats) -> None:
+    """One query or key head of a token's x [heads, d], normalised where there is a weight for it."""
+    add_bias(job, x, head)
+    if job.weight:
+        weight = floats(job.weight, job.heads + job.kv_heads, job.dim)
+        norm_and_turn_head(x[head], weight[head], cos, sin, job.eps, out)
+    else:
+        turn_head(x[head], cos, sin, out)
+
+
+@compiled
 def turn_token(job: Any, token: int, first: int, keys: Floats, values: Floats, q: Floats) -> None:
     """Query heads of one token into q, key and value of its KV heads from `first` on into their slot."""
     num_heads, kv_heads, dim = job.heads, job.kv_heads, job.dim
     group, width = num_heads // kv_heads, num_heads + 2 * kv_heads
     x = floats(job.qkv, job.tokens * width, dim)[token * width : (token + 1) * width]
-    weight = floats(job.weight, num_heads + kv_heads, dim)
     cos, sin = floats(job.cos, job.tokens, dim)[token], floats(job.sin, job.tokens, dim)[token]
-    for h in range(first * group, (first + job.share) * group):
-        turn_head(x[h], weight[h], cos, sin, job.eps, q[token * num_heads + h])
     slot = integers(job.slots, 1, job.tokens)[0, token] * kv_heads
+    for h in range(first * group, (first + job.share) * group):
+        turn_one(job, x, h, cos, sin, q[token * num_heads + h])
     for k in range(first, first + job.share):
-        turn_head(x[num_heads + k], weight[num_heads + k], cos, sin, job.eps, keys[slot + k])
-        values[slot + k] = x[num_heads + kv_heads + k]
+        turn_one(job, x, num_heads + k, cos, sin, keys[slot + k])
+        at = num_heads + kv_heads + k
+        add_bias(job, x, at)
+        values[slot + k] = x[at]
 
 
 @compiled
@@ -178,8 +216,7 @@ def attend_tokens(pointer: Any) -> None:
     item = take(pointer, 1)
     while item < job.tokens * parts:
         token, first = item // parts, item % parts * job.share
-        if job.qkv:
-            turn_token(job, token, first, keys, values, q)
+        turn_token(job, token, first, keys, values, q)
         attend_token(job, token, first, keys, values, q)
         item = take(pointer, 1)
 
@@ -206,52 +243,43 @@ def singles_of(batch: PagedBatch) -> Singles:
 
 
 class SingleTokens:
-    """The attention of one batch, layer by layer."""
+    """A batch, for the attention of all layers that read through it."""
 
-    def __init__(self, batch: PagedBatch, heads: tuple[int, int], dim: int) -> None:
-        """heads: of queries, and of keys and values."""
+    def __init__(self, batch: PagedBatch, turns: tuple[Tensor, Tensor], layer: Any, threads: int) -> None:
+        """turns: cos and signed sin fp32 [n, d]; layer: any layer's job, for the sizes of its heads."""
         singles, tables, slots = singles_of(batch), batch.tables.contiguous(), batch.slots.contiguous()
-        self._held = singles, tables, slots
-        self._loop, self._threads = attention_loop(), torch.get_num_threads()
-        self._job = Job(
+        cos, sin = (turn.contiguous() for turn in turns)
+        self._held = singles, tables, slots, cos, sin
+        self._part = Job(
             tables=tables.data_ptr(),
             rows=singles.rows.data_ptr(),
             seen=singles.seen.data_ptr(),
             slots=slots.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
             tokens=len(slots),
-            heads=heads[0],
-            kv_heads=heads[1],
-            dim=dim,
             num_rows=len(tables),
             width=tables.shape[1],
+            share=layer.kv_heads if len(slots) >= 2 * threads else 1,
             block_size=batch.block_size,
-            share=heads[1] if len(slots) >= 2 * self._threads else 1,
-            by_blocks=can_take(batch.block_size, dim),
-            scale=dim**-0.5,
+            by_blocks=can_take(batch.block_size, layer.dim),
         )
 
-    def turn_by(self, cos: Tensor, sin: Tensor, eps: float) -> None:
-        """What heads are turned by: cos and signed sin fp32 [n, d]; and the epsilon of their norms."""
-        self._turns = cos.contiguous(), sin.contiguous()
-        self._job.cos, self._job.sin = (turn.data_ptr() for turn in self._turns)
-        self._job.eps = eps
+    def put_into(self, job: Any, pages: tuple[Tensor, Tensor]) -> None:
+        """A layer's job is now about this batch, over pages [blocks, block_size, K, d]."""
+        first, size = BATCH
+        ctypes.memmove(ctypes.addressof(job) + first, ctypes.addressof(self._part) + first, size)
+        keys, values = pages
+        job.keys, job.values = keys.data_ptr(), values.data_ptr()
+        job.num_slots = keys.shape[0] * keys.shape[1]
 
-    def turn_and_attend(
-        self, qkv: Tensor, weight: Tensor, pages: tuple[Tensor, Tensor], q: Tensor, out: Tensor
-    ) -> None:
-        """qkv fp32 [n, (H + 2K) d] and weight [H + K, d] of the norms: q [n, H, d] becomes the queries, new
-        keys and values go to their slots of the pages [blocks, block_size, K, d], and then as `attend`.
-        """
-        self._job.qkv, self._job.weight = qkv.data_ptr(), weight.data_ptr()
-        self.attend(q, pages, out)
 
-    def attend(self, q: Tensor, pages: tuple[Tensor, Tensor], out: Tensor) -> None:
-        """q fp32 [n, H, d] over the pages into out [n, H, d], in which tokens of longer chunks are left."""
-        job, (keys, values) = self._job, pages
-        job.keys, job.values, job.num_slots = (
-            keys.data_ptr(),
-            values.data_ptr(),
-            keys.shape[0] * keys.shape[1],
-        )
-        job.q, job.out = q.data_ptr(), out.data_ptr()
-        self._loop.run(job, self._threads)
+def attention_job(qkv: Tensor, heads: tuple[int, int], q: Tensor, out: Tensor) -> Any:
+    """A layer's: qkv fp32 [n, (H + 2K) d] with heads (H, K); q [n, H, d] becomes the queries; new keys and
+    values go to their slots; out [n, H, d] becomes the attention, but for tokens of longer chunks, which are
+    left. `weight` (of the norms, [H + K, d]), `bias` (of qkv) and their epsilon may be set.
+    """
+    dim = q.shape[-1]
+    job = Job(qkv=qkv.data_ptr(), q=q.data_ptr(), out=out.data_ptr(), heads=heads[0], kv_heads=heads[1])
+    job.dim, job.scale = dim, dim**-0.5
+    return job

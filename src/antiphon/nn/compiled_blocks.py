@@ -14,7 +14,7 @@ from antiphon.nn.attention_tiles import HEAD_VECTORS, dots, highest, mixed
 from antiphon.nn.compiled_rows import exp
 from antiphon.nn.compiler import compiled
 from antiphon.nn.openmp import floats, integers
-from antiphon.nn.tiles import LANES, has_wide_vectors
+from antiphon.nn.tiles import LANES, LINE_BYTES, has_wide_vectors, prefetch_line
 
 Floats = NDArray[np.float32]
 
@@ -52,6 +52,14 @@ def score_head(q: int, group: int, dim: int, keys: int, stride: int, scores: int
         head += 2
     if head < group:
         dots1(q + 4 * head * dim, keys, stride, dim, scores + head * width, width)
+
+
+@compiled
+def fetch(place: int, stride: int, head_bytes: int) -> None:
+    """Ask for one head of sixteen keys or values, `stride` apart."""
+    for key in range(place, place + TOGETHER * stride, stride):
+        for line in range(key, key + head_bytes, LINE_BYTES):
+            prefetch_line(line)
 
 
 @compiled
@@ -95,7 +103,12 @@ def attend_blocks(job: Any, token: int, row: int, seen: int, first: int) -> None
     address, width = scores.ctypes.data, 4 * padded
     for key in range(0, padded, TOGETHER):
         keys = job.keys + place_of(job, row, key, first)
+        if key + TOGETHER < padded:
+            following = job.keys + place_of(job, row, key + TOGETHER, first)
+        else:
+            following = job.values + place_of(job, row, 0, first)
         for k in range(job.share):
+            fetch(following + k * head_bytes, stride, head_bytes)
             q, out = job.q + 4 * (start + k * group * job.dim), address + k * group * width + 4 * key
             score_head(q, group, job.dim, keys + k * head_bytes, stride, out, width)
     for h in range(len(scores)):
@@ -103,7 +116,9 @@ def attend_blocks(job: Any, token: int, row: int, seen: int, first: int) -> None
     floats(job.out + 4 * start, 1, job.share * group * job.dim)[:] = np.float32(0)
     for key in range(0, padded, TOGETHER):
         values = job.values + place_of(job, row, key, first)
+        following = job.values + place_of(job, row, min(key + TOGETHER, padded - TOGETHER), first)
         for k in range(job.share):
+            fetch(following + k * head_bytes, stride, head_bytes)
             shares, out = address + k * group * width + 4 * key, job.out + 4 * (start + k * group * job.dim)
             count = min(TOGETHER, seen - key)
             mix_head(shares, width, group, values + k * head_bytes, stride, count, out, head_bytes)

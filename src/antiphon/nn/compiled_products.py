@@ -107,15 +107,24 @@ def product_loop() -> Loop:
     return Loop(Job, multiply)
 
 
+def product_job(x: Tensor, panels: Tensor, out: Tensor, threads: int) -> Any:
+    """x fp32 [n, in] times a weight laid out [out / 16, in, 16], into out [n, out], both contiguous. `rows`
+    is yet to be said.
+    """
+    count, depth, _ = panels.shape
+    share = share_of(count, threads)
+    job = Job(x=x.data_ptr(), weight=panels.data_ptr(), out=out.data_ptr(), depth=depth)
+    job.panels, job.width, job.share, job.shares = count, count * LANES, share, -(-count // share)
+    return job
+
+
 def times_panels(x: Tensor, panels: Tensor) -> Tensor:
     """x fp32 [..., in] times a weight laid out [out / 16, in, 16] -> [..., out]."""
     count, depth, _ = panels.shape
     flat = x.reshape(-1, depth).contiguous()
-    out = flat.new_empty(len(flat), count * LANES)
-    threads = torch.get_num_threads()
-    share = share_of(count, threads)
-    job = Job(x=flat.data_ptr(), weight=panels.data_ptr(), out=out.data_ptr(), rows=len(flat), depth=depth)
-    job.panels, job.width, job.share, job.shares = count, count * LANES, share, -(-count // share)
+    out, threads = flat.new_empty(len(flat), count * LANES), torch.get_num_threads()
+    job = product_job(flat, panels, out, threads)
+    job.rows = len(flat)
     product_loop().run(job, threads)
     return out.view(*x.shape[:-1], count * LANES)
 

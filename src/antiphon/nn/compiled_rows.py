@@ -101,40 +101,22 @@ def gate_loop() -> Loop:
     return Loop(GateJob, gate_rows)
 
 
-class Norms:
-    """RMSNorms of one batch's rows, one after the other, with what is added to the rows before each."""
-
-    def __init__(self, x: Tensor, eps: float, threads: int) -> None:
-        """x fp32 [n, width] contiguous: what is added to, in place."""
-        rows, width = x.shape
-        self._x, self._threads, self._loop = x, threads_for(x, ALONE_NUMEL, threads), norm_loop()
-        self._job = NormJob(x=x.data_ptr(), rows=rows, width=width, eps=eps)
-        self._job.share = share_of(rows, self._threads)
-
-    def next(self, delta: Tensor | None, weight: Tensor, out: Tensor) -> Tensor:
-        """x += delta [n, width]; out [n, width] becomes RMSNorm(x) * weight [width], and is returned."""
-        job = self._job
-        job.delta = 0 if delta is None else delta.data_ptr()
-        job.weight, job.out = weight.data_ptr(), out.data_ptr()
-        self._loop.run(job, self._threads)
-        return out
+def norm_job(x: Tensor, delta: Tensor | None, weight: Tensor, out: Tensor | None, eps: float) -> Any:
+    """x fp32 [n, width] += delta; out becomes RMSNorm(x) * weight [width]. `fit` says how many rows."""
+    job = NormJob(x=x.data_ptr(), weight=weight.data_ptr(), width=x.shape[1], eps=eps)
+    job.delta = 0 if delta is None else delta.data_ptr()
+    job.out = 0 if out is None else out.data_ptr()
+    return job
 
 
-def gate(x: Tensor, out: Tensor, threads: int) -> Tensor:
-    """x fp32 [n, 2I], gate and up side by side: out [n, I] becomes silu(gate) * up, and is returned."""
-    rows, width = out.shape
-    threads = threads_for(out, ALONE_NUMEL, threads)
-    share = share_of(rows, threads)
-    job = GateJob(x=x.data_ptr(), out=out.data_ptr(), rows=rows, width=width, share=share)
-    gate_loop().run(job, threads)
-    return out
+def gate_job(x: Tensor, out: Tensor) -> Any:
+    """x fp32 [n, 2I], gate and up side by side: out [n, I] becomes silu(gate) * up. `fit` says how many."""
+    return GateJob(x=x.data_ptr(), out=out.data_ptr(), width=out.shape[1])
 
 
-def threads_for(x: Tensor, least: int, threads: int) -> int:
-    """All of them where each gets enough to do."""
-    return threads if x.numel() >= least else 1
-
-
-def share_of(rows: int, threads: int) -> int:
-    """Rows that a thread takes at once: a few turns each, so that one that comes late holds up nobody."""
-    return max(1, rows // (4 * threads))
+def fit(job: Any, rows: int, threads: int) -> None:
+    """So many rows, shared out in a few turns for each thread, so that one that comes late holds up nobody;
+    all at once where one thread is through before another has begun.
+    """
+    alone = rows * job.width < ALONE_NUMEL
+    job.rows, job.share = rows, rows if alone else max(1, rows // (4 * threads))

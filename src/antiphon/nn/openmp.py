@@ -20,7 +20,7 @@ from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 from numba.extending import intrinsic as numba_intrinsic  # pyright: ignore[reportMissingImports]
 from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImports]
 
-from antiphon.nn.compiler import ALLOWED, compiled
+from antiphon.nn.compiler import ALLOWED, compiled, kept
 
 Address = int
 """Where a tensor's data lies; 0 where there is none."""
@@ -45,13 +45,9 @@ class Loop:
 
     def __init__(self, job: type[ctypes.Structure], body: Callable[..., None]) -> None:
         signature = types.void(types.CPointer(numba.from_dtype(np.dtype(job))))
-        options: dict[str, Any] = {"fastmath": ALLOWED, "error_model": "numpy"}
-        try:
-            self._code = numba.cfunc(signature, cache=True, **options)(body)
-        except RuntimeError:
-            self._code = numba.cfunc(signature, **options)(body)
-        self._address: Any = self._code.address
-        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
+        self._code = kept(numba.cfunc, signature, fastmath=ALLOWED, error_model="numpy")(body)
+        self.address: int = self._code.address
+        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
         self._together = parallel_region()
 
     def run(self, job: ctypes.Structure, threads: int) -> None:
@@ -60,7 +56,7 @@ class Loop:
         if threads == 1 or self._together is None:
             self._alone(ctypes.addressof(job))
         else:
-            self._together(self._address, ctypes.addressof(job), threads, 0)
+            self._together(self.address, ctypes.addressof(job), threads, 0)
 
 
 @cache

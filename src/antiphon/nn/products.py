@@ -40,14 +40,28 @@ def pack(weight: Tensor, smallest: int = PACKED_NUMEL) -> Tensor:
     wanted = weight.dim() == 2 and weight.dtype is torch.float32 and weight.numel() >= smallest
     if not wanted or weight.device.type != "cpu":
         return weight
-    if has_compiler():
-        from antiphon.nn import compiled_products
-
-        if compiled_products.can_lay_out(weight):
-            return compiled_products.lay_out(weight)
-    if not can_pack():
-        return weight
+    panels = in_panels(weight)
+    if panels is not None or not can_pack():
+        return weight if panels is None else panels
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_ROWS)
+
+
+def pack_for_tape(weight: Tensor) -> Tensor:
+    """The same for a product that stands on a tape (`nn.tape`) where it can: there even a small one costs no
+    call."""
+    panels = in_panels(weight)
+    return pack(weight) if panels is None else panels
+
+
+def in_panels(weight: Tensor) -> Tensor | None:
+    """weight [out, in] as our own kernel reads it, or None where that cannot take it."""
+    if weight.dim() != 2 or weight.dtype is not torch.float32 or weight.device.type != "cpu":
+        return None
+    if not has_compiler():
+        return None
+    from antiphon.nn import compiled_products
+
+    return compiled_products.lay_out(weight) if compiled_products.can_lay_out(weight) else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

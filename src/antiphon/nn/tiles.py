@@ -7,6 +7,7 @@ loop reaches a fraction of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from llvmlite import binding, ir  # pyright: ignore[reportMissingImports]
@@ -23,13 +24,30 @@ LINE_BYTES = 4 * LANES
 UNROLLED = 4
 """Terms of the sums in one round of the loop; the depth of a product is a multiple of it."""
 
+SECOND_CACHE = 2
+"""Where LLVM's prefetch is to put a line: 3 is the first cache, 2 the second."""
+
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
 
 
+@cache
 def has_wide_vectors() -> bool:
     """Whether this CPU has AVX-512."""
     return bool(binding.get_host_cpu_features().get("avx512f", False))
+
+
+@intrinsic
+def prefetch_line(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, into the second cache; harmless where nothing lies."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        ask = function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, INT32, INT32, INT32)
+        builder.call(ask, [builder.inttoptr(arguments[0], byte), INT32(0), INT32(SECOND_CACHE), INT32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), code
 
 
 def tile(rows: int, vectors: int, ahead_bytes: int = 0) -> Callable[..., None]:
@@ -37,7 +55,7 @@ def tile(rows: int, vectors: int, ahead_bytes: int = 0) -> Callable[..., None]:
 
     out fp32 [rows, vectors * 16], its rows `width` apart, becomes x [rows, depth] times weight [vectors,
     depth, 16], each sum one chain of fused multiply-adds in the order of its terms. With `ahead_bytes` the
-    weight is asked for so far ahead.
+    weight is asked for so far ahead, into the second cache: the rows need the first.
     """
 
     def product(typingctx: Any, x: Any, weight: Any, depth: Any, out: Any, width: Any) -> Any:
@@ -85,7 +103,7 @@ class Emitter:
         if self._ahead:
             for line in lines:
                 byte = self._pointer(builder.add(line, INT64(self._ahead)), ir.IntType(8))
-                builder.call(self._prefetch, [byte, INT32(0), INT32(3), INT32(1)])
+                builder.call(self._prefetch, [byte, INT32(0), INT32(SECOND_CACHE), INT32(1)])
         for row, sums in zip(rows, self._sums, strict=True):
             place = self._pointer(builder.add(row, builder.mul(term, INT64(4))), FLOAT)
             number = spread(builder, builder.load(place, align=4))

@@ -109,8 +109,8 @@ def test_order_within_a_channel(new_link: NewLink) -> None:
 
 
 def test_both_directions_in_two_threads(new_link: NewLink) -> None:
-    """Each end has its own thread, sends 200 messages of up to 300 kB and takes 200. Who has taken all goes on
-    polling until all that it sent was released: what is over the window leaves with the credit that comes back.
+    """Each end has its own thread, sends 200 messages of up to 300 kB and takes 200. Who has taken all goes
+    on polling until all that it sent was released: what is over the window leaves with credit that returns.
     """
 
     def work(end: Connector, rounds: int) -> int:

@@ -1,0 +1,194 @@
+"""Compiled loops one after the other within one parallel region: threads meet between two instead of starting
+anew, and nobody goes back to Python unless something stands there.
+
+Between two loops of a decode step a call from Python costs what a small loop does. Threads meet at a counter
+that only grows. Who waits for long gives its core away, so that a thread without one comes to its turn.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # pyright: ignore[reportMissingImports]
+from numba import types  # pyright: ignore[reportMissingImports]
+from numba.core import cgutils  # pyright: ignore[reportMissingImports]
+from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImports]
+
+from antiphon.nn.compiler import compiled
+from antiphon.nn.openmp import Loop, integers, intrinsic, job_of
+
+SPINS = 400
+"""So often a waiting thread looks before it gives its core away: some microseconds."""
+
+Turn = Callable[[], None]
+"""What Python does between two loops."""
+
+INT32, INT64 = ir.IntType(32), ir.IntType(64)
+
+Job = job_of("loops team give_way", "first last")
+
+
+@intrinsic
+def call(typingctx: Any, function: Any, argument: Any) -> Any:
+    """Call a function that takes a pointer; both are addresses."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t]).as_pointer()
+        function, argument = arguments
+        builder.call(builder.inttoptr(function, kind), [builder.inttoptr(argument, cgutils.voidptr_t)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), code
+
+
+@intrinsic
+def ask(typingctx: Any, function: Any) -> Any:
+    """What a function of no arguments at this address returns, an int of C."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(INT32, []).as_pointer()
+        return builder.sext(builder.call(builder.inttoptr(arguments[0], kind), []), INT64)
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
+def arrive(typingctx: Any, job: Any) -> Any:
+    """Count one thread more at the job's counter; how many were there before. What it wrote is seen by who
+    sees the count."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        counter = builder.bitcast(arguments[0], INT64.as_pointer())
+        return builder.atomic_rmw("add", counter, INT64(1), "acq_rel")
+
+    return types.int64(job), code
+
+
+@intrinsic
+def count_of(typingctx: Any, job: Any) -> Any:
+    """The job's counter as it is now."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        counter = builder.bitcast(arguments[0], INT64.as_pointer())
+        return builder.load_atomic(counter, "acquire", 8)
+
+    return types.int64(job), code
+
+
+@intrinsic
+def rewind(typingctx: Any, job: Any) -> Any:
+    """The job at this address begins at its first item again."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(INT64(0), builder.inttoptr(arguments[0], INT64.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), code
+
+
+@intrinsic
+def pause(typingctx: Any) -> Any:
+    """Say to the CPU that this thread waits."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if platform.machine() in ("x86_64", "AMD64"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@compiled
+def wait_for(pointer: Any, count: int, give_way: int) -> None:
+    """Return when the job's counter has come so far."""
+    spins = 0
+    while count_of(pointer) < count:
+        spins += 1
+        if spins < SPINS:
+            pause()
+        else:
+            ask(give_way)
+
+
+def play(pointer: Any) -> None:
+    """The body: each thread runs every loop, which shares its items out among those who are there."""
+    job = carray(pointer, 1)[0]
+    loops = integers(job.loops, job.last, 2)
+    team = ask(job.team) if job.team else 1
+    through = 0
+    for place in range(job.first, job.last):
+        call(loops[place, 0], loops[place, 1])
+        through += team
+        # who comes last knows that all others are through with the loop; the next one is not this one
+        if team == 1 or arrive(pointer) == through - 1:
+            rewind(loops[place, 1])
+        else:
+            wait_for(pointer, through, job.give_way)
+
+
+@cache
+def tape_loop() -> Loop:
+    return Loop(Job, play)
+
+
+class Tape:
+    """Loops in the order in which they are added, and what Python does between them.
+
+    Owns the counters of its jobs: a job is on one tape, once.
+    """
+
+    def __init__(self, threads: int) -> None:
+        team, give_way = address_of("omp_get_num_threads"), address_of("sched_yield")
+        self._threads = threads if team and give_way else 1
+        self._loops: list[tuple[int, int]] = []
+        self._jobs: list[ctypes.Structure] = []
+        self._stops: list[tuple[int, Turn | None, Hashable]] = []
+        self._table: np.ndarray | None = None
+        self._job = Job(team=team, give_way=give_way)
+        self._loop = tape_loop()
+
+    def add(self, loop: Loop, job: ctypes.Structure) -> None:
+        self._loops.append((loop.address, ctypes.addressof(job)))
+        self._jobs.append(job)
+
+    def turn(self, turn: Turn) -> None:
+        """Python's turn after what was added last, at every run."""
+        self._stops.append((len(self._loops), turn, None))
+
+    def mark(self, name: Hashable) -> None:
+        """A place after what was added last, where a run may have Python do something."""
+        self._stops.append((len(self._loops), None, name))
+
+    def run(self, turns: Mapping[Any, Turn]) -> None:
+        """All of it, with these turns at marked places."""
+        if self._table is None:
+            self._table = np.array(self._loops, np.int64)
+            self._job.loops = self._table.ctypes.data
+        done = 0
+        for place, turn, name in self._stops:
+            turn = turn or turns.get(name)
+            if turn is not None:
+                self._play(done, place)
+                turn()
+                done = place
+        self._play(done, len(self._loops))
+
+    def _play(self, first: int, last: int) -> None:
+        if first < last:
+            self._job.first, self._job.last = first, last
+            self._loop.run(self._job, self._threads)
+
+
+@cache
+def address_of(name: str) -> int:
+    """Of a function of the C library, or of the OpenMP runtime that torch has loaded; 0 if there is none."""
+    try:
+        return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+    except (AttributeError, OSError, TypeError):
+        return 0
