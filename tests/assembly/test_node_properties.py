@@ -298,3 +298,19 @@ def test_people_do_anything() -> None:
 @pytest.mark.timeout(1800)
 def test_people_do_anything_for_long() -> None:
     run_state_machine_as_test(People, settings=live(400, 250))
+
+
+def test_room_that_costs_what_a_prompt_begins_with_is_made_again() -> None:
+    """KV moves to a unit where the prompt's beginning rests, and goes for the rest of it: it needs more room
+    then, and nothing else is going on that would have anybody look again."""
+    people = People()
+    sizes = {"rows": 1, "blocks": 12, "step_tokens": 1, "media": 1, "host_blocks": 0, "context": None}
+    people.begin(depth=0, lags=False, is_vague=False, copy_lag=0, speaks=False, units=SPLIT_TWICE, **sizes)
+    tone, hi, there = toy.tone(1), TextPart("hi"), TextPart("what is that over there")
+    people.meet_after_the_same_words(parts=[hi, there], others=[tone], count=2)
+    people.meet_after_the_same_words(parts=[hi, hi], others=[tone, tone], count=2)
+    people.meet_after_the_same_words(parts=[hi], others=[], count=1)
+    people.rest()
+    people.meet_after_the_same_words(parts=[hi], others=[], count=1)
+    people.rest()
+    people.teardown()

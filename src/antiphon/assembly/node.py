@@ -10,7 +10,7 @@ from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact
-from antiphon.core.plans import Decision, Step
+from antiphon.core.plans import Decision, Order, Output, Step
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.stages import Stages
@@ -43,18 +43,12 @@ class Node:
             self._orchestrator.observe(fact, now)
             if self._watch is not None:
                 self._watch.observe(fact)
-        orders, outputs = self._orchestrator.drain()
-        for output in outputs:
-            self.monitor.hear(output, now)
-        if self._watch is not None:
-            for output in outputs:
-                self._watch.hear(output)
-        steps = self._next(now)
+        orders, outputs, steps = self._planned(now)
         if self._watch is not None:
             for step in steps:
                 self._watch.note(step, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
-        return Decision((*orders, *copies, *steps), outputs)
+        return Decision((*orders, *copies, *steps), tuple(outputs))
 
     @property
     def num_in_flight(self) -> int:
@@ -102,6 +96,35 @@ class Node:
         """Every ledger agrees with every other; raises AssertionError otherwise."""
         self.stages.check_integrity()
         self._orchestrator.check_integrity()
+
+    def _planned(self, now: float) -> tuple[list[Order], list[Output], tuple[Step, ...]]:
+        """What follows from the facts, and the next steps.
+
+        Room that is made for a request may cost what it would have begun with, and then it needs more: room,
+        or media. Where it was made for nobody, no step will come to look again, so that is done here; each
+        time there is less that could be given up.
+        """
+        orders: list[Order] = []
+        outputs: list[Output] = []
+        while True:
+            ordered, said = self._orchestrator.drain()
+            orders += ordered
+            outputs += said
+            self._hear(said, now)
+            evicted = self._num_evicted
+            steps = self._next(now)
+            if steps or self._num_evicted == evicted:
+                return orders, outputs, steps
+
+    def _hear(self, outputs: Iterable[Output], now: float) -> None:
+        for output in outputs:
+            self.monitor.hear(output, now)
+            if self._watch is not None:
+                self._watch.hear(output)
+
+    @property
+    def _num_evicted(self) -> int:
+        return sum(ar.kv.num_evicted_blocks for ar in self.stages.ar.values())
 
     def _next(self, now: float) -> tuple[Step, ...]:
         """A step of every device that can take one."""
