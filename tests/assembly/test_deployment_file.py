@@ -110,6 +110,10 @@ def test_null_takes_a_key_away(base: dict[str, Any], key: str) -> None:
         ("devices: {a: {device: gpu}}", "devices.a.device: string should match"),
         ("devices: {'../x': {}}", "devices.../x: string should match"),
         ("stages: {talker: {device: a, devices: [b]}}", "stages.talker: has `device` and `devices`"),
+        (
+            "stages: {thinker: {replicas: 2, prefill: 2}}",
+            "has prefill 2 of 2 replicas, which leaves none to write; raise `replicas`",
+        ),
         ("stages: {talker: {devices: [a, b]}}", "has 2 devices for 1 replicas; raise `replicas`"),
         ("edges: {thinker: {}}", "edges.thinker: string should match"),
         ("edges: {'a -> b': {connector: tpc}}", "input should be 'shared_memory' or 'tcp' (it is 'tpc')"),

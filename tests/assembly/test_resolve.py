@@ -118,6 +118,23 @@ def test_sizes_of_all_and_of_one(tmp_path: Path) -> None:
     assert found.limits == Limits(max_items=3)
 
 
+def test_prompts_and_replies_apart(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    """PD: the first units of the stage read, the others write; their KV has a connector of its own."""
+    tree = {
+        "stages": {"thinker": {"replicas": 3, "prefill": 1, "process": "own"}},
+        "edges": {"thinker->thinker": {"connector": "tcp"}},
+    }
+    options = deployed(tmp_path, tree).sound
+    roles = {unit.name: unit.role for unit in options.units if unit.stage == "thinker"}
+    assert roles == {"thinker.0": "prefill", "thinker.1": "decode", "thinker.2": "decode"}
+    assert {unit.role for unit in options.units if unit.stage != "thinker"} == {"both"}
+    assert [(link.source, link.target, link.connector) for link in options.links] == [
+        ("thinker", "thinker", "tcp")
+    ]
+    assert options.edges == ()
+    Node(node_config(options, tiny_checkpoint))
+
+
 def test_one_context_fits_where_nothing_says(tmp_path: Path) -> None:
     options = deployed(tmp_path, {"limits": {"max_context_tokens": 50_001}}).sound
     assert options.of("talker").kv_tokens == options.kv_tokens == 50_016
@@ -186,6 +203,21 @@ def stage(name: str, **keys: Any) -> dict[str, Any]:
             on_a(**{name: {"tensor_parallel": 2} for name in ALIKE}),
             "stages.thinker.tensor_parallel is 2: it runs on a CPU only, and thinker is on cuda:0",
         ),
+        (stage("talker", replicas=2, prefill=1), "stages.talker.prefill is 1: only thinker can be split"),
+        (stage("encoders", replicas=2, prefill=1), "stages.encoders.prefill is 1: only thinker"),
+        (
+            on_a(thinker={"device": None, "replicas": 2, "devices": ["a", "b"], "prefill": 1}),
+            "stages.thinker.prefill: the decoders of its process are on cuda:0, cuda:1",
+        ),
+        (
+            stage("thinker", replicas=2, prefill=1) | {"edges": {"thinker -> thinker": {"chunk": 2}}},
+            "edges.thinker -> thinker: KV that moves has a connector only; take chunk out",
+        ),
+        (
+            stage("thinker", replicas=2, prefill=1) | {"edges": {"thinker -> thinker": {"connector": "tcp"}}},
+            "both stages are in one process",
+        ),
+        ({"edges": {"thinker -> thinker": {"connector": "tcp"}}}, "edges: thinker -> thinker is none of"),
         (stage("thinker", kv_tokens=100), "stage thinker: kv_tokens (100) must hold at least one context"),
         ({"edges": {"talker -> thinker": {}}}, "edges: talker -> thinker is none of this model; it has enc"),
         ({"edges": {"thinker -> talker": {"chunk": 2}}}, "chunk are for a codec, which talker is not"),

@@ -200,6 +200,13 @@ class Stage(Sizes):
         description="Units of this stage; each has rows and KV of its own.",
         examples=[4],
     )
+    prefill: int = Field(
+        default=0,
+        ge=0,
+        description="So many of its units, the first ones, only read prompts, and hand each request with its "
+        "KV to one of the others, which only write; 0: every unit does both. For the stage that writes text.",
+        examples=[1],
+    )
     process: str = Field(
         default="shared",
         pattern=NAME,
@@ -240,6 +247,11 @@ class Stage(Sizes):
         if len(self.devices) > self.replicas:
             raise ValueError(
                 f"has {len(self.devices)} devices for {self.replicas} replicas; raise `replicas`"
+            )
+        if self.prefill >= self.replicas and self.prefill:
+            raise ValueError(
+                f"has prefill {self.prefill} of {self.replicas} replicas, which leaves none to write; "
+                "raise `replicas`"
             )
         return self
 
@@ -328,6 +340,6 @@ class Deployment(Written):
     )
     edges: dict[Annotated[str, Field(pattern=EDGE)], Edge] = Field(
         default_factory=dict,
-        description='Hand-offs between stages, by "source -> target".',
+        description='Hand-offs between stages, by "source -> target"; of a stage with `prefill` also to itself.',
         examples=[{"talker -> code2wav": {"chunk": 8}}],
     )

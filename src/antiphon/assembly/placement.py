@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from antiphon.assembly.deployment import Deployment, Device, Stage
 from antiphon.assembly.footprint import GIB
 from antiphon.assembly.keys import nearest
-from antiphon.core.config import Unit
+from antiphon.core.config import Role, Unit
 from antiphon.core.graph import Stage as GraphStage
 from antiphon.core.graph import StageKind
 from antiphon.latency.roofline import hardware_memory_gib, hardware_names
@@ -73,7 +73,7 @@ def place(deployment: Deployment, held: Sequence[GraphStage], machine: Machine) 
     memory = {
         there: _memory(deployment, devices, there, machine, problems) for there in _used(units, devices)
     }
-    problems += _twice(deployment, given) + _crowded(units, held)
+    problems += _twice(deployment, given) + _crowded(units, held) + _split(deployment, held)
     return Placement(units, devices, memory, problems)
 
 
@@ -105,9 +105,15 @@ def _units(deployment: Deployment, stage: str, devices: list[str]) -> list[Unit]
     spec = deployment.stages.get(stage, Stage())
     names = [f"{stage}.{index}" for index in range(spec.replicas)] if spec.replicas > 1 else [stage]
     return [
-        Unit(name, stage, devices[index % len(devices)], _process(spec, name, index))
+        Unit(name, stage, devices[index % len(devices)], _process(spec, name, index), _role(spec, index))
         for index, name in enumerate(names)
     ]
+
+
+def _role(spec: Stage, index: int) -> Role:
+    if not spec.prefill:
+        return "both"
+    return "prefill" if index < spec.prefill else "decode"
 
 
 def _process(spec: Stage, unit: str, index: int) -> str:
@@ -152,6 +158,16 @@ def _twice(deployment: Deployment, given: dict[str, str]) -> list[str]:
         if there != "cpu" and len(names) > 1:
             problems.append(f"devices: {', '.join(names)} are all {there}; give it one name")
     return problems
+
+
+def _split(deployment: Deployment, held: Sequence[GraphStage]) -> list[str]:
+    """Stages that are to be split into prefill and decode and can't be, in the file's words."""
+    writers = [stage.name for stage in held if stage.kind is StageKind.AR and not stage.conditioned]
+    return [
+        f"stages.{name}.prefill is {spec.prefill}: only {', '.join(writers)} can be split; leave it at 0"
+        for name, spec in deployment.stages.items()
+        if spec.prefill and name in {stage.name for stage in held} and name not in writers
+    ]
 
 
 def _crowded(units: Sequence[Unit], held: Sequence[GraphStage]) -> list[str]:

@@ -99,12 +99,19 @@ def _ranks(deployment: Deployment, placement: Placement, graph: StageGraph) -> l
 
 
 def _edges(deployment: Deployment, placement: Placement, graph: StageGraph) -> list[str]:
-    """Edges that are none, and connectors where nothing crosses."""
+    """Edges that are none, and connectors where nothing crosses. A stage that is split hands KV to itself."""
     problems: list[str] = []
     for name, edge in deployment.edges.items():
         own = _edge(name, edge)
+        is_move = own.source == own.target and any(unit.role != "both" for unit in placement.of(own.source))
+        if is_move and own.chosen:
+            problems.append(
+                f"edges.{name}: KV that moves has a connector only; take {', '.join(own.chosen)} out"
+            )
+            continue
         try:
-            graph.changed(own.source, own.target, **own.chosen)
+            if not is_move:
+                graph.changed(own.source, own.target, **own.chosen)
         except ConfigError as error:
             problems.append(str(error))
             continue

@@ -166,16 +166,18 @@ def _too_much(
 
 
 def _host_tiers(sizing: Sizing, sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """A host tier is copied from one device a process."""
+    """KV is copied, to the host or from a unit that reads to one that writes, within one device a process."""
     placement, problems = sizing.placement, list[str]()
     ar = [unit for unit in placement.units if sizing.graph.stage(unit.stage).kind is StageKind.AR]
     for unit in ar:
         beside = {placement.torch_device(each) for each in ar if each.process == unit.process}
-        if sizes[unit.stage].get("host_kv_tokens") and len(beside) > 1:
-            problems.append(
-                f"stages.{unit.stage}.host_kv_tokens: the decoders of its process are on "
-                f"{', '.join(sorted(beside))}, and need one device for that; give them processes of their own"
-            )
+        keys = {"host_kv_tokens": sizes[unit.stage].get("host_kv_tokens"), "prefill": unit.role != "both"}
+        problems += [
+            f"stages.{unit.stage}.{key}: the decoders of its process are on {', '.join(sorted(beside))}, "
+            "and need one device for that; give them processes of their own"
+            for key, chosen in keys.items()
+            if chosen and len(beside) > 1
+        ]
     return problems
 
 

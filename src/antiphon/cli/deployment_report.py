@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
@@ -36,11 +37,15 @@ def print_report(found: Resolved, model: str, workload: str, machine: Machine) -
 def running(found: Resolved) -> list[Row]:
     """A row a unit: where it is, and how large."""
     placement = found.placement
-    heads = ["unit", "device", "process", "rows", "KV tokens", "tokens a step"]
+    heads = ["unit", "device", "process", "role", "rows", "KV tokens", "tokens a step"]
     return [
         heads,
         *(
-            [unit.name, placement.torch_device(unit), unit.process or "shared", *_sizes(found, unit.stage)]
+            [
+                *(unit.name, placement.torch_device(unit), unit.process or "shared"),
+                "" if unit.role == "both" else unit.role,
+                *_sizes(found, unit.stage),
+            ]
             for unit in placement.units
         ),
     ]
@@ -75,7 +80,7 @@ def sessions(found: Resolved, workload: str) -> Iterator[Row]:
     size = session_size(find(workload))
     for stage in [name for name in ("thinker", "talker") if found.placement.of(name)]:
         own = found.options.of(stage)
-        units, tokens = len(found.placement.of(stage)), size.mean if stage == "thinker" else size.speaking
+        units, tokens = _keepers(found, stage), size.mean if stage == "thinker" else size.speaking
         tail = f" (P90 {size.p90})" if stage == "thinker" else " with its longest reply"
         fit = units * (own.held_tokens // max(tokens, 1))
         yield [
@@ -84,6 +89,12 @@ def sessions(found: Resolved, workload: str) -> Iterator[Row]:
             f"{units * own.max_rows} answer at once",
         ]
     yield ["limits", f"max_sessions {found.deployment.limits.max_sessions}"]
+
+
+def _keepers(found: Resolved, stage: str) -> int:
+    """Units that keep conversations between turns: where some read and others write, both keep the same."""
+    roles = Counter(unit.role for unit in found.placement.of(stage))
+    return min(roles.values())
 
 
 def absent(found: Resolved, machine: Machine) -> Iterator[str]:
