@@ -84,6 +84,9 @@ class Cursors:
     def source(self, slot: int) -> Source:
         return Source(self._source.item(slot))
 
+    def is_unknown(self, slot: int) -> bool:
+        return not self._source.item(slot)
+
     def generated_s(self, slot: int) -> float:
         return self._generated_s.item(slot)
 
@@ -94,7 +97,11 @@ class Cursors:
 
     def buffer_s(self, slot: int, now: float) -> float:
         """Seconds generated and not played yet; 0 once the listener hears no more."""
-        return (self._generated_s.item(slot) - self.played_s(slot, now)) * self._rate.item(slot)
+        rate, left_s = self._rate.item(slot), self._generated_s.item(slot) - self._anchor_s.item(slot)
+        elapsed_s = (now - self._anchored_at.item(slot)) * rate
+        if elapsed_s > 0.0:
+            left_s -= elapsed_s
+        return left_s * rate if left_s > 0.0 else 0.0
 
     def buffers_s(self, slots: NDArray[np.intp], now: float) -> Floats:
         """`buffer_s` of many slots: float64 [n]."""

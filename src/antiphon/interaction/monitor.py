@@ -155,7 +155,7 @@ class Monitor:
     def buffer_s(self, session: str, now: float) -> float | None:
         """Seconds of audio that the client has and has not played; None while nothing was heard at all."""
         known = self._sessions.get(session)
-        if known is None or self._cursors.source(known.slot) is Source.UNKNOWN:
+        if known is None or self._cursors.is_unknown(known.slot):
             return None
         return self._cursors.buffer_s(known.slot, now)
 
