@@ -340,6 +340,6 @@ class Deployment(Written):
     )
     edges: dict[Annotated[str, Field(pattern=EDGE)], Edge] = Field(
         default_factory=dict,
-        description='Hand-offs between stages, by "source -> target"; of a stage with `prefill` also to itself.',
+        description='Hand-offs between stages, by "source -> target"; of a stage with `prefill` to itself too.',
         examples=[{"talker -> code2wav": {"chunk": 8}}],
     )
