@@ -340,6 +340,7 @@ class Deployment(Written):
     )
     edges: dict[Annotated[str, Field(pattern=EDGE)], Edge] = Field(
         default_factory=dict,
-        description='Hand-offs between stages, by "source -> target"; of a stage with `prefill` to itself too.',
+        description='Hand-offs between stages, by "source -> target"; from a stage with `prefill` to itself '
+        "too.",
         examples=[{"talker -> code2wav": {"chunk": 8}}],
     )
