@@ -116,7 +116,8 @@ class Prompter(Protocol):
 
 
 class Connector(Protocol):
-    """One end of a link between two stages, of which each is used by one thread. Nothing here waits.
+    """One end of a link between two stages, of which each is used by one thread. Nothing here waits, but for
+    fractions of a millisecond for what the peer is just writing.
 
     Messages of one channel arrive once, in order; between channels no order is promised, so that a large
     payload holds up nobody else's. Each channel has a window of credit, in messages and bytes, that the

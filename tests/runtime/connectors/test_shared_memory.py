@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,9 +19,10 @@ from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import arena as arenas
 from antiphon.runtime.connectors import inline, shared_memory
 from antiphon.runtime.connectors.arena import Arena, new_memory
-from antiphon.runtime.connectors.frames import Garbled
+from antiphon.runtime.connectors.frames import SOON, Garbled
 from antiphon.runtime.connectors.limits import MIB, Limits
-from fakes.links import receive
+from antiphon.runtime.connectors.stream import StreamConnector
+from fakes.links import readable, receive
 
 
 @pytest.fixture
@@ -50,6 +52,21 @@ def test_large_bodies_are_looked_at_where_they_lie(ends: tuple[Connector, Connec
     one.send(of(2, MIB))
     assert (receive(one, other, 1)[0].arrays[0].numpy() == 2).all()
     assert (values == 2).all()
+
+
+def test_a_body_that_was_announced_and_does_not_come_holds_nobody_up() -> None:
+    """`poll` looks out for it for a moment, and goes on."""
+    one, other = socket.socketpair()
+    link = StreamConnector(one, Limits())
+    other.sendall(SOON)
+    assert readable(link, 5.0)
+    before = time.monotonic()
+    assert link.poll() == []
+    assert time.monotonic() - before < 1.0
+    other.close()
+    with pytest.raises(PeerLost):
+        link.poll()
+    link.close()
 
 
 def test_what_is_over_the_window_takes_all_of_it() -> None:
@@ -120,7 +137,7 @@ def test_joining_another_version_or_nobody() -> None:
     for memory in memories:
         os.close(memory)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(ConfigError, match=r"version 9 .* this one 1"):
+    with pytest.raises(ConfigError, match=r"version 9 .* this one 2"):
         shared_memory.join(far)
     assert len(os.listdir("/proc/self/fd")) == before
     near.close()

@@ -1,6 +1,7 @@
 """Links between stages: `core.ports.Connector`, carried out inline, in shared memory and over TCP.
 
-A link has two ends; each is used by one thread, and no call waits. How to join them:
+A link has two ends; each is used by one thread, and no call waits (but `poll`, for a fraction of a
+millisecond, while the peer copies a long body). How to join them:
 
     near, far = inline.pair()                              # one process: by reference
     near, end = shared_memory.pair()                       # one host; `near` may be sent to at once

@@ -58,7 +58,11 @@ class Bye(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The peer closes on purpose."""
 
 
-Head = Opening | Part | Returned | Bye
+class Soon(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A long body is being put into the arena: the peer may wake up meanwhile."""
+
+
+Head = Opening | Part | Returned | Bye | Soon
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Head).decode
@@ -68,6 +72,9 @@ def pack(head: Head, num_body_bytes: int = 0) -> bytes:
     """Prefix and head; the body follows."""
     data = _encode(head)
     return PREFIX.pack(len(data), num_body_bytes) + data
+
+
+SOON = memoryview(pack(Soon()))
 
 
 def unpack(data: Any) -> Head:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from antiphon.core.errors import LimitExceeded, NoCredit
 from antiphon.core.message import Credit, Message
 from antiphon.runtime.connectors.arena import Arena
-from antiphon.runtime.connectors.frames import ALIGN, Garbled, Opening, Part, Returned, pack, spread
+from antiphon.runtime.connectors.frames import ALIGN, SOON, Garbled, Opening, Part, Returned, pack, spread
 from antiphon.runtime.connectors.limits import Limits
 
 ARENA_FROM_BYTES = 32 << 10
 """Smaller pieces go over the socket: two short copies are cheaper than a place to give back."""
+SOON_FROM_BYTES = 256 << 10
+"""To wake a process up takes as long as to copy so much or more: with such bodies it is done at once."""
 _PADDING = memoryview(bytes(ALIGN))
 
 
@@ -112,13 +114,22 @@ class Outbox:
         return _Sending(message, shapes, views, size, whole)
 
     def frames(self) -> Iterator[list[memoryview]]:
-        """All that credit allows, the channels in turns; each as views to be written one after another."""
+        """All that credit allows, the channels in turns; each as views to be written one after another. SOON
+        alone is worth nothing later.
+        """
         while self._ready:
             name = next(iter(self._ready))
+            if self._is_long(self._channels[name]):
+                yield [SOON]
             del self._ready[name]
             frame = self._next_of(name, self._channels[name])
             if frame is not None:
                 yield frame
+
+    def _is_long(self, channel: _Channel) -> bool:
+        """Will the channel's next frame be in the arena, and take its time to get there?"""
+        sending = channel.waiting[0]
+        return sending.is_whole and min(sending.left, channel.num_bytes) >= SOON_FROM_BYTES
 
     def _next_of(self, name: str, channel: _Channel) -> list[memoryview] | None:
         """The channel's next frame, or None if it has to wait for credit."""

@@ -15,7 +15,7 @@ from antiphon.runtime.connectors.arena import Arena, mapped, new_memory
 from antiphon.runtime.connectors.limits import PACKED_BYTES, Limits
 from antiphon.runtime.connectors.stream import StreamConnector
 
-VERSION = 1
+VERSION = 2
 JOIN_WAIT_S = 10.0
 _VERSION = struct.Struct("<H")
 _GREETING_BYTES = _VERSION.size + PACKED_BYTES

@@ -12,7 +12,7 @@ from itertools import islice
 from antiphon.core.errors import ConnectorClosed, PeerLost
 from antiphon.core.message import Credit, Message
 from antiphon.runtime.connectors.arena import Arena
-from antiphon.runtime.connectors.frames import Bye, Garbled, Head, Opening, Part, Returned, pack
+from antiphon.runtime.connectors.frames import SOON, Bye, Garbled, Head, Opening, Part, Returned, Soon, pack
 from antiphon.runtime.connectors.inbox import Inbox
 from antiphon.runtime.connectors.limits import Limits
 from antiphon.runtime.connectors.outbox import Outbox
@@ -20,6 +20,9 @@ from antiphon.runtime.connectors.reader import FrameReader
 
 QUEUE_BYTES = 1 << 20
 """Frames are made while fewer bytes than this wait for the socket: a short message overtakes a long one."""
+LINGER_S = 300e-6
+"""How long `poll` stays for a body that is being put into the arena: a process that went to sleep again would
+take as long to wake up."""
 VIEWS_PER_CALL = 64
 HEAD_ROOM_BYTES = 64 << 10
 
@@ -49,6 +52,7 @@ class StreamConnector:
         self._is_closed = False
         self._is_deaf = False  # the peer takes nothing any more; what it said before is still to be read
         self._awaits_room = False
+        self._lingers_until = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ)
 
@@ -71,6 +75,9 @@ class StreamConnector:
         self._read()
         self._write()
         messages = self._inbox.take()
+        while not messages and self._end is None and time.monotonic() < self._lingers_until:
+            self._read()
+            messages = self._inbox.take()
         if not messages:
             self._check_end()
         return messages
@@ -173,6 +180,8 @@ class StreamConnector:
                 self._inbox.finish(head)
             case Returned():
                 self._outbox.returned(head)
+            case Soon():
+                self._lingers_until = time.monotonic() + LINGER_S
             case Bye():
                 self._end = ConnectorClosed("the other end of the connector has closed")
                 self._hang_up(socket.SHUT_WR)
@@ -193,6 +202,8 @@ class StreamConnector:
         while not self._is_deaf and not self._queue:
             while self._queued_bytes < QUEUE_BYTES and (frame := next(frames, None)) is not None:
                 self._enqueue(frame)
+                if frame[0] is SOON:
+                    self._flush()
             if not self._queue:
                 return
             self._flush()
