@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
-from transformers.utils import logging
 
 from antiphon.core.errors import CheckpointError, ProtocolError
 from antiphon.models.messages import SLOT_PATTERN, Guard, Message, Template
@@ -114,6 +112,8 @@ def read_optional(file: Path) -> dict[str, Any]:
 
 def load_tokenizer(path: Path) -> Any:
     """The tokenizer as the reference loads it; raises CheckpointError."""
+    from transformers import AutoTokenizer
+
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
@@ -128,6 +128,8 @@ def load_tokenizer(path: Path) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without transformers' advice on config.json: it takes text ids in a talker's section for codes."""
+    from transformers.utils import logging
+
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

@@ -67,9 +67,9 @@ def kept(decorator: Callable[..., Any], *arguments: Any, **options: Any) -> Call
 
 @cache
 def kernels_folder() -> str:
-    """Of these sources: below the user's cache."""
+    """Of these sources (all of `nn`, and what is called `compiled_` in `models`): below the user's cache."""
     sources = Path(__file__).parents[1]
-    paths = [path for room in ("nn", "models") for path in (sources / room).rglob("*.py")]
+    paths = [*(sources / "nn").rglob("*.py"), *(sources / "models").rglob("compiled_*.py")]
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return str(folder_of(paths, Path(user) / "antiphon" / "kernels")) if os.path.isabs(user) else ""
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import WhisperFeatureExtractor
 
 from antiphon.models.qwen3_omni.preprocess_shapes import audio_fields
 
@@ -26,6 +25,8 @@ class AudioFeatures:
     """Log-mel features, and their count without computing them."""
 
     def __init__(self, path: Path) -> None:
+        from transformers import WhisperFeatureExtractor
+
         self._extractor = WhisperFeatureExtractor(**audio_fields(path))
         self._hop, self._n_fft = self._extractor.hop_length, self._extractor.n_fft
         self._longest = self._extractor.n_samples

@@ -13,7 +13,7 @@ from antiphon.models.qwen2_5_omni import weights
 from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig
 from antiphon.models.qwen2_5_omni.geometry import read_geometry
 from antiphon.models.qwen2_5_omni.prompt import load_prompter
-from antiphon.models.qwen2_5_omni.stages import MediaStage, SpeechStage, TextStage
+from antiphon.models.qwen2_5_omni.stages import SpeechStage, TextStage
 from antiphon.models.qwen2_5_omni.voices import load_voices
 from antiphon.models.qwen3_omni.stages import Scale
 from antiphon.models.vocabulary import call_ids
@@ -88,6 +88,8 @@ def load_stage(
     model = weights.load(stage, tensors, config, (device, torch.float32 if stage == "token2wav" else dtype))
     scale = Scale(config.merge_size, config.positions_per_second, config.chunk_ticks)
     if stage == "encoders":
+        from antiphon.models.qwen2_5_omni.media_stage import MediaStage
+
         return MediaStage(model, checkpoint, scale)
     if stage == "thinker":
         return TextStage(model, scale)

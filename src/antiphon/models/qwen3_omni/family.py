@@ -14,7 +14,7 @@ from antiphon.models.qwen3_omni.geometry import read_geometry
 from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.qwen3_omni.shape import read_shape
 from antiphon.models.qwen3_omni.shards import Follower, load_shard, shard_config, shard_layout
-from antiphon.models.qwen3_omni.stages import MediaStage, Scale, SpeechStage, TextStage
+from antiphon.models.qwen3_omni.stages import Scale, SpeechStage, TextStage
 from antiphon.models.vocabulary import call_ids
 from antiphon.nn.shard import Shard
 
@@ -94,6 +94,8 @@ def load_stage(
         model = weights.load(PARTS[stage], tensors, config, device, dtype)
     scale = Scale(config.merge_size, config.positions_per_second)
     if stage == "encoders":
+        from antiphon.models.qwen3_omni.media_stage import MediaStage
+
         return MediaStage(model, checkpoint, scale)
     if stage == "thinker":
         return TextStage(model)
