@@ -38,7 +38,11 @@ Part = Callable[[], Any]
 def simulated_parts() -> dict[str, Part]:
     """By name, in the order in which they are run."""
     parts: dict[str, Part] = {"completion": completion}
-    parts |= {f"load-{system}-{n}": _load(system, n) for system in (*SYSTEMS, "roomy") for n in CLOSED}
+    parts |= {
+        f"load-{system}-{n}": _load(system, n)
+        for system in (*SYSTEMS, "fcfs+lru-slow", "roomy")
+        for n in CLOSED
+    }
     parts |= {f"lead-{share:g}": _lead(share) for share in BARGE_INS}
     parts |= {f"reload-{tokens}": _reload(tokens) for tokens in CONTEXTS}
     grid = product(("sharegpt-speech", "mixed", "interactive"), (0.5, 0.0), ("burstgpt", "poisson"), SYSTEMS)

@@ -11,7 +11,12 @@ import numpy as np
 from antiphon.bench.plots.style import COLOURS, GREY, colour, marker, note, page
 
 STAGES = {"thinker": "thinker", "talker": "talker", "code2wav": "vocoder", "playback": "playback"}
-SYSTEMS = {"fcfs": "FCFS", "fcfs+lru": "FCFS + LRU offload", "roomy": "FCFS, KV never short"}
+SYSTEMS = {
+    "fcfs": "FCFS",
+    "fcfs+lru": "FCFS + LRU offload",
+    "roomy": "FCFS, KV never short",
+    "fcfs+lru-slow": "FCFS + LRU offload, 8 GB/s",
+}
 EVICTED, RELOADED = "antiphon_kv_blocks_evicted_total", "antiphon_kv_blocks_reloaded_total"
 Runs = dict[str, Any]
 

@@ -13,6 +13,7 @@ from antiphon.core.conversation import AudioPart, Item
 from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
+from antiphon.latency.profile import Profile
 from antiphon.metrics.log import RunStarted, ServerSampled
 from antiphon.metrics.names import Metric
 from antiphon.metrics.recorder import fold
@@ -30,6 +31,9 @@ from antiphon.workload.spec import Workload
 
 HARDWARE = "H200"
 PROFILE = find_costs(HARDWARE)
+SLOW_GB_PER_S = 8.0
+"""To and from the host, where copies don't reach what the datasheet says. LiveServe reports 71 ms for one
+turn's reload (Figure 16), which at the datasheet's speed would be 3.6 GB."""
 SIMULATED_KV_TOKENS = 8192
 """Of a replica: some sixteen conversations of the interactive workload. A whole H200 holds many times more;
 what is shown is memory that is short for the load, not a certain machine."""
@@ -53,13 +57,23 @@ TOLD = (
 )
 
 
+def costs(system: str) -> Profile:
+    """The hardware; with a slow link to the host for a system that says so."""
+    if not system.endswith("slow"):
+        return PROFILE
+    beta_s = 1e-9 / SLOW_GB_PER_S
+    slow = {to: msgspec.structs.replace(PROFILE.links[to], beta_s=beta_s) for to in ("host", "device")}
+    return msgspec.structs.replace(PROFILE, links=PROFILE.links | slow)
+
+
 def engine(system: str, *, replicas: int = 1, kv_tokens: int = SIMULATED_KV_TOKENS) -> SimEngine:
-    """`fcfs`, `fcfs+lru` with a host tier, or `roomy`: `fcfs` whose KV is never short."""
+    """`fcfs`, `fcfs+lru` with a host tier, `fcfs+lru-slow` with a slow link to it, or `roomy`: `fcfs` whose
+    KV is never short."""
     if system == "roomy":
         kv_tokens = ROOMY_KV_TOKENS
     places = Replicas(replicas, replicas, apart=replicas > 1)
-    made = engine_of(PROFILE, "fcfs", Sizes(kv_tokens=kv_tokens), places)
-    host_tokens = HOST_TOKENS if system == "fcfs+lru" else 0
+    made = engine_of(costs(system), "fcfs", Sizes(kv_tokens=kv_tokens), places)
+    host_tokens = HOST_TOKENS if system.startswith("fcfs+lru") else 0
     ar = {
         stage: msgspec.structs.replace(config, host_blocks=host_tokens // config.block_size)
         for stage, config in made.node.ar.items()
@@ -80,8 +94,8 @@ def told(outcome: Outcome) -> dict[str, float]:
     return {key: round(value, 5) for key, value in (said | wasted | counted).items()}
 
 
-def play(workload: Workload, made: SimEngine) -> Outcome:
-    return Simulation(Setup(workload, PROFILE, 0, made)).play(NOBODY)
+def play(workload: Workload, made: SimEngine, hardware: Profile = PROFILE) -> Outcome:
+    return Simulation(Setup(workload, hardware, 0, made)).play(NOBODY)
 
 
 def table(workload: str, arrivals: str, barge_in: float, system: str) -> dict[str, float]:
@@ -97,7 +111,8 @@ def load(system: str, conversations: int) -> dict[str, float]:
     """Figure 5 (a): so many long conversations at a time at one replica."""
     settings: dict[str, Any] = {"load": {"closed": {"concurrency": conversations, "duration_s": LONG_S}}}
     settings |= {f"people.talker.{key}": value for key, value in LONG.items()}
-    return told(play(changed(named("interactive"), settings), engine(system, kv_tokens=LONG_KV_TOKENS)))
+    made = engine(system, kv_tokens=LONG_KV_TOKENS)
+    return told(play(changed(named("interactive"), settings), made, costs(system)))
 
 
 def lead(barge_in: float) -> dict[str, float]:
