@@ -74,7 +74,7 @@ def mixed_contents(seed: int) -> list[Content]:
     ]
 
 
-@pytest.fixture(scope="session", params=[0, 7])
+@pytest.fixture(scope="session", params=[0, pytest.param(7, marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     path = make_demo(tmp_path_factory.mktemp("exact") / "tiny", size="tiny", seed=request.param)
     omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096)

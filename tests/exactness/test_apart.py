@@ -86,7 +86,7 @@ def wait_until_whole(talk: Talk) -> None:
     talk.driver.advance([])
 
 
-@pytest.mark.parametrize("after", [6, 25])
+@pytest.mark.parametrize("after", [6, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("victim", STAGES)
 def test_a_stage_is_killed_under_load(apart: World, victim: str, after: int) -> None:
     """Whoever needed it is told so within a second, the others say what they would have said, and each

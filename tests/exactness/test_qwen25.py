@@ -53,7 +53,7 @@ class World:
         return Talk(self.omni.engine, **overrides)
 
 
-@pytest.fixture(scope="module", params=[0, 3])
+@pytest.fixture(scope="module", params=[0, pytest.param(3, marks=pytest.mark.slow)])
 def world25(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     path = make_demo(
         tmp_path_factory.mktemp("q25") / "tiny", model="qwen2_5_omni", size="tiny", seed=request.param
