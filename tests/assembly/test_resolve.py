@@ -193,7 +193,10 @@ def stage(name: str, **keys: Any) -> dict[str, Any]:
         ),
         (stage("code2wav", kv_tokens=4), "stages.code2wav.kv_tokens: only decoders have that"),
         (stage("encoders", replicas=2), "stages.encoders: 2 units in process 'shared'"),
-        (stage("thinker", tensor_parallel=2), "and talker differ: all decoders are divided alike"),
+        (
+            {"stages": {"thinker": {"tensor_parallel": 2}, "talker": {"tensor_parallel": 4}}},
+            "and talker differ: who is divided is so alike",
+        ),
         (stage("code2wav", tensor_parallel=2), "only decoders are divided (thinker, talker)"),
         (
             {"stages": {name: {"tensor_parallel": 2, "replicas": 2} for name in ALIKE}},

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions, Unit
@@ -101,6 +102,24 @@ async def test_a_killed_stage_ends_its_responses_and_comes_back(engine: EnginePr
     assert engine.stats[Metric.UNIT_RESTARTS.of_unit(victim)] == 1
 
 
+async def test_a_stage_that_hangs_is_lost(tiny_checkpoint: Path) -> None:
+    """It is asked whether it is there, with nothing to do as well; who does answer stays."""
+    engine = EngineProcess()
+    try:
+        options = msgspec.structs.replace(APART, silence_limit_s=1.0)
+        await engine.start(Start(str(tiny_checkpoint), "x", options), silent)
+        pids = children(engine.pid)
+        os.kill(pids["talker"], signal.SIGSTOP)
+        heard = ask(engine, "a", LONG)
+        await until(lambda: is_over(heard), 10)
+        assert (end_of(heard).status, end_of(heard).reason) == ("failed", "stage_lost")
+        assert "its process hangs: no answer for 1 s" in end_of(heard).message
+        await until(lambda: not engine.lost, BACK_S)
+        assert {pids[stage] for stage in STAGES if stage != "talker"} < set(child_pids(engine.pid))
+    finally:
+        await engine.stop()
+
+
 @pytest.mark.slow
 async def test_a_storm_of_deaths_is_capped(engine: EngineProcess) -> None:
     """The others go on; nothing is started any more, and why is told."""
@@ -188,7 +207,8 @@ def test_who_cannot_start_is_named(tiny_checkpoint: Path, monkeypatch: pytest.Mo
         ({"links": (LinkOptions("thinker", "mouth"),)}, "'mouth' is no stage; stages are code2wav"),
         ({"tensor_parallel": 2}, "not divided among ranks"),
         ({"units": (Unit("thinker", "thinker"),)}, "both say where"),
-        ({"start_limit_s": 0.0}, "over 0 seconds"),
+        ({"start_limit_s": 0.0}, "start_limit_s is 0; it must be over 0 seconds"),
+        ({"silence_limit_s": 0.0}, "silence_limit_s is 0; it must be over 0 seconds"),
     ],
 )
 def test_what_cannot_be_is_said(tiny_checkpoint: Path, options: dict, words: str) -> None:

@@ -108,6 +108,19 @@ class Limits(Written):
     max_context_tokens: Positive = Field(
         default=8192, description="Prompt plus reply of one response, in tokens.", examples=[32_768]
     )
+    start_limit_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds until a stage's own process has to be ready; one that is late is named.",
+        examples=[1800],
+    )
+    silence_limit_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Seconds in which a stage's own process has to answer between two steps; one that hangs "
+        "is started again.",
+        examples=[20],
+    )
     session: SessionLimits = Field(default=SessionLimits(), description="What one session may ask for.")
 
 
@@ -224,8 +237,8 @@ class Stage(Sizes):
     )
     tensor_parallel: Positive = Field(
         default=1,
-        description="Processes that compute each decoder together, the same for all decoders; on a CPU only, "
-        "without replicas and processes of its own.",
+        description="Processes that compute its decoder together; 1, or the same for every decoder that is "
+        "divided. On a CPU only, without replicas and processes of its own.",
         examples=[2],
     )
     threads: int = Field(

@@ -86,8 +86,8 @@ def _ranks(deployment: Deployment, placement: Placement, graph: StageGraph) -> l
         key = f"stages.{name}.tensor_parallel is {degrees[name]}"
         if name not in ar:
             problems.append(f"{key}: only decoders are divided ({', '.join(ar)}); leave it at 1")
-        elif others := [other for other in ar if degrees.get(other, 1) != degrees[name]]:
-            problems.append(f"{key}, and {', '.join(others)} differ: all decoders are divided alike")
+        elif others := [other for other in divided if degrees[other] != degrees[name]]:
+            problems.append(f"{key}, and {', '.join(others)} differ: who is divided is so alike")
         if stages[name].replicas > 1 or stages[name].process != "shared":
             problems.append(f"{key}: it runs without replicas and without processes of their own")
         problems += [
@@ -136,9 +136,12 @@ def _options(
         preset=deployment.preset,
         **defaults,
         max_context_tokens=deployment.limits.max_context_tokens,
+        start_limit_s=deployment.limits.start_limit_s,
+        silence_limit_s=deployment.limits.silence_limit_s,
         threads=_threads(deployment, placement).get("", 0),
         depth=deployment.depth,
         tensor_parallel=max((spec.tensor_parallel for spec in deployment.stages.values()), default=1),
+        divided=tuple(name for name, spec in deployment.stages.items() if spec.tensor_parallel > 1),
         graphs=deployment.cuda_graphs,
         layer_groups=deployment.layer_groups,
         load_format=deployment.load_format,

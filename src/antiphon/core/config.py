@@ -154,7 +154,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
     depth       steps in flight while the next is decided: 0 or 1; None is 1 on CUDA, 0 on a CPU
-    tensor_parallel  processes that compute each decoder together
+    tensor_parallel  processes that compute a decoder together
+    divided     the stages whose decoders they do; none named: all
     graphs      off | on: decode steps and codec frames as CUDA graphs, on CUDA only; unverified
     layer_groups KV groups that a decoder's layers are split into, evenly; at most one a layer
     load_format auto: the checkpoint's weights | dummy: random ones, of which no file need be there
@@ -167,6 +168,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     places      torch devices by the names that units have for them; who is not listed is on `device`
     stages_apart  every stage in a process of its own, where `units` says nothing
     start_limit_s  how long processes of units may take until they are ready
+    silence_limit_s  how long one may leave the question unanswered whether it is there
     """
 
     device: str = "auto"
@@ -182,6 +184,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     threads: int = 0
     depth: int | None = None
     tensor_parallel: int = 1
+    divided: tuple[str, ...] = ()
     graphs: str = "off"
     layer_groups: int = 1
     load_format: str = "auto"
@@ -191,6 +194,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     links: tuple[LinkOptions, ...] = ()
     stages_apart: bool = False
     start_limit_s: float = 600.0
+    silence_limit_s: float = 60.0
     stages: dict[str, StageOptions] = {}
     edges: tuple[EdgeOptions, ...] = ()
     places: dict[str, str] = {}
@@ -199,6 +203,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
     def is_apart(self) -> bool:
         """Does any unit live in a process of its own?"""
         return self.stages_apart or any(unit.process for unit in self.units)
+
+    def is_divided(self, stage: str) -> bool:
+        """Is the stage's decoder computed by several processes together?"""
+        return self.tensor_parallel > 1 and (not self.divided or stage in self.divided)
 
     def of(self, stage: str) -> EngineOptions:
         """The same with the stage's own sizes in the place of those for all. Raises ConfigError."""
@@ -252,8 +260,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(
                 "stages in processes of their own are not divided among ranks: use tensor_parallel 1"
             )
-        if self.start_limit_s <= 0:
-            raise ConfigError(f"start_limit_s is {self.start_limit_s:g}; it must be over 0 seconds")
+        for name in ("start_limit_s", "silence_limit_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name):g}; it must be over 0 seconds")
         if self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "

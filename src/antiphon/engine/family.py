@@ -69,8 +69,8 @@ class Family(Protocol):
         """
         ...
 
-    def check_ranks(self, config: Any, ranks: int) -> None:
-        """Raises ConfigError unless so many ranks can divide the paged decoders among them."""
+    def check_ranks(self, stage: str, config: Any, ranks: int) -> None:
+        """Raises ConfigError unless so many ranks can divide a stage's paged decoder among them."""
         ...
 
     def load_follower(

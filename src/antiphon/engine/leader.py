@@ -40,9 +40,14 @@ class Followers:
         self._processes = [_start() for _ in range(1, ranks)]
         self._stop = weakref.finalize(self, _end, self._processes, folder)
         self.collective = Collective(store, 0, ranks)
-        self.shard = Shard(0, ranks, self.collective.total)
+        self._is_divided = options.is_divided
+        self._shard = Shard(0, ranks, self.collective.total)
         for rank, process in enumerate(self._processes, 1):
             self._write(process, Begin(source, options, rank, str(store), torch.get_num_threads()))
+
+    def shard_of(self, stage: str) -> Shard | None:
+        """Rank 0's part of a stage; None: all of it."""
+        return self._shard if self._is_divided(stage) else None
 
     def meet(self) -> None:
         """Wait until all have loaded. Raises EngineLost."""

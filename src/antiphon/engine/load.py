@@ -109,7 +109,7 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
         capture = cuda_capture(opened.device) if options.graphs == "on" else None
         return build_engine(opened, options, name, Loader(opened, progress, capture=capture))
     check_place(options, opened.device.type)
-    opened.family.check_ranks(opened.config, options.tensor_parallel)
+    check_ranks(opened, options)
     followers = Followers(str(opened.checkpoint.path), options)
     try:
         engine = build_engine(opened, options, name, Loader(opened, progress, followers))
@@ -158,6 +158,15 @@ def check_room(opened: Opened) -> None:
         check_tiers(opened)
     else:
         check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
+
+
+def check_ranks(opened: Opened, options: EngineOptions) -> None:
+    """Raises ConfigError for decoders that cannot be divided so."""
+    for name in options.divided:
+        if name not in opened.node.ar:
+            raise ConfigError(f"divided: {name!r} is no decoder; those are {', '.join(opened.node.ar)}")
+    for name in filter(options.is_divided, opened.node.ar):
+        opened.family.check_ranks(name, opened.config, options.tensor_parallel)
 
 
 def takes_media(path: Path, config: Mapping[str, Any]) -> bool:
@@ -250,10 +259,10 @@ def laned(executors: dict[str, Executor], lane: Lane) -> dict[str, Executor]:
 def load_followers(
     source: str, options: EngineOptions, shard: Shard
 ) -> tuple[dict[str, FollowerModel], torch.dtype]:
-    """A rank's part of every paged decoder, by stage; for ranks other than 0."""
+    """A rank's part of every paged decoder that is divided, by stage; for ranks other than 0."""
     opened = open_source(source, options, lambda what, done, total: None)
     models: dict[str, FollowerModel] = {}
-    for name in opened.node.ar:
+    for name in filter(options.is_divided, opened.node.ar):
         model = opened.family.load_follower(name, opened.checkpoint.read, opened.config, opened.place, shard)
         model.use_attention(BACKENDS[opened.attention].create())
         models[name] = model
@@ -342,7 +351,7 @@ class Loader:
         opened = self._opened
         names = opened.family.tensor_names(name, opened.config)
         tensors = opened.checkpoint.read(names, progress=progress)
-        shard = None if self._followers is None else self._followers.shard
+        shard = None if self._followers is None else self._followers.shard_of(name)
         return opened.family.load_stage(
             name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
         )
@@ -358,7 +367,9 @@ class Loader:
         model.use_attention(BACKENDS[self._opened.attention].create())
         if self._capture is not None:
             model.use_graphs(self._capture)
-        return model if self._followers is None else LeadingModel(model, name, self._followers)
+        if self._followers is None or self._followers.shard_of(name) is None:
+            return model
+        return LeadingModel(model, name, self._followers)
 
     def speaker(self, name: str) -> Any:
         """A paged decoder that speaks."""

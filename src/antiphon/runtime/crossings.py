@@ -54,6 +54,14 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
     ticket: int
 
 
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Are you there?"""
+
+
+class Here(msgspec.Struct, frozen=True, tag=True):
+    """The answer: between two orders."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """All units are loaded."""
 
@@ -99,8 +107,8 @@ class Door(msgspec.Struct, frozen=True):
     connector: str = "shared_memory"
 
 
-Downward = Begin | Ordered | Broken
-Upward = Ready | Happened | Failed | Progress
+Downward = Begin | Ordered | Broken | Ask
+Upward = Ready | Here | Happened | Failed | Progress
 
 downward = decoder(Downward, own_arrays=True)
 upward = decoder(Upward)

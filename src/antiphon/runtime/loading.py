@@ -88,7 +88,7 @@ def processes_of(opened: Opened, options: EngineOptions) -> StageProcesses:
     def begin(process: str, born: int) -> Begin:
         return Begin(source, options, process, born)
 
-    return StageProcesses(units, peers, begin, options.start_limit_s)
+    return StageProcesses(units, peers, begin, options)
 
 
 def peers_of(graph: StageGraph, node: NodeConfig, options: EngineOptions) -> dict[frozenset[str], str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConnectorClosed
 from antiphon.core.facts import Fact, UnitLost, UnitReady
 from antiphon.core.message import Message
@@ -24,13 +25,16 @@ from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.crossings import (
     ORDERS,
+    Ask,
     Begin,
     Broken,
     Door,
     Happened,
+    Here,
     Ordered,
     Ready,
     RemoteOrder,
+    Upward,
     packed,
     unpacked,
     upward,
@@ -45,6 +49,7 @@ REAP_WAIT_S = 5.0
 DYING_S = 0.2
 """From the end of its link to the end of a process."""
 TICK_S = 0.5
+ASK_AFTER_S = 5.0
 MOST_WAITING_ORDERS = 4096
 """That a process doesn't take: it counts as dead then."""
 MOST_WAITING_BYTES = 1 << 30
@@ -60,6 +65,8 @@ class Child:
     deadline    until when it has to be ready, while it starts
     restart_at  when it is started, while it is down; None: not any more
     progress    what it loads, how much of it is there
+    heard_at    when it last said anything
+    asked_at    when it was asked whether it is there; None: it has answered
     """
 
     name: str
@@ -72,6 +79,8 @@ class Child:
     deadline: float = 0.0
     restart_at: float | None = None
     progress: Progress | None = None
+    heard_at: float = 0.0
+    asked_at: float | None = None
     num_starts: int = 0
     words: str = ""
 
@@ -111,14 +120,15 @@ class StageProcesses:
         units: dict[str, tuple[str, ...]],
         peers: dict[frozenset[str], str],
         begin: Callable[[str, int], Begin],
-        start_limit_s: float,
+        options: EngineOptions,
     ) -> None:
         self._facts: list[Fact] = []
         self._parcels: list[tuple[Way, Message]] = []
         self._number = 0
         self._peers = peers
         self._begin = begin
-        self._start_limit_s = start_limit_s
+        self._start_limit_s = options.start_limit_s
+        self._silence_limit_s = options.silence_limit_s
         self._children = {name: Child(name, names) for name, names in units.items()}
         self._epoll = select.epoll()
         self._finalize = weakref.finalize(self, _end_all, self._children, self._epoll)
@@ -156,6 +166,8 @@ class StageProcesses:
                 self._spawn(child)
             if child.process is not None and not child.is_ready and now > child.deadline:
                 self._bury(child, f"was not ready within {self._start_limit_s:g} s")
+            elif child.is_ready:
+                self._ask(child, now)
 
     def take_facts(self) -> list[Fact]:
         """What they reported, and what was noticed of them, in order; once."""
@@ -177,7 +189,7 @@ class StageProcesses:
         """To a process that isn't there: nothing."""
         self.tell(process, Ordered(number, order))
 
-    def tell(self, process: str, message: Ordered | Broken) -> None:
+    def tell(self, process: str, message: Ordered | Broken | Ask) -> None:
         child = self._children[process]
         if child.is_ready and child.way is not None:
             child.way.send(packed(ORDERS, message))
@@ -265,8 +277,21 @@ class StageProcesses:
         except (msgspec.MsgspecError, AntiphonError) as error:
             self._bury(child, f"said what cannot be read ({error})")
 
-    def _hear(self, child: Child, said: Ready | Happened | Failed | Progress) -> None:
+    def _ask(self, child: Child, now: float) -> None:
+        """Whoever has been silent is asked whether it is there, and answers between two orders. No answer:
+        it hangs, and so does whoever needs it."""
+        if child.asked_at is not None:
+            if now - child.asked_at > self._silence_limit_s:
+                self._bury(child, f"hangs: no answer for {self._silence_limit_s:g} s")
+        elif now - child.heard_at > min(ASK_AFTER_S, self._silence_limit_s):
+            child.asked_at = now
+            self.tell(child.name, Ask())
+
+    def _hear(self, child: Child, said: Upward) -> None:
+        child.heard_at, child.asked_at = time.monotonic(), None
         match said:
+            case Here():
+                pass
             case Happened():
                 self._facts.append(said.fact)
             case Ready():

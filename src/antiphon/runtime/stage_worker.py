@@ -33,8 +33,10 @@ from antiphon.runtime.crossings import (
     Begin,
     Door,
     Happened,
+    Here,
     Ordered,
     Ready,
+    Upward,
     doors,
     downward,
     packed,
@@ -120,7 +122,7 @@ class Stage:
                 self._report()
             self._report()
 
-    def tell(self, message: Ready | Happened | Failed | Progress) -> None:
+    def tell(self, message: Upward) -> None:
         self._engine.send(packed(FACTS, message))
 
     def close(self) -> None:
@@ -182,6 +184,9 @@ class Stage:
             broken = unpacked(message, downward)
             way.release(message)
             self._units.moves.break_off(broken.ticket)
+        elif message.kind == "Ask":
+            way.release(message)
+            self.tell(Here())
         else:
             self._orders.append(message)
 

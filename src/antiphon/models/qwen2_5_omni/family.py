@@ -59,7 +59,7 @@ def read_shape(config: Qwen25OmniConfig, name: str) -> NoReturn:
     raise ConfigError(f"{name}: the arithmetic of Qwen2.5-Omni's token2wav is in no model of time yet")
 
 
-def check_ranks(config: Qwen25OmniConfig, ranks: int) -> NoReturn:
+def check_ranks(stage: str, config: Qwen25OmniConfig, ranks: int) -> NoReturn:
     """Raises ConfigError."""
     raise ConfigError(f"tensor_parallel {ranks}: Qwen2.5-Omni runs in one process; leave it at 1")
 
@@ -72,7 +72,7 @@ def load_follower(
     shard: Shard,
 ) -> NoReturn:
     """Raises ConfigError, as `check_ranks` does before any rank is started."""
-    check_ranks(config, shard.ranks)
+    check_ranks(stage, config, shard.ranks)
 
 
 def load_stage(

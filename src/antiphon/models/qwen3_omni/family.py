@@ -56,9 +56,9 @@ def tensor_shapes(stage: str, config: Qwen3OmniConfig) -> dict[str, tuple[int, .
     return weights.shapes_for(PARTS[stage], config)
 
 
-def check_ranks(config: Qwen3OmniConfig, ranks: int) -> None:
-    """Raises ConfigError unless so many ranks can divide thinker and talker among them."""
-    shard_config(config, ranks)
+def check_ranks(stage: str, config: Qwen3OmniConfig, ranks: int) -> None:
+    """Raises ConfigError unless so many ranks can divide the thinker or the talker among them."""
+    shard_config(stage, config, ranks)
 
 
 def load_follower(

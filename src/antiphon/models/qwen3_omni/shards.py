@@ -29,17 +29,17 @@ FOLLOWED = ("layers.", "norm", "head")
 Place = tuple[torch.device, torch.dtype]
 
 
-def shard_config(config: Qwen3OmniConfig, ranks: int) -> Qwen3OmniConfig:
-    """The config of one rank's part; raises ConfigError."""
-    speech = config.speech
-    if speech is not None:
-        speech = replace(speech, talker=shard_decoder(speech.talker, ranks))
-    return replace(config, thinker=shard_decoder(config.thinker, ranks), speech=speech)
+def shard_config(stage: str, config: Qwen3OmniConfig, ranks: int) -> Qwen3OmniConfig:
+    """The config of one rank's part of a stage; raises ConfigError."""
+    if stage == "thinker":
+        return replace(config, thinker=shard_decoder(config.thinker, ranks))
+    speech = speech_of(config)
+    return replace(config, speech=replace(speech, talker=shard_decoder(speech.talker, ranks)))
 
 
 def shard_layout(stage: str, config: Qwen3OmniConfig, shard: Shard) -> Layout:
     """One rank's parameters of a stage."""
-    layout = layout_for(stage, shard_config(config, shard.ranks))
+    layout = layout_for(stage, shard_config(stage, config, shard.ranks))
     divide_rows(layout, "head", shard.ranks)
     return layout if shard.rank == 0 else keep_params(layout, FOLLOWED)
 
@@ -50,7 +50,7 @@ def load_shard(
     """A rank's part of the thinker or the talker: on rank 0 the model itself, elsewhere a Follower."""
     layout = shard_layout(stage, config, shard)
     whole = layout_for(stage, config).sources
-    ours = shard_config(config, shard.ranks)
+    ours = shard_config(stage, config, shard.ranks)
     with torch.no_grad():
         params = layout.fill(cut(tensors, whole, layout.sources, (shard.rank, shard.ranks)), *place)
         if shard.rank == 0:

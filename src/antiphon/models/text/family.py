@@ -71,7 +71,7 @@ def tensor_shapes(stage: str, config: TextConfig) -> dict[str, tuple[int, ...]]:
     return {name: source.shape for name, source in config.layout.sources.items()}
 
 
-def check_ranks(config: TextConfig, ranks: int) -> NoReturn:
+def check_ranks(stage: str, config: TextConfig, ranks: int) -> NoReturn:
     """Raises ConfigError."""
     raise ConfigError(
         f"tensor_parallel {ranks}: a checkpoint that is text only runs in one process; leave it at 1"
@@ -86,7 +86,7 @@ def load_follower(
     shard: Shard,
 ) -> NoReturn:
     """Raises ConfigError, as `check_ranks` does before any rank is started."""
-    check_ranks(config, shard.ranks)
+    check_ranks(stage, config, shard.ranks)
 
 
 def load_stage(
