@@ -40,7 +40,7 @@ what is shown is memory that is short for the load, not a certain machine."""
 HOST_TOKENS, ROOMY_KV_TOKENS = 1 << 20, 1 << 19
 BURSTGPT_CV = 2.37
 """Of the gaps between sessions' arrivals in BurstGPT: 1 is a Poisson process."""
-RATES = {"sharegpt-speech": 1.0, "interactive": 0.6, "mixed": 1.5}
+RATES = {"sharegpt-speech": 1.0, "interactive": 1.8, "mixed": 3.0}
 """Sessions a second."""
 SPEAKERS = {"sharegpt-speech": ("talker",), "interactive": ("talker",), "mixed": ("talker", "onlooker")}
 TABLE_S = {"sharegpt-speech": 45.0, "interactive": 120.0, "mixed": 45.0}
