@@ -9,6 +9,9 @@ against `antiphon serve`, and the same people, of the same seed, on virtual time
 so that the engine's difference with itself is known. Beside them, the same pairs with the engine's steps run
 under the simulator's clock: without wire and server, and whatever other processes on the machine do.
 
+Before and after each run the machine's pace is measured (fidelity_pace.py), which its twin's times follow.
+--busy says how many people are a busy machine: so many that replies still sound without gaps.
+
 A figure holds if the median over pairs of simulated by measured is off by no more than 15 %, or than the
 engine differs from itself. About 18 minutes; the pairs over the wire need a quiet machine. What is done is
 kept in --work, and a run with --budget seconds ends after about so many and goes on the next time.
@@ -22,7 +25,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,6 +36,8 @@ from fidelity_around import measure_around
 from fidelity_calibration import Calibration, calibrate
 from fidelity_engine import engine_in_the_loop
 from fidelity_engine import load as load_engine
+from fidelity_pace import Paced, at_pace
+from fidelity_pace import pace as measure_pace
 
 from antiphon.bench import provenance, server_metrics
 from antiphon.bench.experiment import measure
@@ -85,13 +91,6 @@ def workload(load: str, num_sessions: int | None = None) -> Workload:
     return changed(named("voice-chat"), {"load": {"closed": closed}, "people": {"talker": talker}})
 
 
-def kept(path: Path, make: Callable[[], Figures]) -> Figures:
-    """What is in the file; made and put there if it is not."""
-    if not path.exists():
-        path.write_text(json.dumps(make(), indent=2) + "\n")
-    return json.loads(path.read_text())
-
-
 async def play(url: str, load: str, seed: int, path: Path, num_sessions: int | None = None) -> Figures:
     """People over the wire; the run's figures, and the steps that it took."""
     target = Target(url, await model_of(url))
@@ -106,13 +105,52 @@ async def play(url: str, load: str, seed: int, path: Path, num_sessions: int | N
     return {**said(events(path)), **steps(counted), "clock_s": start_s, "load_average": os.getloadavg()[0]}
 
 
-def setup(load: str, seed: int, profile: Profile, calibration: Calibration) -> Setup:
-    return Setup(workload(load), profile, seed, engine_of(profile), Network(calibration.message_s))
+class Budget:
+    """Seconds after which nothing new is begun."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until_s = time.monotonic() + seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return time.monotonic() > self._until_s
 
 
-def on_virtual_time(load: str, seed: int, profile: Profile, calibration: Calibration) -> Figures:
+@dataclass(frozen=True)
+class Study:
+    """What pairs are made of; the engine is for the pace, and for the pairs without a server."""
+
+    checkpoint: str
+    work: Path
+    budget: Budget
+    engine: Engine
+    profile: Profile
+    calibration: Calibration
+
+    def setup(self, load: str, seed: int, pace: float) -> Setup:
+        network = Network(pace * self.calibration.message_s)
+        return Setup(workload(load), Paced(self.profile, pace), seed, engine_of(self.profile), network)
+
+    def around(self, pace: float) -> Around:
+        return at_pace(self.calibration.around, pace)
+
+    def pace(self) -> float:
+        return measure_pace(self.engine, self.profile)
+
+    def is_due(self, path: Path) -> bool:
+        """Has it to be measured now?"""
+        if path.exists():
+            return False
+        if self.budget.is_spent:
+            say(f"{path.stem}: not run, the budget is spent; the same command goes on from here")
+            return False
+        say(f"{path.stem}: measuring")
+        return True
+
+
+def on_virtual_time(study: Study, load: str, seed: int, pace: float) -> Figures:
     """The same people at the twin."""
-    made = twin(setup(load, seed, profile, calibration), calibration.habits, calibration.around)
+    made = twin(study.setup(load, seed, pace), study.calibration.habits, study.around(pace))
     outcome = made.play(NOBODY)
     assert outcome.reason == "finished"
     return {**said(outcome.events), **steps(made.driver.stats())}
@@ -147,33 +185,27 @@ def steps(stats: dict[str, float]) -> Figures:
 
 
 def compare(pairs: list[Pair]) -> dict[str, Any]:
-    """Each figure, its spread, and whether it holds."""
+    """Each figure, its spread, and whether it holds; of the pairs that have it (a short run's throughput may
+    have no window without a restart)."""
     result: dict[str, Any] = {}
     for name in COMPARED:
         by_seed: dict[int, list[float]] = {}
-        for seed, real, _ in pairs:
+        there = [pair for pair in pairs if name in pair[1] and name in pair[2]]
+        if not there:
+            continue
+        for seed, real, _ in there:
             by_seed.setdefault(seed, []).append(real[name])
         spread = median(max(found) / min(found) - 1 for found in by_seed.values())
-        ratio = median(simulated[name] / real[name] for _, real, simulated in pairs)
+        ratio = median(simulated[name] / real[name] for _, real, simulated in there)
         result[name] = {
-            "measured": round(median(real[name] for _, real, _ in pairs), 5),
-            "simulated": round(median(simulated[name] for _, _, simulated in pairs), 5),
+            "pairs": len(there),
+            "measured": round(median(real[name] for _, real, _ in there), 5),
+            "simulated": round(median(simulated[name] for _, _, simulated in there), 5),
             "ratio": round(ratio, 4),
             "spread": round(spread, 4),
             "holds": abs(ratio - 1) <= max(BOUND, spread),
         }
     return result
-
-
-class Budget:
-    """Seconds after which nothing new is begun."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until_s = time.monotonic() + seconds
-
-    @property
-    def is_spent(self) -> bool:
-        return time.monotonic() > self._until_s
 
 
 def say(text: str) -> None:
@@ -187,17 +219,21 @@ def plan() -> Iterator[tuple[str, int, int]]:
                 yield load, seed, repeat
 
 
-async def prepare(checkpoint: str, work: Path, budget: Budget) -> tuple[Profile, Calibration]:
+async def prepare(checkpoint: str, work: Path, budget: Budget) -> Study:
     path = work / "profile.json"
     if not path.exists():
         say("profiling")
         made = measured_profile(checkpoint, EngineOptions(threads=1), rounds=8, seed=0)
         path.write_bytes(made.to_json())
     profile = Profile.from_json(path.read_bytes(), str(path))
+    engine = load_engine(checkpoint)
     path = work / "around.json"
     if not path.exists():
         say("measuring what lies around the steps")
-        path.write_bytes(msgspec.json.encode(measure_around(checkpoint, profile)))
+        pace = measure_pace(engine, profile)
+        path.write_bytes(
+            msgspec.json.encode(at_pace(measure_around(checkpoint, Paced(profile, pace)), 1 / pace))
+        )
     beside = msgspec.json.decode(path.read_bytes(), type=Around)
     log, record = work / "calibration.jsonl", work / "calibration.record"
     if not (work / "calibration.json").exists():
@@ -209,60 +245,58 @@ async def prepare(checkpoint: str, work: Path, budget: Budget) -> tuple[Profile,
             servers.ready(Server("calibration", preset="baseline")) as server,
         ):
             await play(server.url, "light", WARM_UP_SEED, work / "warm-up.jsonl", 6)
+            before = measure_pace(engine, profile)
             found = await play(server.url, "light", CALIBRATION_SEED, log)
+            found["pace"] = (before + measure_pace(engine, profile)) / 2
         (work / "calibration.json").write_text(json.dumps(found))
-    clock_s = json.loads((work / "calibration.json").read_text())["clock_s"]
-    return profile, calibrate(profile, beside, record, events(log), clock_s)
+    then = json.loads((work / "calibration.json").read_text())
+    calibration = calibrate(profile, beside, record, events(log), then["clock_s"])
+    calibration = replace(calibration, message_s=calibration.message_s / then["pace"])
+    return Study(checkpoint, work, budget, engine, profile, calibration)
 
 
-async def pair_up(
-    checkpoint: str, work: Path, budget: Budget, profile: Profile, calibration: Calibration
-) -> dict[str, list[Pair]]:
+async def pair_up(study: Study) -> dict[str, list[Pair]]:
     """All pairs by load; what a work directory has is not run again."""
     pairs: dict[str, list[Pair]] = {load: [] for load in LOADS}
-    async with Servers(Launch(checkpoint, SERVE, work)) as servers:
+    async with Servers(Launch(study.checkpoint, SERVE, study.work)) as servers:
         for load, seed, repeat in plan():
-            name = f"{load}-{seed}-{repeat}"
-            path = work / f"{name}.json"
-            if not path.exists():
-                if budget.is_spent:
-                    say(f"{name}: not run, the budget is spent; the same command goes on from here")
-                    continue
+            path = study.work / f"{load}-{seed}-{repeat}.json"
+            if study.is_due(path):
                 async with servers.ready(Server("engine", preset="baseline")) as server:
                     if server.is_fresh:
-                        await play(server.url, "light", WARM_UP_SEED, work / "warm-up.jsonl", 6)
-                    say(f"{name}: measuring")
-                    found = await play(server.url, load, seed, work / f"{name}.jsonl")
-                path.write_text(json.dumps(found, indent=2) + "\n")
-            simulated = on_virtual_time(load, seed, profile, calibration)
-            pairs[load].append((seed, json.loads(path.read_text()), simulated))
+                        await play(server.url, "light", WARM_UP_SEED, study.work / "warm-up.jsonl", 6)
+                    before = study.pace()
+                    found = await play(server.url, load, seed, path.with_suffix(".jsonl"))
+                keep(path, found, before, study.pace())
+            pairs[load] += paired(study, load, seed, path)
     return pairs
 
 
-def pair_up_inside(
-    checkpoint: str, work: Path, budget: Budget, profile: Profile, calibration: Calibration
-) -> dict[str, list[Pair]]:
+def pair_up_inside(study: Study) -> dict[str, list[Pair]]:
     """All pairs by load, the engine under the simulator's clock: without wire, server and neighbours."""
     pairs: dict[str, list[Pair]] = {load: [] for load in LOADS}
-    engine: Engine | None = None
     for load, seed, repeat in plan():
-        path = work / f"inside-{load}-{seed}-{repeat}.json"
-        if not path.exists():
-            if budget.is_spent:
-                say(f"{path.stem}: not run, the budget is spent; the same command goes on from here")
-                continue
-            engine = engine or load_engine(checkpoint)
-            say(f"{path.stem}: measuring")
-            made = engine_in_the_loop(
-                setup(load, seed, profile, calibration), engine, profile, calibration.around
-            )
+        path = study.work / f"inside-{load}-{seed}-{repeat}.json"
+        if study.is_due(path):
+            before = study.pace()
+            made = engine_in_the_loop(study.setup(load, seed, before), study.engine, study.around(before))
             outcome = made.play(NOBODY)
             assert outcome.reason == "finished"
-            found = {**said(outcome.events), **steps(made.driver.stats())}
-            path.write_text(json.dumps(found, indent=2) + "\n")
-        simulated = on_virtual_time(load, seed, profile, calibration)
-        pairs[load].append((seed, json.loads(path.read_text()), simulated))
+            keep(path, {**said(outcome.events), **steps(made.driver.stats())}, before, study.pace())
+        pairs[load] += paired(study, load, seed, path)
     return pairs
+
+
+def keep(path: Path, found: Figures, before: float, after: float) -> None:
+    path.write_text(json.dumps({**found, "pace": (before + after) / 2}, indent=2) + "\n")
+
+
+def paired(study: Study, load: str, seed: int, path: Path) -> list[Pair]:
+    """The measured run, if there is one, beside its twin."""
+    if not path.exists():
+        return []
+    real = json.loads(path.read_text())
+    return [(seed, real, on_virtual_time(study, load, seed, real["pace"]))]
 
 
 def told(pairs: dict[str, list[Pair]]) -> dict[str, Any]:
@@ -280,23 +314,31 @@ def told(pairs: dict[str, list[Pair]]) -> dict[str, Any]:
 async def run(arguments: argparse.Namespace) -> None:
     work, budget = arguments.work, Budget(arguments.budget)
     work.mkdir(parents=True, exist_ok=True)
-    profile, calibration = await prepare(arguments.checkpoint, work, budget)
+    study = await prepare(arguments.checkpoint, work, budget)
     result: dict[str, Any] = {
         "model": Path(arguments.checkpoint).name,
         "bound": BOUND,
-        "around_the_steps": calibration.told(),
-        "decide_ms": round(1e3 * profile.decide_s, 4),
+        "conversations": {load: most for load, (most, _) in LOADS.items()},
+        "around_the_steps": study.calibration.told(),
+        "decide_ms": round(1e3 * study.profile.decide_s, 4),
     }
-    asked = (arguments.checkpoint, work, budget, profile, calibration)
     if arguments.only != "wire":
-        result["under_the_simulators_clock"] = told(pair_up_inside(*asked))
+        result["under_the_simulators_clock"] = told(pair_up_inside(study))
     if arguments.only != "inside":
-        result["over_the_wire"] = told(await pair_up(*asked))
+        result["over_the_wire"] = told(await pair_up(study))
     provenance.keep(result, arguments.out)
 
 
 def picked(found: Figures) -> Figures:
-    names = (*COMPARED, "turns", "client_lag_s", "load_average", 'utilisation{stage="talker"}')
+    names = (
+        *COMPARED,
+        "turns",
+        "pace",
+        "continuity",
+        "client_lag_s",
+        "load_average",
+        'utilisation{stage="talker"}',
+    )
     return {name: round(found[name], 5) for name in names if name in found}
 
 
@@ -307,9 +349,12 @@ def main() -> None:
     parser.add_argument("checkpoint")
     parser.add_argument("--work", type=Path, default=Path("fidelity"), help="directory of what is measured")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which nothing new is begun")
+    parser.add_argument("--busy", type=int, default=LOADS["busy"][0], help="people at a time of that load")
     parser.add_argument("--only", choices=("wire", "inside"), help="one kind of pairs")
     parser.add_argument("--out", type=Path)
-    asyncio.run(run(parser.parse_args()))
+    arguments = parser.parse_args()
+    LOADS["busy"] = arguments.busy, 2 * arguments.busy
+    asyncio.run(run(arguments))
 
 
 if __name__ == "__main__":

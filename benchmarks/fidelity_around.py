@@ -4,6 +4,7 @@ with the profiler's own stopwatch, on turns as people take them.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,16 @@ from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionClose
 from antiphon.core.plans import ArStep, Handoff, Output, RenderPrompt, ResponseEnded, Step
 from antiphon.core.ports import Executor
 from antiphon.core.rng import stream
-from antiphon.latency.profile import Profile
 from antiphon.runtime.cases import recording
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.profiler import load_subject
 from antiphon.runtime.stopwatch import Stopwatch
+from antiphon.sim.costs import CostModel
 from antiphon.sim.twin import Around
 
 CONVERSATIONS, TURNS = 8, 4
+PAUSE_S = 0.3
+"""Before a turn, as people make it: a core that has slept takes longer for what comes then."""
 VOICE_S, REPLY_TOKENS = 1.0, 12
 Times = dict[str, list[float]]
 
@@ -31,9 +34,9 @@ Times = dict[str, list[float]]
 class Timed:
     """An executor whose steps with joins are timed beside what a profile says of them."""
 
-    def __init__(self, inner: Executor, profile: Profile, times: Times) -> None:
+    def __init__(self, inner: Executor, costs: CostModel, times: Times) -> None:
         self.depth = inner.depth
-        self._inner, self._profile, self._times = inner, profile, times
+        self._inner, self._costs, self._times = inner, costs, times
         self._watch = Stopwatch()
 
     def submit(self, step: Step) -> None:
@@ -41,7 +44,7 @@ class Timed:
         self._inner.submit(step)
         taken = self._watch.stop()
         if isinstance(step, ArStep) and step.joins:
-            beyond = taken - self._profile.step_s(step)
+            beyond = taken - self._costs.step_s(step, step.stage)
             self._times[f"join {step.stage}"].append(beyond / len(step.joins))
 
     def poll(self) -> list[Fact]:
@@ -66,8 +69,8 @@ class TimedCall:
         return getattr(self._inner, name)
 
 
-def measure_around(checkpoint: str, profile: Profile) -> Around:
-    """Of one person after the other, four turns each; the first is left out."""
+def measure_around(checkpoint: str, costs: CostModel) -> Around:
+    """Of one person after the other, four turns each, with pauses; the first is left out."""
     options = EngineOptions(threads=1, depth=0)
     engine = load_subject(checkpoint, options, Path(checkpoint).name, lambda *_: None).engine
     times: Times = defaultdict(list)
@@ -78,7 +81,7 @@ def measure_around(checkpoint: str, profile: Profile) -> Around:
 
     watched = replace(
         engine,
-        executors={name: Timed(one, profile, times) for name, one in engine.executors.items()},
+        executors={name: Timed(one, costs, times) for name, one in engine.executors.items()},
         prompter=TimedCall(engine.prompter, "render", times["render"]),
         payloads=TimedCall(engine.payloads, "handoff", times["handoff"]),
     )
@@ -87,6 +90,7 @@ def measure_around(checkpoint: str, profile: Profile) -> Around:
         session = f"around-{number}"
         driver.advance([SessionOpened(session)])
         for turn in range(TURNS):
+            time.sleep(PAUSE_S)
             _turn(driver, session, turn, ended)
         driver.advance([SessionClosed(session)])
         if not number:

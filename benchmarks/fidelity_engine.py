@@ -13,7 +13,6 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.facts import StageFact, StepDone
 from antiphon.core.plans import CopyBlocks, Step
 from antiphon.engine.load import Engine
-from antiphon.latency.profile import Profile
 from antiphon.runtime.profiler import load_subject
 from antiphon.runtime.stopwatch import Stopwatch
 from antiphon.sim.run import Setup, Simulation, machine
@@ -68,9 +67,9 @@ def load(checkpoint: str) -> Engine:
     return load_subject(checkpoint, options, Path(checkpoint).name, lambda *_: None).engine
 
 
-def engine_in_the_loop(setup: Setup, engine: Engine, profile: Profile, around: Around) -> Simulation:
+def engine_in_the_loop(setup: Setup, engine: Engine, around: Around) -> Simulation:
     """A run of the setup's workload; a loaded engine has one at a time."""
-    steps = RealSteps(engine, profile.decide_s)
+    steps = RealSteps(engine, setup.costs.decide_s)
     carrier = replace(
         machine(replace(setup, costs=steps)),
         models={name: Done(steps) for name in engine.executors},

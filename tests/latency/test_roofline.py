@@ -11,10 +11,17 @@ from antiphon.latency.features import ArFeatures
 from antiphon.latency.models import ArModel
 from antiphon.latency.profile import Profile, Provenance
 from antiphon.latency.roofline import hardware_names, roofline
-from antiphon.latency.shapes import DecoderShape, EncodersShape, VocoderShape, find_shape, shape_names
+from antiphon.latency.shapes import (
+    DecoderShape,
+    EncodersShape,
+    FlowVocoderShape,
+    VocoderShape,
+    find_shape,
+    shape_names,
+)
 from latency.steps import ar_step, codec_step, encode_step, image
 
-RELEASED = "qwen3-omni-30b-a3b"
+RELEASED, SECOND = "qwen3-omni-30b-a3b", "qwen2.5-omni-7b"
 
 
 def made(device: str, ranks: int = 1) -> Profile:
@@ -49,6 +56,27 @@ def test_the_released_shape_has_the_released_number_of_weights() -> None:
     assert encoders.vision.weights == pytest.approx(0.539e9, rel=0.25)
 
 
+def test_the_second_familys_shape_has_its_published_weights() -> None:
+    """And its vocoder solves an equation for every window: 36 times the transformer, twice."""
+    stages = find_shape(SECOND).stages
+    thinker, talker, vocoder = stages["thinker"], stages["talker"], stages["token2wav"]
+    assert isinstance(thinker, DecoderShape)
+    assert isinstance(talker, DecoderShape)
+    assert isinstance(vocoder, FlowVocoderShape)
+    assert vocoder.frame_samples == 480, "20 ms"
+    assert vocoder.weights == pytest.approx(0.449e9, rel=0.05)
+    assert vocoder.weights_read > 25 * vocoder.weights
+    encoders = stages["encoders"]
+    assert isinstance(encoders, EncodersShape)
+    towers = encoders.audio.weights + encoders.vision.weights
+    rest = 2 * thinker.vocab * thinker.hidden
+    whole = thinker.layers * thinker.layer_weights_used + rest + towers
+    assert whole == pytest.approx(8.93e9, rel=0.02)
+    assert talker.layers * talker.layer_weights_used == pytest.approx(1.35e9, rel=0.05)
+    profile = roofline("H200", find_shape(SECOND), Provenance(command="test"))
+    assert 0.001 < profile.step_s(ar_step([(100, 1, True)])) < 0.006
+
+
 def test_a_decode_step_takes_at_least_what_it_reads() -> None:
     """At batch 1 the thinker reads 6.1 GB of layers: 1.3 ms of an H200's 4.8 TB/s."""
     one = made("H200").step_s(ar_step([(100, 1, True)]))
@@ -62,9 +90,9 @@ def test_names_and_numbers_that_mean_nothing_are_refused() -> None:
         made("H900")
     with pytest.raises(ConfigError, match="0 devices"):
         made("H200", 0)
-    with pytest.raises(ConfigError, match=r"no shape is known of 'x'; known: qwen3-omni-30b-a3b"):
+    with pytest.raises(ConfigError, match=r"no shape is known of 'x'; known: qwen2.5-omni-7b, qwen3-omni-30"):
         find_shape("x")
-    assert shape_names() == (RELEASED,)
+    assert shape_names() == (SECOND, RELEASED)
 
 
 @pytest.mark.parametrize("name", hardware_names())

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,3 +169,17 @@ def test_the_same_decoder_inside_and_outside_of_inference() -> None:
     pages = [(keys.clone(), values.clone()) for keys, values in situation.pages]
     outside = situation.model.forward(situation.x, torch.tensor([5, 6]), over(pages, batch))[0]
     assert torch.equal(inside, outside)
+
+
+def test_memory_is_not_given_back_before_its_last_use() -> None:
+    """What is given back is overwritten at once here, or no more this process's."""
+    asked = f"{__file__}::test_it_computes_what_the_operators_do"
+    told = {"MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_TOP_PAD_": "0"}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", asked, "-k", "queries"],
+        env={**os.environ, **told},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout.decode()[-2000:]

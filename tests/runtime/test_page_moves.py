@@ -39,9 +39,9 @@ class Both:
     def leave(self, order: MoveBlocks) -> list:
         self.there.send(1, order)
         messages = []
-        while self.there.next_target is not None:
-            assert self.there.next_target == "d"
-            messages.append(self.there.next_layer())
+        while self.there.targets:
+            assert self.there.targets == ("d",)
+            messages.append(self.there.next_layer("d"))
         assert messages.pop() is None
         return messages
 
@@ -84,6 +84,15 @@ def test_a_layer_a_message(group: str, is_early: bool) -> None:
     assert both.here.poll() == [CopyDone("d", 7)]
     assert both.here.poll() == []
     both.check(one)
+
+
+def test_a_unit_that_takes_none_holds_up_no_other() -> None:
+    both, one = Both(), order()
+    both.there.send(1, one)
+    both.there.send(2, MoveBlocks("p", "e", "kv", ints([2]), ints([1]), 8))
+    others = [both.there.next_layer("e") for _ in range(LAYERS + 1)]
+    assert [message is None for message in others] == [False] * LAYERS + [True]
+    assert both.there.targets == ("d",)
 
 
 def test_a_layer_waits_for_its_own_part_only() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from antiphon import Omni, Request
+from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import StageFailed
 from antiphon.core.rng import stream
@@ -18,12 +19,17 @@ from antiphon.engine.load import Engine
 from antiphon.graphs import find_graph
 from antiphon.latency.features import ar_features, codec_features
 from antiphon.latency.models import ArModel
-from antiphon.latency.profile import Profile, Provenance
+from antiphon.latency.profile import Profile, Provenance, SoundWindow
+from antiphon.metrics.log import AudioDelta
 from antiphon.runtime.cases import chunking, doublings, drawing, drawn_decoding, drawn_mix
 from antiphon.runtime.crafted import ArCraft, ArMix, Chunk, CodecCraft, CodecMix
 from antiphon.runtime.profiler import Subject, load_subject, profile
 from antiphon.runtime.stage_times import Effort, measure_stages, timed
 from antiphon.runtime.stopwatch import Stopwatch
+from antiphon.sim.model import engine_of
+from antiphon.sim.run import Setup, Simulation
+from antiphon.workload.load import changed, named
+from sim.runs import started
 
 LITTLE = Effort(rounds=1, fitted_steps=12, held_out_steps=4)
 SIZES: dict[str, Any] = {
@@ -150,3 +156,20 @@ def test_a_stopwatch_counts_what_a_thread_does() -> None:
     watch.start()
     time.sleep(0.02)
     assert watch.stop() >= 0.015
+
+
+@pytest.mark.slow
+def test_windows_of_a_vocoder_are_measured_and_simulated(tmp_path: Path) -> None:
+    make_demo(tmp_path / "q25", model="qwen2_5_omni", size="tiny")
+    made = profile(
+        load_subject(str(tmp_path / "q25"), OPTIONS, "q25", quiet), Provenance(model="q25"), quiet, LITTLE
+    )
+    assert made.served is not None
+    assert (made.served.frame_samples, made.served.window) == (480, SoundWindow(12, 2))
+    workload = changed(named("smoke"), {"load": {"closed": {"concurrency": 1, "sessions": 1}}})
+    outcome = Simulation(Setup(workload, made, 0, engine_of(made))).play(started())
+    heard = [event.audio_s for event in outcome.events if isinstance(event, AudioDelta)]
+    assert outcome.reason == "finished"
+    assert heard
+    assert all(abs(seconds * 50 - round(seconds * 50)) < 1e-6 for seconds in heard), "whole codes"
+    assert max(heard) > 1 / 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,11 +20,12 @@ from antiphon.core.facts import SessionClosed
 from antiphon.core.plans import Output, ResponseEnded
 from antiphon.metrics.names import Metric
 from antiphon.runtime import stage_processes
-from antiphon.runtime.crossings import Arrivals
+from antiphon.runtime.crossings import Arrivals, Begin
 from antiphon.runtime.launch import EngineProcess
 from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import Start
 from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
+from antiphon.runtime.stage_child import Child, cpu_s
 from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, silent, sockets, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -214,6 +216,49 @@ def test_who_cannot_start_is_named(tiny_checkpoint: Path, monkeypatch: pytest.Mo
 def test_what_cannot_be_is_said(tiny_checkpoint: Path, options: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_engine(str(tiny_checkpoint), EngineOptions(stages_apart=True, **options), "x", silent)
+
+
+def living(program: str) -> Child:
+    child = Child("x", ("x",))
+    child.process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    child.asked(time.monotonic())
+    return child
+
+
+def test_who_computes_has_longer_to_answer_than_who_sleeps() -> None:
+    sleeps, computes = living("input()"), living("while True: pass")
+    try:
+        began = time.monotonic()
+        while sleeps.process is not None and cpu_s(sleeps.process.pid) == 0.0:
+            assert time.monotonic() < began + 10
+            time.sleep(0.01)
+        for child in (sleeps, computes):
+            child.asked(time.monotonic())
+        time.sleep(0.5)
+        now = time.monotonic()
+        assert sleeps.hangs(now, 0.2)
+        assert not sleeps.hangs(now, 1.0)
+        assert not computes.hangs(now, 0.2)
+        assert computes.hangs(now, 0.01), "not for ever"
+    finally:
+        assert sleeps.end() == computes.end() == -signal.SIGKILL
+    assert cpu_s(1 << 30) == 0.0
+
+
+def test_no_room_to_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is for good, the first start says so."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(stage_processes.subprocess, "Popen", full)
+    options = EngineOptions(stages_apart=True)
+    made = stage_processes.StageProcesses({"x": ("x",)}, {}, lambda *_: Begin("", options, "x", 0), options)
+    made.start()
+    assert "had no room to start ([Errno 24] Too many open files); it is starting again" in made.lost["x"]
+    with pytest.raises(AntiphonError, match="the process 'x' of x could not start: had no room"):
+        made.wait_until_ready(silent)
+    made.close()
 
 
 def test_waits_double_and_end() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.assembly.node import Node
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
@@ -47,8 +49,9 @@ from antiphon.core.plans import (
     ints,
 )
 from antiphon.core.sampling import Sampling
-from antiphon.latency.profile import Profile, Served
+from antiphon.latency.profile import Profile, Served, SoundWindow
 from antiphon.metrics.log import TextDelta
+from antiphon.models.qwen2_5_omni.windows import BLOCKS_AHEAD, next_window
 from antiphon.models.qwen3_omni.counts import num_audio_tokens
 from antiphon.sim import model
 from antiphon.sim.costs import find_costs
@@ -62,6 +65,7 @@ from antiphon.sim.executors import (
     ReplyLengths,
     Speaker,
     Vocoder,
+    WindowedVocoder,
     Writer,
 )
 from antiphon.sim.places import Replicas, placed
@@ -168,6 +172,28 @@ def test_frames_sound_as_long_as_they_should() -> None:
     assert isinstance(fact, StepDone)
     assert fact.samples.tolist() == [2 * FRAME_SAMPLES - DELAY_SAMPLES, 4 * FRAME_SAMPLES]
     assert [len(audio) // 4 for audio in fact.audio] == fact.samples.tolist()
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12))
+def test_windows_sound_when_token2wavs_do(counts: list[int]) -> None:
+    vocoder = WindowedVocoder(480, SoundWindow(12, BLOCKS_AHEAD))
+    done = known = 0
+    for i, count in enumerate(counts):
+        is_last = i == len(counts) - 1
+        known += count
+        window = next_window(done, known, 12, is_last=is_last)
+        sure = 0 if window is None else window.upto - window.done
+        done += sure
+        frames = np.zeros((count, 1), np.int64)
+        joins, ends = ints([5] if i == 0 else []), ints([int(is_last)])
+        step = CodecStep(
+            "token2wav", i, joins, ints([5]), ints([7]), ints([count]), frames, "", ends, (None,)
+        )
+        fact = vocoder.run(step)
+        assert isinstance(fact, StepDone)
+        assert fact.samples.tolist() == [480 * sure]
+        assert len(fact.audio[0]) == 4 * 480 * sure
+    assert done == known, "all of it, in the end"
 
 
 def prompts(*items: Item, request: int = 1) -> PromptReady:

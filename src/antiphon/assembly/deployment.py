@@ -117,8 +117,8 @@ class Limits(Written):
     silence_limit_s: float = Field(
         default=60.0,
         gt=0,
-        description="Seconds in which a stage's own process has to answer between two steps; one that hangs "
-        "is started again.",
+        description="Seconds in which a stage's own process has to answer; one that hangs is started again. "
+        "One that computes has ten times as long.",
         examples=[20],
     )
     session: SessionLimits = Field(default=SessionLimits(), description="What one session may ask for.")

@@ -10,15 +10,22 @@ from typing import Literal
 
 from antiphon.core.graph import StageGraph
 from antiphon.latency.roofline import ELEMENT_BYTES
-from antiphon.latency.shapes import DecoderShape, EncodersShape, ModelShape, VocoderShape
+from antiphon.latency.shapes import (
+    CodecShape,
+    DecoderShape,
+    EncodersShape,
+    FlowVocoderShape,
+    ModelShape,
+    StageShape,
+)
 
 GIB = 2**30
-Shape = DecoderShape | VocoderShape | EncodersShape
 What = Literal["weights", "KV", "codec state", "work space"]
 
 TOKEN_PIXELS = 32 * 32
 CONV_STATE_ELEMENTS = 250_000
 """Of a vocoder's stream, beside its KV (about 1 MB in fp32)."""
+CODE_BYTES = 8
 LIVE_BUFFERS = 4
 """Activations of a layer that are there at once."""
 LOGIT_COPIES = 3
@@ -53,15 +60,15 @@ class Load:
     image_pixels: int
 
 
-def shape_parameters(shape: Shape) -> int:
+def shape_parameters(shape: StageShape) -> int:
     """Weights of a stage whose tensors are not at hand."""
     match shape:
         case DecoderShape():
             return _decoder_parameters(shape)
-        case VocoderShape():
-            return int(shape.weights)
         case EncodersShape():
             return int(shape.audio.weights + shape.vision.weights)
+        case _:
+            return int(shape.weights)
 
 
 def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, int]:
@@ -73,11 +80,11 @@ def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, i
         case DecoderShape():
             found["KV"] = load.kv_tokens * kv_token_bytes(shape, dtype)
             found["work space"] = _decoder_work(shape, load, element)
-        case VocoderShape():
-            found["codec state"] = load.max_rows * _stream_bytes(shape, element)
-            found["work space"] = _vocoder_work(shape, load, element)
         case EncodersShape():
             found["work space"] = _encoder_work(shape, load, element)
+        case _:
+            found["codec state"] = load.max_rows * _stream_bytes(shape, element)
+            found["work space"] = _vocoder_work(shape, load, element)
     return found
 
 
@@ -86,9 +93,9 @@ def kv_token_bytes(shape: DecoderShape, dtype: str) -> int:
     return (shape.layers * shape.kv_elements + shape.payload) * ELEMENT_BYTES[dtype]
 
 
-def element_bytes(shape: Shape, dtype: str) -> int:
+def element_bytes(shape: StageShape, dtype: str) -> int:
     """A vocoder runs in fp32 at least."""
-    wide = isinstance(shape, VocoderShape)
+    wide = isinstance(shape, CodecShape)
     return max(ELEMENT_BYTES[dtype], 4) if wide else ELEMENT_BYTES[dtype]
 
 
@@ -116,22 +123,29 @@ def _decoder_work(shape: DecoderShape, load: Load, element: int) -> int:
     return (load.step_tokens * token + frame) * element + logits
 
 
-def _stream_bytes(shape: VocoderShape, element: int) -> int:
+def _stream_bytes(shape: CodecShape, element: int) -> int:
+    """A stream that is decoded window by window keeps its last codes only."""
+    if isinstance(shape, FlowVocoderShape):
+        return (shape.window_blocks + 1) * shape.block * CODE_BYTES
     kv = shape.layers * 2 * shape.kv_heads * shape.head_dim * shape.window
     return (kv + CONV_STATE_ELEMENTS) * element
 
 
-def _vocoder_work(shape: VocoderShape, load: Load, element: int) -> int:
+def _vocoder_work(shape: CodecShape, load: Load, element: int) -> int:
     """The widest of what the convolutions make of a chunk, for all rows."""
-    steps, channels, widest = 1, shape.hidden, shape.hidden
-    for ratio in shape.ratios:
-        steps *= ratio
-        widest = max(widest, 4 * steps * channels)
+    if isinstance(shape, FlowVocoderShape):
+        frames = shape.repeats * ((shape.window_blocks - 1) * shape.block + load.chunk)
+        widest, steps = 0, 1
+    else:
+        frames, widest, steps = load.chunk, shape.hidden, 1
+        for ratio in shape.ratios:
+            steps *= ratio
+            widest = max(widest, 4 * steps * shape.hidden)
     channels = shape.decoder
     for rate in shape.rates:
         steps, channels = steps * rate, channels // 2
         widest = max(widest, steps * channels)
-    return LIVE_BUFFERS * widest * load.chunk * load.max_rows * element
+    return LIVE_BUFFERS * widest * frames * load.max_rows * element
 
 
 def _encoder_work(shape: EncodersShape, load: Load, element: int) -> int:

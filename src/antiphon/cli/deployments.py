@@ -25,7 +25,7 @@ from antiphon.wire.limits import Limits
 if TYPE_CHECKING:
     from antiphon.server.settings import ServerSettings
 
-FAMILIES = {"qwen3-omni": "qwen3_omni_moe"}
+FAMILIES = {"qwen3-omni": "qwen3_omni_moe", "qwen2.5-omni": "qwen2_5_omni"}
 """Of the shapes that are known, by how their names begin."""
 
 

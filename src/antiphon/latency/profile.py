@@ -66,12 +66,24 @@ class Replies(msgspec.Struct, frozen=True):
     frames_per_token: float = 3.15
 
 
+class SoundWindow(msgspec.Struct, frozen=True):
+    """Frames sound in blocks of `block`, each as soon as `ahead` more blocks are there, or the end is."""
+
+    block: int
+    ahead: int
+
+    def num_sure(self, known: int, is_last: bool) -> int:
+        """Of a stream's first `known` frames, those that may sound."""
+        return known if is_last else max(known // self.block - self.ahead, 0) * self.block
+
+
 class Served(msgspec.Struct, frozen=True):
     """The engine that was measured, as far as a simulator has to know it.
 
     node           what it decides by
     depth          steps in flight while the next is decided; 0: a step holds up the driver
     frame_samples  24 kHz samples of a codec frame; delay_samples of them a stream's first chunk lacks
+    window         of a vocoder that decodes windows; None: every frame sounds when it is decoded
     replies        None where nobody says
     """
 
@@ -79,6 +91,7 @@ class Served(msgspec.Struct, frozen=True):
     depth: int = 0
     frame_samples: int = 1920
     delay_samples: int = 555
+    window: SoundWindow | None = None
     replies: Replies | None = None
 
 

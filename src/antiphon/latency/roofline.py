@@ -25,7 +25,7 @@ from antiphon.latency.models import (
     LinkModel,
 )
 from antiphon.latency.profile import Profile, Provenance, StageProfile
-from antiphon.latency.shapes import DecoderShape, EncodersShape, ModelShape, VocoderShape
+from antiphon.latency.shapes import CodecShape, DecoderShape, EncodersShape, ModelShape, StageShape
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 KNOTS = tuple(2**i for i in range(15))
@@ -119,14 +119,14 @@ class Roof:
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.hardware.dtype]
 
-    def stage(self, shape: DecoderShape | VocoderShape | EncodersShape) -> StageProfile:
+    def stage(self, shape: StageShape) -> StageProfile:
         match shape:
             case DecoderShape():
                 return self._decoder(shape)
-            case VocoderShape():
-                return StageProfile(self._vocoder(shape))
             case EncodersShape():
                 return StageProfile(self._encoders(shape))
+            case _:
+                return StageProfile(self._vocoder(shape))
 
     def links(self) -> dict[str, LinkModel]:
         share = self.efficiency.link
@@ -168,12 +168,12 @@ class Roof:
             return None
         return Collectives(self._all_reduce, 2, shape.hidden * self.element_bytes)
 
-    def _vocoder(self, shape: VocoderShape) -> CodecModel:
+    def _vocoder(self, shape: CodecShape) -> CodecModel:
         """Its weights are fp32 wherever it runs, and its convolutions run at the rate of the products."""
-        layers = shape.layers + 4 * (len(shape.ratios) + len(shape.rates))
+        launch_s = shape.launches * self.hardware.layer_overhead_us * 1e-6
         return CodecModel(
             step_s=self.hardware.step_overhead_us * 1e-6,
-            group_s=shape.weights * 4 / self._memory + layers * self.hardware.layer_overhead_us * 1e-6,
+            group_s=shape.weights_read * 4 / self._memory + launch_s,
             frame_s=2 * shape.frame_products / self._flops(self.efficiency.products),
         )
 

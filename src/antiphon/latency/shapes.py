@@ -99,6 +99,16 @@ class VocoderShape(msgspec.Struct, frozen=True, tag="vocoder", tag_field="kind",
         return self._parts[0]
 
     @property
+    def weights_read(self) -> float:
+        """By one step."""
+        return self.weights
+
+    @property
+    def launches(self) -> int:
+        """Layers of one step, as far as each costs something to begin."""
+        return self.layers + 4 * (len(self.ratios) + len(self.rates))
+
+    @property
     def frame_products(self) -> float:
         """Multiplications of one frame."""
         return self._parts[1]
@@ -127,15 +137,99 @@ class VocoderShape(msgspec.Struct, frozen=True, tag="vocoder", tag_field="kind",
         return weights, products
 
 
+class FlowVocoderShape(
+    msgspec.Struct, frozen=True, tag="flow_vocoder", tag_field="kind", forbid_unknown_fields=True
+):
+    """Codes to mel frames by flow matching, these to sound by residual convolutions, window by window.
+
+    inputs       width of what enters the transformer: the noisy mel frame, the code, the speaker
+    evaluations  of the transformer that a window takes, each with the speaker and without
+    repeats      mel frames of a code
+    block        codes that sound together; a window has `back` blocks before them and `ahead` behind
+    mel          bins of a mel frame
+    decoder      channels of the convolutions; each rate halves them
+    kernels      of the residual units behind each rate, three pairs of convolutions each
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    head_dim: int
+    mlp: int
+    inputs: int
+    evaluations: int
+    repeats: int
+    block: int
+    back: int
+    ahead: int
+    mel: int
+    decoder: int
+    rates: tuple[int, ...]
+    kernels: tuple[int, ...]
+
+    @property
+    def frame_samples(self) -> int:
+        """24 kHz samples of a code."""
+        return self.repeats * prod(self.rates)
+
+    @property
+    def window_blocks(self) -> int:
+        return self.back + 1 + self.ahead
+
+    @property
+    def weights(self) -> float:
+        return self._flow_weights + self._convolutions[0]
+
+    @property
+    def weights_read(self) -> float:
+        """By one window."""
+        return self.evaluations * self._flow_weights + self._convolutions[0]
+
+    @property
+    def launches(self) -> int:
+        return self.evaluations * self.layers + len(self.rates) * (1 + 6 * len(self.kernels))
+
+    @property
+    def frame_products(self) -> float:
+        """Multiplications for one code that sounds: those of its share of a window."""
+        seen = 2 * self.heads * self.head_dim * self.block * self.repeats
+        one = self.layers * (self._layer + seen) + self.inputs * self.hidden + self.hidden * self.mel
+        return self.window_blocks * self.repeats * (2 * self.evaluations * one + self._convolutions[1])
+
+    @property
+    def _layer(self) -> int:
+        return self.hidden * (4 * self.heads * self.head_dim + 2 * self.mlp)
+
+    @property
+    def _flow_weights(self) -> int:
+        """Layers, each with what it makes of the time, and both ends."""
+        ends = (self.inputs + self.mel) * self.hidden
+        return self.layers * (self._layer + 6 * self.hidden**2) + ends
+
+    @property
+    def _convolutions(self) -> tuple[float, float]:
+        """Weights, and multiplications a mel frame, of: the convolution into the decoder; a transposed
+        convolution, twice as wide as it strides, and the residual units a rate."""
+        weights = products = 7.0 * self.mel * self.decoder
+        steps, channels = 1, self.decoder
+        for rate in self.rates:
+            up, units = 2 * rate * channels * (channels // 2), 6 * sum(self.kernels) * (channels // 2) ** 2
+            products += steps * up + steps * rate * units
+            weights += up + units
+            steps, channels = steps * rate, channels // 2
+        return weights, products
+
+
 class TowerShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A transformer over recordings or pictures, `positions` of it a token that it gives. `stem` are
-    multiplications a token before the layers."""
+    multiplications a token before the layers; in `whole` of them all tokens see each other (0: in all)."""
 
     layers: int
     hidden: int
     mlp: int
     positions: int = 1
     stem: float = 0.0
+    whole: int = 0
 
     @property
     def weights(self) -> float:
@@ -148,7 +242,7 @@ class TowerShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def pair_products(self) -> float:
         """Attention, for a pair of tokens that see each other."""
-        return 2 * self.layers * self.hidden * self.positions**2
+        return 2 * (self.whole or self.layers) * self.hidden * self.positions**2
 
 
 class EncodersShape(
@@ -161,11 +255,15 @@ class EncodersShape(
     window: int = 104
 
 
+CodecShape = VocoderShape | FlowVocoderShape
+StageShape = DecoderShape | CodecShape | EncodersShape
+
+
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The stages of a model's graph by name."""
 
     name: str
-    stages: dict[str, DecoderShape | VocoderShape | EncodersShape]
+    stages: dict[str, StageShape]
 
 
 def shape_names() -> tuple[str, ...]:
@@ -185,7 +283,7 @@ def find_shape(name: str) -> ModelShape:
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    stages: dict[str, DecoderShape | VocoderShape | EncodersShape]
+    stages: dict[str, StageShape]
 
 
 def _library() -> dict[str, _Entry]:

@@ -4,7 +4,8 @@ Between the products of a layer stand some twenty operators whose cost at a few 
 layer is eight loops: residual and norm; q, k and v; rotation, write and attention; the output; residual and
 norm again; gate and up; the gate; down. Python has its turn only where something stands between them that is
 torch's: experts, prompts' attention, sums over ranks, weights that are not laid out in panels, copies that a
-layer waits for. What is beside a row in the batch changes none of its bits.
+layer waits for. What is beside a row in the batch changes none of its bits where the row is one token and the
+layer dense, its weights in panels.
 """
 
 from __future__ import annotations

@@ -113,6 +113,18 @@ def attend_blocks(job: Any, token: int, row: int, seen: int, first: int) -> None
             score_head(q, group, job.dim, keys + k * head_bytes, stride, out, width)
     for h in range(len(scores)):
         softmax(scores[h], seen, job.scale)
+    mix_blocks(job, token, row, seen, first, scores)
+
+
+@compiled
+def mix_blocks(job: Any, token: int, row: int, seen: int, first: int, scores: Floats) -> None:
+    """The values of these keys by their shares. `scores` are the caller's for all of it: compiled code frees
+    an array after its last use, and an address is none."""
+    group, head_bytes = job.heads // job.kv_heads, 4 * job.dim
+    stride = job.kv_heads * head_bytes
+    start = (token * job.heads + first * group) * job.dim
+    padded = scores.shape[1]
+    address, width = scores.ctypes.data, 4 * padded
     floats(job.out + 4 * start, 1, job.share * group * job.dim)[:] = np.float32(0)
     for key in range(0, padded, TOGETHER):
         values = job.values + place_of(job, row, key, first)

@@ -147,15 +147,18 @@ class Tape:
         team, give_way = address_of("omp_get_num_threads"), address_of("sched_yield")
         self._threads = threads if team and give_way else 1
         self._loops: list[tuple[int, int]] = []
-        self._jobs: list[ctypes.Structure] = []
+        self._kept: list[tuple[Loop, ctypes.Structure]] = []
         self._stops: list[tuple[int, Turn | None, Hashable]] = []
         self._table: np.ndarray | None = None
         self._job = Job(team=team, give_way=give_way)
         self._loop = tape_loop()
 
     def add(self, loop: Loop, job: ctypes.Structure) -> None:
+        """Raises ValueError once it has been played."""
+        if self._table is not None:
+            raise ValueError("a tape that has been played is not added to")
         self._loops.append((loop.address, ctypes.addressof(job)))
-        self._jobs.append(job)
+        self._kept.append((loop, job))
 
     def turn(self, turn: Turn) -> None:
         """Python's turn after what was added last, at every run."""

@@ -197,4 +197,6 @@ class CodecCraft:
             ints(counts),
             frames,
             REASON,
+            ints([0] * len(rows)),
+            (None,) * len(rows),
         )

@@ -24,8 +24,8 @@ BODY_BYTES = 64 << 10
 
 MOST_KEPT_DROPS = 4096
 
-ORDERS, FACTS, PARCELS, PAGES = "orders", "facts", "parcels", "pages"
-"""Channels."""
+ORDERS, WORDS, FACTS, PARCELS, PAGES = "orders", "words", "facts", "parcels", "pages"
+"""Channels. Words are what has to come through beside orders that wait."""
 
 RemoteOrder = Handoff | DropPayload | DropMedia | SendMedia | CopyBlocks | MoveBlocks | Step
 

@@ -123,8 +123,10 @@ class Fleet:
             self._break_off(order.source)
 
     def poll(self) -> list[Fact]:
+        for fact in self._local.poll():
+            self._sort(fact)
         facts, self._facts = self._facts, []
-        return facts + self._local.poll()
+        return facts
 
     # -- core.ports.Wakeup ---------------------------------------------------------------------------
 

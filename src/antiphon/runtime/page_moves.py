@@ -54,7 +54,8 @@ class PageMoves:
 
     def __init__(self, pools: dict[str, KvPool]) -> None:
         self._pools = pools
-        self._leaving: deque[tuple[str, Iterator[Message]]] = deque()
+        self._leaving: dict[str, deque[Iterator[Message]]] = {}
+        """By the unit they are for: one that takes none holds up no other."""
         self._arriving: dict[int, Arriving] = {}
         """By ticket; a layer may come before the order that says so."""
         self._ordered: dict[int, str] = {}
@@ -64,19 +65,23 @@ class PageMoves:
     # -- leaving -------------------------------------------------------------------------------------
 
     def send(self, number: int, order: MoveBlocks) -> None:
-        self._leaving.append((order.target, self._layers(number, order)))
+        self._leaving.setdefault(order.target, deque()).append(self._layers(number, order))
 
     @property
-    def next_target(self) -> str | None:
-        """For which unit the next layer is that leaves; None if none does."""
-        return self._leaving[0][0] if self._leaving else None
+    def targets(self) -> tuple[str, ...]:
+        """Units for which layers are to leave."""
+        return tuple(self._leaving)
 
-    def next_layer(self) -> Message | None:
-        """Read it now; None where that order has none left."""
-        message = next(self._leaving[0][1], None)
-        if message is None:
-            self._leaving.popleft()
-        return message
+    def next_layer(self, target: str) -> Message | None:
+        """Read the next one for it now; None where there is none left."""
+        orders = self._leaving[target]
+        while orders:
+            message = next(orders[0], None)
+            if message is not None:
+                return message
+            orders.popleft()
+        del self._leaving[target]
+        return None
 
     def _layers(self, number: int, order: MoveBlocks) -> Iterator[Message]:
         """CUDA: unverified, has not run on an accelerator."""

@@ -20,8 +20,8 @@ from antiphon.engine.load import (
     load_engine,
     open_source,
 )
-from antiphon.latency.profile import Profile, Provenance, Served, StageProfile
-from antiphon.latency.shapes import DecoderShape, ModelShape, VocoderShape
+from antiphon.latency.profile import Profile, Provenance, Served, SoundWindow, StageProfile
+from antiphon.latency.shapes import DecoderShape, FlowVocoderShape, ModelShape, VocoderShape
 from antiphon.nn.graphs import cuda_capture
 from antiphon.runtime.attention_times import cpu_attention
 from antiphon.runtime.deciding_time import deciding_s
@@ -91,6 +91,11 @@ def served(subject: Subject) -> Served:
         if isinstance(shape, VocoderShape):
             return msgspec.structs.replace(
                 found, frame_samples=shape.frame_samples, delay_samples=shape.delay_samples
+            )
+        if isinstance(shape, FlowVocoderShape):
+            window = SoundWindow(shape.block, shape.ahead)
+            return msgspec.structs.replace(
+                found, frame_samples=shape.frame_samples, delay_samples=0, window=window
             )
     return found
 

@@ -6,14 +6,12 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -25,6 +23,7 @@ from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.crossings import (
     ORDERS,
+    WORDS,
     Ask,
     Begin,
     Broken,
@@ -40,14 +39,11 @@ from antiphon.runtime.crossings import (
     upward,
 )
 from antiphon.runtime.messages import Failed, Progress
-from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
+from antiphon.runtime.stage_child import Child, outlook, status_words
 from antiphon.runtime.way import Way
 
 log = logging.getLogger(__name__)
 
-REAP_WAIT_S = 5.0
-DYING_S = 0.2
-"""From the end of its link to the end of a process."""
 TICK_S = 0.5
 ASK_AFTER_S = 5.0
 MOST_WAITING_ORDERS = 4096
@@ -55,56 +51,6 @@ MOST_WAITING_ORDERS = 4096
 MOST_WAITING_BYTES = 1 << 30
 
 Show = Callable[[str, int, int], None]
-
-
-@dataclass(slots=True, eq=False)
-class Child:
-    """A process as the engine's sees it.
-
-    why         why it is not there, in words; empty once it is
-    deadline    until when it has to be ready, while it starts
-    restart_at  when it is started, while it is down; None: not any more
-    progress    what it loads, how much of it is there
-    heard_at    when it last said anything
-    asked_at    when it was asked whether it is there; None: it has answered
-    """
-
-    name: str
-    units: tuple[str, ...]
-    restarts: Restarts = field(default_factory=Restarts)
-    process: subprocess.Popen[bytes] | None = None
-    door: socket.socket | None = None
-    way: Way | None = None
-    why: str = "is starting"
-    deadline: float = 0.0
-    restart_at: float | None = None
-    progress: Progress | None = None
-    heard_at: float = 0.0
-    asked_at: float | None = None
-    num_starts: int = 0
-    words: str = ""
-
-    @property
-    def is_ready(self) -> bool:
-        return not self.why
-
-    def end(self, is_dying: bool = False) -> int | None:
-        """Leave nothing of it. Returns its exit status, its own where it is dying by itself."""
-        status = None
-        if self.way is not None:
-            self.way.close()
-        if self.door is not None:
-            self.door.close()
-        if self.process is not None:
-            assert self.process.stdin is not None
-            if is_dying:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.process.wait(DYING_S)
-            self.process.kill()
-            self.process.stdin.close()
-            status = self.process.wait(REAP_WAIT_S)
-        self.process = self.door = self.way = None
-        return status
 
 
 class StageProcesses:
@@ -130,6 +76,7 @@ class StageProcesses:
         self._start_limit_s = options.start_limit_s
         self._silence_limit_s = options.silence_limit_s
         self._children = {name: Child(name, names) for name, names in units.items()}
+        self._pumped_at = 0.0
         self._epoll = select.epoll()
         self._finalize = weakref.finalize(self, _end_all, self._children, self._epoll)
 
@@ -138,7 +85,7 @@ class StageProcesses:
     def start(self) -> None:
         """All at once; nothing waits."""
         for child in self._children.values():
-            self._spawn(child)
+            self._start(child)
 
     def wait_until_ready(self, show: Show) -> None:
         """All of them, whose progress is shown. Raises AntiphonError with the name of who is late, or the
@@ -163,11 +110,10 @@ class StageProcesses:
             if child.way is not None:
                 self._take(child)
             elif child.restart_at is not None and now >= child.restart_at:
-                self._spawn(child)
+                self._start(child)
             if child.process is not None and not child.is_ready and now > child.deadline:
                 self._bury(child, f"was not ready within {self._start_limit_s:g} s")
-            elif child.is_ready:
-                self._ask(child, now)
+        self._look_after(now)
 
     def take_facts(self) -> list[Fact]:
         """What they reported, and what was noticed of them, in order; once."""
@@ -192,7 +138,7 @@ class StageProcesses:
     def tell(self, process: str, message: Ordered | Broken | Ask) -> None:
         child = self._children[process]
         if child.is_ready and child.way is not None:
-            child.way.send(packed(ORDERS, message))
+            child.way.send(packed(ORDERS if isinstance(message, Ordered) else WORDS, message))
             if child.way.num_waiting > MOST_WAITING_ORDERS or child.way.waiting_bytes > MOST_WAITING_BYTES:
                 self._bury(child, "takes no orders any more")
 
@@ -207,7 +153,7 @@ class StageProcesses:
     def lost(self) -> dict[str, str]:
         """Units that are not there, and why."""
         return {
-            unit: f"its process {child.why}{_outlook(child)}"
+            unit: f"its process {child.why}{outlook(child)}"
             for child in self._children.values()
             if not child.is_ready
             for unit in child.units
@@ -226,8 +172,16 @@ class StageProcesses:
 
     # -- one of them ---------------------------------------------------------------------------------
 
+    def _start(self, child: Child) -> None:
+        try:
+            self._spawn(child)
+        except OSError as error:
+            self._bury(child, f"had no room to start ({error})")
+
     def _spawn(self, child: Child) -> None:
+        """Raises OSError."""
         door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        child.door = door
         door.setblocking(False)
         path = os.pathsep.join(entry for entry in sys.path if entry)
         with theirs:
@@ -238,14 +192,14 @@ class StageProcesses:
                 env={**os.environ, "PYTHONPATH": path},
             )
         link, far = shared_memory.pair()
-        child.door, child.way = door, Way(link)
+        child.way = Way(link)
         child.progress, child.words = None, ""
         child.num_starts += 1
         child.deadline = time.monotonic() + self._start_limit_s
         child.restart_at = None
+        self._epoll.register(link, select.EPOLLIN)
         self._let_in(child, Door(""), far)
         child.way.send(packed(ORDERS, self._begin(child.name, self._number + 1)))
-        self._epoll.register(link, select.EPOLLIN)
         for other in self._children.values():
             connector = self._peers.get(frozenset((child.name, other.name)))
             if other is not child and other.door is not None and connector is not None:
@@ -277,15 +231,24 @@ class StageProcesses:
         except (msgspec.MsgspecError, AntiphonError) as error:
             self._bury(child, f"said what cannot be read ({error})")
 
-    def _ask(self, child: Child, now: float) -> None:
-        """Whoever has been silent is asked whether it is there, and answers between two orders. No answer:
-        it hangs, and so does whoever needs it."""
-        if child.asked_at is not None:
-            if now - child.asked_at > self._silence_limit_s:
-                self._bury(child, f"hangs: no answer for {self._silence_limit_s:g} s")
-        elif now - child.heard_at > min(ASK_AFTER_S, self._silence_limit_s):
-            child.asked_at = now
-            self.tell(child.name, Ask())
+    def _look_after(self, now: float) -> None:
+        """Whoever has been silent is asked whether it is there, and answers between two steps. Who doesn't
+        hangs, and has to go. Others may wait for just that one, so they have their time again; so have all
+        after a pause of this process, in which they may have been stopped as well.
+        """
+        there = [child for child in self._children.values() if child.is_ready and child.process is not None]
+        hanging = [child for child in there if child.hangs(now, self._silence_limit_s)]
+        begin_again = hanging or now - self._pumped_at > ASK_AFTER_S
+        self._pumped_at = now
+        for child in there:
+            if child.asked_at is not None and begin_again:
+                child.asked(now)
+            elif child.asked_at is None and now - child.heard_at > min(ASK_AFTER_S, self._silence_limit_s):
+                child.asked(now)
+                self.tell(child.name, Ask())
+        if hanging:
+            first = min(hanging, key=lambda child: child.heard_at)
+            self._bury(first, f"hangs: no answer for {self._silence_limit_s:g} s")
 
     def _hear(self, child: Child, said: Upward) -> None:
         child.heard_at, child.asked_at = time.monotonic(), None
@@ -311,13 +274,13 @@ class StageProcesses:
             self._epoll.unregister(child.way)
         self._parcels = [(way, parcel) for way, parcel in self._parcels if way is not child.way]
         status = child.end(is_dying=not why)
-        child.why = why or child.words or _status(status)
+        child.why = why or child.words or status_words(status)
         now = time.monotonic()
         wait_s = child.restarts.wait_s(now)
         child.restart_at = None if wait_s is None else now + wait_s
         if was_ready:
             self._facts += [UnitLost(unit, f"its process {child.why}") for unit in child.units]
-        log.error("process %s %s%s", child.name, child.why, _outlook(child))
+        log.error("process %s %s%s", child.name, child.why, outlook(child))
 
     def _wait_for(self, child: Child, show: Show) -> None:
         """Of the first start, which is not tried again."""
@@ -339,6 +302,9 @@ def _end_all(children: dict[str, Child], epoll: select.epoll) -> None:
     """They have no state worth a goodbye."""
     epoll.close()
     for child in children.values():
+        if child.process is not None:
+            child.process.kill()
+    for child in children.values():
         child.end()
         child.why, child.restart_at = "has ended", None
 
@@ -352,15 +318,3 @@ def _at(progress: Progress | None) -> str:
         return "it has not begun to load"
     share = f" at {progress.done / progress.total:.0%}" if progress.total else ""
     return f"{progress.what}{share}"
-
-
-def _outlook(child: Child) -> str:
-    if child.process is not None or child.restart_at is not None:
-        return "; it is starting again"
-    return f"; it has died {MOST_DEATHS} times within {WITHIN_S:g} s and stays away: restart the server"
-
-
-def _status(status: int | None) -> str:
-    if status is None or status >= 0:
-        return f"has ended (exit status {status}; its log says why)"
-    return f"was killed ({signal.Signals(-status).name})"

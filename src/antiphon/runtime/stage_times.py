@@ -20,7 +20,7 @@ from antiphon.core.conversation import ImagePart, Item
 from antiphon.core.errors import StageFailed
 from antiphon.core.facts import Fact, PromptFailed, StepFailed
 from antiphon.core.graph import Stage, StageGraph, StageKind
-from antiphon.core.plans import DropMedia, EncodeStep, RenderPrompt, Step
+from antiphon.core.plans import ArStep, DropMedia, DropPayload, EncodeStep, Handoff, RenderPrompt, Step
 from antiphon.core.rng import stream
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.kv_pool import KvPool
@@ -85,6 +85,9 @@ class StageBench:
     ) -> None:
         self.engine, self.stage, self.effort = engine, stage, effort
         self._graph = graph
+        self._shown_by = next(
+            (edge for edge in graph.edges if edge.target == stage.name and edge.streams), None
+        )
         self._progress = progress
         self._watch = Stopwatch()
         self._most_tokens: int | None = None
@@ -99,10 +102,23 @@ class StageBench:
     def seconds(self, case: Case) -> float:
         """One measurement."""
         for step in case.prepare():
+            self._show(step)
             timed(self.engine, step, self._watch)
         step = case.make()
+        self._show(step)
         case.features = features_of(step, self._most_tokens or inf)
         return timed(self.engine, step, self._watch)
+
+    def _show(self, step: Step) -> None:
+        """Where every token is shown with its state, prompts come with those of a row of the stage before."""
+        if self._shown_by is None or not isinstance(step, ArStep):
+            return
+        source, name, group = self._shown_by.source, self.stage.name, self._shown_by.prompt_group
+        assert group is not None, "what streams lies in a group"
+        for join in step.joins:
+            self.engine.payloads.drop_payload(DropPayload(name, join.request))
+            shown = np.arange(len(join.prompt.token_ids) - 1)
+            self.engine.payloads.handoff(Handoff(source, name, group, 0, join.request, 0, shown))
 
     def _decoder(self) -> Finish:
         name = self.stage.name
@@ -131,7 +147,10 @@ class StageBench:
 
     def _fitted_decoder(self, craft: ArCraft, knots: tuple[int, ...]) -> StageProfile:
         step_s = float(np.median([timed(self.engine, craft.empty(), self._watch) for _ in range(20)]))
-        timed(self.engine, craft.leave(), self._watch)
+        left = craft.leave()
+        timed(self.engine, left, self._watch)
+        for row in left.leaves.tolist() if self._shown_by is not None else []:
+            self.engine.payloads.drop_payload(DropPayload(self.stage.name, row))
         pool = pool_of(self.engine, self.stage.name)
         model = fit_ar(
             self._samples(held_out=False),

@@ -25,6 +25,7 @@ import msgspec
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConnectorClosed
 from antiphon.core.message import Message
+from antiphon.core.plans import Step
 from antiphon.engine.load import LoadedUnits, load_units, open_source
 from antiphon.engine.load import Progress as Report
 from antiphon.runtime.connectors import shared_memory, tcp
@@ -95,6 +96,8 @@ class Stage:
         self._orders: deque[Message] = deque()
         self._held: Ordered | None = None
         """The next order, which waits for pages of another process."""
+        self._num_running = 0
+        """Steps that a lane has and has not reported."""
         self._reported_at = 0.0
 
     def begin(self) -> None:
@@ -186,7 +189,8 @@ class Stage:
             self._units.moves.break_off(broken.ticket)
         elif message.kind == "Ask":
             way.release(message)
-            self.tell(Here())
+            if not self._num_running:
+                self.tell(Here())  # else the report of the step is the answer
         else:
             self._orders.append(message)
 
@@ -198,6 +202,7 @@ class Stage:
             assert isinstance(self._held, Ordered), "a process begins once"
         if not self._units.is_held(self._held.order):
             ordered, self._held = self._held, None
+            self._num_running += isinstance(ordered.order, Step)
             self._units.carry_out(ordered.number, ordered.order)
 
     def _report(self) -> None:
@@ -205,6 +210,7 @@ class Stage:
             self._units.lane.clear()
         for executor in self._units.executors.values():
             for fact in executor.poll():
+                self._num_running -= 1
                 self.tell(Happened(fact))
         for fact in self._units.poll():
             self.tell(Happened(fact))
@@ -218,13 +224,14 @@ class Stage:
 
     def _send_pages(self) -> None:
         """As far as the links take them."""
-        while (target := self._units.moves.next_target) is not None:
+        for target in self._units.moves.targets:
             way = self._peers.get(self._places[target])
-            if way is not None and way.waiting_bytes > MOST_MOVING_BYTES:
-                return
-            pages = self._units.moves.next_layer()
-            if pages is not None and way is not None:
-                way.send(pages)
+            while way is None or way.waiting_bytes <= MOST_MOVING_BYTES:
+                pages = self._units.moves.next_layer(target)
+                if pages is None:
+                    break
+                if way is not None:
+                    way.send(pages)
 
 
 def load(begin: Begin, progress: Report) -> tuple[LoadedUnits, dict[str, str]]:

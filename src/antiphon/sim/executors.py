@@ -15,7 +15,7 @@ from antiphon.core.facts import NO_INTS, NO_TOKENS, StageFact, StepDone
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Join, Step, ints
 from antiphon.core.rng import stream
 from antiphon.core.sampling import Sampling
-from antiphon.latency.profile import Replies
+from antiphon.latency.profile import Replies, SoundWindow
 from antiphon.workload.fitted import READ_ALOUD_WORDS_PER_S, TOKENS_PER_WORD
 
 FRAMES_PER_S = 12.5
@@ -136,6 +136,31 @@ class Vocoder:
         if found is None:
             found = self._silences[num_samples] = bytes(4 * num_samples)
         return found
+
+
+class WindowedVocoder:
+    """Frames in, silence out for those that are sure."""
+
+    def __init__(self, frame_samples: int, window: SoundWindow) -> None:
+        self._frame_samples, self._window = frame_samples, window
+        self._known: dict[int, int] = {}
+        self._done: dict[int, int] = {}
+
+    def run(self, step: Step) -> StageFact:
+        assert isinstance(step, CodecStep)
+        self._known |= dict.fromkeys(step.joins.tolist(), 0)
+        self._done |= dict.fromkeys(step.joins.tolist(), 0)
+        columns = step.rows.tolist(), step.counts.tolist(), step.ends.tolist()
+        samples = [self._sounds(row, count, bool(end)) for row, count, end in zip(*columns, strict=True)]
+        audio = tuple(bytes(4 * count) for count in samples)
+        return StepDone(step.stage, step.step, step.requests, NO_TOKENS, ints(samples), NO_INTS, audio)
+
+    def _sounds(self, row: int, count: int, is_last: bool) -> int:
+        """Samples of what a row's next frames make sure."""
+        self._known[row] += count
+        done, sure = self._done[row], self._window.num_sure(self._known[row], is_last)
+        self._done[row] = max(done, sure)
+        return (self._done[row] - done) * self._frame_samples
 
 
 class Encoder:

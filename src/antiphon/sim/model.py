@@ -13,7 +13,7 @@ from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfi
 from antiphon.core.errors import ConfigError
 from antiphon.core.sampling import Sampling
 from antiphon.latency.profile import Profile, Replies, Served
-from antiphon.sim.executors import DEFAULT_REPLIES
+from antiphon.sim.executors import DEFAULT_REPLIES, FRAME_SAMPLES
 from antiphon.sim.places import Replicas, placed
 
 THINKER, TALKER, VOCODER, ENCODERS = "thinker", "talker", "code2wav", "encoders"
@@ -74,7 +74,11 @@ class SimEngine:
 
     @property
     def replies(self) -> Replies:
-        return self.served.replies or DEFAULT_REPLIES
+        """Where nobody says, tokens are spoken as fast as Qwen3-Omni's, in frames of this model's length."""
+        if self.served.replies is not None:
+            return self.served.replies
+        frames = DEFAULT_REPLIES.frames_per_token * FRAME_SAMPLES / self.served.frame_samples
+        return msgspec.structs.replace(DEFAULT_REPLIES, frames_per_token=frames)
 
     @property
     def inline(self) -> frozenset[str]:
@@ -126,6 +130,11 @@ def engine_of(
             raise ConfigError(
                 f"the profile of {profile.provenance.model!r} does not say how its engine was served; "
                 "make it again: antiphon profile"
+            )
+        if profile.stages.keys() != {ENCODERS, THINKER, TALKER, VOCODER}:
+            raise ConfigError(
+                f"the datasheet profile of {profile.provenance.model!r} says times only, and no "
+                "engine but Qwen3-Omni's is known without a checkpoint; measure one with antiphon profile"
             )
         return released(preset, sizes, replicas or ONE_EACH, block_bytes)
     return _asked(SimEngine(profile.served, block_bytes), preset, sizes, replicas)

@@ -26,7 +26,7 @@ from antiphon.sim.devices import Devices
 from antiphon.sim.driver import Machine, Recorder, StageModel, VirtualDriver
 from antiphon.sim.ear import Ear, GaveUp
 from antiphon.sim.events import Agenda, Rank
-from antiphon.sim.executors import Encoder, ReplyLengths, Speaker, Vocoder, Writer
+from antiphon.sim.executors import Encoder, ReplyLengths, Speaker, Vocoder, WindowedVocoder, Writer
 from antiphon.sim.hearing import Hearing
 from antiphon.sim.job import Job
 from antiphon.sim.links import Link, Network
@@ -256,7 +256,10 @@ def stage_model(engine: SimEngine, stage: Stage) -> StageModel:
         case StageKind.ENCODER:
             return Encoder()
         case StageKind.CODEC:
-            return Vocoder(engine.served.frame_samples, engine.served.delay_samples)
+            served = engine.served
+            if served.window is not None:
+                return WindowedVocoder(served.frame_samples, served.window)
+            return Vocoder(served.frame_samples, served.delay_samples)
         case StageKind.AR:
             config = node.ar[stage.name]
             if stage.conditioned:

@@ -13,6 +13,7 @@ from antiphon.models.qwen2_5_omni import weights
 from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig
 from antiphon.models.qwen2_5_omni.geometry import read_geometry
 from antiphon.models.qwen2_5_omni.prompt import load_prompter
+from antiphon.models.qwen2_5_omni.shape import read_shape
 from antiphon.models.qwen2_5_omni.stages import SpeechStage, TextStage
 from antiphon.models.qwen2_5_omni.voices import load_voices
 from antiphon.models.qwen3_omni.stages import Scale
@@ -52,11 +53,6 @@ def tensor_names(stage: str, config: Qwen25OmniConfig) -> list[str]:
 def tensor_shapes(stage: str, config: Qwen25OmniConfig) -> dict[str, tuple[int, ...]]:
     """The same tensors with their shapes in a checkpoint."""
     return {name: source.shape for name, source in weights.layout_for(stage, config).sources.items()}
-
-
-def read_shape(config: Qwen25OmniConfig, name: str) -> NoReturn:
-    """Raises ConfigError."""
-    raise ConfigError(f"{name}: the arithmetic of Qwen2.5-Omni's token2wav is in no model of time yet")
 
 
 def check_ranks(stage: str, config: Qwen25OmniConfig, ranks: int) -> NoReturn:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from antiphon.models.qwen2_5_omni.voices import Voice
+from antiphon.models.qwen2_5_omni.windows import NUM_TIMES
 
-NUM_TIMES = 10
 GUIDANCE = 0.5
 SWAY = -1.0
 

@@ -32,12 +32,8 @@ from antiphon.models.qwen2_5_omni.config import SpeechConfig
 from antiphon.models.qwen2_5_omni.flow import Flow, Speaker
 from antiphon.models.qwen2_5_omni.noise import start_noise
 from antiphon.models.qwen2_5_omni.voices import Voice
+from antiphon.models.qwen2_5_omni.windows import BLOCKS_BACK, Window, next_window
 from antiphon.models.qwen3_omni.encoders import fill_tower
-
-BLOCKS_BACK, BLOCKS_AHEAD = 3, 2
-"""What is heard then differs from one decode of the whole reply by 6e-5 of its loudness (84 dB below it), on
-random weights; by 2.5e-4 with 2 blocks back, by 3e-6 with 4 back and 3 ahead. Ahead costs latency, back only
-work."""
 
 
 @dataclass(slots=True)
@@ -53,16 +49,6 @@ class Stream:
         """So many codes have sounded; `back` of them are still seen."""
         keep = max(0, done - back)
         self.codes, self.first, self.done = self.codes[keep - self.first :], keep, done
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Codes [start, end) of a reply; what sounds of them is [done, upto)."""
-
-    start: int
-    end: int
-    done: int
-    upto: int
 
 
 class Token2Wav:
@@ -123,15 +109,6 @@ class Token2Wav:
         pcm = self.bigvgan(mel).view(len(due), -1)
         cuts = [((w.done - w.start) * per_code, (w.upto - w.start) * per_code) for _, w in due]
         return [row[first:end] for row, (first, end) in zip(pcm, cuts, strict=True)]
-
-
-def next_window(done: int, known: int, per_block: int, *, is_last: bool) -> Window | None:
-    """What to decode when `done` codes have sounded and `known` are there; None: nothing is sure yet."""
-    upto = known if is_last else max(known // per_block - BLOCKS_AHEAD, 0) * per_block
-    if upto <= done:
-        return None
-    start = max(0, done - BLOCKS_BACK * per_block)
-    return Window(start, min(known, upto + BLOCKS_AHEAD * per_block), done, upto)
 
 
 def dit(config: Mapping[str, Any]) -> nn.Module:

@@ -6,6 +6,7 @@ from antiphon.latency.shapes import (
     DecoderShape,
     EncodersShape,
     ModelShape,
+    StageShape,
     TowerShape,
     VocoderShape,
 )
@@ -18,7 +19,7 @@ WINDOW_CHUNKS = 8
 
 def read_shape(config: Qwen3OmniConfig, name: str) -> ModelShape:
     """Of every stage that the checkpoint has."""
-    stages: dict[str, DecoderShape | VocoderShape | EncodersShape] = {"encoders": encoders_shape(config)}
+    stages: dict[str, StageShape] = {"encoders": encoders_shape(config)}
     payload = 0 if config.speech is None else config.thinker.hidden_size
     stages["thinker"] = decoder_shape(config.thinker, config.thinker_vocab, payload=payload)
     if config.speech is not None:

@@ -77,6 +77,7 @@ class StreamConnector:
         messages = self._inbox.take()
         while not messages and self._end is None and time.monotonic() < self._lingers_until:
             self._read()
+            self._write()
             messages = self._inbox.take()
         if not messages:
             self._check_end()

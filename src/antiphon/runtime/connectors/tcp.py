@@ -121,8 +121,9 @@ def between() -> tuple[socket.socket, socket.socket]:
 
 
 def adopt(connection: socket.socket) -> StreamConnector:
-    """An end of what `between` made."""
-    _tune(connection)
+    """An end of what `between` made. The host itself tells of a peer's death; one that stands still for long
+    may go on, and whoever started it knows better."""
+    _tune(connection, lost_after_ms=0)
     return StreamConnector(connection, Limits())
 
 
@@ -181,11 +182,12 @@ def _proof(secret: bytes, role: bytes, listener: bytes, connector: bytes) -> byt
     return hmac.digest(secret, role + listener + connector, "sha256")
 
 
-def _tune(connection: socket.socket) -> None:
-    """Short messages leave at once. A host that is gone without a word is noticed after LOST_AFTER_MS; a peer
-    that reads nothing for as long, while the window between the kernels is full, counts as gone as well."""
+def _tune(connection: socket.socket, lost_after_ms: int = LOST_AFTER_MS) -> None:
+    """Short messages leave at once. A host that is gone without a word is noticed after so long (0: after as
+    long as the system has it); a peer that reads nothing for as long, while the window between the kernels is
+    full, counts as gone as well."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_USER_TIMEOUT", LOST_AFTER_MS)):
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_USER_TIMEOUT", lost_after_ms)):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

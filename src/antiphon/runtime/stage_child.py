@@ -1,0 +1,110 @@
+"""A process of units as the engine's process sees it: one life after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from antiphon.runtime.messages import Progress
+from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
+from antiphon.runtime.way import Way
+
+REAP_WAIT_S = 1.0
+DYING_S = 0.2
+"""From the end of its link to the end of a process."""
+MOST_PATIENCE = 10
+"""Times the limit of silence, for who uses its cores meanwhile: a long step, or a kernel that is compiled."""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process as the engine's sees it.
+
+    why         why it is not there, in words; empty once it is
+    deadline    until when it has to be ready, while it starts
+    restart_at  when it is started, while it is down; None: not any more
+    progress    what it loads, how much of it is there
+    heard_at    when it last said anything
+    asked_at    when it was asked whether it is there; None: it has answered
+    used_s      CPU time that it had used then
+    """
+
+    name: str
+    units: tuple[str, ...]
+    restarts: Restarts = field(default_factory=Restarts)
+    process: subprocess.Popen[bytes] | None = None
+    door: socket.socket | None = None
+    way: Way | None = None
+    why: str = "is starting"
+    deadline: float = 0.0
+    restart_at: float | None = None
+    progress: Progress | None = None
+    heard_at: float = 0.0
+    asked_at: float | None = None
+    used_s: float = 0.0
+    num_starts: int = 0
+    words: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.why
+
+    def end(self, is_dying: bool = False) -> int | None:
+        """Leave nothing of it. Returns its exit status, its own where it is dying by itself."""
+        status = None
+        if self.way is not None:
+            self.way.close()
+        if self.door is not None:
+            self.door.close()
+        if self.process is not None:
+            assert self.process.stdin is not None
+            if is_dying:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(DYING_S)
+            self.process.kill()
+            self.process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: killed once it isn't
+                status = self.process.wait(REAP_WAIT_S)
+        self.process = self.door = self.way = None
+        return status
+
+    def asked(self, now: float) -> None:
+        """It has to answer from now on."""
+        assert self.process is not None
+        self.asked_at, self.used_s = now, cpu_s(self.process.pid)
+
+    def hangs(self, now: float, limit_s: float) -> bool:
+        """Has it left the question unanswered for too long?"""
+        if self.asked_at is None or self.process is None:
+            return False
+        waited_s = now - self.asked_at
+        if waited_s <= limit_s:
+            return False
+        works = cpu_s(self.process.pid) - self.used_s > waited_s / 2
+        return not works or waited_s > MOST_PATIENCE * limit_s
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time that a process has used, all its threads; 0 where the system doesn't tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def outlook(child: Child) -> str:
+    if child.process is not None or child.restart_at is not None:
+        return "; it is starting again"
+    return f"; it has died {MOST_DEATHS} times within {WITHIN_S:g} s and stays away: restart the server"
+
+
+def status_words(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"has ended (exit status {status}; its log says why)"
+    return f"was killed ({signal.Signals(-status).name})"
