@@ -14,8 +14,8 @@ STAGES = {"thinker": "thinker", "talker": "talker", "code2wav": "vocoder", "play
 SYSTEMS = {
     "fcfs": "FCFS",
     "fcfs+lru": "FCFS + LRU offload",
-    "roomy": "FCFS, KV never short",
     "fcfs+lru-slow": "FCFS + LRU offload, 8 GB/s",
+    "roomy": "FCFS, KV never short",
 }
 EVICTED, RELOADED = "antiphon_kv_blocks_evicted_total", "antiphon_kv_blocks_reloaded_total"
 Runs = dict[str, Any]
@@ -128,7 +128,7 @@ def memory_load(simulated: Runs, path: Path) -> None:
 
 
 def sweep(simulated: Runs, system: str) -> tuple[list[int], list[Any]]:
-    names = [name for name in simulated if name.startswith(f"load-{system}-")]
+    names = [name for name in simulated if name.rpartition("-")[0] == f"load-{system}"]
     counts = sorted(int(name.rpartition("-")[2]) for name in names)
     return counts, [simulated[f"load-{system}-{count}"] for count in counts]
 
