@@ -90,12 +90,15 @@ class Child:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has used, all its threads; 0 where the system doesn't tell."""
+    """CPU time that a process has used, with all its threads and the processes below it, say a compiler; 0
+    where the system doesn't tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        below = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return own_s + sum(cpu_s(int(child)) for children in below for child in children)
 
 
 def outlook(child: Child) -> str:
