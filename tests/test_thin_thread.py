@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 TURN_S = 60
 
 
-@pytest.fixture(params=[(), ("--stages-apart",)])
+@pytest.fixture(params=[(), pytest.param(("--stages-apart",), marks=pytest.mark.slow)])
 async def server(tiny_checkpoint: Path, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """With all stages in the engine's process, and each in its own."""
     copy = greedy(tiny_checkpoint, tmp_path / "greedy")

@@ -83,7 +83,7 @@ async def test_answers_and_leaves_nothing(tiny_checkpoint: Path) -> None:
     assert sockets() <= before
 
 
-@pytest.mark.parametrize("victim", ["thinker", "talker"])
+@pytest.mark.parametrize("victim", ["thinker", pytest.param("talker", marks=pytest.mark.slow)])
 async def test_a_killed_stage_ends_its_responses_and_comes_back(engine: EngineProcess, victim: str) -> None:
     heard = [ask(engine, session, LONG) for session in ("a", "b")]
     await until(lambda: all(heard), 20)
