@@ -7,7 +7,16 @@ import torch
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
-from antiphon.nn.moe import DENSE_TOKENS, dense, gathered, grouped, route, run_experts
+from antiphon.nn.moe import (
+    DENSE_TOKENS,
+    dense,
+    gathered,
+    grouped,
+    ragged,
+    route,
+    run_experts,
+    waits_for_device,
+)
 from antiphon.nn.products import add_linear
 from antiphon.nn.rope import Rope, rotate
 
@@ -117,3 +126,28 @@ def test_all_ways_to_run_experts_agree(tokens: int) -> None:
             atol=1e-12,
             msg=lambda m, w=way: f"{w}: {m}",
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+def test_ragged_groups_give_the_same_sums(tokens: int, dtype: torch.dtype) -> None:
+    """Torch's grouped product knows no fp64; experts that nobody picked are groups of no tokens."""
+    count, size, width, picks = 9, 16, 8, 2
+    x, gate_up, down, router = (
+        noise(*shape, seed=seed, dtype=dtype)
+        for seed, shape in enumerate(
+            [(tokens, width), (count, 2 * size, width), (count, size, width), (count, width)]
+        )
+    )
+    experts, weights = route(x, router, picks, normalise=True)
+    assert len(experts.unique()) < count or tokens == 40
+    expected = grouped(x.double(), experts, weights.double(), gate_up.double(), down.double())
+    out = ragged(x, experts, weights, gate_up, down)
+    assert out.dtype is dtype
+    near = 1e-4 if dtype is torch.float32 else 0.05
+    assert (out.double() - expected).norm() <= near * expected.norm()
+
+
+def test_only_groups_that_the_host_must_know_of_wait_for_the_device() -> None:
+    weights = torch.zeros(2, 4, 4)
+    assert [waits_for_device(n, weights) for n in (1, DENSE_TOKENS, DENSE_TOKENS + 1)] == [False, False, True]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
-from antiphon.models.decoder_graphs import MIXTURE_BUCKETS, DecodeGraphs
+from antiphon.models.decoder_graphs import DecodeGraphs
 from antiphon.nn.attention import LayerKv, paged_attention
 from antiphon.nn.backends import Attention
 from antiphon.nn.compiler import has_compiler
@@ -24,7 +24,7 @@ from antiphon.nn.cpu_attention import cpu_attention
 from antiphon.nn.graphs import BUCKETS, Capture
 from antiphon.nn.large_pages import on_large_pages
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
-from antiphon.nn.moe import prepare, route, run_experts
+from antiphon.nn.moe import prepare, route, run_experts, waits_for_device
 from antiphon.nn.products import add_linear, linear, pack, pack_for_tape
 from antiphon.nn.rope import Rope, rotate
 from antiphon.nn.transfers import Transfers
@@ -86,6 +86,10 @@ class DecoderLayer:
         if self.mixture is None:
             return add_linear(x, swiglu(linear(h, self.gate_up)), self.down)
         return x + self.mixture(h)
+
+    def waits_for_device(self, num_tokens: int) -> bool:
+        """Whether a step of so many tokens asks the device something."""
+        return self.config.is_moe and waits_for_device(num_tokens, self.gate_up)
 
     def _post_attention_shared(
         self, x: Tensor, attention: Tensor, total: Callable[[Tensor], Tensor]
@@ -157,7 +161,9 @@ class Decoder:
 
     def use_graphs(self, capture: Capture) -> None:
         """From now on decode steps are captured and replayed."""
-        buckets = MIXTURE_BUCKETS if self.config.is_moe else BUCKETS
+        buckets = tuple(
+            rows for rows in BUCKETS if not any(layer.waits_for_device(rows) for layer in self.layers)
+        )
         self.graphs = DecodeGraphs(self.layers, (self.norm, self.config.rms_eps), capture, buckets)
 
     def new_pages(self, num_blocks: int, block_size: int) -> list[Pages]:

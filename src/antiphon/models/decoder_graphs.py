@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from antiphon.nn.attention import Attention, LayerKv
-from antiphon.nn.graphs import BUCKETS, Capture, Captured, Outputs, bucket_of, fill
+from antiphon.nn.graphs import Capture, Captured, Outputs, bucket_of, fill
 from antiphon.nn.layers import rms_norm
-from antiphon.nn.moe import DENSE_TOKENS
 from antiphon.nn.transfers import Halves
-
-MIXTURE_BUCKETS = tuple(bucket for bucket in BUCKETS if bucket <= DENSE_TOKENS)
-"""Experts of larger batches are run group by group, and how large the groups are is asked on the host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,17 @@
-"""A mixture of experts over flat tokens: the router, and four ways to run the experts that give the same
+"""A mixture of experts over flat tokens: the router, and five ways to run the experts that give the same
 sums.
 
 Weights are stacked over the experts: `gate_up` [E, 2I, H] and `down` [E, I, H] (already transposed, so that
-one product over E * I sums the experts as well). Which way is cheapest depends on the number of tokens alone:
+one product over E * I sums the experts as well). Which way is cheapest depends on the device and on how many
+tokens there are:
 
+    ragged     bf16 on CUDA: torch's grouped product, which reads the experts that were hit, once each
     compiled   few small experts, on a CPU: one core walks through the picks
     gathered   fewer picks than experts: copy the picked experts' weights, one batched product
     dense      a decode batch: every expert for every token, weight 0 where not picked; no copy, no loop
     grouped    a prefill: sort the picks by expert, loop over the experts that were hit
 
-All but the last never wait for the device.
+Only the last waits for the device.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def route(x: Tensor, router: Tensor, num_picks: int, normalise: bool) -> tuple[T
 
 
 def run_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Weighted sum of the picked experts' outputs, [n, H], by the cheapest of the four ways."""
+    """Weighted sum of the picked experts' outputs, [n, H], by the cheapest of the five ways."""
+    if can_be_ragged(gate_up):
+        return ragged(x, experts, weights, gate_up, down)
     if is_compiled_faster(experts.numel(), gate_up):
         return compiled(x, experts, weights, gate_up, down)
     if experts.numel() < gate_up.shape[0]:
@@ -49,6 +53,22 @@ def run_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, do
     if x.shape[0] <= DENSE_TOKENS:
         return dense(x, experts, weights, gate_up, down)
     return grouped(x, experts, weights, gate_up, down)
+
+
+def waits_for_device(num_tokens: int, gate_up: Tensor) -> bool:
+    """Whether running experts for so many tokens asks the device something: a graph cannot capture that."""
+    return not can_be_ragged(gate_up) and num_tokens > DENSE_TOKENS
+
+
+def can_be_ragged(gate_up: Tensor) -> bool:
+    """Whether torch's grouped product has a kernel for these (rows of whole 16 bytes); elsewhere it is
+    a loop that asks the host."""
+    return (
+        gate_up.is_cuda
+        and gate_up.dtype is torch.bfloat16
+        and gate_up.shape[1] % 16 == gate_up.shape[2] % 8 == 0
+        and torch.cuda.get_device_capability(gate_up.device) >= (8, 0)
+    )
 
 
 def is_compiled_faster(num_picks: int, gate_up: Tensor) -> bool:
@@ -91,6 +111,20 @@ def dense(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Te
     share = x.new_zeros(x.shape[0], count).scatter_(1, experts, weights)
     h = swiglu(F.linear(x, gate_up.view(-1, width)).view(-1, count, double)) * share[..., None]
     return torch.mm(h.view(x.shape[0], -1), down.view(-1, width))
+
+
+def ragged(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Sort the picks by expert; two products over groups whose ends stay on the device.
+
+    A token's picks are summed in the order of its picks, whoever its neighbours are. Unverified on CUDA: has
+    not run on an accelerator.
+    """
+    rows, picks = experts.shape
+    ordered, order = experts.flatten().sort(stable=True)
+    ends = torch.searchsorted(ordered, torch.arange(len(gate_up), device=x.device), right=True).int()
+    h = swiglu(F.grouped_mm(x[order // picks], gate_up.transpose(1, 2), offs=ends))
+    out = F.grouped_mm(h * weights.flatten()[order, None], down, offs=ends)
+    return torch.empty_like(out).index_copy_(0, order, out).view(rows, picks, -1).sum(1)
 
 
 def grouped(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
