@@ -58,7 +58,7 @@ def compare(layout: str, rows: int, tokens: int, repeats: int) -> None:
     ways = (
         lambda: paged_attention(q, k, v, batch),
         lambda: cpu_attention(q, k, v, batch),
-        lambda: prepare(batch),
+        lambda: prepare(batch, k),
     )
     times: list[list[float]] = [[] for _ in ways]
     for _ in range(repeats):

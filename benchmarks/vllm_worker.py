@@ -1,7 +1,7 @@
 """vLLM's side of vllm_decode.py, run by vLLM's own interpreter: a line of JSON in, a line of JSON out.
 
 In: {"prompts": [[ids], …], "tokens": n}. Out: {"seconds": s, "replies": [[ids], …]}; the first line out is
-{"version": …}, once the model is loaded.
+{"version": …, "compiled_by": …}, once the model is loaded. It runs as vLLM chooses by itself, compiled.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ def main() -> None:
     model = vllm.LLM(
         checkpoint,
         dtype="float32",
-        enforce_eager=True,
         max_model_len=length,
         max_num_seqs=rows,
         enable_prefix_caching=False,
         disable_log_stats=True,
     )
-    print(json.dumps({"version": vllm.__version__}), file=answers, flush=True)
+    chosen = model.llm_engine.vllm_config.compilation_config
+    about = {"version": vllm.__version__, "compiled_by": f"{chosen.backend}, mode {int(chosen.mode)}"}
+    print(json.dumps(about), file=answers, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         # the end of the turn is not drawn before min_tokens: every reply is equally long

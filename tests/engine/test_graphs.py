@@ -139,8 +139,8 @@ def test_everything_is_captured_before_anybody_comes(tiny_checkpoint: Path) -> N
     loader = Loader(opened, lambda *values: shown.append(values), capture=recorder)
     engine = build_engine(opened, options, "tiny", loader)
     before = recorder.captures
-    captured = [values for values in shown if values[0].startswith("capturing")]
-    assert captured == [(f"capturing {name}", n, 3) for name in ("thinker", "talker") for n in range(4)]
+    captured = [values for values in shown if values[0].startswith("rehearsing")]
+    assert captured == [(f"rehearsing {name}", n, 3) for name in ("thinker", "talker") for n in range(4)]
     for executor in engine.executors.values():
         if isinstance(executor, ArExecutor):
             planes = executor.runner.pool.device.values()

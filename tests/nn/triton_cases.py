@@ -8,6 +8,7 @@ bf16 numbers as if they were integers, so bf16 is compared on a GPU only.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,37 @@ def test_a_long_row_is_split_and_a_short_one_is_not() -> None:
     assert [splits(0), splits(511), splits(512), splits(3, 5000)] == [1, 1, 2, 10]
     assert splits(10**6) == kernels.MAX_SPLITS
     check([(1100, 1), (30, 1)], (2, 1), 16, torch.float32)
+
+
+def test_all_variants_are_compiled_at_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: set[tuple] = set()
+
+    class Recorded:
+        def __init__(self, kernel: Any) -> None:
+            self._kernel = kernel
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            def launch(*values: Any, **constants: Any) -> None:
+                launched.add(tuple(sorted(constants.items())))
+                self._kernel[grid](*values, **constants)
+
+            return launch
+
+    for name in ("attend", "combine"):
+        monkeypatch.setattr(kernels, name, Recorded(getattr(kernels, name)))
+    attention = kernels.TritonAttention()
+    keys, values = (torch.zeros(200, 16, 1, 16, device=DEVICE) for _ in range(2))
+
+    def run(rows: Rows) -> None:
+        queries, cached = [new for _, new in rows], [before for before, _ in rows]
+        batch = PagedBatch.build(queries, cached, [range(-(-sum(row) // 16)) for row in rows], 16, DEVICE)
+        attention(torch.zeros(sum(queries), 2, 16, device=DEVICE), keys, values, batch)
+
+    run([(3, 1)])
+    known = set(launched)
+    for rows in ([(600, 1), (3, 1)], [(1100, 1)], [(2900, 1)], [(5, 40), (7, 1)], [(0, 300), (2000, 1)]):
+        run(rows)
+    assert launched == known
 
 
 def test_a_prefill_is_cut_into_tiles_of_whole_queries() -> None:

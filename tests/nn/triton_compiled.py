@@ -46,8 +46,8 @@ def main() -> None:
                 name = f"{dtype} {dim} {split} sm_{capability}"
                 taken[name] = compiled(kernels.attend_kernel, types, {**SIZES, **sizes}, capability)
     types = {**POINTERS, "parts": "*fp32", "logs": "*fp32", "out": "*bf16"}
-    types |= {"num_tokens": "i32", "num_heads": "i32"}
-    sizes = {"DIM": 128, "SPLITS": 5, "PADDED_SPLITS": 8}
+    types |= dict.fromkeys(("num_tokens", "num_heads", "num_splits"), "i32")
+    sizes = {"DIM": 128, "PADDED_SPLITS": 8}
     taken["combine"] = compiled(kernels.combine_kernel, types, sizes, 90)
     json.dump(taken, sys.stdout)
 

@@ -18,7 +18,7 @@ class Amount(DownloadColumn):
     """Bytes while weights are read, numbers of what is captured."""
 
     def render(self, task: Task) -> Text:
-        if task.description.startswith("capturing"):
+        if task.description.startswith("rehearsing"):
             return Text(f"{task.completed:.0f}/{task.total or 0:.0f}", style="progress.download")
         return super().render(task)
 

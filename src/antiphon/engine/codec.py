@@ -13,6 +13,7 @@ from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone, StepFailed
 from antiphon.core.plans import CodecStep, Step
 from antiphon.engine.family import VocoderModel
 from antiphon.engine.lanes import InlineExecutor, Landing, landing, mark
+from antiphon.nn.uploads import upload
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class CodecExecutor(InlineExecutor):
 
     def _decode(self, rows: list[int], codes: list[Ints], members: list[int], continues: bool) -> Tensor:
         """Equal chunks of several streams at once; returns fp32 [streams, samples]."""
-        stacked = torch.from_numpy(np.stack([codes[i].T for i in members])).to(self._device)
+        stacked = upload(np.stack([codes[i].T for i in members]), self._device)
         before = [self._states[rows[i]] for i in members] if continues else []
         state = tuple(torch.cat(parts) for parts in zip(*before, strict=True)) if continues else None
         pcm, state = self._model.decode(stacked, state)

@@ -20,6 +20,7 @@ from antiphon.engine.noise import counter_keys, gumbel
 from antiphon.engine.sampler import Cuts, PredictorSampler
 from antiphon.engine.speech import PREDICTOR_STAGE
 from antiphon.nn.graphs import Bucketed, Capture, Outputs
+from antiphon.nn.uploads import upload
 
 
 class FrameGraphs:
@@ -80,4 +81,4 @@ def columns(params: Sequence[Sampling], positions: Ints, device: torch.device) -
         for param, position in zip(params, positions.tolist(), strict=True)
     ]
     shares = [(param.temperature or 1.0, param.top_p) for param in params]
-    return torch.tensor(counts, device=device), torch.tensor(shares, device=device)
+    return upload(counts, device), upload(shares, device)

@@ -181,7 +181,7 @@ def takes_media(path: Path, config: Mapping[str, Any]) -> bool:
 def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Loader) -> Engine:
     """Load every stage that the checkpoint has."""
     executors, payloads, mover = build_executors(opened.graph, opened.node, loader, opened.node.placed)
-    if loader.captures:
+    if loader.rehearses:
         rehearse(_runners(executors, opened.node), loader.progress)
     prompter, info = load_prompter(opened, options), model_info(opened, options, name)
     engine = Engine(executors, payloads, mover, prompter, opened.node, info)
@@ -193,10 +193,12 @@ def load_units(opened: Opened, options: EngineOptions, process: str, progress: P
     units = tuple(unit for unit in opened.node.placed if unit.process == process)
     if units:
         opened = replace(opened, device=opened.device_of(units[0]))
+    if opened.device.type == "cuda":
+        torch.cuda.set_device(opened.device)
     capture = cuda_capture(opened.device) if options.graphs == "on" else None
     loader = Loader(opened, progress, capture=capture)
     executors, payloads, mover = build_executors(opened.graph, opened.node, loader, units)
-    if loader.captures:
+    if loader.rehearses:
         rehearse(_runners(executors, opened.node), loader.progress)
     if pick_depth(options.depth, opened.device) == 0:
         return LoadedUnits(executors, payloads, mover, opened.device, None)
@@ -339,8 +341,9 @@ class Loader:
         return self._elsewhere[device]
 
     @property
-    def captures(self) -> bool:
-        return self._capture is not None
+    def rehearses(self) -> bool:
+        """Whether first steps would wait: for a capture, or for what libraries compile and choose on CUDA."""
+        return self._capture is not None or self.device.type == "cuda"
 
     def stage(self, name: str) -> Any:
         """One stage's model."""

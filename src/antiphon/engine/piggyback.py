@@ -18,6 +18,7 @@ from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.rows import BlockTables
 from antiphon.nn.attention import LayerKv, PagedBatch, paged_attention
 from antiphon.nn.transfers import Exchange, Left, Transfers
+from antiphon.nn.uploads import upload
 
 Mask = NDArray[np.bool_]
 
@@ -111,7 +112,7 @@ class Piggyback:
             stay.tokens(stay.staying(layer)[before], before),
             stay.tokens(stay.entering(layer)),
         ]
-        return Exchange(*(torch.from_numpy(place).to(self._device) for place in places))
+        return Exchange(*(upload(place, self._device) for place in places))
 
     def _batches(self, step: ArStep, rows_at: Callable[[int], Mask]) -> Callable[[int, str], PagedBatch]:
         """Batches by (layer, group) of the rows that `rows_at(layer)` marks; equal ones are made once."""

@@ -14,7 +14,7 @@ from antiphon.nn.graphs import BUCKETS
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total); units are bytes where weights are read ("loading ..."), steps where they
-are rehearsed ("capturing ...")."""
+are rehearsed ("rehearsing ...")."""
 
 
 class Rehearsing(Protocol):
@@ -33,7 +33,7 @@ def rehearse(runners: Mapping[str, tuple[Rehearsing, int]], progress: Progress) 
     so that the others find their memory in its pool. `progress` counts steps.
     """
     for stage, (runner, max_rows) in runners.items():
-        what, buckets = f"capturing {stage}", buckets_for(max_rows)
+        what, buckets = f"rehearsing {stage}", buckets_for(max_rows)
         for done, bucket in enumerate(reversed(buckets)):
             progress(what, done, len(buckets))
             runner.rehearse(bucket)

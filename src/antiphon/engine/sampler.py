@@ -18,6 +18,7 @@ from torch import Tensor
 from antiphon.core.facts import Ints
 from antiphon.core.sampling import Sampling
 from antiphon.engine.noise import counter_keys, gumbel
+from antiphon.nn.uploads import upload
 
 PREDICTOR_TOP_K = 50
 PREDICTOR_TOP_P = 0.8
@@ -121,9 +122,9 @@ class Sampler:
         return Drawers(
             rows,
             params,
-            torch.from_numpy(rows).to(self.device),
+            upload(rows, self.device),
             Draw(params, self._stage, self.device),
-            torch.tensor(values, device=self.device) if values != [[1.0]] * len(values) else None,
+            upload(values, self.device) if values != [[1.0]] * len(values) else None,
             unwanted(params, self._vocab, self.device),
         )
 
@@ -162,8 +163,8 @@ class Draw:
         if len(self._hot):
             chosen = [params[i] for i in self._hot]
             self._cuts = Cuts(chosen, device)
-            self._seeds = torch.tensor([param.seed for param in chosen], dtype=torch.int64, device=device)
-            self._places = None if len(chosen) == len(params) else torch.from_numpy(self._hot).to(device)
+            self._seeds = upload(np.array([param.seed for param in chosen], np.int64), device)
+            self._places = None if len(chosen) == len(params) else upload(self._hot, device)
 
     def at(self, positions: Ints) -> Callable[..., Tensor]:
         """The draw of rows that have drawn `positions` int64 [n] times before: logits fp32 [n, vocab] (and a
@@ -171,7 +172,7 @@ class Draw:
         """
         if self._cuts is None:
             return _likeliest
-        return partial(self._drawn, torch.from_numpy(positions[self._hot]).to(self._device))
+        return partial(self._drawn, upload(positions[self._hot], self._device))
 
     def _drawn(self, positions: Tensor, logits: Tensor, codebook: int = 0) -> Tensor:
         assert self._cuts is not None
@@ -191,7 +192,7 @@ class Cuts:
 
     def __init__(self, params: Sequence[Sampling], device: torch.device | str) -> None:
         def column(values: list[float] | list[int]) -> Tensor:
-            return torch.tensor(values, device=device)[:, None]
+            return upload(values, device)[:, None]
 
         self._temperature = column([param.temperature for param in params])
         self._top_k = column([param.top_k for param in params]) if any(p.top_k for p in params) else None
@@ -232,5 +233,5 @@ def unwanted(
     pairs = [(row, token) for row, param in enumerate(params) for token in param.suppress if token < vocab]
     if not pairs:
         return None
-    rows, tokens = torch.tensor(pairs, device=device).T
+    rows, tokens = upload(pairs, device).T
     return rows, tokens

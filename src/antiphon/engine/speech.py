@@ -14,6 +14,7 @@ from antiphon.engine.family import SpeechModel
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.rows import BlockTables, FlatStep, PromptRows, last_tokens
 from antiphon.engine.sampler import PredictorSampler, Sampler
+from antiphon.nn.uploads import upload
 
 STAGE = 1
 PREDICTOR_STAGE = 2
@@ -82,7 +83,7 @@ class SpeechRunner:
         )
         kv = self.pool.kv(lambda _, group: batches[group], step.waits)
         flat = self._rows.flatten(step)
-        positions = torch.from_numpy(self._rows.positions(flat)).to(self._device)
+        positions = upload(self._rows.positions(flat), self._device)
         hidden = self._model.forward(self._inputs(flat), positions, kv)
         self._forget(self._rows.finished(flat))
         if flat.is_decode and step.emits.all():
@@ -135,7 +136,7 @@ class SpeechRunner:
 
     def _shown(self, frames: Tensor, places: list[tuple[int, int]]) -> Tensor:
         """Inputs [r, Ht] of frames [r, codebooks], each beside the text of its place (row, step)."""
-        text = torch.tensor([self._text_at(row, step) for row, step in places], device=self._device)
+        text = upload([self._text_at(row, step) for row, step in places], self._device)
         size = self._model.streamed_size
         if not size:
             return self._model.step_inputs(frames, text)
@@ -159,4 +160,4 @@ class SpeechRunner:
             self._prompts.pop(row, None)
 
     def _to_device(self, column: Ints) -> Tensor:
-        return torch.from_numpy(column).to(self._device)
+        return upload(column, self._device)

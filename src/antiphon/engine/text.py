@@ -20,6 +20,7 @@ from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.piggyback import Piggyback
 from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, last_tokens
 from antiphon.engine.sampler import Sampler
+from antiphon.nn.uploads import upload
 
 STAGE = 0
 
@@ -83,7 +84,7 @@ class TextRunner:
         x, kv, transfers = self._piggyback.begin(step, self._embed(flat, media))
         hidden, captured = self._model.forward(
             x,
-            torch.from_numpy(self._rows.positions(flat)).to(self._device),
+            upload(self._rows.positions(flat), self._device),
             kv,
             capture=bool(self._model.payload_size and (media.rows or self._model.keeps_all)),
             deepstack=_stacked(media.deepstack),
@@ -167,7 +168,7 @@ class TextRunner:
             self._spans.pop(row, None)
 
     def _to_device(self, column: Ints) -> Tensor:
-        return torch.from_numpy(column).to(self._device)
+        return upload(column, self._device)
 
 
 def _stacked(parts: list[tuple[Tensor, ...]]) -> list[Tensor] | None:

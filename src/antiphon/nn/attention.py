@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.nn.uploads import upload
+
 Attention = Callable[[Tensor, Tensor, Tensor, "PagedBatch"], Tensor]
 """(q [n, H, d], k_pages, v_pages, batch) -> [n, H, d]. One batch is read by one back-end only."""
 
@@ -83,7 +85,7 @@ class PagedBatch:
         blocks, slots = lay_out(queries, cached, tables, block_size)
         cu = np.concatenate((np.zeros(1, np.int64), queries.cumsum()))
         lengths = tuple(queries.tolist()), tuple(cached.tolist())
-        tensors = [torch.from_numpy(a).to(device) for a in (cu, cached, blocks, slots)]
+        tensors = [upload(a, device) for a in (cu, cached, blocks, slots)]
         return cls(tensors[0], tensors[1], tensors[2], tensors[3], block_size, *lengths)
 
     def retabled(self, tables: Sequence[Sequence[int]] | NDArray[np.int64]) -> PagedBatch:
@@ -96,8 +98,8 @@ class PagedBatch:
         return PagedBatch(
             self.cu,
             self.starts,
-            torch.from_numpy(blocks).to(device),
-            torch.from_numpy(slots).to(device),
+            upload(blocks, device),
+            upload(slots, device),
             self.block_size,
             self.query_lens,
             self.cached_lens,
@@ -130,7 +132,7 @@ class PagedBatch:
     def _gather_singles(self, rows: list[int] | None) -> Singles:
         index, tokens, tables, starts = None, None, self.tables, self.starts
         if rows is not None:
-            index = torch.tensor(rows, device=self.tables.device)
+            index = upload(rows, self.tables.device)
             tokens, tables, starts = self.cu[index], tables[index], starts[index]
         keys = torch.arange(tables.shape[1] * self.block_size, device=tables.device)
         return Singles(index, tokens, tables, (keys <= starts[:, None])[:, None, None])

@@ -61,9 +61,9 @@ def flashinfer() -> Attention:
 
 
 def triton() -> Attention:
-    from antiphon.nn.triton_attention import triton_attention
+    from antiphon.nn.triton_attention import TritonAttention
 
-    return triton_attention
+    return TritonAttention()
 
 
 BACKENDS: dict[str, Backend] = {

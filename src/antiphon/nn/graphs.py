@@ -101,20 +101,21 @@ def repeated(inputs: Outputs, rows: int) -> Outputs:
 def cuda_capture(device: torch.device) -> Capture:
     """Captures CUDA graphs that share one pool of memory: they must be replayed in one stream.
 
-    Other threads may go on using CUDA while one captures. Unverified: has not run on an accelerator.
+    All are captured in one stream of their own, since libraries keep a workspace for every stream they have
+    seen. Other threads may go on using CUDA while one captures. Unverified: has not run on an accelerator.
     """
-    pool = torch.cuda.graph_pool_handle()
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
     def capture(work: Callable[[], Outputs]) -> Captured:
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                work()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            outputs = work()
+        with torch.cuda.device(device):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    work()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                outputs = work()
         return Captured(graph.replay, outputs)
 
     return capture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 import torch
@@ -22,7 +23,9 @@ def on_large_pages(numel: int) -> Tensor:
         # one page more, so that so many lie within at their own boundaries
         memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            # a kernel without large pages refuses: small ones will do
+            with contextlib.suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
         whole = torch.frombuffer(memory, dtype=torch.float32)
     boundary = LINE_BYTES if 4 * numel < HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
     start = -whole.data_ptr() % boundary // 4

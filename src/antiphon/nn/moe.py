@@ -26,6 +26,9 @@ from antiphon.nn.layers import swiglu
 DENSE_TOKENS = 32
 """Up to this many tokens the weights, not the arithmetic, bound a step: computing all experts is free."""
 
+GROUPED_PRODUCT_MAJORS = 9, 10
+"""GPUs, by their major compute capability, for which torch has a grouped product of its own."""
+
 COMPILED_BYTES = 32 * 2**20
 """Picked weights of so many bytes are read by one core as fast as operators on all cores begin."""
 
@@ -67,7 +70,7 @@ def can_be_ragged(gate_up: Tensor) -> bool:
         gate_up.is_cuda
         and gate_up.dtype is torch.bfloat16
         and gate_up.shape[1] % 16 == gate_up.shape[2] % 8 == 0
-        and torch.cuda.get_device_capability(gate_up.device) >= (8, 0)
+        and torch.cuda.get_device_capability(gate_up.device)[0] in GROUPED_PRODUCT_MAJORS
     )
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from antiphon.nn.attention import PagedBatch
+from antiphon.nn.uploads import upload
 
 SPLIT_TOKENS = 512
 """Keys of one split of a decoding row; more per split where that would be more than MAX_SPLITS."""
@@ -52,23 +54,50 @@ class Prepared:
     chunks: Tiles | None
 
 
+class TritonAttention:
+    """The back-end of one stage. Its first call compiles all the variants that later batches may need: nobody
+    waits for a compiler in the middle of a conversation."""
+
+    def __init__(self) -> None:
+        self._compiled: set[tuple[object, ...]] = set()
+
+    def __call__(self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch) -> Tensor:
+        shape = q.dtype, *q.shape[1:], *k_pages.shape[1:]
+        if shape not in self._compiled:
+            compile_variants(q, k_pages, v_pages)
+            self._compiled.add(shape)
+        return triton_attention(q, k_pages, v_pages, batch)
+
+
+def compile_variants(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> None:
+    """Rows of one query whose keys are cut into 1, 2, 4 … MAX_SPLITS, and a row of two queries, all over the
+    first block of these pages."""
+    block_size = k_pages.shape[1]
+    splits = [1 << power for power in range(MAX_SPLITS.bit_length())]
+    for queries, length in [(2, 2), *((1, count * SPLIT_TOKENS) for count in splits)]:
+        table = np.zeros((1, -(-length // block_size)), np.int64)
+        batch = PagedBatch.build([queries], [length - queries], table, block_size, q.device)
+        triton_attention(q[:1].expand(queries, -1, -1), k_pages, v_pages, batch)
+
+
 def triton_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch) -> Tensor:
     """q [n, H, d] over pages [blocks, block_size, K, d] that hold this step's keys already -> [n, H, d].
 
     d is a power of two, at most 256. All of q, keys and values are fp32, fp16 or bf16.
     """
     group = q.shape[1] // k_pages.shape[2]
-    entries = max(CHUNK_ENTRIES, triton.next_power_of_2(group))
+    entries = max(CHUNK_ENTRIES, padded(group))
     if batch.prepared is None:
         batch.prepared = prepare(batch, entries // group)
     prepared: Prepared = batch.prepared
     q = q.contiguous()
     out = torch.empty_like(q)
     pages = k_pages, v_pages
-    if prepared.singles is not None:
-        attend_split(q, pages, batch, prepared.singles, out)
-    if prepared.chunks is not None:
-        attend_tiles(q, pages, batch, prepared.chunks, entries, out, None)
+    with torch.cuda.device_of(q):  # Triton launches on the current device, wherever its tensors are
+        if prepared.singles is not None:
+            attend_split(q, pages, batch, prepared.singles, out)
+        if prepared.chunks is not None:
+            attend_tiles(q, pages, batch, prepared.chunks, entries, out, None)
     return out
 
 
@@ -87,11 +116,16 @@ def prepare(batch: PagedBatch, queries_per_tile: int) -> Prepared:
     return Prepared(tiles([(row, 0) for row in singles], splits_of(batch), device), tiles(chunks, 1, device))
 
 
+def padded(count: int) -> int:
+    """The next power of two: what Triton's blocks measure."""
+    return 1 << (count - 1).bit_length()
+
+
 def tiles(places: list[tuple[int, int]], splits: int, device: torch.device) -> Tiles | None:
     """Tiles given as (row, first query)."""
     if not places:
         return None
-    rows, firsts = torch.tensor(places).to(device).unbind(1)
+    rows, firsts = upload(places, device).unbind(1)
     return Tiles(rows.contiguous(), firsts.contiguous(), splits)
 
 
@@ -105,7 +139,7 @@ def attend_split(
 ) -> None:
     """Rows of one query, into their places of out [n, H, d]."""
     tokens, heads, dim = q.shape
-    entries = max(MIN_SIDE, triton.next_power_of_2(heads // pages[0].shape[2]))
+    entries = max(MIN_SIDE, padded(heads // pages[0].shape[2]))
     if singles.splits == 1:
         attend_tiles(q, pages, batch, singles, entries, out, None)
         return
@@ -120,9 +154,9 @@ def attend_split(
         singles.rows,
         tokens,
         heads,
+        singles.splits,
         DIM=dim,
-        SPLITS=singles.splits,
-        PADDED_SPLITS=triton.next_power_of_2(singles.splits),
+        PADDED_SPLITS=padded(singles.splits),
     )
 
 
@@ -253,7 +287,7 @@ def attend_kernel(
     tl.store(out + into[:, None] * DIM + dims[None, :], result, mask=real[:, None] & here[None, :])
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["num_tokens", "num_splits"])
 def combine_kernel(
     parts,
     logs,
@@ -262,8 +296,8 @@ def combine_kernel(
     tile_rows,
     num_tokens,
     num_heads,
+    num_splits,
     DIM: tl.constexpr,
-    SPLITS: tl.constexpr,
     PADDED_SPLITS: tl.constexpr,
 ):
     """One query and head: the splits' parts, each weighted by the mass that it saw."""
@@ -271,7 +305,7 @@ def combine_kernel(
     splits, dims = tl.arange(0, PADDED_SPLITS), tl.arange(0, DIM)
     place = token * num_heads + tl.program_id(1)
     where = splits.to(tl.int64) * num_tokens * num_heads + place
-    mine = splits < SPLITS
+    mine = splits < num_splits
     log = tl.load(logs + where, mask=mine, other=float("-inf"))
     weight = tl.exp2(log - tl.max(log, 0))
     part = tl.load(parts + where[:, None] * DIM + dims[None, :], mask=mine[:, None], other=0.0)

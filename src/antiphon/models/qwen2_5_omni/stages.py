@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from antiphon.core.facts import StagePrompt
@@ -16,6 +15,7 @@ from antiphon.models.qwen3_omni.positions import mrope_positions
 from antiphon.models.qwen3_omni.stages import Positions, Scale
 from antiphon.nn.backends import Attention
 from antiphon.nn.graphs import Capture
+from antiphon.nn.uploads import upload
 
 
 class TextStage:
@@ -83,7 +83,7 @@ class SpeechStage:
         media = np.zeros(len(ids), np.bool_)
         for span in prompt.spans:
             media[span.start : span.start + span.length] = True
-        shown, hides = (torch.from_numpy(column).to(self.device) for column in (ids, media))
+        shown, hides = (upload(column, self.device) for column in (ids, media))
         return self._talker.prompt_inputs(shown, hides, hidden)
 
     def step_inputs(self, frames: Tensor, text_ids: Tensor, states: Tensor | None = None) -> Tensor:

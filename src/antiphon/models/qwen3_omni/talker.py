@@ -20,6 +20,7 @@ from antiphon.models.qwen3_omni.config import SUPPRESSED_IDS, SpeechConfig
 from antiphon.models.qwen3_omni.predictor import CodePredictor
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.nn.attention import LayerKv
+from antiphon.nn.uploads import upload
 
 PROJECTED_AT_ONCE = 8192
 
@@ -46,14 +47,14 @@ class Talker:
         """The inputs x [p, Ht] of a talker prompt. `hidden` [m, H]: the thinker's captured states at
         `prompt.sources` (None when m is 0). Positions: `mrope_positions(len(prompt), prompt.spans)`."""
         device = self.head.device
-        ids = torch.from_numpy(prompt.text_ids).to(device, copy=True)
+        ids = upload(prompt.text_ids.copy(), device)
         ids[-1] = first_reply_token
         x = F.embedding(ids, self.text_table)
         if hidden is not None and len(prompt.media):
-            x[torch.from_numpy(prompt.media).to(device)] = self.hidden_projection(hidden)
+            x[upload(prompt.media, device)] = self.hidden_projection(hidden)
         codec = self.config.codec
         track = [codec.nothink, codec.think_bos, codec.think_eos, speaker_id, codec.pad, codec.bos]
-        x[-len(track) :] += F.embedding(torch.tensor(track, device=device), self.codes_table)
+        x[-len(track) :] += F.embedding(upload(track, device), self.codes_table)
         return x
 
     def step_inputs(self, frames: Tensor, text_ids: Tensor) -> Tensor:

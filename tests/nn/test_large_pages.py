@@ -1,0 +1,29 @@
+"""Memory in large pages, and without them."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+import torch
+
+from antiphon.nn import large_pages
+from antiphon.nn.large_pages import HUGE_PAGE_BYTES, LINE_BYTES, on_large_pages
+
+
+@pytest.mark.parametrize("numel", [0, 1, 1000, HUGE_PAGE_BYTES // 4, HUGE_PAGE_BYTES])
+def test_it_is_zeroed_and_begins_at_a_boundary(numel: int) -> None:
+    memory = on_large_pages(numel)
+    assert memory.shape == (numel,)
+    assert torch.equal(memory, torch.zeros(numel))
+    boundary = HUGE_PAGE_BYTES if 4 * numel >= HUGE_PAGE_BYTES else LINE_BYTES
+    assert not numel or memory.data_ptr() % boundary == 0
+
+
+def test_a_kernel_without_large_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *values: int) -> None:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(large_pages.mmap, "mmap", Refusing)
+    assert len(on_large_pages(HUGE_PAGE_BYTES)) == HUGE_PAGE_BYTES
