@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from antiphon.bench import target
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.progress import Progress
 from antiphon.bench.run import run
@@ -104,6 +105,12 @@ async def test_nobody_there(tmp_path: Path) -> None:
     assert [type(event) for event in read(tmp_path / "run.jsonl")] == [RunEnded]
     with pytest.raises(ConfigError, match="names no model"):
         await model_of(url)
+
+
+async def test_a_server_that_is_loading_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "get", lambda url, key: b'{"object": "list", "data": []}')
+    with pytest.raises(ConfigError, match="is loading"):
+        await model_of("http://127.0.0.1:1")
 
 
 async def test_who_is_refused_comes_again(tmp_path: Path) -> None:

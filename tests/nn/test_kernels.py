@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.nn.compiler import compiled, has_compiler
+from antiphon.nn import compiler
+from antiphon.nn.compiler import compiled, has_compiler, told_of_kernels
 from antiphon.nn.kernels import KEPT_STATES, folder_of, kernels_folder
 
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="numba is not installed")
@@ -109,3 +110,17 @@ def test_where_nothing_is_kept_it_is_compiled_all_the_same(
 
     assert kernels_folder() == ""
     assert compiled(thrice)(4) == 12
+
+
+@needs_compiler
+def test_who_waits_hears_of_what_is_compiled_and_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "kernels_folder", lambda: None)
+    told: list[int] = []
+    add, unheard = compiled(lambda a, b: a + b), compiled(lambda a: -a)
+    with told_of_kernels(told.append):
+        assert add(1, 2) == 3
+        assert told == [1]
+        assert add(3, 4) == 7
+        assert add(0.5, 0.25) == 0.75
+    unheard(1)
+    assert told == [1, 2]

@@ -118,7 +118,7 @@ async def test_who_reads_slowly_sees_the_latest() -> None:
     assert engine.viewer is None
 
 
-async def test_who_may_not_talk_may_not_watch() -> None:
+async def test_who_may_not_talk_may_not_watch(caplog: pytest.LogCaptureFixture) -> None:
     async with running(ServerSettings(api_keys=("k",))) as server:
         url = feed_url(server)
         for headers, status in (
@@ -136,3 +136,4 @@ async def test_who_may_not_talk_may_not_watch() -> None:
             await websockets.connect(url, subprotocols=offered)
         assert refused.value.response.status_code == 503
         assert refused.value.response.headers["Retry-After"] == "5"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "a refusal is no error"

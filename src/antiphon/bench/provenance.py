@@ -29,13 +29,27 @@ def commit() -> str:
 
 
 def machine() -> str:
+    """Processor, cores, system, and what decides how fast code runs on them."""
     cores = f"{os.cpu_count()} cores"
-    return f"{platform.machine()}, {cores}, {platform.system()}, python {platform.python_version()}"
+    software = [f"{name} {found}" for name in ("torch", "numba") if (found := package_version(name))]
+    python = f"python {platform.python_version()}"
+    return ", ".join((processor(), cores, platform.system(), python, *software))
 
 
-def package_version() -> str:
+def processor() -> str:
+    """Its model where the system tells, else its architecture."""
     try:
-        return version("antiphon")
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.machine()
+
+
+def package_version(name: str = "antiphon") -> str:
+    """Empty where it isn't installed."""
+    try:
+        return version(name)
     except PackageNotFoundError:
         return ""
 

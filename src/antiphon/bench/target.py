@@ -74,8 +74,12 @@ async def model_of(url: str, api_key: str = "") -> str:
     """The first model that the server lists. Raises ConfigError."""
     where = f"{root(url)}/v1/models"
     try:
-        models = json.loads(await asyncio.to_thread(get, where, api_key))
-        return str(models["data"][0]["id"])
+        models = json.loads(await asyncio.to_thread(get, where, api_key))["data"]
+        if not models:
+            raise ConfigError(
+                f"{where} lists no model yet: the server is loading; try again once /ready says 200"
+            )
+        return str(models[0]["id"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{where} names no model: {error}. Is a server there? Else give --model") from error
 

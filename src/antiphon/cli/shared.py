@@ -15,30 +15,36 @@ console = Console(stderr=True, highlight=False)
 
 
 class Amount(DownloadColumn):
-    """Bytes while weights are read, numbers of what is captured."""
+    """Bytes while weights are read, numbers of what is rehearsed or compiled."""
 
     def render(self, task: Task) -> Text:
-        if task.description.startswith("rehearsing"):
-            return Text(f"{task.completed:.0f}/{task.total or 0:.0f}", style="progress.download")
+        if task.description.startswith(("rehearsing", "compiling")):
+            total = "" if task.total is None else f"/{task.total:.0f}"
+            return Text(f"{task.completed:.0f}{total}", style="progress.download")
         return super().render(task)
 
 
 class LoadingBar:
-    """Shows what is being loaded and how far it is."""
+    """Shows what is being loaded and how far it is; a line for each of it where nobody watches a terminal."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), Amount())
         self._progress = Progress(*columns, console=console, transient=True)
         self._tasks: dict[str, TaskID] = {}
+        self._said: set[str] = set()
 
     def __enter__(self) -> LoadingBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if console.is_terminal:
+            self._progress.stop()
 
     def show(self, what: str, done: int, total: int) -> None:
         """An empty `what` means that loading is over."""
+        if not console.is_terminal:
+            self._say(what)
+            return
         if not what:
             self._progress.stop()
             return
@@ -46,6 +52,11 @@ class LoadingBar:
         if what not in self._tasks:
             self._tasks[what] = self._progress.add_task(what, total=total or None)
         self._progress.update(self._tasks[what], completed=done, total=total or None)
+
+    def _say(self, what: str) -> None:
+        if what and what not in self._said:
+            console.print(f"{what} …")
+            self._said.add(what)
 
 
 def log_to_stderr() -> None:

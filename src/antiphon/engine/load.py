@@ -36,8 +36,11 @@ from antiphon.engine.text import TextRunner
 from antiphon.engine.windows import WindowExecutor
 from antiphon.graphs import find_graph
 from antiphon.nn.backends import BACKENDS, pick_backend
+from antiphon.nn.compiler import told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
 from antiphon.nn.shard import Shard
+
+COMPILING = "compiling kernels for this CPU, kept for the next time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,9 +358,10 @@ class Loader:
         names = opened.family.tensor_names(name, opened.config)
         tensors = opened.checkpoint.read(names, progress=progress)
         shard = None if self._followers is None else self._followers.shard_of(name)
-        return opened.family.load_stage(
-            name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
-        )
+        with told_of_kernels(lambda done: self.progress(COMPILING, done, 0)):
+            return opened.family.load_stage(
+                name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
+            )
 
     def decoder(self, name: str) -> Any:
         """A paged decoder, with an attention of its own, on all ranks if there are several. Loaded once."""

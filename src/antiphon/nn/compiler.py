@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -32,6 +33,29 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def compiled_in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same where the order of operations is what makes a result exact; products and sums may be fused."""
     return jit(function, {"contract"})
+
+
+@contextmanager
+def told_of_kernels(tell: Callable[[int], None]) -> Iterator[None]:
+    """Within, `tell` hears of every kernel that is compiled because it was not kept: how many it makes. Those
+    that one kernel calls count too."""
+    if not has_compiler():
+        yield
+        return
+    from numba.core import event  # pyright: ignore[reportMissingImports]
+
+    class Ears(event.Listener):
+        count = 0
+
+        def on_start(self, event: object) -> None:
+            self.count += 1
+            tell(self.count)
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Ears()):
+        yield
 
 
 def jit(function: Callable[..., Any], allowed: set[str]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from antiphon.server.realtime import ABORT_EXTENSION
@@ -38,6 +39,11 @@ class AbortableWebSocket(WebSocketsSansIOProtocol):
             self.transport.abort()
             return
         super().handle_ping()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        # who was refused has been answered; uvicorn would log that there was no handshake as an error
+        self.handshake_complete |= self.close_sent
 
     async def run_asgi(self) -> None:
         self.scope["extensions"][ABORT_EXTENSION] = {"abort": self.transport.abort}  # pyright: ignore
