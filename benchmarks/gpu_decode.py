@@ -1,6 +1,6 @@
 """Full-size Qwen3-Omni on one GPU, random weights: decode steps beside their bandwidth floor, and sessions.
 
-    python benchmarks/gpu_decode.py --out benchmarks/results/gpu-decode.json
+    python benchmarks/gpu_decode.py --attention triton --cuda-graphs --out benchmarks/results/gpu-decode.json
     python benchmarks/gpu_decode.py --dry-run        a tiny model on the CPU: does it run at all?
 
 Nothing is downloaded: the sizes are those of Qwen3-Omni-30B-A3B as released, the weights are made on the
@@ -12,14 +12,14 @@ steps     milliseconds of a thinker step (with head and argmax) and of a talker 
           by attention back-end, with and without CUDA graphs, at 1, 8, 32 and 64 rows. The floor beside it is
           the time to read once what such a step has to read, at the bandwidth of a copy measured here:
           weights (of experts, those that so many tokens are expected to pick), and the keys and values.
+peer      transformers' generate() on a model of the same sizes, once ours is gone: batches of as many people.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -42,7 +42,7 @@ from antiphon.engine.lanes import LanedExecutor
 from antiphon.engine.load import Engine, load_engine
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
-from antiphon.nn.backends import BACKENDS
+from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.graphs import Capture, Captured, Outputs, cuda_capture
 from antiphon.runtime.driver import Driver
 
@@ -171,6 +171,12 @@ class Bench:
         if stage == "talker":
             elements += frame_elements(stage_model._talker.config, rows)
         return (thinker if stage == "thinker" else talker), elements * x.element_size()
+
+    def served_with(self) -> dict[str, Any]:
+        """How the sessions are served; the steps try every way."""
+        options = self.options
+        attention = pick_backend(options.attention, self.device, getattr(torch, self.engine.info.dtype))
+        return {"attention": attention, "graphs": options.cuda_graphs, "depth": self.engine.depth}
 
     def sessions(self) -> Iterator[dict[str, Any]]:
         for count in self.options.sessions:
@@ -334,6 +340,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cuda-graphs", action="store_true", help="of the sessions; steps try both")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--peer-sessions", type=int, nargs="*", default=[1, 8, 32, 64])
     parser.add_argument("--context", type=int, default=2048, help="tokens before the step")
     parser.add_argument("--reply-tokens", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=50)
@@ -342,26 +349,50 @@ def parse() -> argparse.Namespace:
     options.copy_bytes = 2**30
     if options.dry_run:
         options.rows, options.sessions, options.context = [1, 3], [1, 3], 40
+        options.peer_sessions = [1, 3]
         options.reply_tokens, options.repeats, options.copy_bytes = 6, 2, 2**22
         options.device = "cpu" if options.device == "auto" else options.device
     return options
 
 
+def peer(directory: Path, options: argparse.Namespace, place: tuple[torch.device, torch.dtype]) -> list[Any]:
+    """transformers' figures; a number of people that it has no memory for is said to be so."""
+    from gpu_transformers import Transformers
+
+    model, lines = Transformers(directory, *place), []
+    for count in options.peer_sessions:
+        try:
+            model.ask(count, 2)
+            lines.append(model.ask(count, options.reply_tokens))
+        except torch.OutOfMemoryError as error:
+            lines.append({"sessions": count, "error": str(error).partition("\n")[0]})
+    return lines
+
+
+def measured(directory: Path, options: argparse.Namespace) -> tuple[dict[str, Any], tuple[Any, Any]]:
+    """Ours, and where it ran: nothing of it is left after that."""
+    bench = Bench(load(directory, options), options)
+    result = {
+        "model": "tiny (dry run)" if options.dry_run else "Qwen3-Omni-30B-A3B, random weights",
+        "context_tokens": options.context,
+        "copy_gb_per_s": round(bench.bytes_per_s / 1e9, 1),
+        "served_with": bench.served_with(),
+        "sessions": list(bench.sessions()),
+        "steps": list(bench.steps()),
+    }
+    return result, (bench.device, getattr(torch, bench.engine.info.dtype))
+
+
 def main() -> None:
     options = parse()
     with tempfile.TemporaryDirectory() as directory:
-        bench = Bench(load(Path(directory) / "model", options), options)
-        result: dict[str, Any] = {
-            "model": "tiny (dry run)" if options.dry_run else "Qwen3-Omni-30B-A3B, random weights",
-            "context_tokens": options.context,
-            "copy_gb_per_s": round(bench.bytes_per_s / 1e9, 1),
-            "sessions": list(bench.sessions()),
-            "steps": list(bench.steps()),
-        }
-    result |= {
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "software": f"{os.cpu_count()} cores, python {platform.python_version()}, torch {torch.__version__}",
-    }
+        model = Path(directory) / "model"
+        result, place = measured(model, options)
+        gc.collect()
+        if place[0].type == "cuda":
+            torch.cuda.empty_cache()
+            result["machine"] = f"{torch.cuda.get_device_name()}, {provenance.machine()}"
+        result["peer"] = peer(model, options, place)
     provenance.keep(result, options.out)
 
 

@@ -29,6 +29,8 @@ def test_dry_run(device: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
     assert {line["sessions"] for line in result["sessions"]} == {1, 3}
+    peer = result["peer"]
+    assert [(line["sessions"], line["audio_s"] > 0) for line in peer] == [(1, True), (3, True)]
     lines = result["steps"]
     assert not [line for line in (*lines, *result["sessions"]) if "error" in line]
     assert {line["stage"] for line in lines} == {"thinker", "talker"}
