@@ -38,8 +38,8 @@ class Transformers:
 
     @torch.inference_mode()
     def ask(self, count: int, reply_tokens: int) -> dict[str, Any]:
-        """So many prompts of one length as a batch, each answered with so many tokens of text and four times as
-        many frames of speech."""
+        """A batch of so many prompts of one length, each answered with so many tokens of text and four times
+        as many frames of speech."""
         messages = [
             [{"role": "user", "content": f"Tell me a story, {number % 10}."}] for number in range(count)
         ]
