@@ -6,6 +6,7 @@ Tokens are compared with transformers on the CPU in fp64, where rounding decides
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 from antiphon import Omni
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyDone
-from antiphon.core.plans import CopyBlocks, ints
+from antiphon.core.plans import ArStep, CopyBlocks, ints
 from antiphon.engine.copies import KvCopies, StreamLane, pick_lane
 from antiphon.engine.kv_pool import KvPool
 from antiphon.nn.attention import PagedBatch, paged_attention
@@ -164,3 +165,29 @@ def test_who_samples_draws_what_a_cpu_draws(tiny_checkpoint: Path, graphs: str) 
         talk = crowd(engine, list(CROWD), pause)
         talk.run()
         check(talk, alone, list(CROWD))
+
+
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_a_decode_step_is_launched_without_waiting(tiny_checkpoint: Path, graphs: str) -> None:
+    """Else nothing is decided while it runs: depth 1 would overlap nothing."""
+    engine = Omni(tiny_checkpoint, device="cuda", dtype="float32", max_rows=4, graphs=graphs).engine
+    launched = dict.fromkeys(("thinker", "talker"), 0)
+    for name in launched:
+        executor: Any = engine.executors[name]
+        runner = executor.inner.runner
+
+        def run(step: ArStep, runner: Any = runner, name: str = name, go: Any = runner.run) -> torch.Tensor:
+            if step.joins or (step.counts > 1).any():
+                return go(step)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return go(step)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+                launched[name] += 1
+
+        runner.run = run
+    talk = crowd(engine, list(CROWD))
+    talk.run()
+    assert all(talk.said[name].codes for name in CROWD)
+    assert all(launched.values())
