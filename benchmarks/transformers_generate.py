@@ -11,6 +11,8 @@ measured, every prompt's text and its length in frames are compared.
 
 from __future__ import annotations
 
+import antiphon  # noqa: F401  # isort: skip  # before torch: it says how OpenMP's threads wait
+
 import argparse
 import sys
 import time

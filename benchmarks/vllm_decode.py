@@ -12,6 +12,8 @@ KV, or multiplying, would take alone, at the speeds measured here.
 
 from __future__ import annotations
 
+import antiphon  # noqa: F401  # isort: skip  # before torch: it says how OpenMP's threads wait
+
 import argparse
 import json
 import os

@@ -7,7 +7,12 @@ See `antiphon.runtime.omni` for the Python entry and `antiphon --help` for the s
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# GNU's OpenMP reads this when it is loaded, with torch. Unasked, threads spin for milliseconds when they have
+# nothing to do: where others want the cores too, they have spent their share when there is work again.
+os.environ.setdefault("GOMP_SPINCOUNT", "300")
 
 if TYPE_CHECKING:
     from antiphon.core.sampling import Sampling

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -125,3 +127,26 @@ def test_an_empty_tape_is_only_turns(tape: Tape) -> None:
     tape.turn(lambda: seen.append(1))
     tape.run({})
     assert seen == [1]
+
+
+def test_who_waits_long_is_woken(loop: Loop) -> None:
+    """On more threads than there are cores somebody always waits until another has had its turn."""
+    tape = Tape(4 * (os.cpu_count() or 1))
+    x = torch.zeros(3)
+    for _ in range(300):
+        tape.add(loop, job(x, 0.5))
+    for _ in range(10):
+        tape.run({})
+    torch.testing.assert_close(x, torch.full((3,), 2.0))
+
+
+@pytest.mark.parametrize("said", [None, "7"])
+def test_openmp_is_told_how_to_wait_before_torch_loads_it(said: str | None) -> None:
+    """GNU's, which says what it was told. What the operator says stands."""
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    environment |= {"OMP_DISPLAY_ENV": "verbose"} | ({"GOMP_SPINCOUNT": said} if said else {})
+    command = [sys.executable, "-c", "from antiphon import Omni; Omni"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    if "GOMP_SPINCOUNT" not in done.stderr:
+        pytest.skip("torch has not loaded GNU's OpenMP here")
+    assert f"GOMP_SPINCOUNT = '{said or 300}'" in done.stderr

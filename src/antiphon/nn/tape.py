@@ -2,13 +2,15 @@
 anew, and nobody goes back to Python unless something stands there.
 
 Between two loops of a decode step a call from Python costs what a small loop does. Threads meet at a counter
-that only grows. Who waits for long gives its core away, so that a thread without one comes to its turn.
+that only grows. Who waits for long sleeps until the last one comes: where others want the cores too, a thread
+that spins or yields has used up its share of them when there is work again, and then the others wait for it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import platform
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any
@@ -22,15 +24,21 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from antiphon.nn.compiler import compiled
 from antiphon.nn.openmp import Loop, integers, intrinsic, job_of
 
-SPINS = 400
-"""So often a waiting thread looks before it gives its core away: some microseconds."""
+SPINS = 1500
+"""So often a waiting thread looks before it sleeps: tens of microseconds, about what it takes to be woken."""
+
+FUTEX = {"x86_64": 202, "aarch64": 98}
+"""The number of Linux's call that sleeps on a word of memory, by architecture."""
+
+SLEEP, WAKE, EVERYBODY = 128, 129, 1 << 30
+"""What that call is asked, among threads of one process."""
 
 Turn = Callable[[], None]
 """What Python does between two loops."""
 
 INT32, INT64 = ir.IntType(32), ir.IntType(64)
 
-Job = job_of("loops team give_way", "first last")
+Job = job_of("sleepers loops team system", "futex first last")
 
 
 @intrinsic
@@ -58,26 +66,45 @@ def ask(typingctx: Any, function: Any) -> Any:
 
 
 @intrinsic
-def arrive(typingctx: Any, job: Any) -> Any:
-    """Count one thread more at the job's counter; how many were there before. What it wrote is seen by who
-    sees the count."""
+def ask_system(typingctx: Any, function: Any, number: Any, word: Any, what: Any, value: Any) -> Any:
+    """The C library's `syscall`, at this address: call `number` about the memory at `word`; no timeout."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        counter = builder.bitcast(arguments[0], INT64.as_pointer())
-        return builder.atomic_rmw("add", counter, INT64(1), "acq_rel")
+        kind = ir.FunctionType(INT64, [INT64] * 5).as_pointer()
+        call = builder.inttoptr(arguments[0], kind)
+        return builder.call(call, [*arguments[1:], INT64(0)])
 
-    return types.int64(job), code
+    return types.int64(*[types.int64] * 5), code
 
 
 @intrinsic
-def count_of(typingctx: Any, job: Any) -> Any:
-    """The job's counter as it is now."""
+def address_in(typingctx: Any, pointer: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(arguments[0], INT64)
+
+    return types.int64(pointer), code
+
+
+@intrinsic
+def add_to(typingctx: Any, word: Any, value: Any) -> Any:
+    """Add to the int64 at this address; what was there before. Who sees it sees what was written before."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        counter = builder.bitcast(arguments[0], INT64.as_pointer())
-        return builder.load_atomic(counter, "acquire", 8)
+        counter = builder.inttoptr(arguments[0], INT64.as_pointer())
+        return builder.atomic_rmw("add", counter, arguments[1], "seq_cst")
 
-    return types.int64(job), code
+    return types.int64(types.int64, types.int64), code
+
+
+@intrinsic
+def look_at(typingctx: Any, word: Any) -> Any:
+    """The int64 at this address as it is now."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        counter = builder.inttoptr(arguments[0], INT64.as_pointer())
+        return builder.load_atomic(counter, "seq_cst", 8)
+
+    return types.int64(types.int64), code
 
 
 @intrinsic
@@ -105,31 +132,41 @@ def pause(typingctx: Any) -> Any:
 
 
 @compiled
-def wait_for(pointer: Any, count: int, give_way: int) -> None:
-    """Return when the job's counter has come so far."""
-    spins = 0
-    while count_of(pointer) < count:
-        spins += 1
-        if spins < SPINS:
-            pause()
-        else:
-            ask(give_way)
+def wait_for(count: int, arrived: int, sleepers: int, system: int, futex: int) -> None:
+    """Return when the counter at `arrived` has come so far; sleep if that takes long, or give the core away
+    where there is no such call."""
+    for _ in range(SPINS):
+        if look_at(arrived) >= count:
+            return
+        pause()
+    while not futex and look_at(arrived) < count:
+        ask(system)
+    add_to(sleepers, 1)
+    seen = look_at(arrived)
+    while seen < count:
+        ask_system(system, futex, arrived, SLEEP, seen)  # returns at once if there are more by now
+        seen = look_at(arrived)
+    add_to(sleepers, -1)
 
 
 def play(pointer: Any) -> None:
     """The body: each thread runs every loop, which shares its items out among those who are there."""
     job = carray(pointer, 1)[0]
     loops = integers(job.loops, job.last, 2)
+    arrived = address_in(pointer)
+    sleepers = arrived + 8
     team = ask(job.team) if job.team else 1
     through = 0
     for place in range(job.first, job.last):
         call(loops[place, 0], loops[place, 1])
         through += team
         # who comes last knows that all others are through with the loop; the next one is not this one
-        if team == 1 or arrive(pointer) == through - 1:
+        if team == 1 or add_to(arrived, 1) == through - 1:
             rewind(loops[place, 1])
+            if job.futex and look_at(sleepers):
+                ask_system(job.system, job.futex, arrived, WAKE, EVERYBODY)
         else:
-            wait_for(pointer, through, job.give_way)
+            wait_for(through, arrived, sleepers, job.system, job.futex)
 
 
 @cache
@@ -144,13 +181,14 @@ class Tape:
     """
 
     def __init__(self, threads: int) -> None:
-        team, give_way = address_of("omp_get_num_threads"), address_of("sched_yield")
-        self._threads = threads if team and give_way else 1
+        futex = FUTEX.get(platform.machine(), 0) if sys.platform == "linux" else 0
+        team, system = address_of("omp_get_num_threads"), address_of("syscall" if futex else "sched_yield")
+        self._threads = threads if team and system else 1
         self._loops: list[tuple[int, int]] = []
         self._kept: list[tuple[Loop, ctypes.Structure]] = []
         self._stops: list[tuple[int, Turn | None, Hashable]] = []
         self._table: np.ndarray | None = None
-        self._job = Job(team=team, give_way=give_way)
+        self._job = Job(team=team, system=system, futex=futex)
         self._loop = tape_loop()
 
     def add(self, loop: Loop, job: ctypes.Structure) -> None:
