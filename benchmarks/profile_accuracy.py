@@ -79,10 +79,12 @@ def served(engine: Engine, made: Profile) -> dict[str, Any]:
 
 def talk(engine: Engine, people: int) -> None:
     """So many ask at once by voice and are answered in speech."""
-    ended: list[Output] = []
-    driver = Driver(
-        engine, lambda output: ended.append(output) if isinstance(output, ResponseEnded) else None
-    )
+    ended: list[ResponseEnded] = []
+
+    def emit(outputs: tuple[Output, ...]) -> None:
+        ended.extend(output for output in outputs if isinstance(output, ResponseEnded))
+
+    driver = Driver(engine, emit)
     names = [f"{people}-{i}" for i in range(people)]
     facts: list[Fact] = []
     for name in names:
