@@ -75,6 +75,7 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--preset", "nobody"], "unknown preset"),
         (["--depth", "7"], "depth is 7"),
         (["--workload", "nothing"], "unknown workload"),
+        (["--kv-tokens", "15"], "must hold a block at least, 16 tokens"),
     ],
 )
 def test_what_cannot_be_is_said(args: list[str], said: str, tmp_path: Path) -> None:
@@ -109,3 +110,23 @@ def test_plans_where_nothing_holds(tmp_path: Path) -> None:
     status, shown, _ = run("plan", "--workload", "smoke", "--duration", "10", "--most", "1")
     assert status == 0
     assert "raise --most" in shown
+
+
+def test_conversations_that_do_not_fit_the_kv_are_no_answer() -> None:
+    status, shown, said = run(
+        "plan",
+        "--workload",
+        "interactive",
+        "--kv-tokens",
+        "70",
+        "--duration",
+        "30",
+        "--first",
+        "2",
+        "--most",
+        "2",
+    )
+    assert status == 1
+    assert "0 conversations at a time" in shown
+    assert "responses that failed: " in said
+    assert "the KV holds 64 tokens" in said

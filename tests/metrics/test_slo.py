@@ -29,6 +29,19 @@ def test_absent_figures_are_no_miss_but_an_unanswered_run_is() -> None:
     assert SLO.misses({"turns": 3.0}) == ["no turn was answered"]
 
 
+def test_turns_that_failed_or_stayed_unanswered_are_missed() -> None:
+    held = {"ttfp_s.p90": 0.1, "continuity": 1.0, 'responses{status="completed"}': 90.0}
+    assert SLO.misses(held | {"unanswered_turns": 0.0}) == []
+    failed = {"unanswered_turns": 3.0, 'responses{status="failed"}': 7.0}
+    assert SLO.misses(held | failed) == ["responses that failed: 7", "turns that were not answered: 3"]
+
+
+def test_what_people_and_the_run_s_end_cut_off_is_no_miss() -> None:
+    cut = {'responses{status="cancelled"}': 9.0, 'responses{status="open"}': 2.0}
+    assert SLO.misses({"ttfp_s.p90": 0.1, **cut}) == []
+    assert SLO.misses({"ttfp_s.p90": 0.1, "unanswered_turns": 2.0, "false_stops": 3.0}) == []
+
+
 def test_turn_latency_takes_the_place_of_ttfp_where_the_server_ends_turns() -> None:
     assert SLO.misses({"turn_latency_s.p90": 0.75}) == [
         "turn_latency_s.p90 is 0.75 s, over the bound of 0.5 s"

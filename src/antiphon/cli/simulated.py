@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from antiphon.cli.shared import split
+from antiphon.cli.shared import console, split
 from antiphon.core.errors import ConfigError
 from antiphon.latency.roofline import hardware_names
 
@@ -106,6 +106,8 @@ def simulated_engine(
     from antiphon.sim.model import engine_of
 
     engine = engine_of(profile, preset, sizes, counted(replicas))
+    if profile.served is None:
+        say_context(engine)
     tokens, frames = law
     if tokens is not None or frames is not None:
         known = engine.replies
@@ -116,6 +118,19 @@ def simulated_engine(
         )
         engine = changed(engine, served=msgspec.structs.replace(engine.served, replies=replies))
     return engine
+
+
+def say_context(engine: SimEngine) -> None:
+    """Where the KV is too small for what a datasheet's engine would take."""
+    from antiphon.sim.model import ROOMY
+
+    most, usual = next(iter(engine.node.ar.values())).max_context_tokens, ROOMY.max_context_tokens
+    if most is not None and usual is not None and most < usual:
+        console.print(
+            f"the KV holds {most} tokens, so longer contexts fail (the limit of a prompt and its reply is {usual} "
+            "where the KV has room)",
+            soft_wrap=True,
+        )
 
 
 def counted(replicas: str) -> Replicas | None:

@@ -31,7 +31,7 @@ class Slo:
 
     def misses(self, figures: Mapping[str, float]) -> list[str]:
         """What a run's figures miss, a sentence each; empty: all held. A figure that the run does not have is
-        no miss, but a run in which nothing was answered is."""
+        no miss, but responses that failed and turns without an answer are."""
         first = first_audio_p90(figures)
         bounds = [
             (first[0] if first else "", self.ttfp_p90_s),
@@ -48,7 +48,7 @@ class Slo:
             missed.append(f"continuity is {continuity:.1%}, under the bound of {self.continuity:.1%}")
         if not first and Figure.TTFT_S.at("p90") not in figures:
             missed.append("no turn was answered")
-        return missed
+        return missed + lost_turns(figures)
 
     def speaks_well(self, figures: Mapping[str, float]) -> bool:
         """Whether a run has spoken replies and they hold both bounds of speech."""
@@ -58,6 +58,15 @@ class Slo:
             and first[1] <= self.ttfp_p90_s
             and figures.get(Figure.CONTINUITY, 0.0) >= self.continuity
         )
+
+
+def lost_turns(figures: Mapping[str, float]) -> list[str]:
+    """What was asked and not served, a sentence each. A turn whose reply was stopped by what was no barge-in
+    has a figure of its own (false_stops), and is none of these; nor is what the run's end cut off."""
+    failed = figures.get(Figure.RESPONSES.of("failed"), 0.0)
+    unanswered = figures.get(Figure.UNANSWERED_TURNS, 0.0) - figures.get(Figure.FALSE_STOPS, 0.0)
+    lost = [f"responses that failed: {failed:.0f}"] if failed > 0 else []
+    return lost + ([f"turns that were not answered: {unanswered:.0f}"] if unanswered > 0 else [])
 
 
 def first_audio_p90(figures: Mapping[str, float]) -> tuple[str, float] | None:

@@ -161,7 +161,7 @@ def _asked(engine: SimEngine, preset: str, sizes: Sizes, replicas: Replicas | No
 def _sized(config: ArConfig, sizes: Sizes, is_entry: bool) -> ArConfig:
     """Only the stage that reads the prompt has a context's limit of its own. Raises ConfigError."""
     context = sizes.max_context_tokens if is_entry else None
-    kv_tokens = sizes.kv_tokens or config.num_blocks * config.block_size
+    kv_tokens = in_blocks(sizes.kv_tokens or config.num_blocks * config.block_size, config.block_size)
     most = context or config.max_context_tokens
     if most is not None and kv_tokens < most:
         raise ConfigError(
@@ -176,6 +176,13 @@ def _sized(config: ArConfig, sizes: Sizes, is_entry: bool) -> ArConfig:
     )
 
 
+def in_blocks(kv_tokens: int, block_size: int) -> int:
+    """As many of the tokens as whole blocks hold. Raises ConfigError if that is none."""
+    if kv_tokens < block_size:
+        raise ConfigError(f"kv_tokens is {kv_tokens}; it must hold a block at least, {block_size} tokens")
+    return kv_tokens // block_size * block_size
+
+
 def _decoder(stop: int, width: int, max_tokens: int) -> ArConfig:
     return ArConfig(
         block_size=BLOCK_SIZE, stop_ids=(stop,), width=width, sampling=Sampling(max_tokens=max_tokens)
@@ -184,7 +191,7 @@ def _decoder(stop: int, width: int, max_tokens: int) -> ArConfig:
 
 def _filled(sizes: Sizes, rest: Sizes) -> Sizes:
     """What is not chosen is as in `rest`; a context is never larger than the KV."""
-    kv_tokens = sizes.kv_tokens or rest.kv_tokens or 0
+    kv_tokens = in_blocks(sizes.kv_tokens or rest.kv_tokens or 0, BLOCK_SIZE)
     return Sizes(
         sizes.max_rows or rest.max_rows,
         kv_tokens,
