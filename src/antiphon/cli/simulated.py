@@ -43,7 +43,9 @@ MaxRows = Annotated[
 KvTokens = Annotated[
     int | None,
     typer.Option(
-        min=1, help="KV capacity of a replica of a stage, in tokens. As profiled; of a datasheet, 262144."
+        min=1,
+        help="KV capacity of a replica of a stage, in tokens. As profiled; of a datasheet, what fits, at most "
+        "262144.",
     ),
 ]
 ReplyTokens = Annotated[
@@ -127,8 +129,8 @@ def say_context(engine: SimEngine) -> None:
     most, usual = next(iter(engine.node.ar.values())).max_context_tokens, ROOMY.max_context_tokens
     if most is not None and usual is not None and most < usual:
         console.print(
-            f"the KV holds {most} tokens, so longer contexts fail (the limit of a prompt and its reply is {usual} "
-            "where the KV has room)",
+            f"the KV holds {most} tokens, so longer contexts fail (the limit of a prompt and its reply is "
+            f"{usual} where the KV has room)",
             soft_wrap=True,
         )
 

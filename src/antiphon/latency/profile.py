@@ -12,6 +12,7 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.plans import ArStep, CodecStep, CopyBlocks, Step
 from antiphon.latency.features import ar_features, codec_features, encode_features
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel, EncoderModel, LinkModel, StageModel
+from antiphon.latency.shapes import ModelShape
 
 VERSION = 1
 SHARED_MEMORY = LinkModel(2e-4, 1 / 4e9)
@@ -95,6 +96,17 @@ class Served(msgspec.Struct, frozen=True):
     replies: Replies | None = None
 
 
+class Datasheet(msgspec.Struct, frozen=True):
+    """What a profile was worked out for: a model, and devices that share each of its decoders.
+
+    memory_gib  of one device; None where it is the host's own
+    """
+
+    shape: ModelShape
+    ranks: int = 1
+    memory_gib: float | None = None
+
+
 class Profile(msgspec.Struct, frozen=True):
     """Everything that a simulator or a policy asks about time.
 
@@ -102,6 +114,7 @@ class Profile(msgspec.Struct, frozen=True):
               "ranks": a collective
     decide_s  of the deciding half and the driver, per step
     served    None of a datasheet
+    datasheet None of what was measured
     """
 
     stages: dict[str, StageProfile]
@@ -110,6 +123,7 @@ class Profile(msgspec.Struct, frozen=True):
     provenance: Provenance
     decide_s: float = 0.0
     served: Served | None = None
+    datasheet: Datasheet | None = None
     version: int = VERSION
 
     def step_s(self, step: Step, stage: str | None = None) -> float:

@@ -24,7 +24,7 @@ from antiphon.latency.models import (
     EncoderModel,
     LinkModel,
 )
-from antiphon.latency.profile import Profile, Provenance, StageProfile
+from antiphon.latency.profile import Datasheet, Profile, Provenance, StageProfile
 from antiphon.latency.shapes import CodecShape, DecoderShape, EncodersShape, ModelShape, StageShape
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -103,6 +103,7 @@ def roofline(
         source="roofline",
         provenance=about,
         decide_s=DECIDE_S,
+        datasheet=Datasheet(shape, ranks, hardware.memory_gib),
     )
 
 

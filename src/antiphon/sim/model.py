@@ -14,6 +14,7 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.sampling import Sampling
 from antiphon.latency.profile import Profile, Replies, Served
 from antiphon.sim.executors import DEFAULT_REPLIES, FRAME_SAMPLES
+from antiphon.sim.memory import room_of
 from antiphon.sim.places import Replicas, placed
 
 THINKER, TALKER, VOCODER, ENCODERS = "thinker", "talker", "code2wav", "encoders"
@@ -32,8 +33,8 @@ BLOCK_BYTES: Mapping[tuple[str, str], int] = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an operator chooses, per replica; None: as the engine was profiled, or as `ROOMY` says.
-    Raises ConfigError."""
+    """What an operator chooses, per replica; None: as the engine was profiled, or as `ROOMY` says, with as
+    much of its KV as a datasheet's devices have room for. Raises ConfigError."""
 
     max_rows: int | None = None
     kv_tokens: int | None = None
@@ -116,7 +117,8 @@ def released(
 def engine_of(
     profile: Profile, preset: str = "baseline", sizes: Sizes = AS_SERVED, replicas: Replicas | None = None
 ) -> SimEngine:
-    """The engine that was profiled, else the released model on such hardware. Raises ConfigError.
+    """The engine that was profiled, else the released model on such hardware. Raises ConfigError, also where
+    the memory of that hardware does not hold it.
 
     replicas  None: as it was served, or of a datasheet one of each stage, on two devices
     """
@@ -136,8 +138,23 @@ def engine_of(
                 f"the datasheet profile of {profile.provenance.model!r} says times only, and no "
                 "engine but Qwen3-Omni's is known without a checkpoint; measure one with antiphon profile"
             )
-        return released(preset, sizes, replicas or ONE_EACH, block_bytes)
+        return _fitting(profile, released(preset, sizes, replicas or ONE_EACH, block_bytes), sizes)
     return _asked(SimEngine(profile.served, block_bytes), preset, sizes, replicas)
+
+
+def _fitting(profile: Profile, engine: SimEngine, sizes: Sizes) -> SimEngine:
+    """With as much KV as the devices have room for, where nobody says how much. Raises ConfigError if the
+    engine does not fit."""
+    room = room_of(profile.datasheet, profile.provenance.dtype) if profile.datasheet is not None else None
+    if room is None:
+        return engine
+    if sizes.kv_tokens is None:
+        config = engine.node.ar[THINKER]
+        usual = config.num_blocks * config.block_size
+        tokens = max(min(room.kv_tokens(engine.node), usual), config.max_context_tokens or config.block_size)
+        engine = _asked(engine, engine.node.preset, Sizes(kv_tokens=tokens), None)
+    room.check(engine.node)
+    return engine
 
 
 def _asked(engine: SimEngine, preset: str, sizes: Sizes, replicas: Replicas | None) -> SimEngine:

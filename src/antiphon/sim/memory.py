@@ -1,0 +1,87 @@
+"""Does it fit? Weights, KV and work space of a datasheet's engine, device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from antiphon.assembly.footprint import GIB, Load, ModelFacts, kv_token_bytes, parts, shape_parameters
+from antiphon.assembly.sizing import gib
+from antiphon.core.config import ArConfig, NodeConfig, Unit
+from antiphon.core.errors import ConfigError
+from antiphon.core.graph import StageKind
+from antiphon.graphs import find_graph
+from antiphon.latency.profile import Datasheet
+from antiphon.latency.shapes import DecoderShape
+from antiphon.wire.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One device of a datasheet, and what a node puts on each. A decoder that several devices share takes an
+    equal part of each; all else is whole on every device."""
+
+    sheet: Datasheet
+    dtype: str
+    capacity: int
+
+    def kv_tokens(self, node: NodeConfig) -> int:
+        """Of a replica of a stage: as many as the fullest device has room for, 0 or less if none."""
+        found: list[int] = []
+        for units in _by_place(node):
+            token_bytes = sum(self._token_bytes(unit) for unit in units)
+            if token_bytes:
+                left = self.capacity - sum(self._bytes(node, unit, kv_tokens=0) for unit in units)
+                found.append(int(left / token_bytes))
+        return min(found)
+
+    def check(self, node: NodeConfig) -> None:
+        """Raises ConfigError for a device that has to hold more than it can."""
+        for units in _by_place(node):
+            taken = {unit.name: self._bytes(node, unit) for unit in units}
+            needed = sum(taken.values())
+            if needed > self.capacity:
+                said = ", ".join(f"{name} {gib(num_bytes)}" for name, num_bytes in taken.items())
+                raise ConfigError(
+                    f"device {units[0].device} needs {gib(needed)} ({said}), and one has "
+                    f"{gib(self.capacity)}; choose fewer kv_tokens or max_rows, larger hardware, or a "
+                    "profile of decoders that devices share (antiphon profile --roofline … --devices N)"
+                )
+
+    def _bytes(self, node: NodeConfig, unit: Unit, kv_tokens: int | None = None) -> int:
+        shape, graph = self.sheet.shape, find_graph(node.graph)
+        facts = ModelFacts(shape.name, graph, shape, {unit.stage: shape_parameters(shape.stages[unit.stage])})
+        taken = sum(parts(facts, unit.stage, self.dtype, _load(node, unit.stage, kv_tokens)).values())
+        return taken // self.sheet.ranks if graph.stage(unit.stage).kind is StageKind.AR else taken
+
+    def _token_bytes(self, unit: Unit) -> float:
+        shape = self.sheet.shape.stages[unit.stage]
+        return (
+            kv_token_bytes(shape, self.dtype) / self.sheet.ranks if isinstance(shape, DecoderShape) else 0.0
+        )
+
+
+def room_of(sheet: Datasheet, dtype: str) -> Room | None:
+    """None where the memory is the host's own: nobody says how much that is."""
+    return None if sheet.memory_gib is None else Room(sheet, dtype, int(sheet.memory_gib * GIB))
+
+
+def _by_place(node: NodeConfig) -> Iterable[list[Unit]]:
+    places: dict[tuple[str, str], list[Unit]] = {}
+    for unit in node.placed:
+        places.setdefault((unit.process, unit.device), []).append(unit)
+    return places.values()
+
+
+def _load(node: NodeConfig, stage: str, kv_tokens: int | None) -> Load:
+    config = node.ar.get(stage) or node.codec.get(stage)
+    chunk = max((edge.chunk for edge in find_graph(node.graph).edges if edge.target == stage), default=1)
+    decoder = config if isinstance(config, ArConfig) else None
+    held = decoder.num_blocks * decoder.block_size if decoder is not None else 0
+    return Load(
+        config.max_rows if config is not None else 0,
+        held if kv_tokens is None else kv_tokens,
+        decoder.step_tokens if decoder is not None else 0,
+        chunk,
+        Limits().max_image_pixels,
+    )
