@@ -72,6 +72,8 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--hardware", "abacus"], "unknown hardware 'abacus'"),
         (["--replicas", "singer=2"], "expected thinker=N"),
         (["--replicas", "thinker=none"], "expected thinker=N"),
+        (["--replicas", "thinker=²"], "expected thinker=N"),
+        (["--replicas", "thinker=4,thinker=2"], "thinker is there twice"),
         (["--preset", "nobody"], "unknown preset"),
         (["--depth", "7"], "depth is 7"),
         (["--workload", "nothing"], "unknown workload"),
@@ -83,6 +85,35 @@ def test_what_cannot_be_is_said(args: list[str], said: str, tmp_path: Path) -> N
     assert status == 2
     assert said in " ".join(stderr.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["simulate", "--seed", "-1"],
+        ["simulate", "--patience", "nan"],
+        ["simulate", "--patience", "-1"],
+        ["simulate", "--rate", "inf"],
+        ["simulate", "--duration", "nan"],
+        ["simulate", "--frames-per-token", "inf"],
+        ["simulate", "--reply-tokens", "1e300"],
+        ["simulate", "--network-ms", "inf"],
+        ["simulate", "--slo-ttfp-p90", "nan"],
+        ["plan", "--seed", "-1"],
+        ["plan", "--duration", "inf"],
+        ["plan", "--slo-continuity", "95"],
+        ["workload", "show", "smoke", "--seed", "-1"],
+        ["profile", "nowhere", "--seed", "-1"],
+        ["bench", "sweep", "--slo-continuity", "nan", "--concurrency", "1"],
+        ["compare", "baseline", "--duration", "nan"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_out_of_its_range_is_a_wrong_word(args: list[str]) -> None:
+    status, _, said = run(*args)
+    assert status == 2
+    option = next(word for word in args if word.startswith("--"))
+    assert f"Invalid value for '{option}'" in " ".join(said.replace("│", " ").split())
 
 
 def test_plans(tmp_path: Path) -> None:

@@ -19,11 +19,16 @@ from antiphon.cli.options import (
     AcksOption,
     ApiKey,
     Concurrency,
+    ContinuityLeast,
     Patience,
     Rate,
+    Seed,
+    TtfpMost,
+    TtftMost,
     TurnEnd,
     Url,
     WorkloadName,
+    finite,
 )
 from antiphon.cli.shared import console
 from antiphon.core.errors import AntiphonError
@@ -41,15 +46,9 @@ NO_BOUNDS = {"ttfp_p90_s": math.inf, "continuity": 0.0, "ttft_s": math.inf, "tpo
 
 app = typer.Typer(help="Measure a realtime server with people who speak, listen, read and interrupt.")
 
-TtfpBound = Annotated[
-    float | None, typer.Option("--slo-ttfp-p90", help="Most seconds of P90 time to first audio.")
-]
-ContinuityBound = Annotated[
-    float | None, typer.Option("--slo-continuity", help="Least share of spoken replies without a stall.")
-]
-TtftBound = Annotated[
-    float | None, typer.Option("--slo-ttft-p90", help="Most seconds of P90 time to first text.")
-]
+TtfpBound = Annotated[float | None, TtfpMost]
+ContinuityBound = Annotated[float | None, ContinuityLeast]
+TtftBound = Annotated[float | None, TtftMost]
 AsJson = Annotated[bool, typer.Option("--json", help="Figures as JSON on standard output, and no table.")]
 
 
@@ -60,10 +59,12 @@ def bench(
     workload: WorkloadName = "smoke",
     concurrency: Concurrency = None,
     rate: Rate = None,
-    duration: Annotated[float | None, typer.Option(help="Seconds until the run ends.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=0, callback=finite, help="Seconds until the run ends.")
+    ] = None,
     sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until the run ends.")] = None,
     turn_detection: TurnEnd = None,
-    seed: Annotated[int, typer.Option(help="The same seed plays the same scripts to every server.")] = 0,
+    seed: Seed = 0,
     log: Annotated[
         Path | None, typer.Option(help="Event log to write; bench-LABEL-SEED.jsonl by default.")
     ] = None,

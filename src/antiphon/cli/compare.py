@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from antiphon.assembly.preset import preset_names
-from antiphon.cli.options import Acks, AcksOption, Concurrency, Patience, Rate, TurnEnd, WorkloadName
+from antiphon.cli.options import Acks, AcksOption, Concurrency, Patience, Rate, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console, fail
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -39,7 +39,9 @@ def compare(
     first_seed: Annotated[int, typer.Option(min=0, help="The seeds count up from here.")] = 0,
     concurrency: Concurrency = None,
     rate: Rate = None,
-    duration: Annotated[float | None, typer.Option(help="Seconds of each run.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=0, callback=finite, help="Seconds of each run.")
+    ] = None,
     sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until a run ends.")] = None,
     turn_detection: TurnEnd = None,
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("comparison"),

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, AsJson
-from antiphon.cli.options import TurnEnd, WorkloadName
+from antiphon.cli.options import ContinuityLeast, TtfpMost, TtftMost, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console
 from antiphon.cli.simulated import (
     FramesPerToken,
@@ -42,7 +42,9 @@ def plan(
     preset: PresetName = "baseline",
     hardware: Hardware = "h200",
     replicas: ReplicaCounts = "",
-    duration: Annotated[float, typer.Option(help="Virtual seconds of each run.")] = 90.0,
+    duration: Annotated[
+        float, typer.Option(min=1, callback=finite, help="Virtual seconds of each run.")
+    ] = 90.0,
     first: Annotated[int, typer.Option(min=1, help="Conversations to begin the search with.")] = 8,
     most: Annotated[int, typer.Option(min=1, help="Conversations to end it with.")] = 4096,
     turn_detection: TurnEnd = None,
@@ -53,9 +55,9 @@ def plan(
     frames_per_token: FramesPerToken = None,
     network_ms: NetworkMs = 20.0,
     as_json: AsJson = False,
-    slo_ttfp_p90: Annotated[float, typer.Option(help="Most seconds of P90 time to first audio.")] = 1.0,
-    slo_continuity: Annotated[float, typer.Option(help="Least share of replies without a stall.")] = 0.95,
-    slo_ttft_p90: Annotated[float, typer.Option(help="Most seconds of P90 time to first text.")] = 2.0,
+    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0,
+    slo_continuity: Annotated[float, ContinuityLeast] = 0.95,
+    slo_ttft_p90: Annotated[float, TtftMost] = 2.0,
 ) -> None:
     """How many conversations at a time keep within the bounds, and what breaks first beyond that.
 

@@ -57,7 +57,7 @@ def profile(
     ] = 1,
     load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="How often every step is measured.")] = 8,
-    seed: Annotated[int, typer.Option(help="Another seed, other steps held out.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other steps held out.")] = 0,
 ) -> None:
     """Measure what steps and copies of a running engine take, or work it out from a datasheet."""
     try:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from antiphon.cli.bench import RUN_FAILED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
-from antiphon.cli.options import Concurrency, Patience, Rate, TurnEnd, WorkloadName
+from antiphon.cli.options import Concurrency, Patience, Rate, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console
 from antiphon.cli.simulated import (
     FramesPerToken,
@@ -39,7 +39,9 @@ def simulate(
     replicas: ReplicaCounts = "",
     concurrency: Concurrency = None,
     rate: Rate = None,
-    duration: Annotated[float | None, typer.Option(help="Virtual seconds until the run ends.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=0, callback=finite, help="Virtual seconds until the run ends.")
+    ] = None,
     sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until the run ends.")] = None,
     turn_detection: TurnEnd = None,
     seed: Seed = 0,

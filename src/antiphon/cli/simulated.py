@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from antiphon.cli.options import finite
 from antiphon.cli.shared import console, split
 from antiphon.core.errors import ConfigError
 from antiphon.latency.roofline import hardware_names
@@ -33,7 +34,7 @@ ReplicaCounts = Annotated[
     ),
 ]
 PresetName = Annotated[str, typer.Option(help="Which policies decide.")]
-Seed = Annotated[int, typer.Option(help="The same seed, the same log, byte for byte.")]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed, the same log, byte for byte.")]
 MaxRows = Annotated[
     int | None,
     typer.Option(
@@ -44,17 +45,26 @@ KvTokens = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="KV capacity of a replica of a stage, in tokens. As profiled; of a datasheet, what fits, at most "
-        "262144.",
+        help="KV capacity of a replica of a stage, in tokens. As profiled; of a datasheet, what fits, at "
+        "most 262144.",
     ),
 ]
 ReplyTokens = Annotated[
-    float | None, typer.Option(min=1, help="Median tokens of a reply to which its client sets no limit.")
+    float | None,
+    typer.Option(
+        min=1,
+        max=1_000_000,
+        callback=finite,
+        help="Median tokens of a reply to which its client sets no limit.",
+    ),
 ]
 FramesPerToken = Annotated[
-    float | None, typer.Option(min=0, help="Codec frames (80 ms) of a token that is spoken.")
+    float | None,
+    typer.Option(min=0, max=1000, callback=finite, help="Codec frames (80 ms) of a token that is spoken."),
 ]
-NetworkMs = Annotated[float, typer.Option(min=0, help="From a client to the server or back, in ms.")]
+NetworkMs = Annotated[
+    float, typer.Option(min=0, callback=finite, help="From a client to the server or back, in ms.")
+]
 
 
 def first_line(setup: Setup, label: str, hardware: str, replicas: str) -> RunStarted:
@@ -141,10 +151,13 @@ def counted(replicas: str) -> Replicas | None:
 
     if not replicas:
         return None
-    counts = {"thinker": 1, "talker": 1}
+    counts: dict[str, int] = {}
     for one in split(replicas):
         stage, _, count = one.partition("=")
-        if stage not in counts or not count.isdigit() or int(count) < 1:
+        is_number = count.isascii() and count.isdecimal()
+        if stage not in ("thinker", "talker") or not is_number or int(count) < 1:
             raise ConfigError(f"--replicas {one}: expected thinker=N or talker=N with N of 1 or more")
+        if stage in counts:
+            raise ConfigError(f"--replicas {replicas}: {stage} is there twice; name it once")
         counts[stage] = int(count)
-    return Replicas(counts["thinker"], counts["talker"], apart=max(counts.values()) > 1)
+    return Replicas(counts.get("thinker", 1), counts.get("talker", 1), apart=max(counts.values(), default=1) > 1)

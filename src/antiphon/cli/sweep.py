@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from antiphon.cli.options import LOCAL_URL, ApiKey, TurnEnd, Url, WorkloadName
+from antiphon.cli.options import (
+    LOCAL_URL,
+    ApiKey,
+    ContinuityLeast,
+    TtfpMost,
+    TurnEnd,
+    Url,
+    WorkloadName,
+    finite,
+)
 from antiphon.cli.shared import console, fail, split
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -26,14 +35,16 @@ def sweep(
     workload: WorkloadName = "voice-chat",
     concurrency: Annotated[str, typer.Option(help="Sessions kept open, a run each: 1,2,4,8.")] = "",
     rate: Annotated[str, typer.Option(help="Or sessions that come per second, a run each: 0.5,1,2.")] = "",
-    duration: Annotated[float | None, typer.Option(help="Seconds of each run.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=0, callback=finite, help="Seconds of each run.")
+    ] = None,
     turn_detection: TurnEnd = None,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same people.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same people.")] = 0,
     label: Annotated[str, typer.Option(help="What is measured, in a word.")] = "server",
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("sweep"),
     api_key: ApiKey = "",
-    slo_ttfp_p90: Annotated[float, typer.Option(help="Most seconds of P90 time to first audio.")] = 1.0,
-    slo_continuity: Annotated[float, typer.Option(help="Least share of replies without a stall.")] = 0.95,
+    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0,
+    slo_continuity: Annotated[float, ContinuityLeast] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
 ) -> None:
     """Play a workload at rising loads and say up to which one speech holds its bounds (useful_rps)."""

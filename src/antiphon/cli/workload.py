@@ -48,7 +48,7 @@ def list_workloads() -> None:
 @app.command()
 def show(
     what: Annotated[str, typer.Argument(help="A workload's name (see `list`), or the path of a YAML file.")],
-    seed: Annotated[int, typer.Option(help="Another seed, other people.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other people.")] = 0,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Another value at a key, such as load.closed.concurrency=8; repeatable."),
