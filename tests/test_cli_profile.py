@@ -40,12 +40,26 @@ def test_a_checkpoints_config_is_enough_for_a_datasheet(tiny_checkpoint: Path) -
         (["--roofline", "H900", "--model", RELEASED], "no datasheet of 'H900'"),
         (["--roofline", "H200", "--model", "x"], "no shape is known of 'x'"),
         (["nowhere/at-all", "--max-rows", "0"], "max_rows is 0"),
+        (["here", "--roofline", "H200", "--model", RELEASED], f"CHECKPOINT here and --model {RELEASED}"),
+        (["here", "--model", RELEASED], "--model: that goes with --roofline"),
+        (["here", "--devices", "2"], "--devices: that goes with --roofline"),
+        (["--roofline", "H200", "--model", RELEASED, "--rounds", "3"], "--rounds: that describes an engine"),
+        (
+            ["--roofline", "H200", "--model", RELEASED, "--devices", "3"],
+            "3 devices do not divide the thinker's",
+        ),
     ],
 )
 def test_refuses_in_words(words: list[str], text: str) -> None:
     result = CliRunner().invoke(app, ["profile", *words])
     assert result.exit_code == 1
     assert text in " ".join(result.output.split())
+
+
+def test_devices_go_by_the_names_that_simulate_knows() -> None:
+    result = CliRunner().invoke(app, ["profile", "--roofline", "h100", "--model", RELEASED])
+    assert result.exit_code == 0, result.output
+    assert "worked out for H100-SXM" in result.output
 
 
 def test_measures_a_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> None:

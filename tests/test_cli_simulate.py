@@ -77,6 +77,7 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--preset", "nobody"], "unknown preset"),
         (["--depth", "7"], "depth is 7"),
         (["--workload", "nothing"], "unknown workload"),
+        (["--label", "a/b"], "--label a/b: it names the log"),
         (["--kv-tokens", "15"], "must hold a block at least, 16 tokens"),
     ],
 )

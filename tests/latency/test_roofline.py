@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from antiphon.latency.shapes import (
     DecoderShape,
     EncodersShape,
     FlowVocoderShape,
+    ModelShape,
     VocoderShape,
     find_shape,
     shape_names,
@@ -90,6 +92,11 @@ def test_names_and_numbers_that_mean_nothing_are_refused() -> None:
         made("H900")
     with pytest.raises(ConfigError, match="0 devices"):
         made("H200", 0)
+    with pytest.raises(ConfigError, match="8 devices do not divide the thinker's heads, 28"):
+        roofline("H200", find_shape(SECOND), Provenance(), ranks=8)
+    three_heads = msgspec.structs.replace(find_shape(RELEASED).stages["thinker"], kv_heads=3)
+    with pytest.raises(ConfigError, match="2 devices and the thinker's 3 KV heads don't divide each other"):
+        roofline("H200", ModelShape("odd", {"thinker": three_heads}), Provenance(), ranks=2)
     with pytest.raises(ConfigError, match=r"no shape is known of 'x'; known: qwen2.5-omni-7b, qwen3-omni-30"):
         find_shape("x")
     assert shape_names() == (SECOND, RELEASED)

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from antiphon.cli.serve import given_options
 from antiphon.cli.shared import LoadingBar, console, fail
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -27,7 +28,26 @@ SHAPES = (
 )
 
 
+OF_A_DATASHEET = ("model", "devices")
+OF_AN_ENGINE = (
+    "device",
+    "dtype",
+    "attention",
+    "max_rows",
+    "kv_tokens",
+    "max_context_tokens",
+    "threads",
+    "depth",
+    "cuda_graphs",
+    "tensor_parallel",
+    "load_format",
+    "rounds",
+    "seed",
+)
+
+
 def profile(
+    context: typer.Context,
     checkpoint: Annotated[
         str, typer.Argument(help="Checkpoint directory, or a hub id; not needed with --model.")
     ] = "",
@@ -61,6 +81,9 @@ def profile(
 ) -> None:
     """Measure what steps and copies of a running engine take, or work it out from a datasheet."""
     try:
+        refuse_idle(context, OF_AN_ENGINE if roofline else OF_A_DATASHEET, bool(roofline))
+        if model and checkpoint:
+            raise ConfigError(f"CHECKPOINT {checkpoint} and --model {model}: name the one or the other")
         if roofline:
             made = from_datasheet(roofline, model or checkpoint, devices)
         elif not checkpoint:
@@ -87,6 +110,15 @@ def profile(
     report(made)
     if out is not None:
         console.print(f"wrote {out}", soft_wrap=True)
+
+
+def refuse_idle(context: typer.Context, names: tuple[str, ...], of_a_datasheet: bool) -> None:
+    """Raises ConfigError for options that were typed and would do nothing."""
+    given = given_options(context)
+    typed = ["--" + name.replace("_", "-") for name in names if name in given]
+    if typed:
+        why = "describes an engine that is measured" if of_a_datasheet else "goes with --roofline"
+        raise ConfigError(f"{', '.join(typed)}: that {why}; leave it out")
 
 
 def measured(checkpoint: str, options: EngineOptions, rounds: int, seed: int) -> Profile:

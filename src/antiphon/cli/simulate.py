@@ -80,6 +80,10 @@ def simulate(
     label = label or preset
     path = out / f"simulate-{label}-{seed}.jsonl"
     try:
+        if path.parent != out:
+            raise ConfigError(
+                f"--label {label}: it names the log, so it has no / in it; --out is where that goes"
+            )
         costs = find_costs(hardware)
         sizes = Sizes(max_rows=max_rows, kv_tokens=kv_tokens, depth=depth)
         made = Setup(

@@ -160,4 +160,5 @@ def counted(replicas: str) -> Replicas | None:
         if stage in counts:
             raise ConfigError(f"--replicas {replicas}: {stage} is there twice; name it once")
         counts[stage] = int(count)
-    return Replicas(counts.get("thinker", 1), counts.get("talker", 1), apart=max(counts.values(), default=1) > 1)
+    thinkers, talkers = counts.get("thinker", 1), counts.get("talker", 1)
+    return Replicas(thinkers, talkers, apart=max(thinkers, talkers) > 1)

@@ -30,6 +30,7 @@ from antiphon.latency.shapes import CodecShape, DecoderShape, EncodersShape, Mod
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 KNOTS = tuple(2**i for i in range(15))
 ROWS = tuple(2**i for i in range(11))
+ALIASES = {"h100": "H100-SXM", "a100": "A100-80"}
 COPY_ALPHA_S = 20e-6
 COLLECTIVE_ALPHA_S = 15e-6
 DECIDE_S = 300e-6
@@ -79,18 +80,23 @@ def hardware_memory_gib(device: str) -> float | None:
     return _library().devices[device].memory_gib
 
 
+def datasheet_name(what: str) -> str | None:
+    """The name of a device as `hardware_names` writes it, however it is spelt; None if it isn't known."""
+    wanted = ALIASES.get(what.lower(), what).lower()
+    return next((name for name in hardware_names() if name.lower() == wanted), None)
+
+
 def roofline(
     device: str, shape: ModelShape, provenance: Provenance, *, ranks: int = 1, block_size: int = 16
 ) -> Profile:
     """Of this model on `ranks` such devices, its decoders divided among them. Raises ConfigError for a device
-    that isn't known."""
-    library = _library()
-    by_name = {name.lower(): (name, hardware) for name, hardware in library.devices.items()}
-    if device.lower() not in by_name:
+    that isn't known, and for decoders that so many cannot share."""
+    library, name = _library(), datasheet_name(device)
+    if name is None:
         raise ConfigError(f"no datasheet of {device!r}; known: {', '.join(library.devices)}")
-    if ranks < 1:
-        raise ConfigError(f"{ranks} devices; it must be 1 or more")
-    name, hardware = by_name[device.lower()]
+    for stage, one in shape.stages.items():
+        _check_shared(stage, one, ranks)
+    hardware = library.devices[name]
     roof = Roof(hardware, library.efficiency, ranks, block_size)
     notes = NOTES.format(**msgspec.structs.asdict(library.efficiency))
     where = f"{ranks} x {name}" if ranks > 1 else name
@@ -105,6 +111,21 @@ def roofline(
         decide_s=DECIDE_S,
         datasheet=Datasheet(shape, ranks, hardware.memory_gib),
     )
+
+
+def _check_shared(stage: str, shape: StageShape, ranks: int) -> None:
+    """As a decoder is divided: heads and widths evenly, and ranks beyond the KV heads share one."""
+    if ranks < 1:
+        raise ConfigError(f"{ranks} devices; it must be 1 or more")
+    if not isinstance(shape, DecoderShape):
+        return
+    for what, size in (("heads", shape.heads), ("MLP", shape.mlp), ("experts' width", shape.expert)):
+        if size % ranks:
+            raise ConfigError(f"{ranks} devices do not divide the {stage}'s {what}, {size}")
+    if shape.kv_heads % ranks and ranks % shape.kv_heads:
+        raise ConfigError(
+            f"{ranks} devices and the {stage}'s {shape.kv_heads} KV heads don't divide each other"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +166,7 @@ class Roof:
 
     def _decoder(self, shape: DecoderShape) -> StageProfile:
         layer = self.hardware.layer_overhead_us * 1e-6
-        kv_bytes = shape.kv_elements * self.element_bytes / self.ranks
+        kv_bytes = shape.kv_elements * self.element_bytes / min(self.ranks, shape.kv_heads)
         groups = {"kv": self.block_size * shape.layers * shape.kv_elements * self.element_bytes}
         if shape.payload:
             groups["hidden"] = self.block_size * shape.payload * self.element_bytes

@@ -8,11 +8,10 @@ from typing import Protocol
 from antiphon.core.errors import ConfigError
 from antiphon.core.plans import CopyBlocks, Step
 from antiphon.latency.profile import Profile, Provenance
-from antiphon.latency.roofline import hardware_names, roofline
+from antiphon.latency.roofline import datasheet_name, hardware_names, roofline
 from antiphon.latency.shapes import find_shape
 
 RELEASED = "qwen3-omni-30b-a3b"
-ALIASES = {"h100": "H100-SXM", "a100": "A100-80"}
 
 
 class CostModel(Protocol):
@@ -37,18 +36,17 @@ class CostModel(Protocol):
 
 
 def find_costs(what: str, model: str = RELEASED) -> Profile:
-    """A profile's JSON file, or the datasheet of hardware by its name, of a model whose shape is known.
+    """The datasheet of hardware by its name, of a model whose shape is known, or a profile's JSON file.
 
     Raises ConfigError.
     """
+    if datasheet_name(what) is not None:
+        return roofline(what, find_shape(model), Provenance())
     path = Path(what)
-    if path.suffix == ".json":
-        try:
-            return Profile.from_json(path.read_bytes(), str(path))
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    name = ALIASES.get(what.lower(), what)
-    if name.lower() not in {known.lower() for known in hardware_names()}:
+    if path.suffix != ".json" and not path.is_file():
         known = ", ".join(hardware_names())
         raise ConfigError(f"unknown hardware {what!r}; known: {known}, or a profile's JSON file")
-    return roofline(name, find_shape(model), Provenance())
+    try:
+        return Profile.from_json(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

@@ -9,7 +9,6 @@ from antiphon.assembly.footprint import GIB, Load, ModelFacts, kv_token_bytes, p
 from antiphon.assembly.sizing import gib
 from antiphon.core.config import ArConfig, NodeConfig, Unit
 from antiphon.core.errors import ConfigError
-from antiphon.core.graph import StageKind
 from antiphon.graphs import find_graph
 from antiphon.latency.profile import Datasheet
 from antiphon.latency.shapes import DecoderShape
@@ -19,7 +18,7 @@ from antiphon.wire.limits import Limits
 @dataclass(frozen=True, slots=True)
 class Room:
     """One device of a datasheet, and what a node puts on each. A decoder that several devices share takes an
-    equal part of each; all else is whole on every device."""
+    equal part of each, of its KV no less than a head; all else is whole on one."""
 
     sheet: Datasheet
     dtype: str
@@ -51,14 +50,18 @@ class Room:
     def _bytes(self, node: NodeConfig, unit: Unit, kv_tokens: int | None = None) -> int:
         shape, graph = self.sheet.shape, find_graph(node.graph)
         facts = ModelFacts(shape.name, graph, shape, {unit.stage: shape_parameters(shape.stages[unit.stage])})
-        taken = sum(parts(facts, unit.stage, self.dtype, _load(node, unit.stage, kv_tokens)).values())
-        return taken // self.sheet.ranks if graph.stage(unit.stage).kind is StageKind.AR else taken
+        taken = parts(facts, unit.stage, self.dtype, _load(node, unit.stage, kv_tokens))
+        kv_bytes, ranks = taken.pop("KV", 0), self.sheet.ranks
+        own = shape.stages[unit.stage]
+        if isinstance(own, DecoderShape):
+            return sum(taken.values()) // ranks + kv_bytes // min(ranks, own.kv_heads)
+        return sum(taken.values())
 
     def _token_bytes(self, unit: Unit) -> float:
         shape = self.sheet.shape.stages[unit.stage]
-        return (
-            kv_token_bytes(shape, self.dtype) / self.sheet.ranks if isinstance(shape, DecoderShape) else 0.0
-        )
+        if not isinstance(shape, DecoderShape):
+            return 0.0
+        return kv_token_bytes(shape, self.dtype) / min(self.sheet.ranks, shape.kv_heads)
 
 
 def room_of(sheet: Datasheet, dtype: str) -> Room | None:
