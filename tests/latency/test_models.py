@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from antiphon.core.errors import ConfigError
 from antiphon.core.plans import CopyBlocks, ints
 from antiphon.latency.features import ArFeatures, ar_features, codec_features, encode_features, features_of
-from antiphon.latency.models import ArModel, AttentionModel, CodecModel, EncoderModel, LinkModel
+from antiphon.latency.ladder import Ladder
+from antiphon.latency.models import (
+    ArModel,
+    AttentionModel,
+    CodecModel,
+    Collectives,
+    EncoderModel,
+    LinkModel,
+)
 from antiphon.latency.profile import Profile, Provenance, Residuals, StageProfile
 from latency.steps import ar_models, ar_step, audio, codec_step, encode_step, image, video
 
@@ -37,6 +45,43 @@ def test_rows_may_be_counted_one_by_one(rows: list[tuple[int, int, bool]]) -> No
     for row in rows:
         features = features.plus(*row)
     assert features == ar_features(ar_step(rows))
+
+
+WHOLE = ArModel(
+    layers=3,
+    dense=Ladder((1, 11), (100.0, 200.0)),
+    head=Ladder((1, 3), (1000.0, 3000.0)),
+    decode=AttentionModel(token_s=7.0, row_s=11.0, base_s=13.0),
+    pair_s=5.0,
+    chunk_s=17.0,
+    frame=Ladder((1, 3), (20_000.0, 40_000.0)),
+    step_s=29.0,
+    row_s=31.0,
+    join_s=37.0,
+    join_token_s=41.0,
+    collectives=Collectives(LinkModel(19.0, 23.0), count=2, token_bytes=4),
+)
+
+
+@pytest.mark.parametrize(
+    ("features", "layer_s", "once_s"),
+    [
+        (ArFeatures(), 0, 29),
+        # f_D = 150 between its knots, gamma = 2 (19 + 23 * 4 * 6)
+        (ArFeatures(num_tokens=6), 150 + 1142, 29),
+        # eq. (2): 5 * 15 + 17, whatever the number of rows
+        (ArFeatures(num_tokens=6, prefill_load=15, prefill_rows=2), 150 + 1142 + 92, 29 + 2 * 31),
+        # eq. (3): 7 * 40 + 11 * 3 + 13
+        (ArFeatures(num_tokens=6, decode_load=40, decode_rows=3), 150 + 1142 + 326, 29),
+        (ArFeatures(emits=2), 0, 29 + 2000 + 30_000),
+        (ArFeatures(joins=2, join_tokens=7), 0, 29 + 2 * 37 + 7 * 41),
+        (ArFeatures(6, 15, 40, 3, 2, 2, 2, 7), 150 + 1142 + 92 + 326, 29 + 62 + 32_000 + 74 + 287),
+    ],
+)
+def test_a_decoder_s_step_by_hand(features: ArFeatures, layer_s: int, once_s: int) -> None:
+    """layers * (f_PA + f_DA + f_D + gamma) + f_head + f_frame, and what comes once: every figure differs."""
+    assert WHOLE.layer_s(features) == layer_s
+    assert WHOLE.seconds(features) == 3 * layer_s + once_s
 
 
 @given(ar_models(), ROWS, st.integers(0, 4000), st.integers(1, 600), st.booleans())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ConfigError
@@ -87,6 +87,43 @@ def test_a_decode_step_takes_at_least_what_it_reads() -> None:
     assert per_token == 96 * 1024
 
 
+def test_a_decode_step_by_hand() -> None:
+    """Memory brings 0.75 * 4.8 TB/s. A layer reads the weights of q, k, v and o, of the router and of eight
+    experts, in bf16, and for each token of the past 2 * 4 * 128 elements; the head's are read once."""
+    projections, router, expert = 2048 * 128 * 2 * (32 + 4), 2048 * 128, 3 * 2048 * 768
+    layer_us = 10 + 2 * (projections + router + 8 * expert) / 3.6e6
+    past_us = 1000 * 2 * (2 * 4 * 128) / 3.6e6
+    head_us = 2 * 152_064 * 2048 / 3.6e6
+    features = ArFeatures(num_tokens=1, decode_load=1000, decode_rows=1, emits=1)
+    assert (layer_us, past_us, head_us) == pytest.approx((41.6029, 0.56889, 173.015), rel=1e-5)
+    us = 48 * (layer_us + past_us) + head_us + 400
+    assert 1e6 * decoder(made("H200")).seconds(features) == pytest.approx(us, rel=1e-9)
+    assert us == pytest.approx(2597.26, abs=0.01)
+
+
+def test_a_prompt_s_step_by_hand() -> None:
+    """Products take 0.6 * 989 TFLOPS, two for a weight and token; attention 0.5 of them, four for a pair of
+    tokens and element of a head: scores and values."""
+    weights = 2048 * 128 * 2 * (32 + 4) + 2048 * 128 + 8 * 3 * 2048 * 768
+    layer_us = 10 + 2 * 2048 * weights / 593.4e6
+    pairs_us = 2048 * 2049 // 2 * 4 * 32 * 128 / 494.5e6
+    features = ArFeatures(num_tokens=2048, prefill_load=2048 * 2049 // 2, prefill_rows=1, emits=1)
+    assert (layer_us, pairs_us) == pytest.approx((402.656, 69.5177), rel=1e-5)
+    us = 48 * (layer_us + pairs_us) + 173.01504 + 400
+    assert 1e6 * decoder(made("H200")).seconds(features) == pytest.approx(us, rel=1e-9)
+
+
+@pytest.mark.parametrize(("ranks", "crossings"), [(2, 1.0), (4, 1.5)])
+def test_collectives_by_hand(ranks: int, crossings: float) -> None:
+    """A ring over links of 0.8 * 450 GB/s, twice a layer, with 2048 bf16 elements a token."""
+    shared = made("H200", ranks)
+    us = 15 + crossings * 64 * 2048 * 2 / 360e3
+    assert 1e6 * shared.links["ranks"].seconds(64 * 2048 * 2) == pytest.approx(us, rel=1e-9)
+    collectives = decoder(shared).collectives
+    assert collectives is not None
+    assert 1e6 * collectives.seconds(64) == pytest.approx(2 * us, rel=1e-9)
+
+
 def test_names_and_numbers_that_mean_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no datasheet of 'H900'; known: H200.*RTX-4090"):
         made("H900")
@@ -123,6 +160,7 @@ def test_every_device_makes_a_profile_that_says_what_it_is(name: str) -> None:
     assert all(profile.step_s(step) > 0 for step in steps)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(hardware_names()), st.integers(1, 20000), st.integers(0, 5000), st.integers(1, 900))
 def test_more_work_never_takes_less(name: str, tokens: int, more: int, rows: int) -> None:
     profile = made(name)
