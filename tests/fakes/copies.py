@@ -170,14 +170,22 @@ class FakeMover:
         for copy in self._queue:
             copy.age += 1
         while self._queue and self._queue[0].age > self.lag:
-            copy = self._queue.popleft()
-            copy.land()
-            copy.ar.copies.remove(copy)
-            if isinstance(copy, FakeMove):
-                copy.origin.moves_out.remove(copy)
-            stage, ticket = _unit(copy), copy.order.ticket
-            facts.append(CopyFailed(stage, ticket, "injected") if copy.fails else CopyDone(stage, ticket))
+            facts.append(self._over(self._queue[0]))
         return facts
+
+    def finish(self, unit: str, ticket: int) -> None:
+        """For those that have a clock of their own, and report themselves: this one is over."""
+        (copy,) = [copy for copy in self._queue if (_unit(copy), copy.order.ticket) == (unit, ticket)]
+        self._over(copy)
+
+    def _over(self, copy: FakeCopy | FakeMove) -> Fact:
+        self._queue.remove(copy)
+        copy.land()
+        copy.ar.copies.remove(copy)
+        if isinstance(copy, FakeMove):
+            copy.origin.moves_out.remove(copy)
+        stage, ticket = _unit(copy), copy.order.ticket
+        return CopyFailed(stage, ticket, "injected") if copy.fails else CopyDone(stage, ticket)
 
 
 def _unit(copy: FakeCopy | FakeMove) -> str:

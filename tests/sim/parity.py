@@ -2,106 +2,39 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.assembly.node import Node
-from antiphon.core.config import NodeConfig, Unit
-from antiphon.core.facts import Fact, StageFact
-from antiphon.core.plans import ArStep, CodecStep, CopyBlocks, Decision, EncodeStep, MoveBlocks, Step
+from antiphon.core.config import NodeConfig
+from antiphon.core.facts import Fact
+from antiphon.core.plans import ArStep, CodecStep, Decision, EncodeStep, Order
 from antiphon.engine.load import Engine
 from antiphon.runtime.codec import encode
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.record import without_media
-from antiphon.sim.devices import Devices
 from antiphon.sim.driver import Machine, VirtualDriver
 from antiphon.sim.events import Agenda, Rank
 from fakes import toy
-from fakes.fleet import Fleet
-from sim.linear import LinearCosts
+from sim.clocked import Clock, ClockedExecutor, ClockedMover, Hardware, ToyModel
 
-COSTS = LinearCosts(launch_s=0.003, token_s=0.0007, row_s=0.0011, frame_s=0.0013, media_s=0.002)
 Script = list[tuple[float, Fact]]
 
 
 class Entries:
     """What a node was told and what it decided, in bytes. Implements both drivers' Recorder."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: ToyModel) -> None:
+        self._model = model
         self.kept: list[tuple[float, bytes, bytes]] = []
-        self.times: list[tuple[float, list[Fact]]] = []
+        self.facts: list[Fact] = []
+        self.orders: list[Order] = []
 
     def write(self, now: float, facts: list[Fact], decision: Decision) -> None:
         self.kept.append((now, encode(without_media(tuple(facts))), encode(without_media(decision))))
-        self.times.append((now, list(facts)))
-
-
-class ToyModel:
-    """All stages of the toy model; a step is carried out when it is ordered."""
-
-    def __init__(self, config: NodeConfig) -> None:
-        self.payloads = Fleet(config, depth=0, lags=False)
-        self.stages = self.payloads.executors
-
-    def run(self, step: Step) -> StageFact:
-        self.payloads.submit(step)
-        self.payloads.report(dict.fromkeys(self.payloads.devices, 0))
-        (fact,) = self.payloads.poll()
-        return fact  # type: ignore[return-value]
-
-
-@dataclass
-class Clock:
-    """A fake clock, and when each device is free and steps end."""
-
-    now: float = 0.0
-    free_s: dict[str, float] = field(default_factory=dict)
-    ends: list[float] = field(default_factory=list)
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class ClockedExecutor:
-    """One stage on the fake clock: a step holds up the driver (depth 0), or ends later."""
-
-    def __init__(self, model: ToyModel, unit: Unit, clock: Clock, depth: int) -> None:
-        self.depth = depth
-        self._model, self._unit, self._clock = model, unit, clock
-        self._done: deque[tuple[float, Fact]] = deque()
-
-    def submit(self, step: Step) -> None:
-        clock, device = self._clock, self._unit.device
-        end_s = max(clock.now, clock.free_s.get(device, 0.0)) + COSTS.step_s(step, self._unit.stage)
-        self._done.append((end_s, self._model.run(step)))
-        clock.free_s[device] = end_s
-        if self.depth:
-            insort(clock.ends, end_s)
-        else:
-            clock.now = end_s
-
-    def poll(self) -> list[Fact]:
-        facts: list[Fact] = []
-        while self._done and self._done[0][0] <= self._clock.now:
-            facts.append(self._done.popleft()[1])
-        return facts
-
-
-class NoCopies:
-    """Implements KvMover."""
-
-    num_in_flight = 0
-
-    def copy(self, order: CopyBlocks) -> None:
-        raise AssertionError("nobody orders copies")
-
-    def move(self, order: MoveBlocks) -> None:
-        raise AssertionError("nobody orders moves")
-
-    def poll(self) -> list[Fact]:
-        return []
+        self.facts += facts
+        self.orders += decision.orders
+        self._model.heard(facts)
 
 
 class NoBell:
@@ -128,20 +61,28 @@ def slowly(driver: Driver, clock: Clock, decide_s: float) -> None:
     driver.node.decide = decided  # type: ignore[method-assign]
 
 
+def inline(config: NodeConfig, depth: int) -> frozenset[str]:
+    """Units whose steps hold up the driver."""
+    return frozenset(unit.name for unit in config.placed if not (depth or unit.process))
+
+
 def on_wall_time(config: NodeConfig, script: Script, depth: int, decide_s: float = 0.0) -> Entries:
     """Through runtime.Driver."""
-    clock, model, entries = Clock(), ToyModel(config), Entries()
+    clock, model = Clock(), ToyModel(config)
+    entries, hardware = Entries(model), Hardware(config, model)
     executors: Any = {
-        unit.name: ClockedExecutor(model, unit, clock, depth) for unit in model.payloads.units.values()
+        unit.name: ClockedExecutor(model, unit, hardware, clock, depth)
+        for unit in model.payloads.units.values()
     }
+    mover = ClockedMover(model, hardware, clock)
     engine = Engine(
         executors=executors,
-        payloads=model.payloads,
-        mover=NoCopies(),
+        payloads=mover,
+        mover=mover,
         prompter=toy.ToyPrompter(),
         node=config,
         info=None,  # type: ignore[arg-type]
-        wakeup=NoBell() if depth else None,
+        wakeup=None if inline(config, depth) == executors.keys() else NoBell(),
     )
     driver = Driver(engine, lambda output: None, clock, entries)
     slowly(driver, clock, decide_s)
@@ -163,13 +104,14 @@ def on_wall_time(config: NodeConfig, script: Script, depth: int, decide_s: float
 
 def on_virtual_time(config: NodeConfig, script: Script, depth: int, decide_s: float = 0.0) -> Entries:
     """Through sim.VirtualDriver."""
-    agenda, model, entries = Agenda(), ToyModel(config), Entries()
+    agenda, model = Agenda(), ToyModel(config)
+    entries = Entries(model)
     machine = Machine(
         dict.fromkeys(model.stages, model),
-        Devices(COSTS, config.placed, {}),
+        Hardware(config, model),
         toy.ToyPrompter(),
         decide_s=decide_s,
-        inline=frozenset() if depth else frozenset(model.stages),
+        inline=inline(config, depth),
         payloads=model.payloads,
     )
     driver = VirtualDriver(Node(config, depth), machine, agenda, lambda output: None, entries)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.core.config import Unit
+from antiphon.core.config import NodeConfig, Unit
+from antiphon.core.facts import MediaArrived, PayloadArrived
+from antiphon.core.plans import CopyBlocks, MoveBlocks
 from fakes.world import toy_config
-from sim.parity import on_virtual_time, on_wall_time
+from sim.parity import Entries, on_virtual_time, on_wall_time
 from sim.scripts import drawn_script
 
 ONE: tuple[Unit, ...] = ()
@@ -23,21 +24,70 @@ TWO_EACH = (
     Unit("code2wav.0", "code2wav", "c"),
     Unit("code2wav.1", "code2wav", "d"),
 )
+APART = (
+    Unit("encoders", "encoders"),
+    Unit("thinker", "thinker", "a", "writes"),
+    Unit("talker", "talker", "a", "speaks"),
+    Unit("code2wav", "code2wav", "a", "speaks"),
+)
+"""Two processes beside the driver's own."""
+SPLIT = (
+    Unit("encoders", "encoders", "a"),
+    Unit("thinker.0", "thinker", "a", role="prefill"),
+    Unit("thinker.1", "thinker", "b", role="decode"),
+    Unit("talker", "talker", "c"),
+    Unit("code2wav", "code2wav", "c"),
+)
+"""KV moves from the unit that reads to the one that writes."""
+PLACES = {"one": ONE, "two each": TWO_EACH, "apart": APART, "split": SPLIT}
 
 
-@pytest.mark.parametrize("decide_s", [0.0, 0.0017])
-@pytest.mark.parametrize("units", [ONE, TWO_EACH], ids=["one", "two each"])
-@pytest.mark.parametrize("depth", [0, 1])
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 1 << 30), rows=st.integers(1, 3), step_tokens=st.integers(1, 12))
-def test_same_facts_same_plans(
-    depth: int, units: tuple[Unit, ...], decide_s: float, seed: int, rows: int, step_tokens: int
-) -> None:
-    """Every decision at the same time, with the same facts, orders and outputs."""
-    config, script = toy_config(rows=rows, step_tokens=step_tokens), drawn_script(seed)
-    config = msgspec.structs.replace(config, units=units)
+def tight(units: tuple[Unit, ...] = ONE, rows: int = 3, step_tokens: int = 12) -> NodeConfig:
+    """Pools so small that what rests goes to the host, and comes back."""
+    return toy_config(rows=rows, blocks=13, step_tokens=step_tokens, units=units, host_blocks=48)
+
+
+def check_parity(config: NodeConfig, seed: int, depth: int, decide_s: float) -> Entries:
+    """Every decision at the same time, with the same facts, orders and outputs; returns those."""
+    script = drawn_script(seed)
     wall = on_wall_time(config, script, depth, decide_s)
     virtual = on_virtual_time(config, script, depth, decide_s)
     assert wall.kept
     for recorded, simulated in zip(wall.kept, virtual.kept, strict=True):
         assert recorded == simulated
+    return wall
+
+
+@pytest.mark.parametrize("decide_s", [0.0, 0.0017])
+@pytest.mark.parametrize("units", PLACES.values(), ids=PLACES.keys())
+@pytest.mark.parametrize("depth", [0, 1])
+@settings(max_examples=8, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 30),
+    rows=st.integers(1, 3),
+    step_tokens=st.integers(1, 12),
+    is_tight=st.booleans(),
+)
+def test_same_facts_same_plans(
+    depth: int,
+    units: tuple[Unit, ...],
+    decide_s: float,
+    seed: int,
+    rows: int,
+    step_tokens: int,
+    is_tight: bool,
+) -> None:
+    make = tight if is_tight else toy_config
+    check_parity(make(units=units, rows=rows, step_tokens=step_tokens), seed, depth, decide_s)
+
+
+@pytest.mark.parametrize("units", PLACES.values(), ids=PLACES.keys())
+@pytest.mark.parametrize("depth", [0, 1])
+def test_copies_are_told_beside_other_facts(depth: int, units: tuple[Unit, ...]) -> None:
+    """What is compared has copies to the host and back in it, moves, and what other processes send. Deciding
+    takes so long that much of it is told together."""
+    told = check_parity(tight(units), seed=5, depth=depth, decide_s=0.006)
+    assert {order.to for order in told.orders if isinstance(order, CopyBlocks)} == {"host", "device"}
+    assert any(isinstance(order, MoveBlocks) for order in told.orders) == (units == SPLIT)
+    arrived = {type(fact) for fact in told.facts} & {PayloadArrived, MediaArrived}
+    assert arrived == ({PayloadArrived, MediaArrived} if units == APART else set())
