@@ -62,7 +62,7 @@ from antiphon.workload.load import changed, named
 from antiphon.workload.spec import Workload
 
 SERVE = ("--threads", "1")
-LOADS = {"light": (6, 18), "busy": (16, 32)}
+LOADS = {"light": (6, 18), "busy": (10, 20)}
 """Conversations at a time, and in all."""
 SEEDS, REPEATS = (0, 1, 2), (0, 1)
 CALIBRATION_SEED, WARM_UP_SEED = 1000, 1001

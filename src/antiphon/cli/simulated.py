@@ -34,7 +34,9 @@ ReplicaCounts = Annotated[
     ),
 ]
 PresetName = Annotated[str, typer.Option(help="Which policies decide.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed, the same log, byte for byte.")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="The same seed, the same log, byte for byte beside its first line.")
+]
 MaxRows = Annotated[
     int | None,
     typer.Option(
