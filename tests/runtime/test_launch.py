@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -173,31 +175,78 @@ async def test_a_killed_engine_ends_its_responses(
     assert not os.listdir(folder)
 
 
-async def test_an_orphan_ends(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """The server is killed: its engine notices and ends by itself, while it loads or later."""
-    program = tmp_path / "parent.py"
-    program.write_text(
-        "import asyncio, sys\n"
-        "from antiphon.core.config import EngineOptions\n"
-        "from antiphon.runtime.launch import EngineProcess\n"
-        "from antiphon.runtime.messages import Start\n"
-        "async def main():\n"
-        "    engine = EngineProcess()\n"
-        "    start = Start(sys.argv[1], 'x', EngineOptions(device='cpu', threads=1))\n"
-        "    await engine.start(start, lambda *_: None)\n"
-        "    print(engine.pid, flush=True)\n"
-        "    await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    parent = await asyncio.create_subprocess_exec(
-        sys.executable, str(program), str(tiny_checkpoint), stdout=asyncio.subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    pid = int(await parent.stdout.readline())
-    assert is_running(pid)
-    parent.kill()
-    await parent.wait()
-    await until(lambda: not is_running(pid), 5)
+SERVER = """
+import asyncio, sys
+from antiphon.core.config import EngineOptions
+from antiphon.runtime.launch import EngineProcess
+from antiphon.runtime.messages import Start
+
+source, until, *apart = sys.argv[1:]
+
+class Server(EngineProcess):
+    async def _hello(self):
+        await super()._hello()
+        await self.reach("hello")
+
+    async def _wait_ready(self, progress):
+        await self.reach("start")
+        await super()._wait_ready(self.show)
+        await self.reach("ready")
+
+    def show(self, what, done, total):
+        if what == until:
+            print(self.pid, flush=True)
+            sys.stdin.read()
+
+    async def reach(self, when):
+        if when == until:
+            print(self.pid, flush=True)
+            await asyncio.Event().wait()
+
+options = EngineOptions(device="cpu", threads=1, stages_apart=bool(apart))
+asyncio.run(Server().start(Start(source, "x", options), print))
+"""
+
+
+@contextlib.contextmanager
+def serving(source: Path, until: str, *apart: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server's process that goes on until then, and its engine's id."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(source), until, *apart],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": tempfile.gettempdir()},
+    ) as server:
+        try:
+            yield server, int(server.stdout.readline())
+        finally:
+            server.kill()
+
+
+async def test_an_orphan_ends_before_it_is_told_to_start(tiny_checkpoint: Path, folder: Path) -> None:
+    with serving(tiny_checkpoint, "hello") as (server, pid):
+        assert os.listdir(folder)
+        server.kill()
+        await until(lambda: not is_running(pid), 5)
+        assert not os.listdir(folder)
+
+
+async def test_an_orphan_ends_however_long_it_reads_a_file(tmp_path: Path, folder: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with serving(tmp_path, "start") as (server, pid):
+        await until(lambda: not os.listdir(folder), 5)
+        assert is_running(pid)
+        server.kill()
+        await until(lambda: not is_running(pid), 5)
+
+
+async def test_an_orphan_ends(tiny_checkpoint: Path, folder: Path) -> None:
+    """The server is killed: its engine notices and ends by itself, and nothing is left."""
+    with serving(tiny_checkpoint, "ready") as (server, pid):
+        assert is_running(pid)
+        assert not os.listdir(folder)
+        server.kill()
+        await until(lambda: not is_running(pid), 5)
 
 
 async def test_shows_itself_while_somebody_watches(engine: EngineProcess, tiny_checkpoint: Path) -> None:

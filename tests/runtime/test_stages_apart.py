@@ -26,7 +26,7 @@ from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import Start
 from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
 from antiphon.runtime.stage_child import Child, cpu_s
-from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, silent, sockets, until
+from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, serving, silent, sockets, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -154,34 +154,14 @@ async def test_a_stopped_stage_holds_memory_down_and_goes_on(engine: EngineProce
 
 
 @pytest.mark.parametrize("victim", ["server", "engine"])
-async def test_orphans_end(tiny_checkpoint: Path, tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize("when", ["loading thinker", "ready"])
+async def test_orphans_end(tiny_checkpoint: Path, victim: str, when: str) -> None:
     """Whoever is killed above them, no process is left."""
-    program = tmp_path / "parent.py"
-    program.write_text(
-        "import asyncio, sys\n"
-        "from antiphon.core.config import EngineOptions\n"
-        "from antiphon.runtime.launch import EngineProcess\n"
-        "from antiphon.runtime.messages import Start\n"
-        "async def main():\n"
-        "    engine = EngineProcess()\n"
-        "    options = EngineOptions(device='cpu', threads=1, stages_apart=True)\n"
-        "    await engine.start(Start(sys.argv[1], 'x', options), lambda *_: None)\n"
-        "    print(engine.pid, flush=True)\n"
-        "    await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    parent = await asyncio.create_subprocess_exec(
-        sys.executable, str(program), str(tiny_checkpoint), stdout=asyncio.subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    pid = int(await parent.stdout.readline())
-    pids = [pid, *children(pid).values()]
-    assert all(map(is_running, pids))
-    os.kill(parent.pid if victim == "server" else pid, signal.SIGKILL)
-    await until(lambda: not any(map(is_running, pids)), 5)
-    if victim == "engine":
-        parent.kill()
-    await parent.wait()
+    with serving(tiny_checkpoint, when, "apart") as (server, pid):
+        pids = [pid, *children(pid).values()]
+        assert all(map(is_running, pids))
+        os.kill(server.pid if victim == "server" else pid, signal.SIGKILL)
+        await until(lambda: not any(map(is_running, pids)), 5)
 
 
 def test_who_is_late_is_named(tiny_checkpoint: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,8 @@ class Server:
     """The other ends of the sockets; the worker runs in a thread."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.gone = threading.Event()
         self._context = zmq.Context()
         self._orders, self._events = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
         self._orders.bind(f"ipc://{folder}/orders")
@@ -45,7 +47,7 @@ class Server:
     def employ(self, *messages: object) -> tuple[int, list]:
         """Send these once the worker listens; returns its exit status and what it said."""
         with ThreadPoolExecutor(1) as pool:
-            status = pool.submit(worker.main, str(self._folder))
+            status = pool.submit(worker.main, str(self.folder), self.gone)
             heard = [self._next()]
             for message in messages:
                 self._orders.send(message if isinstance(message, bytes) else encode(message))
@@ -57,7 +59,7 @@ class Server:
     def talk(self, *messages: object) -> list:
         """Send these, hear a response to its end, then stop the worker."""
         with ThreadPoolExecutor(1) as pool:
-            status = pool.submit(worker.main, str(self._folder))
+            status = pool.submit(worker.main, str(self.folder), self.gone)
             heard = [self._next()]
             for message in messages:
                 self._orders.send(encode(message))
@@ -133,24 +135,36 @@ def test_a_crash_is_logged_and_said(
     assert "the engine crashed" in caplog.text
 
 
-@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize("when", ["load_engine", "advance"])
 def test_an_orphan_ends(
     server: Server,
     tmp_path: Path,
     tiny_checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    loads: bool,
+    when: str,
 ) -> None:
     """The parent goes while the model is loaded, or before the first step."""
     caplog.set_level(logging.WARNING)
-    parents = iter([10] * (1 if loads else 10_000))
-    monkeypatch.setattr(worker.os, "getppid", lambda: next(parents, 1))
-    if not loads:
-        monkeypatch.setattr(Driver, "advance", lambda *_: list(parents))
+    place = worker if when == "load_engine" else Driver
+    goes_on = getattr(place, when)
+
+    def goes(*arguments: object) -> object:
+        server.gone.set()
+        return goes_on(*arguments)
+
+    monkeypatch.setattr(place, when, goes)
     status, _ = server.employ(start(tiny_checkpoint))
     assert status == 1
     assert "gone" in caplog.text
+
+
+def test_an_orphan_does_not_wait_for_its_start(server: Server) -> None:
+    server.gone.set()
+    status, heard = server.employ()
+    assert status == 1
+    assert heard == [Hello()]
+    assert not server.folder.exists()
 
 
 def test_something_else_than_a_start_ends_it(server: Server, tmp_path: Path) -> None:
@@ -161,7 +175,8 @@ def test_something_else_than_a_start_ends_it(server: Server, tmp_path: Path) -> 
 def test_the_wait_for_messages_ends_when_a_step_does(tmp_path: Path) -> None:
     """Or at the time asked for, rounded up to whole milliseconds; never before either."""
     with tempfile.TemporaryDirectory() as folder:
-        server, link, lane = Server(Path(folder)), worker.Link(folder), Lane()
+        server, lane = Server(Path(folder)), Lane()
+        link = worker.Link(folder, server.gone)
         try:
             began = time.monotonic()
             assert link.receive(0.0101, lane) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -113,7 +114,11 @@ class EngineProcess:
         try:
             self._link = _Link()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "antiphon.runtime.worker", str(self._link.folder)
+                sys.executable,
+                "-m",
+                "antiphon.runtime.worker",
+                str(self._link.folder),
+                stdin=self._link.lifeline,
             )
             await self._hello()
             self._post(order)
@@ -234,9 +239,11 @@ class EngineProcess:
 
 
 class _Link:
-    """The server's ends of the two sockets, in a folder of their own."""
+    """The server's ends of the two sockets, in a folder of their own, and of the pipe whose end is the
+    server's."""
 
     def __init__(self) -> None:
+        self.lifeline, self._life = os.pipe()
         self.folder = Path(tempfile.mkdtemp(prefix="antiphon-"))
         self._context = zmq.Context()
         self.orders = self._context.socket(zmq.PUSH)
@@ -248,4 +255,6 @@ class _Link:
     def close(self) -> None:
         self.events.close(linger=0)
         self._context.destroy(linger=0)
+        os.close(self.lifeline)
+        os.close(self._life)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -11,12 +11,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
 import select
 import signal
 import socket
 import sys
-import threading
 import time
 from collections import deque
 
@@ -45,6 +43,7 @@ from antiphon.runtime.crossings import (
 )
 from antiphon.runtime.local_units import LocalUnits
 from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.parent import end_with_parent
 from antiphon.runtime.way import Way
 
 log = logging.getLogger(__name__)
@@ -253,7 +252,7 @@ def main(descriptor: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(asctime)s %(levelname)s stage %(name)s: %(message)s", level=logging.INFO)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         doorway = Doorway(descriptor)
         _, engine = doorway.wait()
@@ -282,13 +281,6 @@ def _last_words(stage: Stage, text: str) -> int:
 
 def _join(door: Door, connection: socket.socket) -> shared_memory.StreamConnector:
     return shared_memory.join(connection) if door.connector == "shared_memory" else tcp.adopt(connection)
-
-
-def _end_with_parent() -> None:
-    """In a thread of its own, so that no load and no step is too long for it."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

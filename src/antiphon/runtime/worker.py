@@ -1,7 +1,8 @@
 """The engine's process: loads, then turns the driver between messages until it is told to stop.
 
 Started as `python -m antiphon.runtime.worker FOLDER` by `runtime.launch`, which has bound two sockets in that
-folder; exits when its parent is gone.
+folder; the folder is removed as soon as both are joined. The end of standard input is the end of the parent,
+and of this process.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import os
+import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -37,6 +39,7 @@ from antiphon.runtime.messages import (
     ToEngine,
     Watch,
 )
+from antiphon.runtime.parent import end_with_parent
 from antiphon.runtime.record import RecordWriter
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,8 @@ IDLE_WAIT_S = 0.5
 START_WAIT_S = 60.0
 STATS_EVERY_S = 1.0
 LINGER_MS = 1000
+GRACE_S = 3.0
+"""From the end of the parent to this process's, whatever it does; for a load mostly, which can't be left."""
 
 Message = Fact | Start | Stop | Watch
 
@@ -56,8 +61,9 @@ class Orphaned(Exception):
 class Link:
     """This process's ends of the two sockets, and whether anybody is at the other end."""
 
-    def __init__(self, folder: str) -> None:
-        self._parent = os.getppid()
+    def __init__(self, folder: str, orphaned: threading.Event) -> None:
+        self._folder = folder
+        self._orphaned = orphaned
         self._context = zmq.Context()
         self._orders = self._context.socket(zmq.PULL)
         self._events = self._context.socket(zmq.PUSH)
@@ -68,6 +74,16 @@ class Link:
 
     def send(self, message: FromEngine) -> None:
         self._events.send(encode(message))
+
+    def begin(self) -> list[Message]:
+        """Say hello, and what is said to that. Raises Orphaned."""
+        self.send(Hello())
+        for _ in range(math.ceil(START_WAIT_S / IDLE_WAIT_S)):
+            self.check_parent()
+            if early := self.receive(IDLE_WAIT_S):
+                self._forget_folder()  # both are joined: the server was given the hello
+                return early
+        return []
 
     def receive(self, wait_s: float, wakeup: Wakeup | None = None) -> list[Message]:
         """Everything that has arrived; waits up to `wait_s` for the first, and no longer than until `wakeup`
@@ -91,21 +107,26 @@ class Link:
 
     def check_parent(self) -> None:
         """Raises Orphaned."""
-        if os.getppid() != self._parent:
+        if self._orphaned.is_set():
             raise Orphaned
 
     def close(self) -> None:
         """What was sent still arrives, unless nobody reads any more."""
         self._context.destroy(linger=LINGER_MS)
+        self._forget_folder()
+
+    def _forget_folder(self) -> None:
+        """Nobody would, once both processes are killed."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def main(folder: str) -> int:
-    """Run until stopped. Returns the process's exit status."""
+def main(folder: str, orphaned: threading.Event) -> int:
+    """Run until stopped, or `orphaned`. Returns the process's exit status."""
     # A signal to the whole group is for the parent, which drains first and then says Stop.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(format="%(asctime)s %(levelname)s engine %(name)s: %(message)s", level=logging.INFO)
-    link = Link(folder)
+    link = Link(folder, orphaned)
     try:
         return _serve(link)
     except Orphaned:
@@ -121,8 +142,7 @@ def main(folder: str) -> int:
 
 
 def _serve(link: Link) -> int:
-    link.send(Hello())
-    early = link.receive(START_WAIT_S)
+    early = link.begin()
     start = early.pop(0) if early else None
     if not isinstance(start, Start):
         return 1
@@ -198,4 +218,4 @@ class Reports:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], end_with_parent(GRACE_S)))
