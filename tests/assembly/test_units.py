@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from antiphon.assembly.node import Node
@@ -174,6 +175,28 @@ def test_nobody_is_sent_to_a_unit_that_is_gone() -> None:
     ask(world, "a", 1)
     world.run()
     assert world.responses["a", "a-1"].end.status in ("completed", "incomplete")
+
+
+@pytest.mark.parametrize("knew", [True, False])
+def test_a_conversation_stays_where_it_was_served_while_another_unit_was_gone(knew: bool) -> None:
+    """Whether or not it had been served before."""
+    units = tuple(msgspec.structs.replace(unit, process=unit.name) for unit in TWO)
+    world = World(toy_config(units=units, rows=4, blocks=48))
+    if knew:
+        ask(world, "a")
+        world.run()
+    world.fleet.kill("thinker.0")
+    world.send(UnitLost("thinker.0", "killed"))
+    ask(world, "a", int(knew), speech=False)
+    world.run()
+    world.fleet.dead = ""
+    world.send(UnitReady("thinker.0"))
+    seen = ran_on(world)
+    world.send(ItemAdded("a", Item("more", "user", (TextPart("and then"),))))
+    world.send(ResponseRequested("a", "more", "reply-more", speech=False))
+    world.run()
+    assert seen.keys() == {"thinker.1"}
+    assert world.responses["a", "more"].end.usage.cached_tokens > 0
 
 
 def test_with_no_voice_left_a_spoken_turn_fails_and_a_written_one_does_not() -> None:

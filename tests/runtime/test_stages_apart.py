@@ -24,7 +24,7 @@ from antiphon.runtime.crossings import Arrivals, Begin
 from antiphon.runtime.launch import EngineProcess
 from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import Start
-from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
+from antiphon.runtime.restarts import FIRST_WAIT_S, MOST_DEATHS, WELL_S, Restarts
 from antiphon.runtime.stage_child import Child, cpu_s
 from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, serving, silent, sockets, until
 
@@ -125,13 +125,13 @@ async def test_a_stage_that_hangs_is_lost(tiny_checkpoint: Path) -> None:
 @pytest.mark.slow
 async def test_a_storm_of_deaths_is_capped(engine: EngineProcess) -> None:
     """The others go on; nothing is started any more, and why is told."""
-    for _ in range(2 * MOST_DEATHS):  # more than enough where starts are slow
+    for _ in range(MOST_DEATHS):
         os.kill(child_pids(engine.pid)[-1], signal.SIGKILL)
         await until(lambda: engine.lost, 2)
         if "stays away" in engine.lost["code2wav"]:
             break
         await until(lambda: not engine.lost, BACK_S)
-    assert "died 5 times within 60 s and stays away" in engine.lost["code2wav"]
+    assert "died 5 times, each time before it was up for 60 s, and stays away" in engine.lost["code2wav"]
     await asyncio.sleep(1)
     assert len(child_pids(engine.pid)) == 3
 
@@ -247,11 +247,26 @@ def test_no_room_to_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> Non
     made.close()
 
 
-def test_waits_double_and_end() -> None:
-    restarts = Restarts()
-    waits = [restarts.wait_s(float(now)) for now in range(MOST_DEATHS)]
+@pytest.mark.parametrize("start_s", [0.0, 16.0, 120.0])
+@pytest.mark.parametrize("gets_ready", [True, False])
+def test_waits_double_and_end_however_long_a_start_takes(start_s: float, gets_ready: bool) -> None:
+    restarts, now, waits = Restarts(), 0.0, []
+    for _ in range(MOST_DEATHS):
+        now += start_s
+        if gets_ready:
+            restarts.ready(now)
+            now += WELL_S - 1
+        waits.append(restarts.wait_s(now))
     assert waits == [0.2, 0.4, 0.8, 1.6, None]
-    assert restarts.wait_s(MOST_DEATHS + WITHIN_S) == 0.2, "what is long ago is forgotten"
+
+
+def test_deaths_before_a_long_life_are_forgotten() -> None:
+    restarts = Restarts()
+    for _ in range(MOST_DEATHS - 1):
+        restarts.wait_s(0.0)
+    restarts.ready(5.0)
+    assert restarts.wait_s(5.0 + WELL_S) == FIRST_WAIT_S
+    assert restarts.wait_s(5000.0) == 2 * FIRST_WAIT_S, "it was never there again"
 
 
 def test_a_drop_may_overtake_what_it_is_about() -> None:

@@ -114,8 +114,8 @@ class Stages:
     def _choose(self, session: str, stage: str, now: float, role: Role = "prefill") -> str | None:
         units = (self.units[name] for name in self.ar if name not in self.lost)
         names = [unit.name for unit in units if unit.stage == stage and unit.role in (role, "both")]
-        if len(names) <= 1:
-            return next(iter(names), None)
+        if not names:
+            return None
         place = f"{stage} {role}"
         home = self._homes.find(session, place)
         view = ReplicaView(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.runtime.messages import Progress
-from antiphon.runtime.restarts import MOST_DEATHS, WITHIN_S, Restarts
+from antiphon.runtime.restarts import MOST_DEATHS, WELL_S, Restarts
 from antiphon.runtime.way import Way
 
 REAP_WAIT_S = 1.0
@@ -104,7 +104,10 @@ def cpu_s(pid: int) -> float:
 def outlook(child: Child) -> str:
     if child.process is not None or child.restart_at is not None:
         return "; it is starting again"
-    return f"; it has died {MOST_DEATHS} times within {WITHIN_S:g} s and stays away: restart the server"
+    return (
+        f"; it has died {MOST_DEATHS} times, each time before it was up for {WELL_S:g} s, and stays away: "
+        "restart the server"
+    )
 
 
 def status_words(status: int | None) -> str:

@@ -259,6 +259,7 @@ class StageProcesses:
                 self._facts.append(said.fact)
             case Ready():
                 child.why = ""
+                child.restarts.ready(child.heard_at)
                 self._facts += [UnitReady(unit) for unit in child.units]
                 if child.num_starts > 1:
                     log.warning("process %s is there again", child.name)
