@@ -24,6 +24,14 @@ def test_edges_join_stages_in_pipeline_order(graph: StageGraph) -> None:
 
 
 @GRAPHS
+def test_a_codec_holds_its_speaker_back(graph: StageGraph) -> None:
+    for edge in graph.edges:
+        if graph.stage(edge.target).kind is StageKind.CODEC:
+            assert edge.credit is not None
+            assert edge.credit >= edge.first_chunk + edge.chunk, "one is made while the other is decoded"
+
+
+@GRAPHS
 def test_decoders_have_kv_and_say_what_survives(graph: StageGraph) -> None:
     for stage in graph.stages:
         assert bool(stage.groups) == (stage.kind is StageKind.AR)

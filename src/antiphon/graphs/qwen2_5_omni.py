@@ -3,6 +3,7 @@
 The talker is shown the thinker's final state of every token, so the edge between them streams states. What
 survives a turn: the thinker's whole KV with the states beside it, and the talker's KV of the prompt.
 A block of token2wav is 12 codes (0.24 s), and sure once two more are there: so many make the first sound.
+The talker may be 5 s ahead of it, as Qwen3-Omni's: 256 codes, several chunks and the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GRAPH = StageGraph(
     edges=(
         Edge("encoders", "thinker"),
         Edge("thinker", "talker", prompt_group="hidden", streams=True),
-        Edge("talker", "token2wav", first_chunk=36, chunk=24),
+        Edge("talker", "token2wav", first_chunk=36, chunk=24, credit=256),
     ),
     module="antiphon.models.qwen2_5_omni.family",
 )
