@@ -10,6 +10,7 @@ import pytest
 from antiphon.assembly.deployment import Deployment, Edge, Sizes
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.footprint import GIB, parts
+from antiphon.assembly.links import peers_of
 from antiphon.assembly.node import Node
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import resolve
@@ -135,6 +136,17 @@ def test_prompts_and_replies_apart(tmp_path: Path, tiny_checkpoint: Path) -> Non
     Node(node_config(options, tiny_checkpoint))
 
 
+def test_a_connector_where_something_crosses(tmp_path: Path) -> None:
+    tree = apart("encoders", "thinker", "talker") | {
+        "edges": {"encoders -> thinker": {"connector": "tcp"}, "thinker -> talker": {"connector": "tcp"}}
+    }
+    found = deployed(tmp_path, tree)
+    assert peers_of(find_graph("qwen3_omni_moe"), found.placement.units, found.sound.links) == {
+        frozenset(("encoders", "thinker")): "tcp",
+        frozenset(("thinker", "talker")): "tcp",
+    }
+
+
 def test_one_context_fits_where_nothing_says(tmp_path: Path) -> None:
     options = deployed(tmp_path, {"limits": {"max_context_tokens": 50_001}}).sound
     assert options.of("talker").kv_tokens == options.kv_tokens == 50_016
@@ -162,6 +174,10 @@ def on_a(**stages: dict[str, Any]) -> dict[str, Any]:
 
 def stage(name: str, **keys: Any) -> dict[str, Any]:
     return {"stages": {name: keys}}
+
+
+def apart(*names: str) -> dict[str, Any]:
+    return {"stages": {name: {"process": "own"} for name in names}}
 
 
 @pytest.mark.parametrize(
@@ -227,6 +243,26 @@ def stage(name: str, **keys: Any) -> dict[str, Any]:
         ({"edges": {"talker -> code2wav": {"chunk": 99}}}, "a chunk is more than its credit (64)"),
         ({"edges": {"talker -> code2wav": {"credit": 3}}}, "a chunk is more than its credit (3)"),
         ({"edges": {"thinker -> talker": {"connector": "tcp"}}}, "both stages are in one process"),
+        (
+            apart("talker", "code2wav") | {"edges": {"talker -> code2wav": {"connector": "tcp"}}},
+            "edges.talker -> code2wav.connector: what talker hands to code2wav goes through the process that "
+            "decides; take it out",
+        ),
+        (
+            apart("talker") | {"edges": {"thinker -> talker": {"connector": "tcp"}}},
+            "edges.thinker -> talker.connector: the shared process is joined to all others by shared memory",
+        ),
+        (
+            {
+                "stages": {
+                    "encoders": {"process": "a"},
+                    "thinker": {"process": "b"},
+                    "talker": {"process": "a"},
+                }
+            }
+            | {"edges": {"encoders -> thinker": {"connector": "tcp"}}},
+            "processes a and b are joined once; give all that goes between them one connector",
+        ),
         (
             on_a(talker={"device": "b"}, thinker={"host_kv_tokens": 64}),
             "stages.thinker.host_kv_tokens: the decoders of its process are on cuda:0, cuda:1",

@@ -274,8 +274,8 @@ class Edge(Written):
 
     connector: Literal["shared_memory", "tcp"] | None = Field(
         default=None,
-        description="What carries payloads where the two live in different processes; shared_memory unless "
-        "said.",
+        description="What carries payloads straight from one stage's process to the other's, neither of them "
+        "shared; shared_memory unless said. Codec frames go through the process that decides.",
         examples=["tcp"],
     )
     first_chunk: Positive | None = Field(

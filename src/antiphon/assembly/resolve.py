@@ -9,6 +9,7 @@ from typing import Any
 from antiphon.assembly.deployment import Deployment, Edge, Stage
 from antiphon.assembly.footprint import ModelFacts
 from antiphon.assembly.keys import nearest
+from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.placement import Machine, Placement, place
 from antiphon.assembly.preset import preset_names
 from antiphon.assembly.sizing import Memory, Sizing, overfull, usual_kv_tokens, written
@@ -62,6 +63,8 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     options = None
     try:
         options = _options(deployment, placement, sizes)
+        if not problems:
+            peers_of(graph, placement.units, options.links)
     except ConfigError as error:
         problems.append(str(error))
     limits = Limits(**deployment.limits.session.model_dump())
@@ -115,9 +118,8 @@ def _edges(deployment: Deployment, placement: Placement, graph: StageGraph) -> l
         except ConfigError as error:
             problems.append(str(error))
             continue
-        ends = {unit.process for stage in (own.source, own.target) for unit in placement.of(stage)}
-        if edge.connector is not None and len(ends) < 2:
-            problems.append(f"edges.{name}.connector: both stages are in one process; nothing crosses there")
+        if edge.connector is not None and (why := idle(graph, placement.units, own.source, own.target)):
+            problems.append(f"edges.{name}.connector: {why}; take it out")
     return problems
 
 

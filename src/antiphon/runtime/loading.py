@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.units import units_of
-from antiphon.core.config import EngineOptions, NodeConfig
+from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError
-from antiphon.core.graph import StageGraph, StageKind
 from antiphon.engine.device import pick_depth
 from antiphon.engine.load import (
     Engine,
@@ -57,12 +55,14 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
 
 
 def check_places(opened: Opened, options: EngineOptions) -> None:
-    """Raises ConfigError for a process or a stage that options name and the model's units don't have."""
+    """Raises ConfigError for a process or a stage that options name and the model's units don't have, and for
+    a link over which nothing goes."""
     units_of(opened.graph, opened.node)
     used = {unit.process for unit in opened.node.placed} - {""}
     if unknown := [each.name for each in options.processes if each.name not in used]:
         raise ConfigError(f"processes: no unit lives in {unknown[0]!r}; units name {', '.join(sorted(used))}")
-    for stage in {unit.stage: None for unit in opened.node.placed if unit.role != "both"}:
+    split = {unit.stage: None for unit in opened.node.placed if unit.role != "both"}
+    for stage in split:
         places = {unit.process for unit in opened.node.placed if unit.stage == stage}
         if "" in places and len(places) > 1:
             raise ConfigError(
@@ -75,6 +75,10 @@ def check_places(opened: Opened, options: EngineOptions) -> None:
             if stage not in stages:
                 known = ", ".join(sorted(stages))
                 raise ConfigError(f"links: {stage!r} is no stage; stages are {known}")
+        if link.source != link.target or link.source not in split:
+            opened.graph.changed(link.source, link.target)
+        if why := idle(opened.graph, opened.node.placed, link.source, link.target):
+            raise ConfigError(f"link {link.source} -> {link.target}: {why}")
 
 
 def processes_of(opened: Opened, options: EngineOptions) -> StageProcesses:
@@ -83,45 +87,9 @@ def processes_of(opened: Opened, options: EngineOptions) -> StageProcesses:
     for unit in opened.node.placed:
         if unit.process:
             units[unit.process] = (*units.get(unit.process, ()), unit.name)
-    source, peers = str(opened.checkpoint.path), peers_of(opened.graph, opened.node, options)
+    source, peers = str(opened.checkpoint.path), peers_of(opened.graph, opened.node.placed, options.links)
 
     def begin(process: str, born: int) -> Begin:
         return Begin(source, options, process, born)
 
     return StageProcesses(units, peers, begin, options)
-
-
-def peers_of(graph: StageGraph, node: NodeConfig, options: EngineOptions) -> dict[frozenset[str], str]:
-    """Pairs of processes between which payloads go, other than the engine's, with their connectors."""
-    chosen = {(link.source, link.target): link.connector for link in options.links}
-    peers: dict[frozenset[str], str] = {}
-    for edge in graph.edges:
-        if graph.stage(edge.source).kind is not StageKind.ENCODER and edge.prompt_group is None:
-            continue
-        for pair in _pairs(node, edge.source, edge.target):
-            _join(peers, pair, chosen.get((edge.source, edge.target), "shared_memory"))
-    for stage in graph.stages:
-        for pair in _moving_pairs(node, stage.name):
-            _join(peers, pair, chosen.get((stage.name, stage.name), "shared_memory"))
-    return peers
-
-
-def _join(peers: dict[frozenset[str], str], pair: frozenset[str], connector: str) -> None:
-    if peers.setdefault(pair, connector) != connector:
-        between = " and ".join(sorted(pair))
-        raise ConfigError(f"links: processes {between} are joined once; give their links one connector")
-
-
-def _moving_pairs(node: NodeConfig, stage: str) -> Iterator[frozenset[str]]:
-    """Processes between which KV of a stage is moved."""
-    places = {role: _places(node, stage, role) for role in ("prefill", "decode")}
-    return (frozenset((a, b)) for a in places["prefill"] for b in places["decode"] if a != b)
-
-
-def _places(node: NodeConfig, stage: str, role: str) -> list[str]:
-    return [unit.process for unit in node.placed if unit.stage == stage and unit.role == role]
-
-
-def _pairs(node: NodeConfig, source: str, target: str) -> Iterator[frozenset[str]]:
-    places = [[unit.process for unit in node.placed if unit.stage == stage] for stage in (source, target)]
-    return (frozenset((a, b)) for a in places[0] for b in places[1] if a and b and a != b)
