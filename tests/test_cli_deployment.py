@@ -146,6 +146,51 @@ def test_a_wrong_deployment_looked_at(tmp_path: Path) -> None:
     assert "this deployment can't be" in served.output
 
 
+TALKING = ("encoders", "thinker", "talker")
+TWO_WAYS = {"encoders -> thinker": {"connector": "tcp"}, "thinker -> talker": {"connector": "shared_memory"}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"attention": "trton"}, "'trton' is unknown"),
+        ({"attention": "triton"}, "triton runs on cuda, not on cpu"),
+        ({"cuda_graphs": "on"}, "cuda-graphs needs CUDA, and the device is cpu"),
+        ({"stages": {"thinker": {"tensor_parallel": 3}}}, "num_heads"),
+        (
+            {"stages": {name: {"process": "ab"[name != "thinker"]} for name in TALKING}, "edges": TWO_WAYS},
+            "processes a and b are joined once",
+        ),
+    ],
+)
+def test_what_serve_would_refuse_is_wrong(
+    tree: dict[str, Any], words: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(yaml.safe_dump({"base": "demo", **tree}))
+    for command in (["doctor", str(path), "--model"], ["serve", "--config", str(path)]):
+        said = run(*command, str(tiny_checkpoint))
+        assert said.exit_code == 1
+        assert words in " ".join(said.output.split())
+
+
+def test_a_deployment_for_another_machine(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(yaml.safe_dump({"base": "one-gpu", "attention": "flashinfer", "cuda_graphs": "on"}))
+    said = run("doctor", str(path))
+    assert said.exit_code == 0
+    assert "nothing, but it is for another machine" in said.output
+
+
+def test_ranks_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(yaml.safe_dump({"base": "demo", "stages": {"thinker": {"tensor_parallel": 2}}}))
+    said = run("doctor", str(path))
+    row = next(line.split() for line in said.output.splitlines() if line.split()[:1] == ["thinker"])
+    assert row[3] == "2"
+    assert "known once a checkpoint is named" in said.output
+
+
 @pytest.mark.parametrize(
     "words", [["doctor", "nope"], ["config", "show", "nope"], ["serve", "x", "--config", "nope"]]
 )

@@ -4,10 +4,11 @@ by an estimate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from antiphon.core.config import EngineOptions
 from antiphon.core.graph import StageGraph
 from antiphon.latency.roofline import ELEMENT_BYTES
 from antiphon.latency.shapes import (
@@ -36,12 +37,14 @@ class ModelFacts:
     """A model as far as its memory goes.
 
     parameters  of each stage that it has; from a checkpoint they are exact, from a shape within a few percent
+    check       raises ConfigError for options that the model cannot do; None where its shape alone is known
     """
 
     name: str
     graph: StageGraph
     shape: ModelShape
     parameters: Mapping[str, int]
+    check: Callable[[EngineOptions], object] | None = None
 
     @property
     def stages(self) -> tuple[str, ...]:

@@ -53,6 +53,10 @@ class Placement:
     def of(self, stage: str) -> tuple[Unit, ...]:
         return tuple(unit for unit in self.units if unit.stage == stage)
 
+    def absent(self, machine: Machine) -> list[str]:
+        """Torch devices that the machine has not."""
+        return [there for there in self.memory if there != "cpu" and machine.bytes_of(there) is None]
+
     @property
     def is_plain(self) -> bool:
         """One unit a stage, all on one device in one process."""

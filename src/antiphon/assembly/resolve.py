@@ -28,10 +28,11 @@ USUAL_FAMILY = "qwen3_omni_moe"
 class Resolved:
     """A deployment with nothing left open.
 
-    options   what the engine is started with; None where a problem left none
-    limits    what one session may ask for
-    memory    bytes of each unit by what they are for; empty where no model is known
-    problems  all that is wrong, a sentence each
+    options     what the engine is started with; None where a problem left none
+    limits      what one session may ask for
+    memory      bytes of each unit by what they are for; empty where no model is known
+    problems    all that is wrong, a sentence each
+    is_checked  the model itself was asked: its checkpoint is at hand
     """
 
     deployment: Deployment
@@ -40,6 +41,7 @@ class Resolved:
     limits: Limits
     memory: Memory
     problems: tuple[str, ...]
+    is_checked: bool = False
 
     @property
     def sound(self) -> EngineOptions:
@@ -65,10 +67,15 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
         options = _options(deployment, placement, sizes)
         if not problems:
             peers_of(graph, placement.units, options.links)
+        if not problems and model is not None and model.check is not None:
+            model.check(options)
     except ConfigError as error:
         problems.append(str(error))
     limits = Limits(**deployment.limits.session.model_dump())
-    return Resolved(deployment, placement, options, limits, memory, tuple(dict.fromkeys(problems)))
+    is_checked = model is not None and model.check is not None
+    return Resolved(
+        deployment, placement, options, limits, memory, tuple(dict.fromkeys(problems)), is_checked
+    )
 
 
 def _names(deployment: Deployment) -> list[str]:

@@ -9,6 +9,7 @@ from typing import cast
 from rich.console import Console
 from rich.table import Table
 
+from antiphon.assembly.deployment import Stage
 from antiphon.assembly.footprint import What
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import Resolved
@@ -30,20 +31,21 @@ def print_report(found: Resolved, model: str, workload: str, machine: Machine) -
     _section(page, "not on this machine", [[line] for line in absent(found, machine)])
     _section(page, "unverified", [[line] for line in unverified(found, model)])
     page.print("[bold]wrong[/]")
-    for problem in found.problems or ("nothing",):
+    for problem in wrong(found, machine):
         page.print(f"  {problem}", markup=False, soft_wrap=True)
 
 
 def running(found: Resolved) -> list[Row]:
     """A row a unit: where it is, and how large."""
     placement = found.placement
-    heads = ["unit", "device", "process", "role", "rows", "KV tokens", "tokens a step"]
+    heads = ["unit", "device", "process", "role", "ranks", "rows", "KV tokens", "tokens a step"]
     return [
         heads,
         *(
             [
                 *(unit.name, placement.torch_device(unit), unit.process or "shared"),
                 "" if unit.role == "both" else unit.role,
+                str(found.deployment.stages.get(unit.stage, Stage()).tensor_parallel),
                 *_sizes(found, unit.stage),
             ]
             for unit in placement.units
@@ -98,12 +100,15 @@ def _keepers(found: Resolved, stage: str) -> int:
 
 
 def absent(found: Resolved, machine: Machine) -> Iterator[str]:
-    missing = [
-        there for there in found.placement.memory if machine.bytes_of(there) is None and there != "cpu"
-    ]
-    if missing:
+    if missing := found.placement.absent(machine):
         has = f"has {len(machine.gpus)} GPUs" if machine.gpus else "has no GPU"
         yield f"{', '.join(missing)}: this machine {has}"
+
+
+def wrong(found: Resolved, machine: Machine) -> tuple[str, ...]:
+    """All of it, or that nothing is."""
+    elsewhere = ", but it is for another machine" if found.placement.absent(machine) else ""
+    return found.problems or (f"nothing{elsewhere}",)
 
 
 def unverified(found: Resolved, model: str) -> Iterator[str]:
@@ -125,6 +130,8 @@ def unverified(found: Resolved, model: str) -> Iterator[str]:
         )
     if not model:
         yield "memory: no model is named"
+    if options is not None and options.divided and not found.is_checked:
+        yield "tensor_parallel: whether it divides the model is known once a checkpoint is named"
 
 
 def _unverified_options(options: EngineOptions, *, has_cuda: bool) -> Iterator[str]:

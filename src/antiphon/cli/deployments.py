@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -18,6 +19,7 @@ from antiphon.assembly.footprint import ModelFacts, shape_parameters
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import Resolved, resolve
 from antiphon.core.config import EngineOptions
+from antiphon.core.errors import ConfigError
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import find_shape, shape_names
 from antiphon.wire.limits import Limits
@@ -35,7 +37,30 @@ def resolved(what: str, model: str, progress: Callable[[str], None]) -> tuple[Re
     deployment = read_deployment(what)
     named = model or deployment.model or ""
     facts = model_facts(named, progress) if named else None
-    return resolve(deployment, facts, this_machine()), named
+    machine = this_machine()
+    found = resolve(deployment, facts, machine)
+    return replace(found, problems=(*found.problems, *unsuited(found, machine))), named
+
+
+def unsuited(found: Resolved, machine: Machine) -> list[str]:
+    """What its devices cannot do. Libraries are looked for only where the devices are here."""
+    import torch
+
+    from antiphon.engine.choices import suit
+    from antiphon.nn.backends import BACKENDS
+
+    options, places = found.options, [torch.device(there) for there in found.placement.memory]
+    if options is None:
+        return []
+    main = torch.device(machine.torch_device(options.device))
+    backend = BACKENDS.get(options.attention)
+    if backend is not None and backend.package and found.placement.absent(machine):
+        options = msgspec.structs.replace(options, attention="auto")
+    try:
+        suit(options, main, places)
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def model_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
@@ -47,16 +72,18 @@ def model_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
         parameters = {stage: shape_parameters(each) for stage, each in shape.stages.items()}
         return ModelFacts(model, graph, shape, parameters)
     from antiphon.checkpoint.files import open_directory
+    from antiphon.engine.choices import read_node
     from antiphon.engine.load import takes_media
 
-    values = open_directory(model, progress=progress, takes_media=takes_media).config
-    graph = find_graph(values["model_type"])
-    family = import_module(graph.module)
-    config = family.read_config(values)
+    checkpoint = open_directory(model, progress=progress, takes_media=takes_media)
+    graph = find_graph(checkpoint.config["model_type"])
+    family: Any = import_module(graph.module)
+    config = family.read_config(checkpoint.config)
     shape = family.read_shape(config, Path(model).name)
     tensors = {stage: family.tensor_shapes(stage, config).values() for stage in shape.stages}
     parameters = {stage: sum(map(prod, shapes)) for stage, shapes in tensors.items()}
-    return ModelFacts(model, graph, shape, parameters)
+    check = partial(read_node, graph, family, config, checkpoint.generation)
+    return ModelFacts(model, graph, shape, parameters, check)
 
 
 def this_machine() -> Machine:

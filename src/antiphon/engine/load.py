@@ -19,9 +19,10 @@ from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.ports import Executor, KvMover, PayloadMover, Processes, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
+from antiphon.engine.choices import read_node, suit
 from antiphon.engine.codec import CodecExecutor
 from antiphon.engine.copies import KvCopies, pick_lane
-from antiphon.engine.device import available_bytes, pick_depth, pick_device, pick_dtype
+from antiphon.engine.device import available_bytes, pick_depth, pick_device
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel
 from antiphon.engine.features import FeatureStore
@@ -29,7 +30,7 @@ from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
-from antiphon.engine.placing import check_places, check_tiers, configured
+from antiphon.engine.placing import check_places, check_tiers
 from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
@@ -112,7 +113,6 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
         capture = cuda_capture(opened.device) if options.graphs == "on" else None
         return build_engine(opened, options, name, Loader(opened, progress, capture=capture))
     check_place(options, opened.device.type)
-    check_ranks(opened, options)
     followers = Followers(str(opened.checkpoint.path), options)
     try:
         engine = build_engine(opened, options, name, Loader(opened, progress, followers))
@@ -126,12 +126,8 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
 def open_source(source: str, options: EngineOptions, progress: Progress) -> Opened:
     """Find and check everything that needs no weights. Raises CheckpointError or ConfigError."""
     device = pick_device(options.device)
-    dtype = pick_dtype(options.dtype, device)
-    attention = pick_backend(options.attention, device, dtype)
     places = {name: pick_device(wanted) for name, wanted in options.places.items()}
-    for place in (device, *places.values()):
-        if options.graphs == "on" and place.type != "cuda":
-            raise ConfigError(f"--cuda-graphs needs CUDA, and the device is {place}")
+    dtype, attention = suit(options, device, places.values())
     if options.threads:
         torch.set_num_threads(options.threads)
     exact(dtype)
@@ -140,14 +136,8 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     graph = find_graph(checkpoint.config["model_type"])
     family: Family = cast("Family", import_module(graph.module))
     config = family.read_config(checkpoint.config)
-    node = family.read_geometry(config, checkpoint.generation, options)
-    units = options.units
-    if options.stages_apart:
-        units = tuple(msgspec.structs.replace(unit, process=unit.name) for unit in node.placed)
-    node = msgspec.structs.replace(
-        node, graph=graph.family, call_ids=family.call_ids(checkpoint.path), units=units
-    )
-    node = configured(node, graph, options)
+    node = read_node(graph, family, config, checkpoint.generation, options)
+    node = msgspec.structs.replace(node, call_ids=family.call_ids(checkpoint.path))
     if options.load_format == "dummy":
         shapes = tensor_shapes(graph, node, family, config)
         checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)
@@ -161,15 +151,6 @@ def check_room(opened: Opened) -> None:
         check_tiers(opened)
     else:
         check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
-
-
-def check_ranks(opened: Opened, options: EngineOptions) -> None:
-    """Raises ConfigError for decoders that cannot be divided so."""
-    for name in options.divided:
-        if name not in opened.node.ar:
-            raise ConfigError(f"divided: {name!r} is no decoder; those are {', '.join(opened.node.ar)}")
-    for name in filter(options.is_divided, opened.node.ar):
-        opened.family.check_ranks(name, opened.config, options.tensor_parallel)
 
 
 def takes_media(path: Path, config: Mapping[str, Any]) -> bool:
