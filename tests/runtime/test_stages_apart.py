@@ -14,6 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from antiphon.assembly.deployment import Deployment, Stage
+from antiphon.assembly.placement import Machine
+from antiphon.assembly.resolve import resolve
 from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions, Unit
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.facts import SessionClosed
@@ -26,6 +29,7 @@ from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import Start
 from antiphon.runtime.restarts import FIRST_WAIT_S, MOST_DEATHS, WELL_S, Restarts
 from antiphon.runtime.stage_child import Child, cpu_s
+from antiphon.runtime.stage_worker import own_options
 from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, serving, silent, sockets, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -248,6 +252,16 @@ def test_no_room_to_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(AntiphonError, match="the process 'x' of x could not start: had no room"):
         made.wait_until_ready(silent)
     made.close()
+
+
+def test_threads_of_a_process() -> None:
+    """Without a word of a deployment's, one; by the options torch's default may be had."""
+    quiet = resolve(Deployment(stages={"talker": Stage(process="voice")}), None, Machine()).sound
+    said = resolve(Deployment(stages={"talker": Stage(process="voice", threads=3)}), None, Machine()).sound
+    assert (own_options(quiet, "voice").threads, own_options(said, "voice").threads) == (1, 3)
+    assert quiet.threads == said.threads == 0
+    default = msgspec.structs.replace(quiet, processes=(ProcessOptions("voice", 0),))
+    assert own_options(default, "voice").threads == 0
 
 
 @pytest.mark.parametrize("start_s", [0.0, 16.0, 120.0])

@@ -244,7 +244,8 @@ class Stage(Sizes):
     threads: int = Field(
         default=0,
         ge=0,
-        description="CPU threads of its processes, of stages in one process the most; 0 leaves the default.",
+        description="CPU threads of its processes, of stages in one process the most; 0: one in a process of "
+        "its own, torch's default in the shared one.",
         examples=[2],
     )
     sampling: Sampling = Field(
