@@ -295,6 +295,21 @@ def test_the_machine_says_what_the_file_does_not(tmp_path: Path) -> None:
     assert any("cpu (1.0 GiB) leaves KV for 0 tokens" in problem for problem in cpu.problems)
 
 
+@pytest.mark.parametrize(
+    ("device", "key"), [({"kind": "H200"}, "kind"), ({"kind": "H200", "memory_gib": 90}, "memory_gib")]
+)
+def test_more_memory_than_there_is(tmp_path: Path, device: dict[str, Any], key: str) -> None:
+    """Of a GPU that is here; of one elsewhere the file is believed."""
+    tree = {"dtype": "bfloat16", "devices": {"a": {"device": "cuda:0", **device}}}
+    small = deployed(tmp_path, tree, full_size(), Machine(gpus=(80 * GIB,)))
+    assert any(
+        f"devices.a.{key}: " in problem and "cuda:0 of this machine has 80.0" in problem
+        for problem in small.problems
+    )
+    assert deployed(tmp_path, tree, full_size(), Machine(gpus=(141 * GIB,))).problems == ()
+    assert deployed(tmp_path, tree, full_size(), Machine()).problems == ()
+
+
 def test_the_file_and_the_engine_name_the_same() -> None:
     assert set(Edge.model_fields["connector"].annotation.__args__[0].__args__) == set(CONNECTORS)  # pyright: ignore
     assert set(Sizes.model_fields) < set(EngineOptions.__struct_fields__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from antiphon.core.config import EngineOptions, Unit
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOptions
-from antiphon.engine.load import Opened, open_source
-from antiphon.engine.placing import check_places, check_tiers
+from antiphon.engine.load import Opened, check_room, load_engine, open_source
+from antiphon.engine.placing import check_kv, check_places, check_tiers
 
 APART = (
     Unit("encoders", "encoders", "a"),
@@ -65,6 +66,33 @@ def test_every_device_holds_its_stages(tiny_checkpoint: Path) -> None:
         CheckpointError, match=r"cpu:0 has 0\.00 GiB available, and the weights of talker, code"
     ):
         check_places(split, lambda device: (1 << 40) * (device.index is None))
+
+
+def test_every_device_holds_its_kv(tiny_checkpoint: Path) -> None:
+    """As much as the engine takes for it, each replica its own."""
+    sized = opened(tiny_checkpoint, kv_tokens=16384, units=(*APART, Unit("other", "talker", "b")))
+    engine = load_engine(
+        str(tiny_checkpoint), EngineOptions(device="cpu", kv_tokens=16384), "x", lambda *_: None
+    )
+    pools = {name: engine.executors[name].runner.pool.device.values() for name in ("thinker", "talker")}
+    taken = {
+        name: sum(tensor.nbytes for planes in pool for layer in planes for tensor in layer)
+        for name, pool in pools.items()
+    }
+    stages = [sized.family.tensor_shapes(unit.stage, sized.config) for unit in APART]
+    tensors = {name: shape for shapes in stages for name, shape in shapes.items()}
+    weights = 4 * sum(map(math.prod, tensors.values()))
+    needed = weights + taken["thinker"] + 2 * taken["talker"]
+    check_kv(sized, lambda _: needed)
+    with pytest.raises(
+        ConfigError, match=r"thinker .* for kv_tokens 16384, talker .*, other .*Have fewer kv_tokens"
+    ):
+        check_kv(sized, lambda _: needed - 1)
+
+
+def test_kv_that_no_machine_holds_is_said(tiny_checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=r"thinker .* GiB for kv_tokens 1000000000000"):
+        check_room(opened(tiny_checkpoint, kv_tokens=10**12))
 
 
 def test_one_process_copies_from_one_device(tiny_checkpoint: Path) -> None:

@@ -14,6 +14,9 @@ from antiphon.core.graph import Stage as GraphStage
 from antiphon.core.graph import StageKind
 from antiphon.latency.roofline import hardware_memory_gib, hardware_names
 
+TOLERANCE = 1.02
+"""Of what a datasheet says over what a driver leaves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -135,12 +138,19 @@ def _used(units: Sequence[Unit], devices: dict[str, str]) -> list[str]:
 def _memory(
     deployment: Deployment, devices: dict[str, str], there: str, machine: Machine, problems: list[str]
 ) -> int | None:
-    """The least that its names say, or what the machine has."""
+    """The least that its names say, or what the machine has. More than it has is a problem."""
     said: list[float] = []
+    has = machine.bytes_of(there)
     for name, device in deployment.devices.items():
         if devices[name] == there and (found := _written(name, device, problems)) is not None:
             said.append(found)
-    return int(min(said) * GIB) if said else machine.bytes_of(there)
+            if has is not None and found * GIB > has * TOLERANCE:
+                key = "kind" if device.memory_gib is None else "memory_gib"
+                problems.append(
+                    f"devices.{name}.{key}: {found:g} GiB, and {there} of this machine has {has / GIB:.1f}; "
+                    "name what it has, or serve where there is more"
+                )
+    return int(min(said) * GIB) if said else has
 
 
 def _written(name: str, device: Device, problems: list[str]) -> float | None:

@@ -30,7 +30,7 @@ from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
-from antiphon.engine.placing import check_places, check_tiers
+from antiphon.engine.placing import check_kv, check_places, check_tiers
 from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
@@ -151,6 +151,7 @@ def check_room(opened: Opened) -> None:
         check_tiers(opened)
     else:
         check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
+    check_kv(opened, available_bytes)
 
 
 def takes_media(path: Path, config: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from antiphon.core.config import ArConfig, EngineOptions, NodeConfig, Unit
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.graph import StageGraph
 from antiphon.engine.family import Family
+from antiphon.latency.shapes import DecoderShape
 
 
 class Placed(Protocol):
@@ -44,20 +45,30 @@ def configured(node: NodeConfig, graph: StageGraph, options: EngineOptions) -> N
 
 def check_places(opened: Placed, available: Callable[[torch.device], int]) -> None:
     """Raise CheckpointError where the weights of a device's stages need more than is available there."""
-    for device in dict.fromkeys(map(opened.device_of, opened.node.placed)):
-        units = [unit for unit in opened.node.placed if opened.device_of(unit) == device]
-        stages = dict.fromkeys(unit.stage for unit in units)
-        shapes = {
-            tensor: shape
-            for stage in stages
-            for tensor, shape in opened.family.tensor_shapes(stage, opened.config).items()
-        }
-        needed = sum(map(prod, shapes.values())) * opened.dtype.itemsize
+    for device, units in _by_device(opened).items():
+        needed = _weights(opened, units)
         if needed > available(device):
             raise CheckpointError(
-                f"{device} has {available(device) / BYTES_PER_GIB:.2f} GiB available, and the weights of "
-                f"{', '.join(stages)} as {opened.dtype} need {needed / BYTES_PER_GIB:.2f} GiB. Use a smaller "
-                "dtype, or put stages on other devices"
+                f"{device} has {_gib(available(device))} available, and the weights of "
+                f"{', '.join(_stages(units))} as {opened.dtype} need {_gib(needed)}. Use a smaller dtype, or "
+                "put stages on other devices"
+            )
+
+
+def check_kv(opened: Placed, available: Callable[[torch.device], int]) -> None:
+    """Raise ConfigError where KV does not fit beside the weights of a device's stages."""
+    for device, units in _by_device(opened).items():
+        kv = {unit: _kv(opened, unit) for unit in units if unit.stage in opened.node.ar}
+        weights, free = _weights(opened, units), available(device)
+        if kv and weights + sum(kv.values()) > free:
+            sizes = ((unit, opened.node.ar[unit.stage], needed) for unit, needed in kv.items())
+            said = ", ".join(
+                f"{unit.name} {_gib(needed)} for kv_tokens {config.num_blocks * config.block_size}"
+                for unit, config, needed in sizes
+            )
+            raise ConfigError(
+                f"{device} has {_gib(free)} available; weights take {_gib(weights)} of it, and KV needs more "
+                f"than the rest ({said}). Have fewer kv_tokens, a smaller dtype, or put stages on other devices"
             )
 
 
@@ -84,3 +95,34 @@ def _drawing(name: str, config: ArConfig, options: EngineOptions) -> ArConfig:
     except ConfigError as error:
         raise ConfigError(f"stage {name}: {error}") from None
     return msgspec.structs.replace(config, sampling=sampling)
+
+
+def _by_device(opened: Placed) -> dict[torch.device, list[Unit]]:
+    found: dict[torch.device, list[Unit]] = {}
+    for unit in opened.node.placed:
+        found.setdefault(opened.device_of(unit), []).append(unit)
+    return found
+
+
+def _stages(units: list[Unit]) -> list[str]:
+    return list(dict.fromkeys(unit.stage for unit in units))
+
+
+def _weights(opened: Placed, units: list[Unit]) -> int:
+    """Bytes; what two stages share counts once."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stage in _stages(units):
+        shapes |= opened.family.tensor_shapes(stage, opened.config)
+    return sum(map(prod, shapes.values())) * opened.dtype.itemsize
+
+
+def _kv(opened: Placed, unit: Unit) -> int:
+    """Bytes of a decoder's pages, with the payload beside them."""
+    shape, config = opened.family.read_shape(opened.config, "").stages[unit.stage], opened.node.ar[unit.stage]
+    assert isinstance(shape, DecoderShape), "a stage with KV"
+    token = shape.layers * shape.kv_elements + shape.payload
+    return config.num_blocks * config.block_size * token * opened.dtype.itemsize
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / BYTES_PER_GIB:.2f} GiB"
