@@ -14,7 +14,7 @@ from antiphon.assembly.links import peers_of
 from antiphon.assembly.node import Node
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import resolve
-from antiphon.assembly.session_size import session_size
+from antiphon.assembly.session_size import Rates, rates_of, session_size
 from antiphon.assembly.units import units_of
 from antiphon.checkpoint.files import open_directory
 from antiphon.core.config import CONNECTORS, EngineOptions, NodeConfig, ProcessOptions, Unit
@@ -22,6 +22,9 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.stage_options import StageOptions
 from antiphon.engine.placing import configured
 from antiphon.graphs import find_graph
+from antiphon.latency.shapes import ModelShape, find_shape
+from antiphon.models.qwen2_5_omni.audio import num_audio_tokens as qwen25_audio_tokens
+from antiphon.models.qwen3_omni.counts import num_audio_tokens as qwen3_audio_tokens
 from antiphon.models.qwen3_omni.family import read_config, read_geometry
 from antiphon.wire.limits import Limits
 from antiphon.workload.load import named
@@ -333,9 +336,23 @@ def _load():
 
 def test_how_long_a_conversation_gets() -> None:
     """Of a workload's people; what is spoken is said again in the talker, without its replies."""
-    talkers, readers = session_size(named("interactive")), session_size(named("readers"))
-    assert talkers == session_size(named("interactive"))
+    rates = rates_of(GRAPH, full_size().shape)
+    talkers, readers = session_size(named("interactive"), rates), session_size(named("readers"), rates)
+    assert talkers == session_size(named("interactive"), rates)
     assert 300 < talkers.mean < talkers.p90
     assert talkers.speaking > readers.speaking
     with pytest.raises(ConfigError, match="has no people"):
-        session_size(named("agents").model_copy(update={"people": {}}))
+        session_size(named("agents").model_copy(update={"people": {}}), rates)
+
+
+def test_what_a_model_makes_of_sound_and_pictures(tmp_path: Path) -> None:
+    """As its own prompt and vocoder do; where nobody knows the model, Qwen3-Omni's."""
+    third = rates_of(GRAPH, full_size().shape)
+    second = rates_of(find_graph("qwen2_5_omni"), find_shape("qwen2.5-omni-7b"))
+    assert third == deployed(tmp_path, {}).rates == Rates(qwen3_audio_tokens(100), 32 * 32, 12.5)
+    assert second == Rates(qwen25_audio_tokens(200) / 2, 28 * 28, 50.0)
+    writes = ModelShape("x", {"thinker": full_size().shape.stages["thinker"]})
+    assert rates_of(find_graph("text"), writes).frames_per_s == 0
+    sizes = [session_size(named("interactive"), rates) for rates in (third, second)]
+    assert sizes[1].speaking > 2 * sizes[0].speaking
+    assert sizes[1].mean > sizes[0].mean

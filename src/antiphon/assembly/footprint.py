@@ -23,7 +23,6 @@ from antiphon.latency.shapes import (
 GIB = 2**30
 What = Literal["weights", "KV", "codec state", "work space"]
 
-TOKEN_PIXELS = 32 * 32
 CONV_STATE_ELEMENTS = 250_000
 """Of a vocoder's stream, beside its KV (about 1 MB in fp32)."""
 CODE_BYTES = 8
@@ -84,7 +83,7 @@ def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, i
             found["KV"] = load.kv_tokens * kv_token_bytes(shape, dtype)
             found["work space"] = _decoder_work(shape, load, element)
         case EncodersShape():
-            found["work space"] = _encoder_work(shape, load, element)
+            found["work space"] = _encoder_work(shape, load, element, facts.graph.token_pixels)
         case _:
             found["codec state"] = load.max_rows * _stream_bytes(shape, element)
             found["work space"] = _vocoder_work(shape, load, element)
@@ -151,8 +150,8 @@ def _vocoder_work(shape: CodecShape, load: Load, element: int) -> int:
     return LIVE_BUFFERS * widest * frames * load.max_rows * element
 
 
-def _encoder_work(shape: EncodersShape, load: Load, element: int) -> int:
+def _encoder_work(shape: EncodersShape, load: Load, element: int, token_pixels: int) -> int:
     """One picture of the most pixels allowed: wider than any window of sound."""
     vision = shape.vision
-    positions = -(-load.image_pixels // TOKEN_PIXELS) * vision.positions
+    positions = -(-load.image_pixels // token_pixels) * vision.positions
     return positions * (LIVE_BUFFERS * vision.hidden + vision.mlp) * element

@@ -12,16 +12,18 @@ from antiphon.assembly.keys import nearest
 from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.placement import Machine, Placement, place
 from antiphon.assembly.preset import preset_names
+from antiphon.assembly.session_size import Rates, rates_of
 from antiphon.assembly.sizing import Memory, Sizing, overfull, usual_kv_tokens, written
 from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOptions
 from antiphon.graphs import find_graph
+from antiphon.latency.shapes import find_shape
 from antiphon.wire.limits import Limits
 
-USUAL_FAMILY = "qwen3_omni_moe"
-"""Whose stages are meant where no model is known."""
+USUAL_FAMILY, USUAL_SHAPE = "qwen3_omni_moe", "qwen3-omni-30b-a3b"
+"""Whose stages and rates are meant where no model is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Resolved:
     limits      what one session may ask for
     memory      bytes of each unit by what they are for; empty where no model is known
     problems    all that is wrong, a sentence each
+    rates       of sound and pictures
     is_checked  the model itself was asked: its checkpoint is at hand
     """
 
@@ -41,6 +44,7 @@ class Resolved:
     limits: Limits
     memory: Memory
     problems: tuple[str, ...]
+    rates: Rates
     is_checked: bool = False
 
     @property
@@ -72,9 +76,10 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     except ConfigError as error:
         problems.append(str(error))
     limits = Limits(**deployment.limits.session.model_dump())
+    rates = rates_of(graph, find_shape(USUAL_SHAPE) if model is None else model.shape)
     is_checked = model is not None and model.check is not None
     return Resolved(
-        deployment, placement, options, limits, memory, tuple(dict.fromkeys(problems)), is_checked
+        deployment, placement, options, limits, memory, tuple(dict.fromkeys(problems)), rates, is_checked
     )
 
 

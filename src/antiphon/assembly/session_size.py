@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from antiphon.assembly.footprint import TOKEN_PIXELS
 from antiphon.core.errors import ConfigError
-from antiphon.latency.features import AUDIO_TOKENS_PER_S
+from antiphon.core.graph import StageGraph
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
+from antiphon.latency.shapes import FlowVocoderShape, ModelShape, VocoderShape
 from antiphon.workload.draw import draw
 from antiphon.workload.fitted import READ_ALOUD_WORDS_PER_S, TOKENS_PER_WORD
 from antiphon.workload.script import PersonScript, TurnScript
@@ -19,7 +20,22 @@ TURN_TOKENS = 10
 """Marks of who speaks, around a turn and its reply."""
 USUAL_REPLY_TOKENS = 100
 """Where the workload leaves the length of replies to the server."""
-FRAMES_PER_S = 12.5
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a model makes of sound and pictures: tokens of a second that is heard, pixels of a token, frames
+    of a second that it says (0: it has no voice)."""
+
+    audio_tokens_per_s: float
+    token_pixels: int
+    frames_per_s: float
+
+
+def rates_of(graph: StageGraph, shape: ModelShape) -> Rates:
+    voices = [each for each in shape.stages.values() if isinstance(each, VocoderShape | FlowVocoderShape)]
+    frames = max((WIRE_SAMPLE_RATE_HZ / voice.frame_samples for voice in voices), default=0.0)
+    return Rates(graph.audio_tokens_per_s, graph.token_pixels, frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +48,35 @@ class SessionSize:
     speaking: int
 
 
-def session_size(workload: Workload, seed: int = 0) -> SessionSize:
+def session_size(workload: Workload, rates: Rates, seed: int = 0) -> SessionSize:
     """From scripts drawn as a run would. Raises ConfigError for a workload without people."""
     people = [one for one in islice(draw(workload, seed), MOST_DRAWN) if isinstance(one, PersonScript)]
     if not people:
         raise ConfigError(f"workload {workload.name!r} has no people whose conversations could be counted")
-    whole = sorted(_words(person.instructions) + sum(map(_turn, person.turns)) for person in people)
+    whole = sorted(
+        _words(person.instructions) + sum(_asked(turn, rates) + _reply(turn) for turn in person.turns)
+        for person in people
+    )
     return SessionSize(
-        mean=_mean(whole), p90=whole[len(whole) * 9 // 10], speaking=_mean([_spoken(one) for one in people])
+        mean=_mean(whole),
+        p90=whole[len(whole) * 9 // 10],
+        speaking=_mean([_spoken(one, rates) for one in people]),
     )
 
 
-def _turn(turn: TurnScript) -> int:
-    return _asked(turn) + _reply(turn)
-
-
-def _asked(turn: TurnScript) -> int:
-    pictures = sum(-(-picture.width * picture.height // TOKEN_PIXELS) for picture in turn.pictures)
-    return TURN_TOKENS + round(turn.speech_s * AUDIO_TOKENS_PER_S) + _words(turn.text) + pictures
+def _asked(turn: TurnScript, rates: Rates) -> int:
+    pictures = sum(-(-picture.width * picture.height // rates.token_pixels) for picture in turn.pictures)
+    return TURN_TOKENS + round(turn.speech_s * rates.audio_tokens_per_s) + _words(turn.text) + pictures
 
 
 def _reply(turn: TurnScript) -> int:
     return turn.max_output_tokens or USUAL_REPLY_TOKENS
 
 
-def _spoken(person: PersonScript) -> int:
-    frames = FRAMES_PER_S / (READ_ALOUD_WORDS_PER_S * TOKENS_PER_WORD)
+def _spoken(person: PersonScript, rates: Rates) -> int:
+    frames = rates.frames_per_s / (READ_ALOUD_WORDS_PER_S * TOKENS_PER_WORD)
     longest = max((_reply(turn) for turn in person.turns if turn.wants == "speech"), default=0)
-    return sum(map(_asked, person.turns)) + round(longest * frames)
+    return sum(_asked(turn, rates) for turn in person.turns) + round(longest * frames)
 
 
 def _words(text: str) -> int:

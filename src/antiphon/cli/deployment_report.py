@@ -79,7 +79,7 @@ def sessions(found: Resolved, workload: str) -> Iterator[Row]:
     if found.options is None:
         yield ["can't be told before what is wrong is put right"]
         return
-    size = session_size(find(workload))
+    size = session_size(find(workload), found.rates)
     for stage in [name for name in ("thinker", "talker") if found.placement.of(name)]:
         own = found.options.of(stage)
         units, tokens = _keepers(found, stage), size.mean if stage == "thinker" else size.speaking

@@ -87,6 +87,10 @@ class StageGraph:
     """Dotted path of the module in `models/` with the family's functions (see `engine.family`)."""
     model_types: tuple[str, ...] = ()
     """What a checkpoint's config.json may say that it is."""
+    audio_tokens_per_s: int = 0
+    """Of what is said to it."""
+    token_pixels: int = 1
+    """Of a picture, that one token stands for."""
 
     @property
     def takes_media(self) -> bool:

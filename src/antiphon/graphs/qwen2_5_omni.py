@@ -24,5 +24,7 @@ GRAPH = StageGraph(
         Edge("thinker", "talker", prompt_group="hidden", streams=True),
         Edge("talker", "token2wav", first_chunk=36, chunk=24, credit=256),
     ),
+    audio_tokens_per_s=25,
+    token_pixels=28 * 28,
     module="antiphon.models.qwen2_5_omni.family",
 )
