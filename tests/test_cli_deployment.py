@@ -182,6 +182,14 @@ def test_a_deployment_for_another_machine(tmp_path: Path) -> None:
     assert "nothing, but it is for another machine" in said.output
 
 
+def test_processes_on_one_gpu_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(yaml.safe_dump({"base": "one-gpu", "stages": {"talker": {"process": "voice"}}}))
+    said = run("doctor", str(path))
+    assert "cuda:0: processes shared, voice run on it without turns and slow each other" in said.output
+    assert "without turns" not in run("doctor", "one-gpu").output
+
+
 def test_ranks_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "d.yaml"
     path.write_text(yaml.safe_dump({"base": "demo", "stages": {"thinker": {"tensor_parallel": 2}}}))

@@ -125,7 +125,7 @@ class Limits(Written):
 
 
 class Device(Written):
-    """A device that stages can be on. Stages on one device take turns."""
+    """A device that stages can be on. Those of one process take turns on it."""
 
     device: str = Field(
         default="auto",

@@ -1,4 +1,4 @@
-"""Devices of a node: each runs one step at a time, of one of the units it has."""
+"""Devices of a node, as one process has them: each runs one step at a time, of one of its units there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from antiphon.policy.base import DevicePolicy
 
 
 class Device:
-    """Owner of whose turn it is on one device. `depth` + 1 of its steps may be in flight."""
+    """Owner of whose turn it is among a process's units on one device. `depth` + 1 of its steps may be in flight."""
 
     def __init__(self, stages: Stages, units: tuple[str, ...], policy: DevicePolicy, depth: int) -> None:
         """units: names, in pipeline order."""

@@ -123,6 +123,10 @@ def unverified(found: Resolved, model: str) -> Iterator[str]:
         places = {placement.torch_device(unit) for unit in placement.units if unit.process == process}
         if len(places) > 1:
             yield f"process {process or 'shared'}: {', '.join(sorted(places))} in one process"
+    for there in on_cuda:
+        here = {unit.process or "shared" for unit in placement.units if placement.torch_device(unit) == there}
+        if len(here) > 1:
+            yield f"{there}: processes {', '.join(sorted(here))} run on it without turns and slow each other"
     if found.memory:
         yield (
             "memory: work space and streams' state are estimates; of a model whose shape alone is known, "

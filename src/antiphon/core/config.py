@@ -71,7 +71,7 @@ class Unit(msgspec.Struct, frozen=True):
 
     name     what plans and facts call it
     stage    the stage of the graph; its configuration goes by this name
-    device   units of one device take turns: it runs a step at a time
+    device   units of one process on one device take turns, a step at a time; others run beside them
     process  where it lives; "" is the process that decides. At most one encoder unit lives in a process
     role     prefill: it reads prompts, and hands each request on with the first token that it draws; decode:
              it goes on with those; both: it keeps its requests. For the stage that writes
