@@ -32,6 +32,11 @@ def test_a_codec_holds_its_speaker_back(graph: StageGraph) -> None:
 
 
 @GRAPHS
+def test_who_takes_media_says_what_tokens_it_makes_of_them(graph: StageGraph) -> None:
+    assert graph.takes_media == (graph.audio_tokens_per_s > 0) == (graph.token_pixels > 1)
+
+
+@GRAPHS
 def test_decoders_have_kv_and_say_what_survives(graph: StageGraph) -> None:
     for stage in graph.stages:
         assert bool(stage.groups) == (stage.kind is StageKind.AR)

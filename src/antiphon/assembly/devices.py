@@ -8,7 +8,8 @@ from antiphon.policy.base import DevicePolicy
 
 
 class Device:
-    """Owner of whose turn it is among a process's units on one device. `depth` + 1 of its steps may be in flight."""
+    """Owner of whose turn it is among a process's units on one device. `depth` + 1 of their steps may be in
+    flight."""
 
     def __init__(self, stages: Stages, units: tuple[str, ...], policy: DevicePolicy, depth: int) -> None:
         """units: names, in pipeline order."""
