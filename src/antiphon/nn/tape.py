@@ -24,8 +24,8 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from antiphon.nn.compiler import compiled
 from antiphon.nn.openmp import Loop, integers, intrinsic, job_of
 
-SPINS = 1500
-"""So often a waiting thread looks before it sleeps: tens of microseconds, about what it takes to be woken."""
+SPINS = 4000
+"""So often a waiting thread looks before it sleeps: for about as long as it takes to wake one."""
 
 FUTEX = {"x86_64": 202, "aarch64": 98}
 """The number of Linux's call that sleeps on a word of memory, by architecture."""
