@@ -46,7 +46,8 @@ class Ours:
 
     def __init__(self, checkpoint: Path, tokens: int) -> None:
         self._omni = Omni(str(checkpoint), dtype="float32", max_rows=16)
-        greedy = Sampling(temperature=0.0, max_tokens=tokens)
+        self.stop = self._omni.engine.node.ar["thinker"].stop_ids
+        greedy = Sampling(temperature=0.0, max_tokens=tokens, suppress=self.stop)
         talker = Sampling(temperature=0.0, max_tokens=tokens, repetition_penalty=1.05)
         self._sampling = {"thinker": greedy, "talker": talker}
 
@@ -58,13 +59,14 @@ class Ours:
 class Theirs:
     """transformers' generate(), with its default experts."""
 
-    def __init__(self, checkpoint: Path, tokens: int) -> None:
+    def __init__(self, checkpoint: Path, tokens: int, never: tuple[int, ...]) -> None:
+        """never: the ends of a turn, which nobody draws: all replies are equally long."""
         from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
         load = Qwen3OmniMoeForConditionalGeneration.from_pretrained
         self._model = load(checkpoint, dtype=torch.float32).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-        self._tokens = tokens
+        self._tokens, self._never = tokens, list(never)
 
     def run(self, prompts: list[str]) -> list[Reply]:
         """One call of generate() for all of them; they are equally long, so nothing is padded."""
@@ -77,6 +79,7 @@ class Theirs:
             thinker_max_new_tokens=self._tokens,
             talker_max_new_tokens=self._tokens,
             thinker_do_sample=False,
+            thinker_suppress_tokens=self._never,
             **GREEDY_TALKER,
         )
         texts = sequences[:, ids["input_ids"].shape[1] :].tolist()
@@ -116,10 +119,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ours, theirs = (
-        Ours(arguments.checkpoint, arguments.tokens),
-        Theirs(arguments.checkpoint, arguments.tokens),
-    )
+    ours = Ours(arguments.checkpoint, arguments.tokens)
+    theirs = Theirs(arguments.checkpoint, arguments.tokens, ours.stop)
     check_alike(ours, theirs)
     times: dict[str, list[float]] = {}
     for _ in range(arguments.rounds):
