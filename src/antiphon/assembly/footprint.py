@@ -92,7 +92,7 @@ def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, i
 
 def kv_token_bytes(shape: DecoderShape, dtype: str) -> int:
     """Of one token in all layers, with the payload that is kept beside them."""
-    return (shape.layers * shape.kv_elements + shape.payload) * ELEMENT_BYTES[dtype]
+    return shape.token_elements * ELEMENT_BYTES[dtype]
 
 
 def element_bytes(shape: StageShape, dtype: str) -> int:

@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from antiphon.cli.serve import given_options
-from antiphon.cli.shared import LoadingBar, console, fail
+from antiphon.cli.shared import LoadingBar, console, fail, given_options
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.latency.models import ArModel, CodecModel, EncoderModel
@@ -28,22 +27,9 @@ SHAPES = (
 )
 
 
-OF_A_DATASHEET = ("model", "devices")
-OF_AN_ENGINE = (
-    "device",
-    "dtype",
-    "attention",
-    "max_rows",
-    "kv_tokens",
-    "max_context_tokens",
-    "threads",
-    "depth",
-    "cuda_graphs",
-    "tensor_parallel",
-    "load_format",
-    "rounds",
-    "seed",
-)
+OF_BOTH = {"checkpoint", "out", "roofline"}
+OF_A_DATASHEET = {"model", "devices"}
+"""All other options are of an engine that is measured."""
 
 
 def profile(
@@ -81,7 +67,7 @@ def profile(
 ) -> None:
     """Measure what steps and copies of a running engine take, or work it out from a datasheet."""
     try:
-        refuse_idle(context, OF_AN_ENGINE if roofline else OF_A_DATASHEET, bool(roofline))
+        refuse_idle(context, bool(roofline))
         if model and checkpoint:
             raise ConfigError(f"CHECKPOINT {checkpoint} and --model {model}: name the one or the other")
         if roofline:
@@ -112,10 +98,11 @@ def profile(
         console.print(f"wrote {out}", soft_wrap=True)
 
 
-def refuse_idle(context: typer.Context, names: tuple[str, ...], of_a_datasheet: bool) -> None:
+def refuse_idle(context: typer.Context, of_a_datasheet: bool) -> None:
     """Raises ConfigError for options that were typed and would do nothing."""
-    given = given_options(context)
-    typed = ["--" + name.replace("_", "-") for name in names if name in given]
+    given = given_options(context) - OF_BOTH
+    idle = given - OF_A_DATASHEET if of_a_datasheet else given & OF_A_DATASHEET
+    typed = ["--" + name.replace("_", "-") for name in context.params if name in idle]
     if typed:
         why = "describes an engine that is measured" if of_a_datasheet else "goes with --roofline"
         raise ConfigError(f"{', '.join(typed)}: that {why}; leave it out")

@@ -11,7 +11,7 @@ import typer
 
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import preset_names
-from antiphon.cli.shared import LoadingBar, console, fail, log_to_stderr, split
+from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -149,15 +149,6 @@ def serve(
             asyncio.run(run(start, settings, where, progress.show))
     except AntiphonError as error:
         fail(error)
-
-
-def given_options(context: typer.Context) -> frozenset[str]:
-    """Names of options that were said, on the command line or in the environment."""
-    return frozenset(
-        name
-        for name in context.params
-        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
-    )
 
 
 def replay(

@@ -29,38 +29,40 @@ class LoadingBar:
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), Amount())
-        self._progress = Progress(*columns, console=console, transient=True)
+        self._is_watched = console.is_terminal
+        self._progress = Progress(*columns, console=console, transient=True, disable=not self._is_watched)
         self._tasks: dict[str, TaskID] = {}
-        self._said: set[str] = set()
 
     def __enter__(self) -> LoadingBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if console.is_terminal:
-            self._progress.stop()
+        self._progress.stop()
 
     def show(self, what: str, done: int, total: int) -> None:
         """An empty `what` means that loading is over."""
-        if not console.is_terminal:
-            self._say(what)
-            return
         if not what:
             self._progress.stop()
             return
         self._progress.start()
         if what not in self._tasks:
+            if not self._is_watched:
+                console.print(f"{what} …")
             self._tasks[what] = self._progress.add_task(what, total=total or None)
         self._progress.update(self._tasks[what], completed=done, total=total or None)
-
-    def _say(self, what: str) -> None:
-        if what and what not in self._said:
-            console.print(f"{what} …")
-            self._said.add(what)
 
 
 def log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+
+
+def given_options(context: typer.Context) -> frozenset[str]:
+    """Names of options that were said, on the command line or in the environment."""
+    return frozenset(
+        name
+        for name in context.params
+        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    )
 
 
 def split(values: str) -> tuple[str, ...]:

@@ -121,8 +121,7 @@ def _kv(opened: Placed, unit: Unit) -> int:
     """Bytes of a decoder's pages, with the payload beside them."""
     shape, config = opened.family.read_shape(opened.config, "").stages[unit.stage], opened.node.ar[unit.stage]
     assert isinstance(shape, DecoderShape), "a stage with KV"
-    token = shape.layers * shape.kv_elements + shape.payload
-    return config.num_blocks * config.block_size * token * opened.dtype.itemsize
+    return config.num_blocks * config.block_size * shape.token_elements * opened.dtype.itemsize
 
 
 def _gib(num_bytes: int) -> str:

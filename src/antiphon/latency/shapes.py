@@ -37,6 +37,11 @@ class DecoderShape(msgspec.Struct, frozen=True, tag="decoder", tag_field="kind",
     predictor: DecoderShape | None = None
 
     @property
+    def token_elements(self) -> int:
+        """What a token keeps in all layers, with the payload beside them."""
+        return self.layers * self.kv_elements + self.payload
+
+    @property
     def projections(self) -> int:
         """Weights of a layer's q, k, v and o."""
         return self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)

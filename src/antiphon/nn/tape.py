@@ -38,7 +38,9 @@ Turn = Callable[[], None]
 
 INT32, INT64 = ir.IntType(32), ir.IntType(64)
 
-Job = job_of("sleepers loops team system", "futex first last")
+Job: Any = job_of("sleepers loops team system", "futex first last")
+SLEEPERS_AT: int = Job.sleepers.offset
+"""Where in a job the number of its sleeping threads lies; `next` counts those who have arrived."""
 
 
 @intrinsic
@@ -154,7 +156,7 @@ def play(pointer: Any) -> None:
     job = carray(pointer, 1)[0]
     loops = integers(job.loops, job.last, 2)
     arrived = address_in(pointer)
-    sleepers = arrived + 8
+    sleepers = arrived + SLEEPERS_AT
     team = ask(job.team) if job.team else 1
     through = 0
     for place in range(job.first, job.last):
