@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import resource
 
 import pytest
 import torch
@@ -27,3 +28,12 @@ def test_a_kernel_without_large_pages_gives_small_ones(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(large_pages.mmap, "mmap", Refusing)
     assert len(on_large_pages(HUGE_PAGE_BYTES)) == HUGE_PAGE_BYTES
+
+
+def test_nobody_waits_for_a_page_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told in small pages, of which there are 4096 here."""
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    memory = on_large_pages(8 * HUGE_PAGE_BYTES // 4)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    memory.numpy()[:] = 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100

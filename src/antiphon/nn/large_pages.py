@@ -13,9 +13,15 @@ LINE_BYTES = 64
 
 HUGE_PAGE_BYTES = 2 << 20
 
+SMALL_PAGE_BYTES = 4096
+
 
 def on_large_pages(numel: int) -> Tensor:
-    """fp32 [numel], zeroed and a cache line aligned; in the large pages of the machine where it has some."""
+    """fp32 [numel], zeroed and a cache line aligned; in the large pages of the machine where it has some.
+
+    All of it is there when this returns. The first write to a page waits until the machine has found one and
+    cleared it, milliseconds for a large one, and a step would wait in the middle of a conversation.
+    """
     if 4 * numel < HUGE_PAGE_BYTES:
         whole = torch.zeros(numel + LINE_BYTES // 4)
     else:
@@ -27,6 +33,7 @@ def on_large_pages(numel: int) -> Tensor:
             with contextlib.suppress(OSError):
                 memory.madvise(mmap.MADV_HUGEPAGE)
         whole = torch.frombuffer(memory, dtype=torch.float32)
+        whole[:: SMALL_PAGE_BYTES // 4] = 0
     boundary = LINE_BYTES if 4 * numel < HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
     start = -whole.data_ptr() % boundary // 4
     return whole[start : start + numel]
