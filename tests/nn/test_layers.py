@@ -18,7 +18,7 @@ from antiphon.nn.moe import (
     waits_for_device,
 )
 from antiphon.nn.products import add_linear
-from antiphon.nn.rope import Rope, rotate
+from antiphon.nn.rope import KEPT_POSITIONS, Rope, rotate
 
 
 def noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -92,6 +92,19 @@ def test_one_row_of_positions_means_three_equal_rows() -> None:
     one, three = rope.cos_sin(positions, torch.float64), rope.cos_sin(positions.expand(3, -1), torch.float64)
     assert torch.equal(one[0], three[0])
     assert torch.equal(one[1], three[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_kept_cosines_are_those_of_the_position(dtype: torch.dtype) -> None:
+    """Also after positions further on, and beyond those that are kept."""
+    rope, other = Rope(32, 1e4), Rope(32, 1e4)
+    for places in ([0, 3, 1], [1023], [5000, 2], [7], [KEPT_POSITIONS - 1], [KEPT_POSITIONS + 5, 1]):
+        positions = torch.tensor(places)
+        ours = rope.cos_sin(positions, dtype)
+        theirs = other.cos_sin(positions[None], dtype)  # more than one dimension: not kept
+        for mine, direct in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, direct[0], rtol=0, atol=1e-6)
+    assert [len(part) for part in rope.cos_sin(torch.zeros(0), dtype)] == [0, 0]
 
 
 def test_routing_sums_to_one_in_fp32() -> None:

@@ -46,10 +46,18 @@ def position_rows(
     return rows.to(device)
 
 
-class Rope:
-    """The tables one decoder needs to turn positions into cosines and sines."""
+KEPT_POSITIONS = 1 << 15
+"""Positions whose cosines and sines are kept at most, where they are kept."""
 
-    __slots__ = ("inverse", "rows")
+
+class Rope:
+    """The tables one decoder needs to turn positions into cosines and sines.
+
+    On a CPU those of plain positions are kept: at a few tokens a step the operators that make them take
+    longer than the smaller loops of the model.
+    """
+
+    __slots__ = ("_kept", "inverse", "rows")
 
     def __init__(
         self,
@@ -67,20 +75,41 @@ class Rope:
         self.rows = (
             None if section is None else position_rows(head_dim, section, device, interleaved=interleaved)
         )
+        self._kept: tuple[Tensor, Tensor] | None = None
 
     def cos_sin(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Positions [..., n] (plain) or [3, n] (M-RoPE; [n] means three equal rows), any number type.
+        """Positions [..., n] (plain, whole numbers) or [3, n] (M-RoPE; [n] means three equal rows), any type.
 
         Returns cos and SIGNED sin, each [..., n, head_dim] in `dtype`: the first half of the sine is negated,
         so that `rotate` needs a roll instead of a negation and a concatenation.
         """
+        if self.rows is None and positions.dim() == 1 and positions.device.type == "cpu" and len(positions):
+            furthest = int(positions.max())
+            if furthest < KEPT_POSITIONS:
+                cos, sin = self._keep(furthest, dtype)
+                places = positions.long()
+                return cos.index_select(0, places), sin.index_select(0, places)
         positions = positions.float()
         if self.rows is not None and positions.dim() == 2:
             angles = positions[self.rows].t() * self.inverse
         else:
             angles = positions[..., None] * self.inverse
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        return _turned_by(angles, dtype)
+
+    def _keep(self, furthest: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cos and signed sin of all plain positions up to the furthest, and of some beyond."""
+        kept = self._kept
+        if kept is None or furthest >= len(kept[0]) or kept[0].dtype is not dtype:
+            with torch.inference_mode(False):  # so that who infers without it may use them as well
+                places = torch.arange(max(1024, 1 << furthest.bit_length()), dtype=torch.float)
+                kept = self._kept = _turned_by(places[:, None] * self.inverse, dtype)
+        return kept
+
+
+def _turned_by(angles: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Angles fp32 [..., n, head_dim / 2] -> cos and signed sin, [..., n, head_dim] in dtype."""
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
