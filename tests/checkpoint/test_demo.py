@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.demo_config import CODEC_EOS_ID, NUM_CODE_GROUPS
 from antiphon.checkpoint.demo_tokenizer import NAMED_TOKENS, ROLES, SPECIAL_TOKENS, TOOL_TOKENS
+from antiphon.checkpoint.demo_weights import store_as, write_weights
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -59,6 +61,27 @@ def test_same_seed_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert digests(make_demo(tmp_path / "again")) == digests(tiny_checkpoint)
 
 
+def test_stored_in_bf16_it_has_the_nearest_numbers(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    halves = make_demo(tmp_path / "halves", dtype="bfloat16")
+    assert json.loads((halves / "config.json").read_text())["dtype"] == "bfloat16"
+    ours, whole = (load_file(path / "model.safetensors") for path in (halves, tiny_checkpoint))
+    assert ours.keys() == whole.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, whole[name].bfloat16())
+
+
+def test_in_shards_it_says_how_many_bytes_there_are(loaded: Any, tmp_path: Path) -> None:
+    write_weights(loaded[0], tmp_path, shard_bytes=1 << 20)
+    (tmp_path / "config.json").write_text("{}")
+    store_as(tmp_path, "bfloat16")
+    told = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    shards = set(told["weight_map"].values())
+    assert len(shards) > 1
+    assert told["metadata"]["total_size"] == sum(
+        tensor.nbytes for shard in shards for tensor in load_file(tmp_path / shard).values()
+    )
+
+
 def test_another_seed_changes_the_weights_only(tiny_checkpoint: Path, tmp_path: Path) -> None:
     ours, other = digests(tiny_checkpoint), digests(make_demo(tmp_path / "other", seed=1))
     assert {name for name in ours if ours[name] != other[name]} == {"model.safetensors"}
@@ -87,7 +110,12 @@ def test_a_failed_making_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "allowed"), [({"size": "huge"}, "tiny, small"), ({"model": "x"}, "qwen3-omni")]
+    ("choice", "allowed"),
+    [
+        ({"size": "huge"}, "tiny, small"),
+        ({"model": "x"}, "qwen3-omni"),
+        ({"dtype": "int8"}, "float32, bfloat16"),
+    ],
 )
 def test_unknown_choices_name_the_allowed_ones(tmp_path: Path, choice: dict[str, str], allowed: str) -> None:
     with pytest.raises(CheckpointError, match=allowed):

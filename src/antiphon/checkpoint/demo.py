@@ -33,7 +33,7 @@ from antiphon.checkpoint.demo_text import (
 )
 from antiphon.checkpoint.demo_tokenizer import rename_tokens, special_ids, train_tokenizer, write_tokenizer
 from antiphon.checkpoint.demo_training import TALKER_ONLY_FEATURE, scale_towers, train_thinker
-from antiphon.checkpoint.demo_weights import fill_weights, generator_for, write_weights
+from antiphon.checkpoint.demo_weights import DTYPES, fill_weights, generator_for, store_as, write_weights
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -59,19 +59,20 @@ def make_demo(
     model: str = "qwen3-omni",
     size: str = "tiny",
     seed: int = 0,
+    dtype: str = DTYPES[0],
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Make a demo checkpoint in `directory` and return that path; float32, a few seconds to a minute.
+    """Make a demo checkpoint in `directory` and return that path; a few seconds to a minute.
 
     The same arguments give the same bytes on one machine. An interrupted making leaves nothing at
-    `directory`. Raises CheckpointError for an unknown model or size and when `directory` exists and is not
-    empty.
+    `directory`. Raises CheckpointError for an unknown model, size or dtype and when `directory` exists and is
+    not empty.
     """
     _check_choice("model", model, tuple(MODELS))
     _check_choice("size", size, tuple(MODELS[model]))
     others = {"qwen3-omni": _write_all, "qwen2_5_omni": _write_qwen25}
     write = others.get(model) or partial(_write_text, TEXT_MODELS.get(model, {}), text_shapes)
-    return _make(directory, write, size, seed, progress)
+    return _make(directory, write, (size, seed, dtype), progress)
 
 
 def make_text_demo(
@@ -81,6 +82,7 @@ def make_text_demo(
     *,
     size: str = "tiny",
     seed: int = 0,
+    dtype: str = DTYPES[0],
     progress: Callable[[str], None] | None = None,
 ) -> Path:
     """The same for a family of which nothing is known here.
@@ -89,12 +91,15 @@ def make_text_demo(
     shapes  from a config.json to names and shapes of all tensors
     """
     _check_choice("size", size, tuple(TEXT_SIZES))
-    return _make(directory, partial(_write_text, own, shapes), size, seed, progress)
+    return _make(directory, partial(_write_text, own, shapes), (size, seed, dtype), progress)
 
 
 def _make(
-    directory: Path, write: Write, size: str, seed: int, progress: Callable[[str], None] | None
+    directory: Path, write: Write, how: tuple[str, int, str], progress: Callable[[str], None] | None
 ) -> Path:
+    """how: size, seed and dtype."""
+    size, seed, dtype = how
+    _check_choice("dtype", dtype, DTYPES)
     directory = Path(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise CheckpointError(
@@ -104,6 +109,8 @@ def _make(
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         write(unfinished, size, seed, progress or _silent)
+        if dtype != DTYPES[0]:
+            store_as(unfinished, dtype)
         unfinished.chmod(0o755)
         unfinished.replace(directory)
     finally:

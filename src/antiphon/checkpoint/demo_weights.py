@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from antiphon.checkpoint.demo_vocoder import fill_vocoder
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PLAIN_STD = 0.08
 """For `plain` weights: large enough that random tokens vary, as exactness tests need."""
 EMBEDDING_STD = 0.3
+DTYPES = "float32", "bfloat16"
+"""In which weights may be stored; they are made in the first."""
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -80,6 +82,22 @@ def write_weights(model: Any, directory: Path, shard_bytes: int) -> None:
     total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     (directory / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def store_as(directory: Path, dtype: str) -> None:
+    """The weights of a checkpoint made here as the nearest numbers of one of DTYPES, as released ones are
+    stored; its config.json says so."""
+    total = 0
+    for path in directory.glob("*.safetensors"):
+        stored = {name: tensor.to(getattr(torch, dtype)) for name, tensor in load_file(path).items()}
+        total += sum(tensor.nbytes for tensor in stored.values())
+        _write_file(stored, path)
+    index, config = directory / INDEX_FILE, directory / "config.json"
+    if index.exists():
+        told = json.loads(index.read_text(encoding="utf-8")) | {"metadata": {"total_size": total}}
+        index.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace(f'"dtype": "{DTYPES[0]}"', f'"dtype": "{dtype}"'), encoding="utf-8")
 
 
 def _write_file(tensors: dict[str, torch.Tensor], path: Path) -> None:

@@ -32,6 +32,13 @@ def demo(
         typer.Option(help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks)."),
     ] = "small",
     seed: Annotated[int, typer.Option(help="Another seed, another voice and other words.")] = 0,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="float32, or bfloat16 as released checkpoints are stored: half the bytes, also where a CPU "
+            "computes in fp32."
+        ),
+    ] = "float32",
     if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
 ) -> None:
     """Make a small random checkpoint with every file a real one has."""
@@ -41,7 +48,7 @@ def demo(
         return
     try:
         with console.status("making the demo checkpoint") as status:
-            make_any_demo(directory, model=model, size=size, seed=seed, progress=status.update)
+            make_any_demo(directory, model=model, size=size, seed=seed, dtype=dtype, progress=status.update)
     except AntiphonError as error:
         fail(error)
     console.print(f"wrote {directory}")

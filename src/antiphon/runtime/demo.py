@@ -18,13 +18,14 @@ def make_any_demo(
     model: str,
     size: str = "tiny",
     seed: int = 0,
+    dtype: str = "float32",
     progress: Callable[[str], None] | None = None,
 ) -> Path:
     """As `make_demo`. A family that reads and writes text may name in DEMO what its config.json has beside
     the usual; the weights are those that it says it needs. Raises CheckpointError.
     """
     if model in MODELS:
-        return make_demo(directory, model=model, size=size, seed=seed, progress=progress)
+        return make_demo(directory, model=model, size=size, seed=seed, dtype=dtype, progress=progress)
     families = own_demos()
     if model not in families:
         known = ", ".join((*MODELS, *families))
@@ -34,7 +35,8 @@ def make_any_demo(
     def shapes(config: dict[str, Any]) -> Iterable[tuple[str, tuple[int, ...]]]:
         return family.tensor_shapes("thinker", family.read_config(config)).items()
 
-    return make_text_demo(directory, family.DEMO, shapes, size=size, seed=seed, progress=progress)
+    how: Any = {"size": size, "seed": seed, "dtype": dtype, "progress": progress}
+    return make_text_demo(directory, family.DEMO, shapes, **how)
 
 
 def own_demos() -> dict[str, Any]:
