@@ -107,6 +107,15 @@ def test_chunked_grouped_and_crowded(
     assert said(Omni(checkpoint, device="cpu", dtype="float64", **options), TEXTS) == expected
 
 
+def test_in_fp32_from_weights_that_are_stored_in_bf16(tmp_path: Path) -> None:
+    """As a CPU runs released checkpoints: weights in half the bytes, multiplied as the fp32 that they are."""
+    path = make_demo(tmp_path / "small", model="qwen3", size="small", seed=3, dtype="bfloat16")
+    omni, reference = Omni(path, device="cpu", dtype="float32"), Reference(path)
+    expected = [reference.answer(prompt_ids(omni, text)) for text in TEXTS]
+    assert [said(omni, [text])[0] for text in TEXTS] == expected
+    assert said(omni, TEXTS * 4) == expected * 4
+
+
 def test_a_second_turn_goes_on_from_the_first(omni: Omni, reference: Reference) -> None:
     """Its prompt is cached but for the new message, and its tokens are those of the whole conversation."""
     outputs: list = []

@@ -135,6 +135,31 @@ def test_a_row_has_the_same_bits_in_any_batch(name: str, block: int) -> None:
         torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("name", ["two_queries_a_key", "mixture"])
+def test_tokens_that_nobody_wants_change_nothing(
+    name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their keys and values are written all the same; and steps before and after are whole."""
+    situation = Situation(decoder(CONFIGS[name]), [(40, 1), (0, 7), (8, 1), (5, 6)], 16)
+    monkeypatch.setattr(situation.model, "can_compile", compiled)
+    everyone, last = [0, 1, 2, 3], torch.tensor([0, 7, 8, 14])
+    visual, extra = torch.tensor([0, 9]), torch.ones(2, HIDDEN)
+    for capture, deepstack in ((None, []), (1, [extra]), (2, []), (0, [extra, extra])):
+        options = {"capture": capture, "deepstack": deepstack, "visual": visual}
+        whole, captured, pages = situation.run(everyone, **options)
+        for wanted in (last, last[2:], torch.tensor([14, 0]), last[:0], torch.arange(15)):
+            hidden, narrow, after = situation.run(everyone, wanted=wanted, **options)
+            torch.testing.assert_close(hidden, whole[wanted], rtol=1e-5, atol=1e-5)
+            for mine, other in zip(after, pages, strict=True):
+                assert torch.equal(mine, other)
+            if captured is not None:
+                assert narrow is not None
+                torch.testing.assert_close(narrow, captured, rtol=0, atol=0)
+        again, _, _ = situation.run(everyone, **options)
+        assert torch.equal(again, whole)
+
+
 def test_what_it_is_given_stays_as_it_was() -> None:
     situation = Situation(decoder(CONFIGS["two_queries_a_key"]), [(5, 1), (6, 1)])
     before = situation.x.clone()

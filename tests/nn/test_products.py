@@ -91,3 +91,35 @@ def test_inputs_may_be_strided_and_deep() -> None:
     weight = noise(512, 264)
     for x in (noise(16, 528)[:, :264], noise(264, 16).t(), noise(2, 3, 264), noise(32, 264)[::2]):
         torch.testing.assert_close(linear(x, pack(weight)), F.linear(x, weight), rtol=1e-5, atol=1e-4)
+
+
+def in_halves(weight: torch.Tensor) -> torch.Tensor:
+    """The nearest numbers that bf16 has."""
+    return weight.bfloat16().float()
+
+
+@pytest.mark.parametrize("sizes", [(512, 264), (528, 256), (512, 1040)])
+def test_a_weight_of_bf16_numbers_has_half_the_bytes_and_the_same_products(
+    layout: str, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if layout != "panels":
+        pytest.skip("of panels alone")
+    from antiphon.nn import compiled_products
+
+    weight, x = in_halves(noise(*sizes)), noise(300, sizes[1], seed=1)
+    halves = pack(weight)
+    monkeypatch.setattr(compiled_products, "is_bf16", lambda _: False)
+    whole = pack(weight)
+    assert 2 * halves.nbytes == whole.nbytes
+    for rows in (1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 257, 300):
+        assert torch.equal(linear(x[:rows], halves), linear(x[:rows], whole))
+
+
+def test_one_number_that_bf16_lacks_keeps_a_weight_whole(layout: str) -> None:
+    if layout != "panels":
+        pytest.skip("of panels alone")
+    weight = in_halves(noise(512, 264))
+    assert pack(weight).dtype is torch.bfloat16
+    weight[17, 200] *= 1 + 2**-12
+    assert pack(weight).dtype is torch.float32
+    torch.testing.assert_close(linear(torch.eye(264), pack(weight)), weight.t(), rtol=0, atol=0)

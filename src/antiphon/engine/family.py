@@ -160,8 +160,10 @@ class TextModel(DecoderModel, Protocol):
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
         transfers: Transfers | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """x [n, H] -> final-norm hidden [n, H], and captured states [n, H] where asked for."""
+        """x [n, H] -> final-norm hidden of the tokens `wanted` int64 [m], or of all; and where asked for
+        captured states [n, H]."""
         ...
 
 
@@ -191,7 +193,11 @@ class SpeechModel(DecoderModel, Protocol):
         the text is over."""
         ...
 
-    def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor: ...
+    def forward(
+        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
+    ) -> Tensor:
+        """x [n, H] -> final-norm hidden of the tokens `wanted` int64 [m], or of all."""
+        ...
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:
         """hidden [r, H] and code 0 int64 [r] -> frames int64 [r, num_codebooks]."""

@@ -150,9 +150,10 @@ class LeadingModel:
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
         transfers: Transfers | None = None,
+        wanted: Tensor | None = None,
         **own: Any,
     ) -> Any:
-        """As the model's own; `own` are options that concern rank 0 only.
+        """As the model's own; `own` are options that concern rank 0 only. All ranks compute every token.
 
         The other ranks are told of one batch for all layers: their KV is in one group and stays where it is.
         """
@@ -178,7 +179,10 @@ class LeadingModel:
             if deep and visual is not None:
                 shared = [self._share(tensor) for tensor in (visual, *deep)]
                 own |= {"visual": shared[0], "deepstack": shared[1:]}
-            return self._model.forward(x, positions, kv, **own)
+            out = self._model.forward(x, positions, kv, **own)
+        if wanted is None:
+            return out
+        return (out[0][wanted], *out[1:]) if isinstance(out, tuple) else out[wanted]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 [r, vocab_size]: each rank has an equal part of the vocabulary, or rank 0 has all of it."""

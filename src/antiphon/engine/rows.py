@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep
 from antiphon.nn.attention import PagedBatch
+from antiphon.nn.uploads import upload
 
 
 class BlockTables:
@@ -54,11 +56,6 @@ class BlockTables:
         return blocks * self.block_size + positions % self.block_size
 
 
-def last_tokens(step: ArStep) -> Ints:
-    """int64 [rows], the place of each row's last token in the flat batch."""
-    return step.counts.cumsum() - 1
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Positions [start, start + count) of a row's prompt, and of what it drew before it joined, at
@@ -98,6 +95,14 @@ class FlatStep:
     def is_decode(self) -> bool:
         """Every row has one token, past its prompt: the flat batch is `decoding`, in order."""
         return not self.pieces
+
+
+def drawing_tokens(flat: FlatStep, step: ArStep, device: torch.device) -> tuple[Tensor | None, Ints]:
+    """The tokens of the flat batch that are drawn after, int64 [m] or None for all, and their rows."""
+    if flat.is_decode and step.emits.all():
+        return None, step.rows
+    emits = np.flatnonzero(step.emits)
+    return upload((step.counts.cumsum() - 1)[emits], device), step.rows[emits]
 
 
 class PromptRows:

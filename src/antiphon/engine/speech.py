@@ -12,7 +12,7 @@ from antiphon.core.plans import ArStep, Join
 from antiphon.core.sampling import Sampling
 from antiphon.engine.family import SpeechModel
 from antiphon.engine.kv_pool import KvPool
-from antiphon.engine.rows import BlockTables, FlatStep, PromptRows, last_tokens
+from antiphon.engine.rows import BlockTables, FlatStep, PromptRows, drawing_tokens
 from antiphon.engine.sampler import PredictorSampler, Sampler
 from antiphon.nn.uploads import upload
 
@@ -84,12 +84,10 @@ class SpeechRunner:
         kv = self.pool.kv(lambda _, group: batches[group], step.waits)
         flat = self._rows.flatten(step)
         positions = upload(self._rows.positions(flat), self._device)
-        hidden = self._model.forward(self._inputs(flat), positions, kv)
+        wanted, drawing = drawing_tokens(flat, step, self._device)
+        hidden = self._model.forward(self._inputs(flat), positions, kv, wanted=wanted)
         self._forget(self._rows.finished(flat))
-        if flat.is_decode and step.emits.all():
-            return self._draw(hidden, step.rows)
-        emits = np.flatnonzero(step.emits)
-        return self._draw(hidden[self._to_device(last_tokens(step)[emits])], step.rows[emits])
+        return self._draw(hidden, drawing)
 
     def rehearse(self, num_rows: int) -> None:
         """Run a decode step of so many rows that belong to nobody; it writes to the first block only. Frames

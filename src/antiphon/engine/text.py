@@ -18,7 +18,7 @@ from antiphon.engine.family import TextModel
 from antiphon.engine.features import Features, FeatureStore
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.piggyback import Piggyback
-from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, last_tokens
+from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, drawing_tokens
 from antiphon.engine.sampler import Sampler
 from antiphon.nn.uploads import upload
 
@@ -80,7 +80,7 @@ class TextRunner:
     def run(self, step: ArStep) -> Tensor:
         """Tokens int64 [emitting rows, 1]."""
         flat = self._rows.flatten(step)
-        media = self._media(flat)
+        media, (wanted, drawing) = self._media(flat), drawing_tokens(flat, step, self._device)
         x, kv, transfers = self._piggyback.begin(step, self._embed(flat, media))
         hidden, captured = self._model.forward(
             x,
@@ -90,6 +90,7 @@ class TextRunner:
             deepstack=_stacked(media.deepstack),
             visual=torch.cat(media.visual) if media.visual else None,
             transfers=transfers,
+            wanted=wanted,
         )
         self._piggyback.end(step, transfers)
         if (ready := self.pool.ready("hidden", 0, step.waits)) is not None:
@@ -98,10 +99,7 @@ class TextRunner:
             slots = self._tables.batch("hidden", step, self._device).slots
             self._hidden.index_copy_(0, slots, captured)
         self._forget(self._rows.finished(flat))
-        if flat.is_decode and step.emits.all():
-            return self._draw(hidden, step.rows)
-        emits = np.flatnonzero(step.emits)
-        return self._draw(hidden[self._to_device(last_tokens(step)[emits])], step.rows[emits])
+        return self._draw(hidden, drawing)
 
     def rehearse(self, num_rows: int) -> None:
         """Run a decode step of so many rows that belong to nobody; it writes to the first block only."""

@@ -81,7 +81,7 @@ class DecoderLayer:
         """x [n, hidden] and attention [n, H, d] -> the layer's output [n, hidden]."""
         if self.total is not None:
             return self._post_attention_shared(x, attention, self.total)
-        x = add_linear(x, attention.reshape(x.shape[0], -1), self.o)
+        x = add_linear(x, attention.flatten(1), self.o)
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         if self.mixture is None:
             return add_linear(x, swiglu(linear(h, self.gate_up)), self.down)
@@ -95,7 +95,7 @@ class DecoderLayer:
         self, x: Tensor, attention: Tensor, total: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """The same where every rank computes a part of both sums."""
-        x = x + total(linear(attention.reshape(x.shape[0], -1), self.o))
+        x = x + total(linear(attention.flatten(1), self.o))
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         part = gated_mlp(h, self.gate_up, self.down) if self.mixture is None else self.mixture(h)
         return x + total(part)
@@ -122,6 +122,8 @@ class Mixture:
 
     def __call__(self, h: Tensor) -> Tensor:
         """[n, hidden] -> [n, hidden]."""
+        if not len(h):
+            return h
         experts, weights = route(h, self.router, self.config.num_picks, self.config.normalise_picks)
         out = run_experts(h, experts, weights, self.gate_up, self.down)
         if self.shared is None:
@@ -184,27 +186,51 @@ class Decoder:
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
         transfers: Transfers | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One step over the flat tokens x [n, hidden] at `positions` [3, n] or [n]; writes the new keys and
         values, each layer through the batch of its own KV group.
 
-        Returns the hidden states after the final norm and those captured, [n, hidden] each or None. `capture`
+        Returns the hidden states after the final norm, of the tokens `wanted` int64 [m] or of all, and those
+        captured, of all or None. What nobody wants is not computed past the last layer's attention. `capture`
         counts as transformers' `hidden_states` do: i is the output of layer i - 1 before any deepstack
         addition, the number of layers is the final norm's output. `deepstack[i]` [v, hidden] is added after
         layer i to the tokens `visual` int64 [v]. With `transfers`, tokens leave and enter between the layers;
         what is returned for a token that left means nothing.
         """
-        cos, sin = self.rope.cos_sin(positions, x.dtype)
-        if transfers is None and self._is_compiled():
-            return self._compiled((x, cos, sin), kv, capture, deepstack, visual)
+        flat = (x, *self.rope.cos_sin(positions, x.dtype))
+        is_last_whole = capture == len(self.layers) or len(deepstack or ()) >= len(self.layers)
+        narrow = None if is_last_whole or transfers is not None else wanted
         plain = capture is None and deepstack is None and transfers is None
-        if plain and self.graphs is not None and self.graphs.takes(kv):
-            return self.graphs.forward((x, cos, sin), kv, self.attention), None
+        captured = None
+        if transfers is None and self._is_compiled():
+            x, captured = self._compiled(flat, kv, capture, deepstack, visual, narrow)
+        elif plain and self.graphs is not None and self.graphs.takes(kv):
+            x, narrow = self.graphs.forward(flat, kv, self.attention), None
+        else:
+            x, captured = self._by_operators(flat, kv, capture, deepstack, visual, narrow, transfers)
+        return (x if wanted is None or narrow is not None else x[wanted]), captured
+
+    def _by_operators(
+        self,
+        flat: tuple[Tensor, Tensor, Tensor],
+        kv: Sequence[LayerKv],
+        capture: int | None,
+        deepstack: Sequence[Tensor] | None,
+        visual: Tensor | None,
+        narrow: Tensor | None,
+        transfers: Transfers | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Layer by layer; behind the last attention the tokens `narrow` go on, or all."""
+        x, cos, sin = flat
         captured = x if capture == 0 else None
         for i, (layer, cache) in enumerate(zip(self.layers, kv, strict=True)):
             if transfers is None:
                 q, k, v = layer.pre_attention(x, cos, sin)
-                x = layer.post_attention(x, cache.attend(q, k, v, self.attention))
+                attended = cache.attend(q, k, v, self.attention)
+                if narrow is not None and i + 1 == len(self.layers):
+                    x, attended = x[narrow], attended[narrow]
+                x = layer.post_attention(x, attended)
             else:
                 x = transfers.through(i, layer, (x, cos, sin), cache, self.attention)
             if capture == i + 1:
@@ -225,10 +251,11 @@ class Decoder:
         capture: int | None,
         deepstack: Sequence[Tensor] | None,
         visual: Tensor | None,
+        narrow: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         steps, threads = self._steps, torch.get_num_threads()
         if steps is None or steps.room < len(flat[0]) or steps.threads != threads:
             from antiphon.models.decoder_compiled import CompiledSteps
 
             steps = self._steps = CompiledSteps(self.layers, self.norm, len(flat[0]), threads)
-        return steps.run(flat, kv, capture, deepstack or (), visual)
+        return steps.run(flat, kv, capture, deepstack or (), visual, narrow)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
+from antiphon.nn.asking import Soon
 from antiphon.nn.attention import Chunk, LayerKv, attend_chunk
-from antiphon.nn.compiled_attention import SingleTokens, attention_job, attention_loop
-from antiphon.nn.compiled_products import product_job, product_loop
+from antiphon.nn.compiled_attention import SingleTokens, attention_job, attention_loop, over_pages
+from antiphon.nn.compiled_products import ask_for, product_job, product_loop
 from antiphon.nn.compiled_rows import fit, gate_job, gate_loop, norm_job, norm_loop
 from antiphon.nn.cpu_attention import viewed
 from antiphon.nn.products import linear
@@ -81,18 +82,27 @@ class CompiledSteps:
     def __init__(self, layers: Sequence[Layer], norm: Tensor, room: int, threads: int) -> None:
         config = layers[0].config
         self.room, self.threads = max(LEAST_ROOM, 1 << (room - 1).bit_length()), threads
-        self._config, self._num_tokens = config, 0
+        self._config, self._num_tokens, self._fitted = config, 0, (0, 0)
         with torch.inference_mode(False):  # so that who infers without it may use them as well
             self._buffers = Buffers(config, self.room)
         self._tape = Tape(threads)
         self._products: list[Any] = []
         self._rows: list[Any] = []
         self._attentions: list[Any] = []
+        self._before: list[list[Any]] = [[] for _ in range(len(layers) + 1)]
+        """The products that run after the last attention and before each, and at the end."""
+        self._soon = [Soon() for _ in layers]
+        """What each attention will read, which those before it ask for."""
+        self._pages: list[Tensor | None] = [None] * len(layers)
+        self._behind = 0, 0
+        """How many products and other loops of rows there are up to the last attention."""
         self._held = layers, norm
         for i, layer in enumerate(layers):
             self._add_attention(i, layer)
             self._add_mlp(layer)
             self._tape.mark((END, i))
+        for soon, jobs in zip(self._soon, self._before, strict=False):
+            ask_for(jobs, soon)
         self._last = self._add_norm(self._buffers.delta, norm, None)
 
     def run(
@@ -102,10 +112,13 @@ class CompiledSteps:
         capture: int | None,
         deepstack: Sequence[Tensor],
         visual: Tensor | None,
+        narrow: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """As `Decoder.forward`; flat is x fp32 [n, hidden], cos and signed sin [n, d], only read."""
+        """As `Decoder.forward`; flat is x fp32 [n, hidden], cos and signed sin [n, d], only read. Behind the
+        last attention the tokens `narrow` int64 [m] go on, or all."""
         x, *turned_by = flat
-        self._fit(len(x))
+        m = len(x) if narrow is None else len(narrow)
+        self._fit(len(x), m)
         mine = self._buffers.x[: len(x)].copy_(x)
         turns: dict[Any, Turn] = {}
         captured: list[Tensor] = []
@@ -117,7 +130,10 @@ class CompiledSteps:
                 turns[END, i] = partial(self._deepen, turns.get((END, i)), visual, extra)
         if capture == 0:
             captured.append(mine.clone())
-        out = torch.empty_like(mine)
+        if narrow is not None:
+            place = AFTER, len(kv) - 1
+            turns[place] = partial(self._narrow, turns.get(place), narrow)
+        out = mine.new_empty(m, mine.shape[1])
         self._last.out = out.data_ptr()
         self._tape.run(turns)
         return out, out if capture == len(kv) else captured[0] if captured else None
@@ -138,6 +154,7 @@ class CompiledSteps:
         self._tape.add(attention_loop(), job)
         self._attentions.append(job)
         self._tape.mark((AFTER, i))
+        self._behind = len(self._products), len(self._rows)
         self._add_product(buffers.attended.view(self.room, -1), layer.o, buffers.delta, layer.total)
 
     def _add_mlp(self, layer: Layer) -> None:
@@ -167,6 +184,7 @@ class CompiledSteps:
             job = product_job(x, weight, out, self.threads)
             self._tape.add(product_loop(), job)
             self._products.append(job)
+            self._before[len(self._attentions)].append(job)
         else:
             self._tape.turn(partial(self._multiply, x, weight, out, total))
 
@@ -193,6 +211,14 @@ class CompiledSteps:
         x.add_(delta).index_add_(0, visual, extra.to(x.dtype))
         delta.zero_()
 
+    def _narrow(self, before: Turn | None, tokens: Tensor) -> None:
+        """From here on these tokens are all there are."""
+        if before is not None:
+            before()
+        for rows in (self._buffers.x, self._buffers.attended):
+            rows[: len(tokens)] = rows[tokens]
+        self._num_tokens = len(tokens)
+
     def _attend(self, cache: LayerKv, chunks: list[Chunk]) -> None:
         """Prompts."""
         for chunk in chunks:
@@ -202,26 +228,32 @@ class CompiledSteps:
 
     # -- one step ------------------------------------------------------------------------------------
 
-    def _fit(self, tokens: int) -> None:
-        if tokens == self._num_tokens:
-            return
+    def _fit(self, tokens: int, behind: int) -> None:
+        """So many tokens up to the last attention, and behind it."""
         self._num_tokens = tokens
-        for job in self._products:
-            job.rows = tokens
-        for job in self._rows:
-            fit(job, tokens, self.threads)
+        if (tokens, behind) == self._fitted:
+            return
+        self._fitted = tokens, behind
+        products, rows = self._behind
+        for i, job in enumerate(self._products):
+            job.rows = tokens if i < products else behind
+        for i, job in enumerate(self._rows):
+            fit(job, tokens if i < rows else behind, self.threads)
 
     def _read_through(
         self, kv: Sequence[LayerKv], turned_by: tuple[Tensor, Tensor], turns: dict[Any, Turn]
     ) -> None:
         """Each layer's attention is about its batch; what has to happen beside it is a turn."""
         for i, (job, cache) in enumerate(zip(self._attentions, kv, strict=True)):
-            batch = cache.batch
+            batch, soon = cache.batch, self._soon[i]
             if batch.prepared is None:
                 singles = SingleTokens(batch, turned_by, job, self.threads)
                 batch.prepared = Prepared(singles, [viewed(chunk) for chunk in batch.chunks()])
             prepared: Prepared = batch.prepared
-            prepared.singles.put_into(job, (cache.k_pages, cache.v_pages))
+            prepared.singles.put_into(job, soon)
+            if cache.k_pages is not self._pages[i]:
+                over_pages(job, soon, (cache.k_pages, cache.v_pages))
+                self._pages[i] = cache.k_pages
             if cache.ready is not None:
                 turns[BEFORE, i] = cache.ready
             if prepared.chunks:

@@ -18,6 +18,7 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.nn.asking import NO_BLOCKS, blocks_read
 from antiphon.nn.attention import PagedBatch
 from antiphon.nn.compiled_blocks import attend_blocks, can_take
 from antiphon.nn.compiled_rows import exp
@@ -248,6 +249,7 @@ class SingleTokens:
     def __init__(self, batch: PagedBatch, turns: tuple[Tensor, Tensor], layer: Any, threads: int) -> None:
         """turns: cos and signed sin fp32 [n, d]; layer: any layer's job, for the sizes of its heads."""
         singles, tables, slots = singles_of(batch), batch.tables.contiguous(), batch.slots.contiguous()
+        by_blocks = can_take(batch.block_size, layer.dim)
         cos, sin = (turn.contiguous() for turn in turns)
         self._held = singles, tables, slots, cos, sin
         self._part = Job(
@@ -262,16 +264,23 @@ class SingleTokens:
             width=tables.shape[1],
             share=layer.kv_heads if len(slots) >= 2 * threads else 1,
             block_size=batch.block_size,
-            by_blocks=can_take(batch.block_size, layer.dim),
+            by_blocks=by_blocks,
         )
+        self._blocks = blocks_read(batch) if by_blocks else NO_BLOCKS
 
-    def put_into(self, job: Any, pages: tuple[Tensor, Tensor]) -> None:
-        """A layer's job is now about this batch, over pages [blocks, block_size, K, d]."""
+    def put_into(self, job: Any, soon: Any) -> None:
+        """A layer's job is now about this batch, and what is asked for before it."""
+        soon.blocks, soon.num_blocks = self._blocks.ctypes.data, len(self._blocks)
         first, size = BATCH
         ctypes.memmove(ctypes.addressof(job) + first, ctypes.addressof(self._part) + first, size)
-        keys, values = pages
-        job.keys, job.values = keys.data_ptr(), values.data_ptr()
-        job.num_slots = keys.shape[0] * keys.shape[1]
+
+
+def over_pages(job: Any, soon: Any, pages: tuple[Tensor, Tensor]) -> None:
+    """Both are now about these pages [blocks, block_size, K, d]."""
+    keys, values = pages
+    job.keys, job.values = soon.keys, soon.values = keys.data_ptr(), values.data_ptr()
+    job.num_slots = keys.shape[0] * keys.shape[1]
+    soon.block_bytes = keys[0].nbytes
 
 
 def attention_job(qkv: Tensor, heads: tuple[int, int], q: Tensor, out: Tensor) -> Any:

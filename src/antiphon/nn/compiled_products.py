@@ -2,22 +2,30 @@
 
 A panel is 16 outputs, input by input: the sums of 16 rows stay in registers while it is read once, in order.
 Each sum is one chain of fused multiply-adds over the inputs in order, in every tile: so a row's bits don't
-depend on the rows beside it.
+depend on the rows beside it. A weight all of whose numbers are bf16's, as released checkpoints' are, is kept
+as them: half the bytes, the same products.
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.nn.asking import num_pieces, put_pieces
 from antiphon.nn.compiler import compiled
 from antiphon.nn.large_pages import on_large_pages
 from antiphon.nn.openmp import Loop, job_of, take
-from antiphon.nn.tiles import LANES, LINE_BYTES, UNROLLED, has_wide_vectors, tile
+from antiphon.nn.tiles import LANES, LINE_BYTES, PIECE_TERMS, UNROLLED, has_wide_vectors, tile
+
+Ints = NDArray[np.int64]
 
 DEEPEST = 4096
 """Inputs at most: two panels and eight rows of them fit a core's second cache."""
@@ -29,12 +37,7 @@ BLOCK_ROWS = 256
 """Rows that stay in a cache while all panels pass by."""
 
 AHEAD_BYTES = 8192
-
-first16, first8, first4 = tile(16, 1, AHEAD_BYTES), tile(8, 1, AHEAD_BYTES), tile(4, 1, AHEAD_BYTES)
-first2, first1 = tile(2, 1, AHEAD_BYTES), tile(1, 1, AHEAD_BYTES)
-next8by2 = tile(8, 2)
-
-Job = job_of("x weight out", "rows depth panels width share shares")
+"""So far ahead the panels of few rows are asked for; in halves half of it, which takes as long to get to."""
 
 
 def can_lay_out(weight: Tensor) -> bool:
@@ -44,61 +47,135 @@ def can_lay_out(weight: Tensor) -> bool:
 
 
 def lay_out(weight: Tensor) -> Tensor:
-    """weight fp32 [out, in] -> its panels [out / 16, in, 16]."""
+    """weight fp32 [out, in] -> its panels [out / 16, in, 16]: fp32, or bf16 where that keeps every number;
+    then inputs 2i and 2i + 1 of an output stand side by side.
+    """
     out, depth = weight.shape
-    panels = on_large_pages(weight.numel()).view(out // LANES, depth, LANES)
-    return panels.copy_(weight.view(out // LANES, LANES, depth).transpose(1, 2))
+    rows = weight.view(out // LANES, LANES, depth)
+    if not is_bf16(weight):
+        panels = on_large_pages(weight.numel()).view(out // LANES, depth, LANES)
+        return panels.copy_(rows.transpose(1, 2))
+    panels = on_large_pages(weight.numel() // 2).view(torch.bfloat16).view(out // LANES, depth, LANES)
+    panels.view(out // LANES, -1, LANES, 2).copy_(rows.unflatten(2, (-1, 2)).transpose(1, 2))
+    return panels
+
+
+def is_bf16(weight: Tensor) -> bool:
+    """Whether fp32 numbers are all bf16's."""
+    return not bool((weight.contiguous().view(torch.int32) & 0xFFFF).any())
+
+
+Job = job_of("x weight out soon", "rows depth panels width share shares halves before after parts")
+"""`soon`: the address, or 0, of what is read soon after this and other products (`nn.asking`). Of its pieces
+this one asks for those that come after `before` and up to `after` of `parts`.
+"""
+
+
+def rows_of_a_panel(*, halves: bool) -> Callable[..., None]:
+    """`few_rows` of panels in halves or not."""
+    ahead = AHEAD_BYTES // 2 if halves else AHEAD_BYTES
+    first16, first8, first4, first2, first1 = (
+        tile(rows, 1, ahead, halves=halves) for rows in (16, 8, 4, 2, 1)
+    )
+
+    @compiled
+    def few_rows(x: int, rows: int, weight: int, depth: int, out: int, width: int, pieces: int) -> None:
+        """Addresses: x [rows, depth], one panel, out; largest tiles first."""
+        while rows >= 16:
+            first16(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - 16, x + 64 * depth, out + 64 * width, 0
+        if rows >= 8:
+            first8(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - 8, x + 32 * depth, out + 32 * width, 0
+        if rows >= 4:
+            first4(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - 4, x + 16 * depth, out + 16 * width, 0
+        if rows >= 2:
+            first2(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - 2, x + 8 * depth, out + 8 * width, 0
+        if rows:
+            first1(x, weight, depth, out, width, pieces)
+
+    return few_rows
+
+
+few_rows, few_rows_in_halves = rows_of_a_panel(halves=False), rows_of_a_panel(halves=True)
+next8by2, next8by2_in_halves = tile(8, 2), tile(8, 2, halves=True)
 
 
 @compiled
-def few_rows(x: int, rows: int, weight: int, depth: int, out: int, width: int) -> None:
-    """Addresses: x [rows, depth], one panel, out; largest tiles first."""
-    while rows >= 16:
-        first16(x, weight, depth, out, width)
-        rows, x, out = rows - 16, x + 64 * depth, out + 64 * width
-    if rows >= 8:
-        first8(x, weight, depth, out, width)
-        rows, x, out = rows - 8, x + 32 * depth, out + 32 * width
-    if rows >= 4:
-        first4(x, weight, depth, out, width)
-        rows, x, out = rows - 4, x + 16 * depth, out + 16 * width
-    if rows >= 2:
-        first2(x, weight, depth, out, width)
-        rows, x, out = rows - 2, x + 8 * depth, out + 8 * width
-    if rows:
-        first1(x, weight, depth, out, width)
+def rows_of_one(job: Any, x: int, rows: int, weight: int, out: int, pieces: int) -> None:
+    """Rows x of one panel."""
+    if job.halves:
+        few_rows_in_halves(x, rows, weight, job.depth, out, job.width, pieces)
+    else:
+        few_rows(x, rows, weight, job.depth, out, job.width, pieces)
 
 
 @compiled
-def many_rows(x: int, rows: int, weight: int, depth: int, out: int, width: int) -> None:
-    """The same with two panels."""
+def rows_of_two(
+    job: Any, x: int, rows: int, weight: int, out: int, asks: tuple[int, int], pieces: Ints
+) -> None:
+    """Rows x of two panels."""
+    first, last = asks
     while rows >= 8:
-        next8by2(x, weight, depth, out, width)
-        rows, x, out = rows - 8, x + 32 * depth, out + 32 * width
+        mine = next_pieces(job, first, last, pieces)
+        if job.halves:
+            next8by2_in_halves(x, weight, job.depth, out, job.width, mine)
+        else:
+            next8by2(x, weight, job.depth, out, job.width, mine)
+        rows, x, out, first = rows - 8, x + 32 * job.depth, out + 32 * job.width, first + len(pieces)
     if rows:
-        few_rows(x, rows, weight, depth, out, width)
-        few_rows(x, rows, weight + LINE_BYTES * depth, depth, out + LINE_BYTES, width)
+        rows_of_one(job, x, rows, weight, out, 0)
+        rows_of_one(job, x, rows, weight + panel_bytes(job), out + LINE_BYTES, 0)
+
+
+@compiled
+def next_pieces(job: Any, first: int, last: int, pieces: Ints) -> int:
+    """Where the addresses of what a tile asks for stand now, 0 if fewer pieces are left up to `last`."""
+    if first + len(pieces) > last:
+        return 0
+    put_pieces(job.soon, first, pieces)
+    return pieces.ctypes.data
+
+
+@compiled
+def panel_bytes(job: Any) -> int:
+    return (LINE_BYTES // 2 if job.halves else LINE_BYTES) * job.depth
+
+
+@compiled
+def multiply_panels(job: Any, row: int, panel: int, asks: tuple[int, int], pieces: Ints) -> None:
+    """A share of the panels, from `panel` on, for a block of rows, from `row` on. Meanwhile pieces are asked
+    for, from one up to another, in turns of as many as `pieces` holds."""
+    rows, last = min(BLOCK_ROWS, job.rows - row), min(panel + job.share, job.panels)
+    x, out = job.x + 4 * row * job.depth, job.out + 4 * row * job.width + LINE_BYTES * panel
+    weight, first = job.weight + panel_bytes(job) * panel, asks[0]
+    while panel < last:
+        if rows <= FEW_ROWS or panel + 1 == last:
+            rows_of_one(job, x, rows, weight, out, next_pieces(job, first, asks[1], pieces))
+            panels, tiles = 1, 1
+        else:
+            rows_of_two(job, x, rows, weight, out, (first, asks[1]), pieces)
+            panels, tiles = 2, rows // 8
+        panel, weight, out = panel + panels, weight + panels * panel_bytes(job), out + panels * LINE_BYTES
+        first += tiles * len(pieces)
 
 
 def multiply(pointer: Any) -> None:
-    """The loop's body: an item is a share of the panels for a block of rows."""
+    """The loop's body: an item is a share of the panels for a block of rows, and of the pieces."""
     job = carray(pointer, 1)[0]
-    blocks = (job.rows + BLOCK_ROWS - 1) // BLOCK_ROWS
+    items = (job.rows + BLOCK_ROWS - 1) // BLOCK_ROWS * job.shares
+    pieces = np.empty((job.depth + PIECE_TERMS - 1) // PIECE_TERMS, np.int64)
+    count = num_pieces(job.soon)
+    start, end = count * job.before // max(job.parts, 1), count * job.after // max(job.parts, 1)
+    each = (end - start + job.shares - 1) // job.shares
     item = take(pointer, 1)
-    while item < blocks * job.shares:
-        row = item // job.shares * BLOCK_ROWS
-        rows = min(BLOCK_ROWS, job.rows - row)
-        x, out = job.x + 4 * row * job.depth, job.out + 4 * row * job.width
-        panel = item % job.shares * job.share
-        last = min(panel + job.share, job.panels)
-        while panel < last:
-            weight, place = job.weight + LINE_BYTES * job.depth * panel, out + LINE_BYTES * panel
-            if rows <= FEW_ROWS or panel + 1 == last:
-                few_rows(x, rows, weight, job.depth, place, job.width)
-                panel += 1
-            else:
-                many_rows(x, rows, weight, job.depth, place, job.width)
-                panel += 2
+    while item < items:
+        block, share = item // job.shares, item % job.shares
+        first = start + share * each
+        last = first if block else min(first + each, end)  # the first block's have been asked for
+        multiply_panels(job, BLOCK_ROWS * block, job.share * share, (first, last), pieces)
         item = take(pointer, 1)
 
 
@@ -114,8 +191,19 @@ def product_job(x: Tensor, panels: Tensor, out: Tensor, threads: int) -> Any:
     count, depth, _ = panels.shape
     share = share_of(count, threads)
     job = Job(x=x.data_ptr(), weight=panels.data_ptr(), out=out.data_ptr(), depth=depth)
+    job.halves = panels.dtype is torch.bfloat16
     job.panels, job.width, job.share, job.shares = count, count * LANES, share, -(-count // share)
     return job
+
+
+def ask_for(jobs: Sequence[Any], soon: Any) -> None:
+    """From now on these products ask for what the `Soon` says, each for as large a part as it has of their
+    terms. It is changed by who made it, and lives as long as they."""
+    parts, before = sum(job.panels * job.depth for job in jobs), 0
+    for job in jobs:
+        job.soon, job.parts, job.before = ctypes.addressof(soon), parts, before
+        before += job.panels * job.depth
+        job.after = before
 
 
 def times_panels(x: Tensor, panels: Tensor) -> Tensor:

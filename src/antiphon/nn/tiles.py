@@ -2,6 +2,9 @@
 
 Written for AVX-512, whose registers hold the sums of 16 vectors and more. What a compiler makes of a plain
 loop reaches a fraction of it.
+
+A weight may be in halves: where all its numbers are bf16's, two terms share a word, the even one its lower
+half, and become fp32 in the register. They are the same numbers, so the sums are the same.
 """
 
 from __future__ import annotations
@@ -24,11 +27,19 @@ LINE_BYTES = 4 * LANES
 UNROLLED = 4
 """Terms of the sums in one round of the loop; the depth of a product is a multiple of it."""
 
+PIECE_BYTES = 4096
+"""Memory that is asked for at one address, two lines a round."""
+
+TURN_BITS = 5
+"""Rounds that ask for one piece, as a power of two."""
+
+PIECE_TERMS = UNROLLED << TURN_BITS
+
 SECOND_CACHE = 2
 """Where LLVM's prefetch is to put a line: 3 is the first cache, 2 the second."""
 
 FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
-VECTOR = ir.VectorType(FLOAT, LANES)
+VECTOR, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
 @cache
@@ -50,20 +61,22 @@ def prefetch_line(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), code
 
 
-def tile(rows: int, vectors: int, ahead_bytes: int = 0) -> Callable[..., None]:
-    """A function of compiled code (x, weight, depth, out, width), addresses and numbers:
+def tile(rows: int, vectors: int, ahead_bytes: int = 0, *, halves: bool = False) -> Callable[..., None]:
+    """A function of compiled code (x, weight, depth, out, width, pieces), addresses and numbers:
 
     out fp32 [rows, vectors * 16], its rows `width` apart, becomes x [rows, depth] times weight [vectors,
     depth, 16], each sum one chain of fused multiply-adds in the order of its terms. With `ahead_bytes` the
-    weight is asked for so far ahead, into the second cache: the rows need the first.
+    weight is asked for so far ahead, into the second cache: the rows need the first. At `pieces` stand the
+    addresses of pieces of other memory that is needed soon, one for each PIECE_TERMS terms or part of them,
+    which are asked for between the terms; 0 for none.
     """
 
-    def product(typingctx: Any, x: Any, weight: Any, depth: Any, out: Any, width: Any) -> Any:
+    def product(typingctx: Any, x: Any, weight: Any, depth: Any, out: Any, width: Any, pieces: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            Emitter(builder, rows, vectors, ahead_bytes).emit(*arguments)
+            Emitter(builder, (rows, vectors), ahead_bytes, halves).emit(*arguments)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 5), code
+        return types.void(*[types.int64] * 6), code
 
     return intrinsic(product)
 
@@ -71,44 +84,93 @@ def tile(rows: int, vectors: int, ahead_bytes: int = 0) -> Callable[..., None]:
 class Emitter:
     """Writes a tile's instructions."""
 
-    def __init__(self, builder: Any, rows: int, vectors: int, ahead_bytes: int) -> None:
-        self._builder, self._rows, self._vectors, self._ahead = builder, rows, vectors, ahead_bytes
+    def __init__(self, builder: Any, size: tuple[int, int], ahead_bytes: int, halves: bool) -> None:
+        """size: rows and vectors."""
+        self._builder, self._ahead, self._halves = builder, ahead_bytes, halves
+        self._rows, self._vectors = size
+        self._line_bytes = LINE_BYTES // 2 if halves else LINE_BYTES
+        """Of one term's part of a panel."""
         self._fma = function(builder, "llvm.fma.v16f32", VECTOR, VECTOR, VECTOR, VECTOR)
         byte = ir.IntType(8).as_pointer()
         self._prefetch = function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, INT32, INT32, INT32)
-        self._sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(vectors)] for _ in range(rows)]
+        self._sums = [
+            [cgutils.alloca_once(builder, VECTOR) for _ in range(self._vectors)] for _ in range(self._rows)
+        ]
 
-    def emit(self, x: Any, weight: Any, depth: Any, out: Any, width: Any) -> None:
+    def emit(self, x: Any, weight: Any, depth: Any, out: Any, width: Any, pieces: Any) -> None:
         builder = self._builder
         for sums in self._sums:
             for total in sums:
                 builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
         rows = [builder.add(x, builder.mul(depth, INT64(4 * row))) for row in range(self._rows)]
-        panels = [builder.add(weight, builder.mul(depth, INT64(64 * v))) for v in range(self._vectors)]
+        panel_bytes = builder.mul(depth, INT64(self._line_bytes))
+        panels = [builder.add(weight, builder.mul(panel_bytes, INT64(v))) for v in range(self._vectors)]
+        pieces, stride = self._pieces(pieces, x)
         with cgutils.for_range(builder, builder.udiv(depth, INT64(UNROLLED))) as loop:
             first = builder.mul(loop.index, INT64(UNROLLED))
-            for step in range(UNROLLED):
-                self._term(rows, panels, builder.add(first, INT64(step)))
+            self._ask_for_piece(pieces, stride, loop.index)
+            for step in range(0, UNROLLED, 2):
+                self._two_terms(rows, panels, builder.add(first, INT64(step)))
         for row, sums in enumerate(self._sums):
             start = builder.add(out, builder.mul(width, INT64(4 * row)))
             for v, total in enumerate(sums):
                 place = self._pointer(builder.add(start, INT64(LINE_BYTES * v)), VECTOR)
                 builder.store(builder.load(total), place, align=4)
 
-    def _term(self, rows: list[Any], panels: list[Any], term: Any) -> None:
-        """Add one term to every sum."""
-        builder, across = self._builder, self._builder.mul(term, INT64(LINE_BYTES))
-        lines = [builder.add(panel, across) for panel in panels]
-        weights = [builder.load(self._pointer(line, VECTOR), align=LINE_BYTES) for line in lines]
+    def _two_terms(self, rows: list[Any], panels: list[Any], term: Any) -> None:
+        """Add two terms to every sum."""
+        following = self._builder.add(term, INT64(1))
+        if not self._halves:
+            for one in (term, following):
+                self._add_term(rows, one, [self._part(panel, one, VECTOR) for panel in panels])
+            return
+        words = [self._part(panel, term, WORDS) for panel in panels]
+        self._add_term(rows, term, [self._widened(word, "shl", 16) for word in words])
+        self._add_term(rows, following, [self._widened(word, "and_", 0xFFFF0000) for word in words])
+
+    def _part(self, panel: Any, term: Any, kind: Any) -> Any:
+        """A panel's numbers from a term on, and the same line further on is asked for."""
+        builder = self._builder
+        line = builder.add(panel, builder.mul(term, INT64(self._line_bytes)))
         if self._ahead:
-            for line in lines:
-                byte = self._pointer(builder.add(line, INT64(self._ahead)), ir.IntType(8))
-                builder.call(self._prefetch, [byte, INT32(0), INT32(SECOND_CACHE), INT32(1)])
+            self._ask(builder.add(line, INT64(self._ahead)))
+        return builder.load(self._pointer(line, kind), align=LINE_BYTES)
+
+    def _widened(self, words: Any, how: str, number: int) -> Any:
+        """One of the two bf16 of each word as fp32."""
+        wide = getattr(self._builder, how)(words, ir.Constant(WORDS, [number] * LANES))
+        return self._builder.bitcast(wide, VECTOR)
+
+    def _add_term(self, rows: list[Any], term: Any, weights: list[Any]) -> None:
+        """Add one term to every sum."""
+        builder = self._builder
         for row, sums in zip(rows, self._sums, strict=True):
             place = self._pointer(builder.add(row, builder.mul(term, INT64(4))), FLOAT)
             number = spread(builder, builder.load(place, align=4))
             for weight, total in zip(weights, sums, strict=True):
                 builder.store(builder.call(self._fma, [number, weight, builder.load(total)]), total)
+
+    def _pieces(self, pieces: Any, x: Any) -> tuple[Any, Any]:
+        """Where the first piece's address stands, and how far it is to the next. For no pieces it is x's,
+        again and again: its lines are in the first cache."""
+        builder, none = self._builder, cgutils.alloca_once(self._builder, INT64)
+        builder.store(x, none)
+        is_none = builder.icmp_unsigned("==", pieces, INT64(0))
+        stride = builder.select(is_none, INT64(0), INT64(8))
+        return builder.select(is_none, builder.ptrtoint(none, INT64), pieces), stride
+
+    def _ask_for_piece(self, pieces: Any, stride: Any, turn: Any) -> None:
+        """Two lines of the piece whose turn it is."""
+        builder, lines = self._builder, PIECE_BYTES >> TURN_BITS
+        entry = builder.add(pieces, builder.mul(builder.lshr(turn, INT64(TURN_BITS)), stride))
+        piece = builder.load(self._pointer(entry, INT64), align=8)
+        within = builder.mul(builder.and_(turn, INT64((1 << TURN_BITS) - 1)), INT64(lines))
+        for line in range(0, lines, LINE_BYTES):
+            self._ask(builder.add(builder.add(piece, within), INT64(line)))
+
+    def _ask(self, address: Any) -> None:
+        byte = self._pointer(address, ir.IntType(8))
+        self._builder.call(self._prefetch, [byte, INT32(0), INT32(SECOND_CACHE), INT32(1)])
 
     def _pointer(self, address: Any, kind: Any) -> Any:
         return self._builder.inttoptr(address, kind.as_pointer())

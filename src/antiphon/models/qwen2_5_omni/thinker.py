@@ -40,12 +40,13 @@ class Thinker:
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
         transfers: Transfers | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One step: x [n, H], positions [3, n] or [n] -> final-norm hidden [n, H], which is also what the
-        talker is shown. This family has no deepstack.
+        """One step: x [n, H], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted` [m, H], or
+        of all; that of all is also what the talker is shown. This family has no deepstack.
         """
-        hidden, _ = self.decoder.forward(x, positions, kv, transfers=transfers)
-        return hidden, hidden if capture else None
+        layer = self.decoder.config.num_layers if capture else None
+        return self.decoder.forward(x, positions, kv, capture=layer, transfers=transfers, wanted=wanted)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, V]."""

@@ -50,8 +50,8 @@ class TextStage:
 
     def __init__(self, thinker: Thinker) -> None:
         self._thinker = thinker
-        self.device = thinker.head.device
-        self.dtype = thinker.head.dtype
+        self.device = thinker.embedding.device
+        self.dtype = thinker.embedding.dtype
         self.vocab_size = thinker.config.thinker_vocab
         self.payload_size = 0 if thinker.capture_layer is None else thinker.decoder.config.hidden_size
         self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
@@ -118,8 +118,10 @@ class SpeechStage:
         """The text says all by its ids: no states come with it."""
         return self._talker.step_inputs(frames, text_ids)
 
-    def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor:
-        return self._talker.forward(x, positions, kv)
+    def forward(
+        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
+    ) -> Tensor:
+        return self._talker.forward(x, positions, kv, wanted)
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Pick) -> Tensor:
         return self._talker.predictor.frame(hidden, c0, pick)

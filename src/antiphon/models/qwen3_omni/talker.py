@@ -64,9 +64,12 @@ class Talker:
         spoken = F.embedding(frames + self.code_offsets, self.codes_table).sum(1)
         return spoken + F.embedding(text_ids, self.text_table)
 
-    def forward(self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv]) -> Tensor:
-        """One step: x [n, Ht], positions [3, n] or [n] -> final-norm hidden [n, Ht]."""
-        return self.decoder.forward(x, positions, kv)[0]
+    def forward(
+        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
+    ) -> Tensor:
+        """One step: x [n, Ht], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted`
+        [m, Ht], or of all."""
+        return self.decoder.forward(x, positions, kv, wanted=wanted)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, Ht] -> fp32 [r, V] of codebook 0, nothing suppressed yet."""

@@ -41,14 +41,22 @@ class Thinker:
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
         transfers: Transfers | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One step: x [n, H], positions [3, n] or [n] -> final-norm hidden [n, H] and, where asked for, the
-        hidden states that the talker's prompt needs [n, H]. `deepstack[i]` [v, H] belongs to the tokens
-        `visual` int64 [v].
+        """One step: x [n, H], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted` [m, H], or
+        of all, and, where asked for, the hidden states that the talker's prompt needs [n, H]. `deepstack[i]`
+        [v, H] belongs to the tokens `visual` int64 [v].
         """
         layer = self.capture_layer if capture else None
         return self.decoder.forward(
-            x, positions, kv, capture=layer, deepstack=deepstack, visual=visual, transfers=transfers
+            x,
+            positions,
+            kv,
+            capture=layer,
+            deepstack=deepstack,
+            visual=visual,
+            transfers=transfers,
+            wanted=wanted,
         )
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -116,12 +116,13 @@ class TextDecoder:
         deepstack: Sequence[Tensor] | None = None,
         visual: Tensor | None = None,
         transfers: Transfers | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """x [n, H], positions [3, n] or [n] -> final-norm hidden [n, H]. Nothing is captured, and no rows of
-        media come in.
+        """x [n, H], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted` [m, H], or of all.
+        Nothing is captured, and no rows of media come in.
         """
         plain = positions[0] if positions.dim() == 2 else positions
-        return self._decoder.forward(x, plain, kv, transfers=transfers)[0], None
+        return self._decoder.forward(x, plain, kv, transfers=transfers, wanted=wanted)[0], None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, V]."""
