@@ -17,7 +17,9 @@ from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.cpu_attention import cpu_attention
 
-numba = pytest.importorskip("numba")
+pytest.importorskip("numba")
+
+from antiphon.models.decoder_compiled import SCORED
 
 HIDDEN, INNER, BLOCK = 256, 512, 4
 Rows = list[tuple[int, int]]  # (tokens cached, tokens of this step)
@@ -33,7 +35,7 @@ CONFIGS = {
 }
 
 
-def decoder(config: DecoderConfig) -> Decoder:
+def decoder(config: DecoderConfig, head: Tensor | None = None) -> Decoder:
     noise = torch.Generator().manual_seed(0)
 
     def weight(*shape: int) -> Tensor:
@@ -57,7 +59,7 @@ def decoder(config: DecoderConfig) -> Decoder:
             sizes["gate_up"] = (config.num_experts, 2 * config.expert_size, HIDDEN)
             sizes["down"] = (config.num_experts, config.expert_size, HIDDEN)
         params |= {f"layers.{layer}.{n}": weight(*shape) for n, shape in sizes.items() if 0 not in shape}
-    made = Decoder(config, params)
+    made = Decoder(config, params, head=head)
     made.attention = cpu_attention
     return made
 
@@ -158,6 +160,21 @@ def test_tokens_that_nobody_wants_change_nothing(
                 torch.testing.assert_close(narrow, captured, rtol=0, atol=0)
         again, _, _ = situation.run(everyone, **options)
         assert torch.equal(again, whole)
+
+
+@pytest.mark.parametrize("rows", [1, SCORED, SCORED + 1])
+def test_scores_are_the_heads(rows: int) -> None:
+    """Made on the way or not; once, and of no other step's hidden states."""
+    head = torch.randn(96, HIDDEN, generator=torch.Generator().manual_seed(2))
+    model = decoder(CONFIGS["two_queries_a_key"], head)
+    situation = Situation(model, [(5, 1)] * rows, 16)
+    hidden = situation.run(list(range(rows)))[0]
+    expected = hidden @ head.t()
+    for _ in range(2):
+        torch.testing.assert_close(model.logits(hidden), expected, rtol=1e-4, atol=1e-4)
+    later = situation.run([0])[0]
+    torch.testing.assert_close(model.logits(hidden), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.logits(later), later @ head.t(), rtol=1e-4, atol=1e-4)
 
 
 def test_what_it_is_given_stays_as_it_was() -> None:

@@ -60,6 +60,16 @@ def test_every_loop_sees_what_those_before_it_wrote(tape: Tape, loop: Loop) -> N
         torch.testing.assert_close(x, expected)
 
 
+def test_a_loop_may_be_left_out_of_some_runs(tape: Tape, loop: Loop) -> None:
+    x = torch.zeros(31)
+    places = [tape.add(loop, job(x, factor)) for factor in (1.0, 3.0, 1.0)]
+    for is_used in (True, False, False, True):
+        x.zero_()
+        tape.use(places[1], is_used)
+        tape.run({})
+        assert torch.equal(x, torch.full((31,), 5.0 if is_used else 2.0))
+
+
 def test_threads_that_are_held_up_lose_nothing(tape: Tape, loop: Loop) -> None:
     """Others want the same cores."""
     done = threading.Event()

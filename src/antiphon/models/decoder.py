@@ -138,10 +138,20 @@ def can_compile(norm: Tensor) -> bool:
 
 
 class Decoder:
-    """All layers and the final norm. Embedding and head belong to the model that uses it."""
+    """All layers, the final norm and the head [vocab, hidden], if it is given. The embedding belongs to the
+    model that uses it."""
 
-    def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str = "") -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        params: Mapping[str, Tensor],
+        prefix: str = "",
+        head: Tensor | None = None,
+    ) -> None:
         self.config = config
+        self._head = None if head is None else pack_for_tape(head)
+        self._scored: tuple[Tensor, Tensor] | None = None
+        """What the last step returned, and the head's scores of it, until somebody asks for them."""
         self.layers = [DecoderLayer(config, params, f"{prefix}layers.{i}.") for i in range(config.num_layers)]
         self.norm = params[prefix + "norm"]
         self.attention: Attention = paged_attention
@@ -211,6 +221,14 @@ class Decoder:
             x, captured = self._by_operators(flat, kv, capture, deepstack, visual, narrow, transfers)
         return (x if wanted is None or narrow is not None else x[wanted]), captured
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What `forward` returned, or any rows of it [r, hidden] -> [r, vocab]."""
+        scored, self._scored = self._scored, None
+        if scored is not None and scored[0] is hidden:
+            return scored[1]
+        assert self._head is not None, "a head was given"
+        return linear(hidden, self._head)
+
     def _by_operators(
         self,
         flat: tuple[Tensor, Tensor, Tensor],
@@ -253,9 +271,12 @@ class Decoder:
         visual: Tensor | None,
         narrow: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
+        """As `forward`, and the head's scores of few tokens on the way."""
         steps, threads = self._steps, torch.get_num_threads()
         if steps is None or steps.room < len(flat[0]) or steps.threads != threads:
             from antiphon.models.decoder_compiled import CompiledSteps
 
-            steps = self._steps = CompiledSteps(self.layers, self.norm, len(flat[0]), threads)
-        return steps.run(flat, kv, capture, deepstack or (), visual, narrow)
+            steps = self._steps = CompiledSteps(self.layers, self.norm, self._head, len(flat[0]), threads)
+        hidden, captured, scores = steps.run(flat, kv, capture, deepstack or (), visual, narrow)
+        self._scored = None if scores is None else (hidden, scores)
+        return hidden, captured

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.asking import Soon
-from antiphon.nn.attention import Chunk, LayerKv, attend_chunk
+from antiphon.nn.attention import Chunk, LayerKv, PagedBatch, attend_chunk
 from antiphon.nn.compiled_attention import SingleTokens, attention_job, attention_loop, over_pages
+from antiphon.nn.compiled_chunks import Chunks, can_take, chunk_job, chunk_loop
 from antiphon.nn.compiled_products import ask_for, product_job, product_loop
 from antiphon.nn.compiled_rows import fit, gate_job, gate_loop, norm_job, norm_loop
 from antiphon.nn.cpu_attention import viewed
@@ -31,6 +32,9 @@ from antiphon.nn.tape import Tape, Turn, tape_loop
 BEFORE, AFTER, END = "before the attention", "after the attention", "the end of the layer"
 LEAST_ROOM = 16
 """Tokens for which there are buffers from the beginning."""
+
+SCORED = 64
+"""More tokens than this are not all drawn after."""
 
 
 class Layer(Protocol):
@@ -51,7 +55,7 @@ class Layer(Protocol):
 
 def compile_loops() -> None:
     """Now, so that the first step doesn't wait for it."""
-    for loop in (attention_loop, norm_loop, gate_loop, product_loop, tape_loop):
+    for loop in (attention_loop, chunk_loop, norm_loop, gate_loop, product_loop, tape_loop):
         loop()
 
 
@@ -60,7 +64,9 @@ class Prepared:
     """One batch, for all layers that read through it."""
 
     singles: SingleTokens
-    chunks: list[Chunk]
+    chunks: Chunks
+    by_torch: list[Chunk]
+    """The same, where the loop cannot take them."""
 
 
 class Buffers:
@@ -79,7 +85,9 @@ class Buffers:
 class CompiledSteps:
     """The steps of one decoder of at most `room` tokens, one at a time: buffers, and a tape over them."""
 
-    def __init__(self, layers: Sequence[Layer], norm: Tensor, room: int, threads: int) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], norm: Tensor, head: Tensor | None, room: int, threads: int
+    ) -> None:
         config = layers[0].config
         self.room, self.threads = max(LEAST_ROOM, 1 << (room - 1).bit_length()), threads
         self._config, self._num_tokens, self._fitted = config, 0, (0, 0)
@@ -89,6 +97,8 @@ class CompiledSteps:
         self._products: list[Any] = []
         self._rows: list[Any] = []
         self._attentions: list[Any] = []
+        self._chunks: list[tuple[int, Any]] = []
+        """Where on the tape each layer's longer chunks are, and their job."""
         self._before: list[list[Any]] = [[] for _ in range(len(layers) + 1)]
         """The products that run after the last attention and before each, and at the end."""
         self._soon = [Soon() for _ in layers]
@@ -96,7 +106,7 @@ class CompiledSteps:
         self._pages: list[Tensor | None] = [None] * len(layers)
         self._behind = 0, 0
         """How many products and other loops of rows there are up to the last attention."""
-        self._held = layers, norm
+        self._held = layers, norm, head
         for i, layer in enumerate(layers):
             self._add_attention(i, layer)
             self._add_mlp(layer)
@@ -104,6 +114,9 @@ class CompiledSteps:
         for soon, jobs in zip(self._soon, self._before, strict=False):
             ask_for(jobs, soon)
         self._last = self._add_norm(self._buffers.delta, norm, None)
+        self._head = None
+        if head is not None and head.dim() == 3 and layers[0].total is None:
+            self._head = self._add_head(head)
 
     def run(
         self,
@@ -113,9 +126,10 @@ class CompiledSteps:
         deepstack: Sequence[Tensor],
         visual: Tensor | None,
         narrow: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `Decoder.forward`; flat is x fp32 [n, hidden], cos and signed sin [n, d], only read. Behind the
-        last attention the tokens `narrow` int64 [m] go on, or all."""
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """As `Decoder.forward`, and the head's scores of what is returned, if it is few; flat is x fp32 [n,
+        hidden], cos and signed sin [n, d], only read. Behind the last attention the tokens `narrow` int64 [m]
+        go on, or all."""
         x, *turned_by = flat
         m = len(x) if narrow is None else len(narrow)
         self._fit(len(x), m)
@@ -135,8 +149,9 @@ class CompiledSteps:
             turns[place] = partial(self._narrow, turns.get(place), narrow)
         out = mine.new_empty(m, mine.shape[1])
         self._last.out = out.data_ptr()
+        scores = self._score(out)
         self._tape.run(turns)
-        return out, out if capture == len(kv) else captured[0] if captured else None
+        return out, out if capture == len(kv) else captured[0] if captured else None, scores
 
     # -- what is on the tape -------------------------------------------------------------------------
 
@@ -153,6 +168,8 @@ class CompiledSteps:
         job.bias = 0 if layer.qkv_bias is None else layer.qkv_bias.data_ptr()
         self._tape.add(attention_loop(), job)
         self._attentions.append(job)
+        chunks = chunk_job(buffers.q, heads, buffers.attended)
+        self._chunks.append((self._tape.add(chunk_loop(), chunks), chunks))
         self._tape.mark((AFTER, i))
         self._behind = len(self._products), len(self._rows)
         self._add_product(buffers.attended.view(self.room, -1), layer.o, buffers.delta, layer.total)
@@ -187,6 +204,12 @@ class CompiledSteps:
             self._before[len(self._attentions)].append(job)
         else:
             self._tape.turn(partial(self._multiply, x, weight, out, total))
+
+    def _add_head(self, head: Tensor) -> Any:
+        """Its input and output are each run's own."""
+        job = product_job(self._buffers.x, head, self._buffers.x, self.threads)
+        self._tape.add(product_loop(), job)
+        return job
 
     # -- Python's turns ------------------------------------------------------------------------------
 
@@ -240,6 +263,17 @@ class CompiledSteps:
         for i, job in enumerate(self._rows):
             fit(job, tokens if i < rows else behind, self.threads)
 
+    def _score(self, hidden: Tensor) -> Tensor | None:
+        """Where this run's scores of `hidden` will be, if it makes them."""
+        if self._head is None:
+            return None
+        self._head.rows = len(hidden) if len(hidden) <= SCORED else 0
+        if not self._head.rows:
+            return None
+        scores = hidden.new_empty(len(hidden), self._head.width)
+        self._head.x, self._head.out = hidden.data_ptr(), scores.data_ptr()
+        return scores
+
     def _read_through(
         self, kv: Sequence[LayerKv], turned_by: tuple[Tensor, Tensor], turns: dict[Any, Turn]
     ) -> None:
@@ -247,8 +281,7 @@ class CompiledSteps:
         for i, (job, cache) in enumerate(zip(self._attentions, kv, strict=True)):
             batch, soon = cache.batch, self._soon[i]
             if batch.prepared is None:
-                singles = SingleTokens(batch, turned_by, job, self.threads)
-                batch.prepared = Prepared(singles, [viewed(chunk) for chunk in batch.chunks()])
+                batch.prepared = self._prepared(batch, turned_by)
             prepared: Prepared = batch.prepared
             prepared.singles.put_into(job, soon)
             if cache.k_pages is not self._pages[i]:
@@ -256,5 +289,15 @@ class CompiledSteps:
                 self._pages[i] = cache.k_pages
             if cache.ready is not None:
                 turns[BEFORE, i] = cache.ready
-            if prepared.chunks:
-                turns[AFTER, i] = partial(self._attend, cache, prepared.chunks)
+            place, chunks = self._chunks[i]
+            self._tape.use(place, bool(prepared.chunks.items) and not prepared.by_torch)
+            if prepared.by_torch:
+                turns[AFTER, i] = partial(self._attend, cache, prepared.by_torch)
+            elif prepared.chunks.items:
+                prepared.chunks.put_into(chunks, (cache.k_pages, cache.v_pages))
+
+    def _prepared(self, batch: PagedBatch, turned_by: tuple[Tensor, Tensor]) -> Prepared:
+        layer, (_, chunks) = self._attentions[0], self._chunks[0]
+        singles, longer = SingleTokens(batch, turned_by, layer, self.threads), Chunks(batch, chunks)
+        by_loop = can_take(batch.block_size, layer.dim)
+        return Prepared(singles, longer, [] if by_loop else [viewed(chunk) for chunk in batch.chunks()])

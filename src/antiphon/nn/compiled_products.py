@@ -104,6 +104,22 @@ next8by2, next8by2_in_halves = tile(8, 2), tile(8, 2, halves=True)
 
 
 @compiled
+def panels_times(x: int, rows: int, weight: int, depth: int, panels: int, out: int, width: int) -> None:
+    """Addresses: x [rows, depth] times fp32 panels [panels, depth, 16], into out, its rows `width` apart."""
+    while panels >= 2:
+        left, source, place = rows, x, out
+        while left >= 8:
+            next8by2(source, weight, depth, place, width, 0)
+            left, source, place = left - 8, source + 32 * depth, place + 32 * width
+        if left:
+            few_rows(source, left, weight, depth, place, width, 0)
+            few_rows(source, left, weight + LINE_BYTES * depth, depth, place + LINE_BYTES, width, 0)
+        panels, weight, out = panels - 2, weight + 2 * LINE_BYTES * depth, out + 2 * LINE_BYTES
+    if panels:
+        few_rows(x, rows, weight, depth, out, width, 0)
+
+
+@compiled
 def rows_of_one(job: Any, x: int, rows: int, weight: int, out: int, pieces: int) -> None:
     """Rows x of one panel."""
     if job.halves:

@@ -160,6 +160,8 @@ def play(pointer: Any) -> None:
     team = ask(job.team) if job.team else 1
     through = 0
     for place in range(job.first, job.last):
+        if not loops[place, 0]:
+            continue
         call(loops[place, 0], loops[place, 1])
         through += team
         # who comes last knows that all others are through with the loop; the next one is not this one
@@ -193,12 +195,17 @@ class Tape:
         self._job = Job(team=team, system=system, futex=futex)
         self._loop = tape_loop()
 
-    def add(self, loop: Loop, job: ctypes.Structure) -> None:
-        """Raises ValueError once it has been played."""
+    def add(self, loop: Loop, job: ctypes.Structure) -> int:
+        """Where it stands. Raises ValueError once the tape has been played."""
         if self._table is not None:
             raise ValueError("a tape that has been played is not added to")
         self._loops.append((loop.address, ctypes.addressof(job)))
         self._kept.append((loop, job))
+        return len(self._loops) - 1
+
+    def use(self, place: int, is_used: bool) -> None:
+        """From now on the loop that stands there is run, or is not."""
+        self._laid_out()[place, 0] = self._loops[place][0] if is_used else 0
 
     def turn(self, turn: Turn) -> None:
         """Python's turn after what was added last, at every run."""
@@ -210,9 +217,7 @@ class Tape:
 
     def run(self, turns: Mapping[Any, Turn]) -> None:
         """All of it, with these turns at marked places."""
-        if self._table is None:
-            self._table = np.array(self._loops, np.int64)
-            self._job.loops = self._table.ctypes.data
+        self._laid_out()
         done = 0
         for place, turn, name in self._stops:
             turn = turn or turns.get(name)
@@ -221,6 +226,13 @@ class Tape:
                 turn()
                 done = place
         self._play(done, len(self._loops))
+
+    def _laid_out(self) -> np.ndarray:
+        """All loops, as those who play them read them: [n, 2], the loop and its job."""
+        if self._table is None:
+            self._table = np.array(self._loops, np.int64)
+            self._job.loops = self._table.ctypes.data
+        return self._table
 
     def _play(self, first: int, last: int) -> None:
         if first < last:

@@ -15,7 +15,6 @@ from torch import Tensor
 from antiphon.models.decoder import Decoder
 from antiphon.models.qwen2_5_omni.config import SpeechConfig
 from antiphon.nn.attention import LayerKv
-from antiphon.nn.products import linear, pack
 
 
 class Talker:
@@ -23,10 +22,9 @@ class Talker:
 
     def __init__(self, config: SpeechConfig, params: Mapping[str, Tensor]) -> None:
         self.config = config
-        self.decoder = Decoder(config.talker, params)
+        self.decoder = Decoder(config.talker, params, head=params["head"])
         self.text_table, self.codes_table = params["text_table"], params["codes_table"]
         self._projection, self._projection_bias = params["projection"], params["projection_bias"]
-        self._head = pack(params["head"])
         codec = config.codec
         device = self.codes_table.device
         self.suppressed = suppressed_ids(config).to(device)
@@ -61,7 +59,7 @@ class Talker:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, Ht] -> fp32 [r, V], nothing suppressed yet."""
-        return linear(hidden, self._head).float()
+        return self.decoder.logits(hidden).float()
 
     def _project(self, x: Tensor) -> Tensor:
         return F.linear(x, self._projection, self._projection_bias)

@@ -13,7 +13,6 @@ from torch import Tensor
 from antiphon.models.decoder import Decoder
 from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig
 from antiphon.nn.attention import LayerKv
-from antiphon.nn.products import linear, pack
 from antiphon.nn.transfers import Transfers
 
 
@@ -23,8 +22,7 @@ class Thinker:
     def __init__(self, config: Qwen25OmniConfig, params: Mapping[str, Tensor]) -> None:
         self.config = config
         self.embedding = params["embedding"]
-        self.head = pack(params.get("head", self.embedding))
-        self.decoder = Decoder(config.thinker, params)
+        self.decoder = Decoder(config.thinker, params, head=params.get("head", self.embedding))
 
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, H]. The caller puts the encoders' rows where media stand in the prompt."""
@@ -50,4 +48,4 @@ class Thinker:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, V]."""
-        return linear(hidden, self.head).float()
+        return self.decoder.logits(hidden).float()

@@ -20,7 +20,6 @@ from antiphon.models.qwen3_omni.weights import builder_for, layout_for, speech_o
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder
 from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
-from antiphon.nn.products import linear, pack
 from antiphon.nn.shard import Shard
 
 FOLLOWED = ("layers.", "norm", "head")
@@ -66,8 +65,7 @@ class Follower:
     """Decoder and head of a rank that knows no ids. Implements `engine.family.FollowerModel`."""
 
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor]) -> None:
-        self.decoder = Decoder(config, params)
-        self._head = pack(params["head"])
+        self.decoder = Decoder(config, params, head=params["head"])
         self.new_pages = self.decoder.new_pages
 
     def use_attention(self, attention: Attention) -> None:
@@ -87,4 +85,4 @@ class Follower:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""
-        return linear(hidden, self._head).float()
+        return self.decoder.logits(hidden).float()

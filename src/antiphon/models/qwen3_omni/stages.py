@@ -80,7 +80,7 @@ class SpeechStage:
         self._talker = talker
         self._scale = scale
         self.pad_id = pad_id
-        self.device, self.dtype = talker.head.device, talker.head.dtype
+        self.device, self.dtype = talker.codes_table.device, talker.codes_table.dtype
         self.vocab_size = talker.config.talker_vocab
         self.num_codebooks = talker.config.num_codebooks
         self.hidden_size = talker.decoder.config.hidden_size

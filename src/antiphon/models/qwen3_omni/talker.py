@@ -30,12 +30,11 @@ class Talker:
 
     def __init__(self, config: SpeechConfig, params: Mapping[str, Tensor]) -> None:
         self.config = config
-        self.decoder = Decoder(config.talker, params)
+        self.decoder = Decoder(config.talker, params, head=params["head"])
         self.hidden_projection = Projection(params, "hidden_projection.")
-        self.head = params["head"]
         self.codes_table = params["codes_table"]
         self.text_table = project_table(params["thinker_embedding"], Projection(params, "text_projection."))
-        device = self.head.device
+        device = self.codes_table.device
         sizes = [config.talker_vocab] + [config.predictor_vocab] * (config.num_codebooks - 2)
         self.code_offsets = torch.tensor([0, *sizes]).cumsum(0).to(device)
         self.suppressed = suppressed_ids(config).to(device)
@@ -46,7 +45,7 @@ class Talker:
     ) -> Tensor:
         """The inputs x [p, Ht] of a talker prompt. `hidden` [m, H]: the thinker's captured states at
         `prompt.sources` (None when m is 0). Positions: `mrope_positions(len(prompt), prompt.spans)`."""
-        device = self.head.device
+        device = self.codes_table.device
         ids = upload(prompt.text_ids.copy(), device)
         ids[-1] = first_reply_token
         x = F.embedding(ids, self.text_table)
@@ -73,7 +72,7 @@ class Talker:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, Ht] -> fp32 [r, V] of codebook 0, nothing suppressed yet."""
-        return F.linear(hidden, self.head).float()
+        return self.decoder.logits(hidden).float()
 
 
 class Projection:

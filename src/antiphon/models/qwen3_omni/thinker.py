@@ -14,7 +14,6 @@ from torch import Tensor
 from antiphon.models.decoder import Decoder
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.nn.attention import LayerKv
-from antiphon.nn.products import linear, pack
 from antiphon.nn.transfers import Transfers
 
 
@@ -24,8 +23,8 @@ class Thinker:
     def __init__(self, config: Qwen3OmniConfig, params: Mapping[str, Tensor]) -> None:
         self.config = config
         self.capture_layer = config.capture_layer
-        self.embedding, self.head = params["embedding"], pack(params["head"])
-        self.decoder = Decoder(config.thinker, params)
+        self.embedding = params["embedding"]
+        self.decoder = Decoder(config.thinker, params, head=params["head"])
 
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, H]. The caller puts the encoders' rows where media stand in the prompt."""
@@ -61,4 +60,4 @@ class Thinker:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, V]."""
-        return linear(hidden, self.head).float()
+        return self.decoder.logits(hidden).float()

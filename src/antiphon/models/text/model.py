@@ -22,7 +22,6 @@ from antiphon.models.geometry import token_ids
 from antiphon.models.layout import Layout, decoder_layout
 from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
-from antiphon.nn.products import linear, pack
 from antiphon.nn.transfers import Transfers
 
 HAS: dict[str, dict[str, bool]] = {
@@ -78,8 +77,7 @@ class TextDecoder:
         self.embedding = params["embedding"]
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         self.vocab_size = config.vocab
-        self._decoder = Decoder(config.decoder, params)
-        self._head = pack(params.get("head", self.embedding))
+        self._decoder = Decoder(config.decoder, params, head=params.get("head", self.embedding))
         self.new_pages = self._decoder.new_pages
 
     @classmethod
@@ -126,4 +124,4 @@ class TextDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, V]."""
-        return linear(hidden, self._head).float()
+        return self._decoder.logits(hidden).float()

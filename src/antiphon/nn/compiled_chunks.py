@@ -1,0 +1,165 @@
+"""Attention of longer chunks, prompts mostly, on CPUs with AVX-512: the products of `nn.tiles` over panels.
+
+An item is some queries of a chunk with the heads that share a KV head. Its keys are laid out in panels as a
+weight is, and so are its values: the scores are one product, what is attended another. What a query doesn't
+see adds zeros.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antiphon.nn.attention import PagedBatch
+from antiphon.nn.compiled_blocks import softmax
+from antiphon.nn.compiled_products import panels_times
+from antiphon.nn.compiler import compiled
+from antiphon.nn.openmp import Loop, floats, integers, job_of, take
+from antiphon.nn.tiles import LANES, has_wide_vectors
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+MOST_ROWS = 128
+"""Query heads of an item: enough for laying out keys and values to be little beside the products."""
+
+Job = job_of(
+    "q out keys values tables chunks",
+    "num_chunks items longest tokens num_rows width block_size queries heads kv_heads dim num_slots",
+    "scale",
+)
+"""`chunks` int64 [num_chunks, 5]: row, first token, tokens, keys before them, first item. An item has at most
+`queries` queries; `longest` are the keys of the longest row."""
+
+
+def can_take(block_size: int, dim: int) -> bool:
+    """Whether this CPU has the vectors, and blocks and heads have the sizes."""
+    return has_wide_vectors() and block_size % LANES == 0 and dim % LANES == 0
+
+
+@compiled
+def lay_out_keys(job: Any, row: int, head: int, count: int, keys: Floats, panels: Floats) -> None:
+    """keys [slots * K, d] of one head -> panels [count / 16 * d, 16], count a multiple of 16."""
+    table = integers(job.tables, job.num_rows, job.width)[row]
+    for first in range(0, count, LANES):
+        slot = table[first // job.block_size] * job.block_size + first % job.block_size
+        for lane in range(LANES):
+            key = keys[(slot + lane) * job.kv_heads + head]
+            for i in range(job.dim):
+                panels[first // LANES * job.dim + i, lane] = key[i]
+
+
+@compiled
+def lay_out_values(job: Any, row: int, head: int, count: int, values: Floats, panels: Floats) -> None:
+    """values [slots * K, d] of one head -> panels [d / 16 * count, 16]."""
+    table = integers(job.tables, job.num_rows, job.width)[row]
+    for place in range(count):
+        slot = table[place // job.block_size] * job.block_size + place % job.block_size
+        value = values[slot * job.kv_heads + head]
+        for part in range(job.dim // LANES):
+            for lane in range(LANES):
+                panels[part * count + place, lane] = value[part * LANES + lane]
+
+
+@compiled
+def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -> None:
+    """Some queries of a chunk, from `first` on, over one KV head, computed in the memory at `address`."""
+    count, group = min(job.queries, chunk[2] - first), job.heads // job.kv_heads
+    seen, rows = chunk[3] + first + 1, count * group
+    padded = (seen + count - 1 + LANES - 1) // LANES * LANES
+    panels = address + 4 * rows * job.dim
+    scores = panels + 4 * padded * job.dim
+    x, marks = floats(address, rows, job.dim), floats(scores, rows, padded)
+    q = floats(job.q, job.tokens * job.heads, job.dim)
+    out = floats(job.out, job.tokens * job.heads, job.dim)
+    start = (chunk[1] + first) * job.heads + head * group
+    for i in range(count):
+        for h in range(group):
+            x[i * group + h] = q[start + i * job.heads + h]
+
+    keys = floats(job.keys, job.num_slots * job.kv_heads, job.dim)
+    lay_out_keys(job, chunk[0], head, padded, keys, floats(panels, padded // LANES * job.dim, LANES))
+    panels_times(address, rows, panels, job.dim, padded // LANES, scores, padded)
+    for r in range(rows):
+        softmax(marks[r], seen + r // group, job.scale)
+        marks[r, seen + r // group :] = np.float32(0)
+
+    values = floats(job.values, job.num_slots * job.kv_heads, job.dim)
+    lay_out_values(job, chunk[0], head, padded, values, floats(panels, job.dim // LANES * padded, LANES))
+    panels_times(scores, rows, panels, padded, job.dim // LANES, address, job.dim)
+    for i in range(count):
+        for h in range(group):
+            out[start + i * job.heads + h] = x[i * group + h]
+
+
+def attend_chunks(pointer: Any) -> None:
+    """The loop's body."""
+    job = carray(pointer, 1)[0]
+    chunks = integers(job.chunks, job.num_chunks, 5)
+    rows = job.queries * (job.heads // job.kv_heads)
+    padded = (job.longest + LANES - 1) // LANES * LANES
+    memory = np.empty(LANES + rows * job.dim + padded * job.dim + rows * padded, np.float32)
+    address = (memory.ctypes.data + 4 * LANES - 1) // (4 * LANES) * (4 * LANES)
+    item, c = take(pointer, 1), 0
+    while item < job.items:
+        while c + 1 < job.num_chunks and chunks[c + 1, 4] <= item:
+            c += 1
+        part = item - chunks[c, 4]
+        attend_queries(job, chunks[c], part // job.kv_heads * job.queries, part % job.kv_heads, address)
+        item = take(pointer, 1)
+    memory[0] = 0  # an address keeps nothing alive
+
+
+@cache
+def chunk_loop() -> Loop:
+    return Loop(Job, attend_chunks)
+
+
+def chunk_job(q: Tensor, heads: tuple[int, int], out: Tensor) -> Any:
+    """A layer's: queries fp32 [n, H, d] with heads (H, K) that are turned already, of chunks whose keys and
+    values are in their pages; out [n, H, d] becomes the attention of these tokens, others are left."""
+    job = Job(q=q.data_ptr(), out=out.data_ptr(), heads=heads[0], kv_heads=heads[1], dim=q.shape[-1])
+    job.scale = q.shape[-1] ** -0.5
+    job.queries = max(1, MOST_ROWS * heads[1] // heads[0])
+    return job
+
+
+class Chunks:
+    """A batch's rows of more than one token, for all layers that read through it."""
+
+    def __init__(self, batch: PagedBatch, layer: Any) -> None:
+        """layer: any layer's job, for its sizes."""
+        self._table, self._tables = chunks_of(batch, layer.queries, layer.kv_heads), batch.tables.contiguous()
+        self.items = int(self._table[-1, 4]) if len(self._table) else 0
+        self._longest = int((self._table[:-1, 2] + self._table[:-1, 3]).max(initial=0))
+        self._tokens, self._block_size = len(batch.slots), batch.block_size
+
+    def put_into(self, job: Any, pages: tuple[Tensor, Tensor]) -> None:
+        """A layer's job is now about this batch, over pages [blocks, block_size, K, d]."""
+        keys, values = pages
+        job.keys, job.values, job.num_slots = (
+            keys.data_ptr(),
+            values.data_ptr(),
+            keys.shape[0] * keys.shape[1],
+        )
+        job.tables, job.chunks = self._tables.data_ptr(), self._table.ctypes.data
+        job.num_rows, job.width = self._tables.shape
+        job.num_chunks, job.items, job.longest = len(self._table) - 1, self.items, self._longest
+        job.tokens, job.block_size = self._tokens, self._block_size
+
+
+def chunks_of(batch: PagedBatch, queries: int, kv_heads: int) -> Ints:
+    """As `Job` has them, and one more for the end: [chunks + 1, 5]."""
+    counts = torch.diff(batch.cu).numpy()
+    rows = np.flatnonzero(counts > 1)
+    parts = -(-counts[rows] // queries) * kv_heads
+    table = np.zeros((len(rows) + 1, 5), np.int64)
+    table[:-1, 0], table[:-1, 1], table[:-1, 2] = rows, batch.cu.numpy()[rows], counts[rows]
+    table[:-1, 3], table[1:, 4] = batch.starts.numpy()[rows], parts.cumsum()
+    return table
