@@ -2,10 +2,10 @@
 
 Between the products of a layer stand some twenty operators whose cost at a few rows is their call. Here a
 layer is eight loops: residual and norm; q, k and v; rotation, write and attention; the output; residual and
-norm again; gate and up; the gate; down. Python has its turn only where something stands between them that is
-torch's: experts, prompts' attention, sums over ranks, weights that are not laid out in panels, copies that a
-layer waits for. What is beside a row in the batch changes none of its bits where the row is one token and the
-layer dense, its weights in panels.
+norm again; gate and up; the gate; down; and a ninth where prompts attend. The head comes last. Python has its
+turn only where something stands between them that is torch's: experts, sums over ranks, weights that are not
+laid out in panels, copies that a layer waits for. What is beside a row in the batch changes none of its bits
+where the row is one token and the layer dense, its weights in panels.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Prepared:
     """One batch, for all layers that read through it."""
 
     singles: SingleTokens
-    chunks: Chunks
+    chunks: Chunks | None
+    """Rows of more than one token, for the loop."""
     by_torch: list[Chunk]
     """The same, where the loop cannot take them."""
 
@@ -290,14 +291,17 @@ class CompiledSteps:
             if cache.ready is not None:
                 turns[BEFORE, i] = cache.ready
             place, chunks = self._chunks[i]
-            self._tape.use(place, bool(prepared.chunks.items) and not prepared.by_torch)
+            self._tape.use(place, prepared.chunks is not None)
             if prepared.by_torch:
                 turns[AFTER, i] = partial(self._attend, cache, prepared.by_torch)
-            elif prepared.chunks.items:
+            elif prepared.chunks is not None:
                 prepared.chunks.put_into(chunks, (cache.k_pages, cache.v_pages))
 
     def _prepared(self, batch: PagedBatch, turned_by: tuple[Tensor, Tensor]) -> Prepared:
         layer, (_, chunks) = self._attentions[0], self._chunks[0]
-        singles, longer = SingleTokens(batch, turned_by, layer, self.threads), Chunks(batch, chunks)
-        by_loop = can_take(batch.block_size, layer.dim)
-        return Prepared(singles, longer, [] if by_loop else [viewed(chunk) for chunk in batch.chunks()])
+        singles = SingleTokens(batch, turned_by, layer, self.threads)
+        if batch.is_decode:
+            return Prepared(singles, None, [])
+        if can_take(batch.block_size, layer.dim):
+            return Prepared(singles, Chunks(batch, chunks), [])
+        return Prepared(singles, None, [viewed(chunk) for chunk in batch.chunks()])

@@ -192,6 +192,7 @@ class Tape:
         self._kept: list[tuple[Loop, ctypes.Structure]] = []
         self._stops: list[tuple[int, Turn | None, Hashable]] = []
         self._table: np.ndarray | None = None
+        self._left_out: set[int] = set()
         self._job = Job(team=team, system=system, futex=futex)
         self._loop = tape_loop()
 
@@ -205,7 +206,9 @@ class Tape:
 
     def use(self, place: int, is_used: bool) -> None:
         """From now on the loop that stands there is run, or is not."""
-        self._laid_out()[place, 0] = self._loops[place][0] if is_used else 0
+        if (place in self._left_out) == is_used:
+            self._left_out ^= {place}
+            self._laid_out()[place, 0] = self._loops[place][0] if is_used else 0
 
     def turn(self, turn: Turn) -> None:
         """Python's turn after what was added last, at every run."""
