@@ -96,7 +96,14 @@ class Situation:
 @pytest.mark.parametrize("block", [BLOCK, 16, 32])
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(
-    "rows", [[(9, 1)], [(0, 1), (30, 1), (7, 1)], [(40, 1), (0, 7), (8, 1), (5, 6)]], ids=str
+    "rows",
+    [
+        [(9, 1)],
+        [(0, 1), (30, 1), (7, 1)],
+        [(40, 1), (0, 7), (8, 1), (5, 6)],
+        [(cached, 1) for cached in (33, 0, 15, 64, 16, 90, 3, 47, 31)],
+    ],
+    ids=["one", "three", "prompts between", "so many that products ask for keys"],
 )
 def test_it_computes_what_the_operators_do(
     name: str, rows: Rows, block: int, monkeypatch: pytest.MonkeyPatch
