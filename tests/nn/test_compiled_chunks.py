@@ -7,7 +7,9 @@ import torch
 
 pytest.importorskip("numba")
 
+from antiphon.nn.asking import Soon
 from antiphon.nn.attention import PagedBatch, attend_chunk
+from antiphon.nn.compiled_attention import over_pages
 from antiphon.nn.compiled_chunks import Chunks, can_take, chunk_job, chunk_loop
 
 ROWS = {
@@ -41,7 +43,8 @@ def test_it_is_torchs_attention(name: str, block: int, heads: tuple[int, int, in
         out = torch.full_like(q, UNTOUCHED)
         job = chunk_job(q, (num_heads, kv_heads), out)
         chunks = Chunks(batch, job)
-        chunks.put_into(job, (pages[0], pages[1]))
+        chunks.put_into(job)
+        over_pages([job], Soon(), (pages[0], pages[1]))
         chunk_loop().run(job, threads)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 

@@ -214,7 +214,9 @@ class Decoder:
         plain = capture is None and deepstack is None and transfers is None
         captured = None
         if transfers is None and self._is_compiled():
-            x, captured = self._compiled(flat, kv, capture, deepstack, visual, narrow)
+            steps = self._compiled_steps(len(x))
+            x, captured, scores = steps.run(flat, kv, capture, deepstack or (), visual, narrow)
+            self._scored = None if scores is None else (x, scores)
         elif plain and self.graphs is not None and self.graphs.takes(kv):
             x, narrow = self.graphs.forward(flat, kv, self.attention), None
         else:
@@ -262,21 +264,11 @@ class Decoder:
         """Whether compiled passes stand between the products of this step."""
         return self.can_compile and self.attention is cpu_attention and self.graphs is None
 
-    def _compiled(
-        self,
-        flat: tuple[Tensor, Tensor, Tensor],
-        kv: Sequence[LayerKv],
-        capture: int | None,
-        deepstack: Sequence[Tensor] | None,
-        visual: Tensor | None,
-        narrow: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `forward`, and the head's scores of few tokens on the way."""
+    def _compiled_steps(self, num_tokens: int) -> CompiledSteps:
+        """With room for so many tokens, for as many threads as torch computes with."""
         steps, threads = self._steps, torch.get_num_threads()
-        if steps is None or steps.room < len(flat[0]) or steps.threads != threads:
+        if steps is None or steps.room < num_tokens or steps.threads != threads:
             from antiphon.models.decoder_compiled import CompiledSteps
 
-            steps = self._steps = CompiledSteps(self.layers, self.norm, self._head, len(flat[0]), threads)
-        hidden, captured, scores = steps.run(flat, kv, capture, deepstack or (), visual, narrow)
-        self._scored = None if scores is None else (hidden, scores)
-        return hidden, captured
+            steps = self._steps = CompiledSteps(self.layers, self.norm, self._head, num_tokens, threads)
+        return steps

@@ -285,17 +285,17 @@ class CompiledSteps:
                 batch.prepared = self._prepared(batch, turned_by)
             prepared: Prepared = batch.prepared
             prepared.singles.put_into(job, soon)
+            place, chunks = self._chunks[i]
             if cache.k_pages is not self._pages[i]:
-                over_pages(job, soon, (cache.k_pages, cache.v_pages))
+                over_pages((job, chunks), soon, (cache.k_pages, cache.v_pages))
                 self._pages[i] = cache.k_pages
             if cache.ready is not None:
                 turns[BEFORE, i] = cache.ready
-            place, chunks = self._chunks[i]
             self._tape.use(place, prepared.chunks is not None)
             if prepared.by_torch:
                 turns[AFTER, i] = partial(self._attend, cache, prepared.by_torch)
             elif prepared.chunks is not None:
-                prepared.chunks.put_into(chunks, (cache.k_pages, cache.v_pages))
+                prepared.chunks.put_into(chunks)
 
     def _prepared(self, batch: PagedBatch, turned_by: tuple[Tensor, Tensor]) -> Prepared:
         layer, (_, chunks) = self._attentions[0], self._chunks[0]

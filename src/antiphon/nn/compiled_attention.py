@@ -8,6 +8,7 @@ chunks are only turned and written; what attends for them is torch.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -275,11 +276,14 @@ class SingleTokens:
         ctypes.memmove(ctypes.addressof(job) + first, ctypes.addressof(self._part) + first, size)
 
 
-def over_pages(job: Any, soon: Any, pages: tuple[Tensor, Tensor]) -> None:
-    """Both are now about these pages [blocks, block_size, K, d]."""
+def over_pages(jobs: Sequence[Any], soon: Any, pages: tuple[Tensor, Tensor]) -> None:
+    """A layer's jobs, of single tokens and of longer chunks, and what is asked for before them are now about
+    these pages [blocks, block_size, K, d]."""
     keys, values = pages
-    job.keys, job.values = soon.keys, soon.values = keys.data_ptr(), values.data_ptr()
-    job.num_slots = keys.shape[0] * keys.shape[1]
+    for told in (*jobs, soon):
+        told.keys, told.values = keys.data_ptr(), values.data_ptr()
+    for job in jobs:
+        job.num_slots = keys.shape[0] * keys.shape[1]
     soon.block_bytes = keys[0].nbytes
 
 

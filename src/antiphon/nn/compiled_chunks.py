@@ -136,18 +136,12 @@ class Chunks:
     def __init__(self, batch: PagedBatch, layer: Any) -> None:
         """layer: any layer's job, for its sizes."""
         self._table, self._tables = chunks_of(batch, layer.queries, layer.kv_heads), batch.tables.contiguous()
-        self.items = int(self._table[-1, 4]) if len(self._table) else 0
+        self.items = int(self._table[-1, 4])
         self._longest = int((self._table[:-1, 2] + self._table[:-1, 3]).max(initial=0))
         self._tokens, self._block_size = len(batch.slots), batch.block_size
 
-    def put_into(self, job: Any, pages: tuple[Tensor, Tensor]) -> None:
-        """A layer's job is now about this batch, over pages [blocks, block_size, K, d]."""
-        keys, values = pages
-        job.keys, job.values, job.num_slots = (
-            keys.data_ptr(),
-            values.data_ptr(),
-            keys.shape[0] * keys.shape[1],
-        )
+    def put_into(self, job: Any) -> None:
+        """A layer's job is now about this batch."""
         job.tables, job.chunks = self._tables.data_ptr(), self._table.ctypes.data
         job.num_rows, job.width = self._tables.shape
         job.num_chunks, job.items, job.longest = len(self._table) - 1, self.items, self._longest

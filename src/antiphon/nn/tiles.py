@@ -48,14 +48,19 @@ def has_wide_vectors() -> bool:
     return bool(binding.get_host_cpu_features().get("avx512f", False))
 
 
+def emit_prefetch(builder: Any, address: Any) -> None:
+    """The instruction that asks for the cache line at an address, into the second cache."""
+    byte = ir.IntType(8).as_pointer()
+    ask = function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, INT32, INT32, INT32)
+    builder.call(ask, [builder.inttoptr(address, byte), INT32(0), INT32(SECOND_CACHE), INT32(1)])
+
+
 @intrinsic
 def prefetch_line(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line at an address, into the second cache; harmless where nothing lies."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        ask = function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, INT32, INT32, INT32)
-        builder.call(ask, [builder.inttoptr(arguments[0], byte), INT32(0), INT32(SECOND_CACHE), INT32(1)])
+        emit_prefetch(builder, arguments[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), code
@@ -91,8 +96,6 @@ class Emitter:
         self._line_bytes = LINE_BYTES // 2 if halves else LINE_BYTES
         """Of one term's part of a panel."""
         self._fma = function(builder, "llvm.fma.v16f32", VECTOR, VECTOR, VECTOR, VECTOR)
-        byte = ir.IntType(8).as_pointer()
-        self._prefetch = function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, INT32, INT32, INT32)
         self._sums = [
             [cgutils.alloca_once(builder, VECTOR) for _ in range(self._vectors)] for _ in range(self._rows)
         ]
@@ -133,7 +136,7 @@ class Emitter:
         builder = self._builder
         line = builder.add(panel, builder.mul(term, INT64(self._line_bytes)))
         if self._ahead:
-            self._ask(builder.add(line, INT64(self._ahead)))
+            emit_prefetch(builder, builder.add(line, INT64(self._ahead)))
         return builder.load(self._pointer(line, kind), align=LINE_BYTES)
 
     def _widened(self, words: Any, how: str, number: int) -> Any:
@@ -166,11 +169,7 @@ class Emitter:
         piece = builder.load(self._pointer(entry, INT64), align=8)
         within = builder.mul(builder.and_(turn, INT64((1 << TURN_BITS) - 1)), INT64(lines))
         for line in range(0, lines, LINE_BYTES):
-            self._ask(builder.add(builder.add(piece, within), INT64(line)))
-
-    def _ask(self, address: Any) -> None:
-        byte = self._pointer(address, ir.IntType(8))
-        self._builder.call(self._prefetch, [byte, INT32(0), INT32(SECOND_CACHE), INT32(1)])
+            emit_prefetch(builder, builder.add(builder.add(piece, within), INT64(line)))
 
     def _pointer(self, address: Any, kind: Any) -> Any:
         return self._builder.inttoptr(address, kind.as_pointer())
