@@ -6,8 +6,10 @@ import pytest
 
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, SessionOpened
+from antiphon.core.plans import CopyBlocks
 from antiphon.metrics.names import Metric
 from fakes import toy
+from fakes.early import WriteEarly
 from fakes.world import World, toy_config
 
 SPLIT = (("low", 0, 1), ("high", 1, 2))
@@ -99,3 +101,21 @@ def test_copies_that_break_off_cost_time_and_nothing_else(depth: int, copy_lag: 
         world.check(heard)
         assert heard.end.status in ("completed", "incomplete")
     leave(world)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_kv_is_looked_after_at_every_decision(is_busy: bool) -> None:
+    """Also while nothing runs, and while the device is busy and no step is planned."""
+    world = World(toy_config(blocks=64, host_blocks=200), depth=1)
+    for person in PEOPLE[:2]:
+        world.send(SessionOpened(person))
+    ask(world, 0, PEOPLE[0])
+    world.run()
+    if is_busy:
+        ask(world, 0, PEOPLE[1])
+        while world.node.num_in_flight < 2:
+            world.turn()
+    WriteEarly.take_over(world.entry)
+    orders = world.node.decide((), world.now).orders
+    assert orders
+    assert all(isinstance(order, CopyBlocks) for order in orders)

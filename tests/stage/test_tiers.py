@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from antiphon.core.facts import NO_INTS, CopyDone, CopyFailed, StepFailed
 from antiphon.core.plans import ArStep, CopyBlocks, Join
+from antiphon.policy.memory import Selection, TierView
 from antiphon.stage.ar import MOST_RETRIES, ArScheduler
 from fakes.early import WriteEarly
 from stage.test_ar import STOP, done, planned, request, scheduler
@@ -131,14 +134,14 @@ def test_what_is_written_early_is_not_copied_again_when_it_leaves() -> None:
     stage = small()
     WriteEarly.take_over(stage)
     run(stage, 0, 1, 100)
-    assert stage.plan(20, 20.0) is None
+    stage.tend(20.0)
     copies = stage.drain()
     assert [copy.to for copy in copies] == ["host"] * len(copies)
     assert stage.kv.num_idle == 4, "it stays where it is"
     for copy in copies:
         stage.copied(CopyDone("s", copy.ticket), 21.0)
     written = stage.tiers.num_written_blocks
-    stage.plan(22, 22.0)
+    stage.tend(22.0)
     for copy in stage.drain():
         stage.copied(CopyDone("s", copy.ticket), 23.0)
     written = stage.tiers.num_written_blocks
@@ -159,3 +162,27 @@ def test_a_full_host_keeps_the_front_of_what_was_used_last() -> None:
     stage.forget("session-2")
     assert stage.tiers.host.num_free == 2
     assert np.all(stage.rows.request == -1)
+
+
+class OnlyWhatIsShort:
+    """Evicts what requests wait for, and nothing ahead of them."""
+
+    name = "only-what-is-short"
+
+    def decide(self, view: TierView, now: float) -> Selection:
+        return Selection(view.sessions, max(view.num_wanted - view.num_free, 0), "short")
+
+
+def test_rows_that_need_a_block_in_the_same_step_each_have_one_freed() -> None:
+    stage = small(num_blocks=9, max_rows=3)
+    stage.tiers._policies = replace(stage.tiers._policies, evict=OnlyWhatIsShort())
+    step = run(stage, 0, 1, 100, length=6)
+    for number in (2, 3, 4):
+        stage.submit(request(number, 2, max_tokens=9, first=100 * number))
+    done(stage, planned(stage, step), 7, 7, 7)
+    assert (stage.kv.num_free, stage.kv.num_idle) == (3, 3)
+    done(stage, planned(stage, step + 1), 7, 7, 7)
+    assert stage.kv.num_free == 0
+    done(stage, planned(stage, step + 2), 7, 7, 7)
+    assert stage.plan(step + 3, 0.0) is None, "every row waits for a block that is being copied"
+    assert stage.kv.num_limbo == 3

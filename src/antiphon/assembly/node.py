@@ -38,6 +38,8 @@ class Node:
 
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
         """Fold `facts`, in order, then plan. `now` in seconds of the host's monotonic clock."""
+        for ar in self.stages.ar.values():
+            ar.tiers.tell_time(now)
         for fact in facts:
             self.monitor.observe(fact, now)
             self._orchestrator.observe(fact, now)
@@ -127,7 +129,10 @@ class Node:
         return sum(ar.kv.num_evicted_blocks for ar in self.stages.ar.values())
 
     def _next(self, now: float) -> tuple[Step, ...]:
-        """A step of every device that can take one."""
+        """A step of every device that can take one. KV is looked after first, whether a device is busy or
+        not."""
+        for ar in self.stages.ar.values():
+            ar.tend(now)
         steps: list[Step] = []
         for device in self._devices:
             step = device.plan(self._next_step, now)

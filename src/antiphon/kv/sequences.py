@@ -65,6 +65,8 @@ class StageKv:
         self._kept: Counter[Block] = Counter()
         self._lent: Counter[Block] = Counter()
         """How many copies under way touch it; it is not reused meanwhile, whoever gives it up."""
+        self._only_lent: set[Block] = set()
+        """Lent blocks that no sequence holds: free once their copies are done."""
         self._named: dict[Block, bytes] = {}
         self._resident: dict[bytes, list[Block]] = {}
         """The inverse of `_named`; some content is resident twice."""
@@ -94,11 +96,7 @@ class StageKv:
     @property
     def num_limbo(self) -> int:
         """Blocks that come back by themselves once steps and copies under way are done."""
-        return self._pools[0].num_limbo + self._num_only_lent
-
-    @property
-    def _num_only_lent(self) -> int:
-        return sum(block not in self._used and block not in self._kept for block in self._lent)
+        return self._pools[0].num_limbo + len(self._only_lent)
 
     @property
     def num_shared(self) -> int:
@@ -147,7 +145,7 @@ class StageKv:
         sequence.keys = prefix.keys[:cached]
         sequence.chain = list(prefix.chain[: cached // self.block_size])
         sequence.promised = num_blocks
-        self._used.update(blocks)
+        self._hold(self._used, blocks)
         self._active.append(sequence)
         self.drop(session, after_step)
         for block in blocks[len(sequence.chain) :]:
@@ -160,21 +158,17 @@ class StageKv:
         return sequence, cached
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make room for `num_tokens` in all. False while blocks are too few, or in limbo."""
+        """Give it blocks for `num_tokens` in all. False, and nothing has changed, while too few are free."""
         count = self.blocks_for(num_tokens) - sequence.num_blocks
-        if count <= 0:
-            return True
-        if count > self.num_spare:
+        if count > self.num_free:
             return False
-        self._evict_until(count)
-        if self.num_free < count:
-            return False
-        sequence.blocks += self._allocate(count)
+        if count > 0:
+            sequence.blocks += self._allocate(count)
         return True
 
     def grow_all(self, sequences: Iterable[Sequence], counts: list[int]) -> bool:
         """So many more blocks for each of them: the same ones as if they grew one after the other. False, and
-        nothing has changed, unless that many are free without evicting anybody.
+        nothing has changed, unless that many are free.
         """
         total = sum(counts)
         if total > self.num_free:
@@ -187,8 +181,7 @@ class StageKv:
 
     def _allocate(self, count: int) -> list[Block]:
         new: list[Block] = list(zip(*(pool.allocate(count) for pool in self._pools), strict=True))
-        for block in new:
-            self._used[block] = 1
+        self._hold(self._used, new)
         return new
 
     def learn(self, sequence: Sequence, keys: Ints) -> None:
@@ -208,7 +201,7 @@ class StageKv:
         del sequence.chain[len(keys) // self.block_size :]
         self.drop(session, after_step)
         keep = sequence.blocks[: self.blocks_for(len(keys))]
-        self._kept.update(keep)
+        self._hold(self._kept, keep)
         self._release(self._used, sequence.blocks, after_step)
         sequence.blocks = keep
         if len(keys):
@@ -260,7 +253,10 @@ class StageKv:
 
     def lend(self, blocks: Iterable[Block]) -> None:
         """A copy touches these: nobody gets them before they are taken back."""
-        self._lent.update(blocks)
+        for block in blocks:
+            self._lent[block] += 1
+            if block not in self._used and block not in self._kept:
+                self._only_lent.add(block)
 
     def take_back(self, blocks: Iterable[Block]) -> None:
         """The copy is over. What nobody holds is free."""
@@ -277,6 +273,7 @@ class StageKv:
         for group, pool in enumerate(self._pools):
             pool.check_integrity([block[group] for block in resident])
         assert self.num_idle == len(self._kept.keys() - self._used.keys()), "idle blocks are miscounted"
+        assert self._only_lent == self._lent.keys() - self._used.keys() - self._kept.keys(), "lent is miscounted"
         for holders, counts in ((self._active, self._used), (self._idle.values(), self._kept)):
             assert Counter(block for holder in holders for block in holder.blocks) == counts, "miscounted"
         for block, count in (self._used + self._kept).items():
@@ -313,16 +310,28 @@ class StageKv:
         """Others hold it too, or it is being copied."""
         return self._used[block] + self._kept[block] > 1 or block in self._lent
 
+    def _hold(self, holders: Counter[Block], blocks: Iterable[Block]) -> None:
+        """One holder more."""
+        for block in blocks:
+            holders[block] += 1
+            self._only_lent.discard(block)
+
     def _release(self, holders: Counter[Block], blocks: Iterable[Block], after_step: int | None) -> None:
         """One holder less. What nobody holds is free, once the steps that name it are done."""
         for block in blocks:
             if after_step is not None:
                 self._busy[block] = after_step
             holders[block] -= 1
-            if not holders[block]:
-                del holders[block]
-                if block not in self._used and block not in self._kept and block not in self._lent:
-                    self._free(block)
+            if holders[block]:
+                continue
+            del holders[block]
+            if block in self._used or block in self._kept:
+                continue
+            if block in self._lent:
+                self._only_lent.add(block)
+            else:
+                self._only_lent.discard(block)
+                self._free(block)
 
     def _ending_with(self, session: str) -> tuple[str, ...]:
         """Who holds the last block of the session's sequence; nobody, if it has none or it has to stay."""
@@ -361,12 +370,6 @@ class StageKv:
             if not self._resident[name]:
                 del self._resident[name]
 
-    def _evict_until(self, count: int) -> None:
-        """Least recently parked first, from the end; blocks in limbo count: they come back by themselves."""
-        while self.num_free + self.num_limbo < count and self._idle:
-            before = self.num_free + self.num_limbo
-            self._shorten(next(iter(self._idle)))
-            self.num_evicted_blocks += self.num_free + self.num_limbo - before
 
 
 def common_prefix(left: Ints, right: Ints) -> int:

@@ -198,11 +198,15 @@ class ArScheduler:
         """Copies ordered since the last call: they go before the step that was planned with them."""
         return self.tiers.drain()
 
+    def tend(self, now: float) -> None:
+        """At every decision, whether a step is planned or not: the policies move KV that nobody waits for."""
+        self.tiers.tend("" if self.next_waiting is None else self.next_waiting.owner, now)
+
     def plan(self, step: int, now: float) -> ArStep | None:
         """The next step, or None if nothing can run."""
-        self.tiers.tend("" if self.next_waiting is None else self.next_waiting.owner, now)
         budget = Budget(self.config.step_tokens, self.config.max_rows)
         while True:
+            self.tiers.begin_plan()
             self.rows.num_spare = self.kv.num_spare
             self.rows.crowded = self._is_crowded()
             choice = self._policy.decide(self.rows, budget, now)

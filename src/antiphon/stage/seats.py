@@ -152,8 +152,10 @@ class Seats:
 
     def _grow(self, request: ArRequest, num_tokens: int) -> bool:
         assert request.sequence is not None
-        self.tiers.make_room(self.kv.blocks_for(num_tokens) - request.sequence.num_blocks)
+        count = self.kv.blocks_for(num_tokens) - request.sequence.num_blocks
+        self.tiers.make_room(count)
         if not self.kv.grow(request.sequence, num_tokens):
+            self.tiers.claim(count)
             return False
         self._tell_blocks(request)
         return True

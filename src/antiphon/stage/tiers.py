@@ -55,6 +55,8 @@ class Tiers:
         self._used_s: dict[str, float] = {}
         self._returned: list[Loan] = []
         self._now = 0.0
+        self._num_claimed = 0
+        """Blocks in limbo that requests of this plan wait for: others have to find more."""
 
     @property
     def num_in_flight(self) -> int:
@@ -67,17 +69,21 @@ class Tiers:
 
     # -- what rests ----------------------------------------------------------------------------------
 
-    def tend(self, last: str, now: float) -> None:
-        """Before a step is planned: what the policies want moved though nobody waits for it. What the session
-        `last` left behind is wanted soon."""
+    def tell_time(self, now: float) -> None:
+        """Before facts of `now` are folded in."""
         self._now = now
+
+    def tend(self, last: str, now: float) -> None:
+        """At every decision: what the policies want moved though nobody waits for it. What the session `last`
+        left behind is wanted soon."""
         if not self.host.num_blocks:
             return
         self._evict(0, last)
         view = DeviceView(self._kv, self.host, self._used_s, 0)
         selection = self._policies.write.decide(view, now)
-        if selection.count:
-            self._write(self._dirty(selection.sessions, selection.count))
+        count = min(selection.count, self.host.num_free)
+        if count:  # nothing leaves the host for what need not leave the device
+            self._write(self._dirty(selection.sessions, count))
 
     def rest(self, session: str) -> None:
         """The session has just left its sequence behind."""
@@ -91,11 +97,20 @@ class Tiers:
         self.host.forget(session)
         self._used_s.pop(session, None)
 
+    def begin_plan(self) -> None:
+        """Nobody has claimed what is in limbo."""
+        self._num_claimed = 0
+
     def make_room(self, count: int, last: str = "") -> None:
-        """Have `count` blocks free, now or once what is under way is done; what the session `last` left
-        behind goes only if nothing else does."""
-        if self._kv.num_free + self._kv.num_limbo < count <= self._kv.num_spare:
-            self._evict(count, last)
+        """Have `count` blocks free, now or once what is under way is done, beside those that others claimed in
+        this plan; what the session `last` left behind goes only if nothing else does."""
+        wanted = count + self._num_claimed
+        if self._kv.num_free + self._kv.num_limbo < wanted and count <= self._kv.num_spare:
+            self._evict(wanted, last)
+
+    def claim(self, count: int) -> None:
+        """Somebody for whom room was made waits until so many blocks are free."""
+        self._num_claimed += count
 
     def _evict(self, wanted: int, last: str) -> None:
         view = DeviceView(self._kv, self.host, self._used_s, wanted)
@@ -199,9 +214,13 @@ class Tiers:
         if request.wished_s is None and not request.tokens:
             request.wished_s = self._now
         cached = self._kv.cached(request.owner, prefix) // self._kv.block_size
-        self.make_room(max(coming.num_blocks, promise - cached), last=request.owner)
+        wanted = max(coming.num_blocks, promise - cached)
+        self.make_room(wanted, last=request.owner)
         coming = self.coming(request, prefix)
-        return coming is None or self._kv.num_free >= coming.num_blocks
+        if coming is None or self._kv.num_free >= coming.num_blocks:
+            return True
+        self.claim(wanted)
+        return False
 
     def fetch(self, request: ArRequest, sequence: Cached, coming: Coming) -> None:
         """The request joins: fill the last blocks of its sequence."""
