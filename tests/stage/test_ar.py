@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import LimitExceeded
-from antiphon.core.facts import NO_INTS, StagePrompt, StepDone
+from antiphon.core.facts import NO_INTS, Span, StagePrompt, StepDone
 from antiphon.core.graph import KvGroup, Stage, StageKind, Survives
 from antiphon.core.plans import ArStep, ints
 from antiphon.core.sampling import Sampling
@@ -191,3 +192,37 @@ def test_what_all_rows_filled_at_once_is_named_a_few_a_step_and_all_of_it_once_s
         "the block of the last row is shared"
     )
     assert stage.kv.num_shared == 1
+
+
+def test_a_request_that_is_not_ready_holds_up_nobody() -> None:
+    stage = scheduler()
+    early, late = request(1, 2), request(2, 2, first=200)
+    early.waits_for_payload = True
+    stage.submit(early)
+    stage.submit(late)
+    assert [join.request for join in planned(stage, 0).joins] == [2]
+    stage.arrived(1)
+    assert [join.request for join in planned(stage, 1).joins] == [1]
+
+
+def test_a_request_that_does_not_fit_is_not_overtaken() -> None:
+    stage = scheduler(max_rows=3)
+    for number, length in ((1, 10), (2, 8), (3, 2)):
+        stage.submit(request(number, length, first=100 * number))
+    assert [join.request for join in planned(stage, 0).joins] == [1]
+    assert stage.num_waiting == 2
+
+
+def test_media_that_a_waiting_request_lacks_are_told_of_once() -> None:
+    stage = scheduler(max_rows=1)
+    sees = request(1, 4)
+    sees.prompt = msgspec.structs.replace(sees.prompt, spans=(Span(7, "audio", 0, 2),))
+    sees.media = frozenset()
+    stage.submit(sees)
+    assert stage.plan(0, 0.0) is None
+    assert stage.is_lacking
+    assert stage.lacking() == {1: frozenset({7})}
+    assert stage.plan(1, 0.0) is None
+    assert not stage.is_lacking
+    sees.media = frozenset({7})
+    assert [join.request for join in planned(stage, 2).joins] == [1]

@@ -102,9 +102,9 @@ class Node:
     def _planned(self, now: float) -> tuple[list[Order], list[Output], tuple[Step, ...]]:
         """What follows from the facts, and the next steps.
 
-        Room that is made for a request may cost what it would have begun with, and then it needs more: room,
-        or media. Where it was made for nobody, no step will come to look again, so that is done here; each
-        time there is less that could be given up.
+        Evicting for one request can evict its own cached prefix, and then it needs more: room, or media. Plan
+        again while a pass evicted blocks, or found media missing, and produced no step: each pass shrinks the
+        cache or asks for the media, so this ends.
         """
         orders: list[Order] = []
         outputs: list[Output] = []
@@ -115,7 +115,8 @@ class Node:
             self._hear(said, now)
             evicted = self._num_evicted
             steps = self._next(now)
-            if steps or self._num_evicted == evicted:
+            is_lacking = any(ar.is_lacking for ar in self.stages.ar.values())
+            if steps or (self._num_evicted == evicted and not is_lacking):
                 return orders, outputs, steps
 
     def _hear(self, outputs: Iterable[Output], now: float) -> None:

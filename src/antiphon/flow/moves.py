@@ -43,7 +43,7 @@ class Moves:
         here.hand_on(turn.request, target)
         # its media were read; should it have to read them again, then by an encoder near to where it is
         self._stages.encoders[path.encode].unpin(turn.pinned)
-        turn.pinned, request.media = (), frozenset()
+        turn.pinned, request.media, request.sought = (), frozenset(), frozenset()
         path.encode = self._stages.encoder_of(target) or path.encode
         path.reader, path.entry = path.entry, target
         turn.open_units.remove(path.reader)

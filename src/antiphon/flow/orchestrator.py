@@ -258,11 +258,10 @@ class Orchestrator:
         self._start_if_ready(turn)
 
     def _want_lacking(self) -> None:
-        """Whose turn it is may have lost, while it waited, KV that was to spare it some media."""
+        """Requests may have lost, while they waited, KV that was to spare them some media."""
         for entry in self._stages.ar.values():
-            waiting = entry.next_waiting if entry.stage == self._stages.entry_stage else None
-            if waiting is not None and (keys := entry.lacks(waiting)):
-                self._want(self._turns[waiting.request], keys)
+            for request, keys in entry.lacking().items():
+                self._want(self._turns[request], keys)
 
     def _start_if_ready(self, turn: Turn) -> None:
         assert turn.path is not None

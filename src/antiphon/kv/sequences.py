@@ -73,6 +73,8 @@ class StageKv:
         self._busy: dict[Block, int] = {}
         """Last step in flight that names a block which an active sequence gave up."""
         self._settled = -1
+        self._matched: tuple[str, Prefix, tuple[int, list[Block]]] | None = None
+        """The last look-up, until anything changes: a request that is about to join is looked up repeatedly."""
         self.num_evicted_blocks = 0
 
     @property
@@ -186,6 +188,7 @@ class StageKv:
 
     def learn(self, sequence: Sequence, keys: Ints) -> None:
         """Reported steps have filled the positions of `keys`: full blocks may be shared from now on."""
+        self._matched = None
         for name in chain_on(sequence.chain, keys, self.block_size):
             block = sequence.blocks[len(sequence.chain)]
             sequence.chain.append(name)
@@ -216,6 +219,7 @@ class StageKv:
         """Forget what the session left behind."""
         sequence = self._idle.pop(session, None)
         if sequence is not None:
+            self._matched = None
             self._release(self._kept, sequence.blocks, after_step)
 
     def resting(self, session: str) -> Sequence | None:
@@ -253,6 +257,7 @@ class StageKv:
 
     def lend(self, blocks: Iterable[Block]) -> None:
         """A copy touches these: nobody gets them before they are taken back."""
+        self._matched = None
         for block in blocks:
             self._lent[block] += 1
             if block not in self._used and block not in self._kept:
@@ -273,7 +278,9 @@ class StageKv:
         for group, pool in enumerate(self._pools):
             pool.check_integrity([block[group] for block in resident])
         assert self.num_idle == len(self._kept.keys() - self._used.keys()), "idle blocks are miscounted"
-        assert self._only_lent == self._lent.keys() - self._used.keys() - self._kept.keys(), "lent is miscounted"
+        assert self._only_lent == self._lent.keys() - self._used.keys() - self._kept.keys(), (
+            "lent is miscounted"
+        )
         for holders, counts in ((self._active, self._used), (self._idle.values(), self._kept)):
             assert Counter(block for holder in holders for block in holder.blocks) == counts, "miscounted"
         for block, count in (self._used + self._kept).items():
@@ -289,6 +296,14 @@ class StageKv:
 
     def _match(self, session: str, prefix: Prefix) -> tuple[int, list[Block]]:
         """The longest resident prefix, as tokens and the blocks that hold them."""
+        if self._matched is not None and self._matched[0] == session and self._matched[1] is prefix:
+            cached, blocks = self._matched[2]
+        else:
+            cached, blocks = self._look_up(session, prefix)
+            self._matched = session, prefix, (cached, blocks)
+        return cached, list(blocks)
+
+    def _look_up(self, session: str, prefix: Prefix) -> tuple[int, list[Block]]:
         size, most = self.block_size, len(prefix.keys) - 1
         shared: list[Block] = []
         for name in prefix.chain[: most // size]:
@@ -312,12 +327,14 @@ class StageKv:
 
     def _hold(self, holders: Counter[Block], blocks: Iterable[Block]) -> None:
         """One holder more."""
+        self._matched = None
         for block in blocks:
             holders[block] += 1
             self._only_lent.discard(block)
 
     def _release(self, holders: Counter[Block], blocks: Iterable[Block], after_step: int | None) -> None:
         """One holder less. What nobody holds is free, once the steps that name it are done."""
+        self._matched = None
         for block in blocks:
             if after_step is not None:
                 self._busy[block] = after_step
@@ -369,7 +386,6 @@ class StageKv:
             self._resident[name].remove(block)
             if not self._resident[name]:
                 del self._resident[name]
-
 
 
 def common_prefix(left: Ints, right: Ints) -> int:

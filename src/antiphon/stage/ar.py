@@ -58,6 +58,8 @@ class ArScheduler:
         self._waiting: list[ArRequest] = []
         """By age: who was preempted stands before all who came later, best effort behind all else."""
         self._flights: OrderedDict[int, Flight] = OrderedDict()
+        self._lacking: dict[int, frozenset[int]] = {}
+        """Media that waiting requests turned out to lack, since they were asked for."""
         self._conditioned = stage.conditioned
         self._num_submitted = 0
 
@@ -161,6 +163,17 @@ class ArScheduler:
         cached = self._seats.cached(request)
         spans = request.prompt.spans
         return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
+
+    @property
+    def is_lacking(self) -> bool:
+        """Would `lacking` return anything?"""
+        return bool(self._lacking)
+
+    def lacking(self) -> dict[int, frozenset[int]]:
+        """Waiting requests that could not join for want of media, and which, since the last call."""
+        found = {request: keys for request, keys in self._lacking.items() if request in self._requests}
+        self._lacking = {}
+        return found
 
     @property
     def held(self) -> dict[str, tuple[int, int]]:
@@ -287,31 +300,45 @@ class ArScheduler:
         self.rows.num_waiting = len(self._waiting)
 
     def _admit(self, most: int) -> list[Join]:
-        """First come first served, until rows or blocks run out."""
+        """First come first served, until rows or blocks run out. Requests that are not ready are passed over,
+        and hold up nobody."""
+        if not most or not self._waiting or not self._seats.num_free:
+            return []
         joins: list[Join] = []
-        needed = self.rows.num_needy if self._waiting and most else 0
-        while self._waiting and len(joins) < most and self._seats.num_free:
-            request = self._waiting[0]
-            if not self._can_join(request, needed):
+        joined: set[int] = set()
+        needed = self.rows.num_needy
+        for request in self._waiting:
+            if len(joins) == most or not self._seats.num_free:
                 break
-            del self._waiting[0]
+            if not self._is_ready(request):
+                continue
+            if not self._has_room(request, needed):
+                break
             joins.append(self._seats.join(request, self._busy_until))
+            joined.add(request.request)
+        if joins:
+            self._waiting = [one for one in self._waiting if one.request not in joined]
         self.rows.num_waiting = len(self._waiting)
         return joins
 
-    def _can_join(self, request: ArRequest, needed: int) -> bool:
-        """All that it computes at once is there: upstream text, media, and blocks beside `needed` ones, for
-        what comes back from the host too. To make room for that may cost KV, and what was ready is so no
-        more."""
-        fits = self._is_ready(request) and self._seats.fits(request, needed)
-        return fits and self._seats.has_way_back(request) and self._is_ready(request)
+    def _has_room(self, request: ArRequest, needed: int) -> bool:
+        """Are there blocks for it beside `needed` ones, for what comes back from the host too? To make room
+        for that may cost KV that it would have begun with, and then it is ready no more."""
+        has_room = self._seats.fits(request, needed) and self._seats.has_way_back(request)
+        return has_room and self._is_ready(request)
 
     def _is_ready(self, request: ArRequest) -> bool:
+        """Is all there that it computes at once: its payload, upstream text, and media? Media that it lacks
+        are noted."""
         if request.waits_for_payload:
             return False
         if self._conditioned and len(request.inputs) < len(request.tokens) and not request.closed:
             return False
-        return not self.lacks(request)
+        lacking = self.lacks(request)
+        if not lacking <= request.sought:
+            self._lacking[request.request] = lacking
+            request.sought |= lacking
+        return not lacking
 
     def _take(self, order: Ints, budget: Budget) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out."""

@@ -23,6 +23,7 @@ class ArRequest:
 
     inputs  upstream tokens received
     media   keys whose features are at hand until the request ends; None: this stage reads none
+    sought  keys that it turned out to lack, and whose features were asked for
     limit   tokens that it may draw, known once it has a row
     order   smaller is older; who is best effort counts as younger than all who are not
     cached  tokens found cached when it first joined
@@ -48,6 +49,7 @@ class ArRequest:
     inputs: list[int] = field(default_factory=list[int])
     closed: bool = False
     media: frozenset[int] | None = None
+    sought: frozenset[int] = frozenset()
     limit: int = 0
     order: int = 0
     row: int | None = None
