@@ -11,7 +11,7 @@ import pytest
 
 from antiphon import Omni
 from antiphon.core.conversation import Item, TextPart
-from antiphon.core.facts import CopyDone, ItemAdded, ResponseRequested, SessionOpened
+from antiphon.core.facts import CopyDone, ItemAdded, ResponseRequested, SessionOpened, SpeechStarted
 from antiphon.core.plans import ArStep, CopyBlocks
 from antiphon.metrics.names import Metric
 from antiphon.runtime.driver import Driver
@@ -34,8 +34,33 @@ def test_waits_as_long_as_the_node_says(tiny_checkpoint: Path, monkeypatch: pyte
 
     monkeypatch.setattr(driver.node, "decide", waits)
     for expected in (pytest.approx(0.2), 0.5, 0.0, 0.5):
-        assert not driver.advance([])
+        assert not driver.advance([SpeechStarted("nobody")])
         assert driver.idle_s(0.5) == expected
+
+
+def test_the_node_is_asked_and_recorded_when_there_are_facts_and_when_it_wished_to_be(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked_at = [100.0], []
+    engine = Omni(tiny_checkpoint, device="cpu").engine
+    writer = RecordWriter(tmp_path / "record", engine.node, engine.depth)
+    driver = Driver(engine, lambda outputs: None, clock=lambda: clock[0], recorder=writer)
+    decide = driver.node.decide
+
+    def wishes(facts: object, at: float) -> object:
+        asked_at.append(at)
+        return msgspec.structs.replace(decide(facts, at), wake_at=103.0 if at < 103.0 else None)
+
+    monkeypatch.setattr(driver.node, "decide", wishes)
+    spoke = SpeechStarted("nobody")
+    for clock[0], facts in ((100.0, []), (101.0, [spoke]), (102.0, []), (103.0, []), (104.0, [])):
+        driver.advance(facts)
+    assert asked_at == [101.0, 103.0]
+    writer.close()
+    assert [(entry.now, len(entry.facts)) for entry in read_record(tmp_path / "record")[1]] == [
+        (101.0, 1),
+        (103.0, 0),
+    ]
 
 
 def test_again_at_once_after_orders_and_at_a_steps_end_after_that(tiny_checkpoint: Path) -> None:

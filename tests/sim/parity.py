@@ -97,6 +97,7 @@ def on_wall_time(config: NodeConfig, script: Script, depth: int, decide_s: float
         if driver.idle_s(1e9) == 0.0:
             continue
         times = [*clock.ends[:1], *[at_s for at_s, _ in list(to_tell)[:1]]]
+        times += [] if driver.wake_at is None else [driver.wake_at]
         if not times:
             return entries
         clock.now = max(clock.now, min(times))

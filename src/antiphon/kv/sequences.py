@@ -74,7 +74,7 @@ class StageKv:
         """Last step in flight that names a block which an active sequence gave up."""
         self._settled = -1
         self._matched: tuple[str, Prefix, tuple[int, list[Block]]] | None = None
-        """The last look-up, until anything changes: a request that is about to join is looked up repeatedly."""
+        """The last look-up, until anything changes: a request that is to join is looked up repeatedly."""
         self.num_evicted_blocks = 0
 
     @property

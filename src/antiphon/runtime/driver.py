@@ -67,6 +67,8 @@ class Driver:
     def advance(self, facts: list[Fact]) -> bool:
         """Observe, decide, execute. Outputs leave before the next step runs, so nobody waits for it.
 
+        The node is asked when there are facts, after orders, and when it wished to be. Each call is recorded,
+        so that policies with a state of their own decide the same again.
         Returns True if there is more to do without a new fact from outside. Raises EngineLost.
         """
         self._engine.check()
@@ -74,9 +76,15 @@ class Driver:
         facts = [*facts, *self._facts]
         self._facts = []
         now = self._clock()
+        if facts or self._ordered or (self.wake_at is not None and self.wake_at <= now):
+            self._decide(facts, now)
+        in_flight = self.node.num_in_flight + self._engine.mover.num_in_flight + self._num_awaited
+        return self._ordered or bool(self._facts) or in_flight > 0
+
+    def _decide(self, facts: list[Fact], now: float) -> None:
         decision = self.node.decide(facts, now)
         self.wake_at = decision.wake_at
-        if self._recorder is not None and (facts or decision.orders or decision.outputs):
+        if self._recorder is not None:
             self._recorder.write(now, facts, decision)
         if decision.outputs:
             self._emit(decision.outputs)
@@ -85,8 +93,6 @@ class Driver:
         self._ordered = bool(decision.orders)
         if self._engine.wakeup is None:
             self._collect()  # steps have run: their time ends here, not when the next fact comes
-        in_flight = self.node.num_in_flight + self._engine.mover.num_in_flight + self._num_awaited
-        return self._ordered or bool(self._facts) or in_flight > 0
 
     @property
     def lost(self) -> dict[str, str]:

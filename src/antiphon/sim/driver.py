@@ -136,7 +136,7 @@ class VirtualDriver:
         now, facts = self._agenda.now, self._facts()
         decision = self.node.decide(facts, now)
         self.num_decisions += 1
-        if self._recorder is not None and (facts or decision.orders or decision.outputs):
+        if self._recorder is not None:
             self._recorder.write(now, facts, decision)
         if not (decision.orders or decision.outputs):
             self._wake(decision)

@@ -102,7 +102,7 @@ class Tiers:
         self._num_claimed = 0
 
     def make_room(self, count: int, last: str = "") -> None:
-        """Have `count` blocks free, now or once what is under way is done, beside those that others claimed in
+        """Have `count` blocks free, now or once what is under way is done, beside those that were claimed in
         this plan; what the session `last` left behind goes only if nothing else does."""
         wanted = count + self._num_claimed
         if self._kv.num_free + self._kv.num_limbo < wanted and count <= self._kv.num_spare:
