@@ -18,6 +18,7 @@ from antiphon.core.facts import (
     UnitReady,
 )
 from antiphon.core.plans import ArStep
+from antiphon.policy.base import ReplicaView
 from fakes import toy
 from fakes.world import World, toy_config
 
@@ -110,6 +111,30 @@ def test_conversations_spread_and_stay_where_their_kv_is() -> None:
     for unit in ("thinker.0", "thinker.1"):
         assert {request - 4 for request in seen[unit] - first[unit]} == first[unit]
     assert all(world.responses[name, f"{name}-1"].end.usage.cached_tokens > 0 for name in "abcd")
+
+
+class Elsewhere:
+    """Wherever the conversation is not at home."""
+
+    name = "elsewhere"
+
+    def decide(self, view: ReplicaView, now: float) -> int:
+        return 1 if view.home == 0 else 0
+
+
+@pytest.mark.parametrize("tier", ["latency", "best_effort"])
+def test_a_response_beside_the_conversation_does_not_move_it(tier: str) -> None:
+    world = World(toy_config(units=TWO, rows=4, blocks=48))
+    ask(world, "a")
+    world.run()
+    policy, world.node.stages._policy = world.node.stages._policy, Elsewhere()
+    aside = ResponseRequested("a", "aside", "aside", remember=False, tier=tier)
+    world.send(aside)
+    world.run()
+    world.node.stages._policy = policy
+    ask(world, "a", 1)
+    world.run()
+    assert world.responses["a", "a-1"].end.usage.cached_tokens > world.config.ar["thinker"].block_size
 
 
 def test_steps_of_two_devices_are_ordered_together() -> None:

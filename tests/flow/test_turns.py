@@ -100,15 +100,46 @@ def test_the_next_turn_reuses_what_was_said() -> None:
     assert second.end.usage.cached_tokens == len(prompt.token_ids) + len(first.text)
 
 
-def test_asking_again_computes_the_last_token_only() -> None:
+def test_asking_again_beside_the_conversation_shares_whole_blocks() -> None:
     world = World(toy_config(**ROOMY))
-    talk(world, "s", user("u", "the same again"))
+    talk(world, "s", user("u", "the same again and again"))
     first = ask(world, "s", "r1", remember=False)
     world.run()
     second = ask(world, "s", "r2", remember=False, sampling={"thinker": Sampling(max_tokens=9, seed=5)})
     finish(world)
     assert second.end is not None
-    assert second.end.usage.cached_tokens == len(first.prompts["thinker"].token_ids) - 1
+    size = world.config.ar["thinker"].block_size
+    cached, length = second.end.usage.cached_tokens, len(first.prompts["thinker"].token_ids)
+    assert cached == (length - 1) // size * size > 0
+
+
+@pytest.mark.parametrize("tier", ["latency", "best_effort"])
+def test_a_response_beside_the_conversation_leaves_its_kv_alone(tier: str) -> None:
+    world = World(toy_config(**ROOMY))
+    talk(world, "s", user("u1", "one two three"))
+    first = ask(world, "s", "r1")
+    world.run()
+    aside = (user("x", "something else altogether"),)
+    ask(world, "s", "aside", remember=False, items=aside, tier=tier)
+    world.run()
+    world.send(ItemAdded("s", user("u2", "four")))
+    second = ask(world, "s", "r2")
+    finish(world)
+    assert second.end is not None
+    assert second.end.usage.cached_tokens == len(first.prompts["thinker"].token_ids) + len(first.text)
+
+
+def test_a_best_effort_conversation_keeps_its_kv() -> None:
+    """As agents have: each call goes on from the one before."""
+    world = World(toy_config(**ROOMY))
+    talk(world, "s", user("u1", "one two three"))
+    first = ask(world, "s", "r1", tier="best_effort")
+    world.run()
+    world.send(ItemAdded("s", user("u2", "four")))
+    second = ask(world, "s", "r2", tier="best_effort")
+    finish(world)
+    assert second.end is not None
+    assert second.end.usage.cached_tokens == len(first.prompts["thinker"].token_ids) + len(first.text)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])

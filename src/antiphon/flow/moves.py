@@ -36,7 +36,7 @@ class Moves:
         if not self._stages.hands_on(path.entry) or len(request.tokens) > FIRST_TOKEN:
             return
         here = self._stages.ar[path.entry]
-        target = self._stages.write(turn.session, now)
+        target = self._stages.write(turn.session, now, turn.spec.remember)
         if target is None:
             here.grant(turn.request, UNBOUNDED)
             return

@@ -199,7 +199,7 @@ class Orchestrator:
         turn = self._turns.get(fact.request)
         if turn is None:
             return
-        path = turn.path = self._stages.begin(turn.session, now)
+        path = turn.path = self._stages.begin(turn.session, now, turn.spec.remember)
         if path is None:
             self._end(turn, "failed", STAGE_LOST, f"The {self._stages.entry_stage} stage is starting again")
             return

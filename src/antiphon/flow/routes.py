@@ -10,7 +10,7 @@ from antiphon.flow.stages import Stages
 from antiphon.flow.turn import Turn
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
-from antiphon.stage.requests import ArRequest, Progress
+from antiphon.stage.requests import Progress
 from antiphon.stage.rows import UNBOUNDED
 
 
@@ -147,18 +147,18 @@ class Routes:
         False where no unit that speaks is there: the turn cannot be ended here, and is marked.
         """
         assert turn.path is not None
-        if not self._stages.speak(turn.path, turn.session, now):
+        if not self._stages.speak(turn.path, turn.session, now, turn.spec.remember):
             turn.is_mute = True
             return False
         speaker = self._speaker(turn)
-        prompt = turn.prompts[speaker.stage]
-        waits = self._hand_over(turn, speaker, prompt.gather)
+        waits = self._hand_over(turn, speaker, turn.prompts[speaker.stage].gather)
         turn.open_units |= {speaker.name, turn.path.vocoder}
         turn.is_spoken = True
         sampling = turn.sampling(speaker)
         residual = turn.spec.sampling.get(self._graph.stage(speaker.stage).residual or "")
-        first, voice = turn.reply[0], turn.spec.voice
-        request = ArRequest(turn.request, turn.session, prompt, sampling, first, voice, residual)
+        request = turn.ar_request(
+            speaker, sampling, first_input=turn.reply[0], voice=turn.spec.voice, residual=residual
+        )
         request.waits_for_payload = waits
         request.granted = self._credit(turn, frames=0)
         speaker.submit(request)

@@ -82,10 +82,11 @@ class Stages:
         return self.units[source].process == self.units[target].process
 
     # -- who serves a turn ---------------------------------------------------------------------------
+    # `settles`: the session is at home there from now on, as it is not for a response beside the conversation.
 
-    def begin(self, session: str, now: float) -> Path | None:
+    def begin(self, session: str, now: float, settles: bool) -> Path | None:
         """The units that read a turn; None while there are none."""
-        entry = self._choose(session, self.entry_stage, now)
+        entry = self._choose(session, self.entry_stage, now, settles)
         encode = None if entry is None else self.encoder_of(entry)
         return None if entry is None or encode is None else Path(encode, entry)
 
@@ -97,21 +98,23 @@ class Stages:
         """Do others write what this unit begins?"""
         return self.units[unit].role == "prefill"
 
-    def write(self, session: str, now: float) -> str | None:
+    def write(self, session: str, now: float, settles: bool) -> str | None:
         """The unit that goes on with a reply which a prefill unit began; None while there is none."""
-        return self._choose(session, self.entry_stage, now, "decode")
+        return self._choose(session, self.entry_stage, now, settles, "decode")
 
-    def speak(self, path: Path, session: str, now: float) -> bool:
+    def speak(self, path: Path, session: str, now: float, settles: bool) -> bool:
         """Choose the units that speak a turn; False while there are none."""
         stage = self.speaker_stage
-        speaker = None if stage is None else self._choose(session, stage, now)
+        speaker = None if stage is None else self._choose(session, stage, now, settles)
         vocoder = None if speaker is None else self._beside(speaker, self.codec)
         if speaker is None or vocoder is None:
             return False
         path.speaker, path.vocoder = speaker, vocoder
         return True
 
-    def _choose(self, session: str, stage: str, now: float, role: Role = "prefill") -> str | None:
+    def _choose(
+        self, session: str, stage: str, now: float, settles: bool, role: Role = "prefill"
+    ) -> str | None:
         units = (self.units[name] for name in self.ar if name not in self.lost)
         names = [unit.name for unit in units if unit.stage == stage and unit.role in (role, "both")]
         if not names:
@@ -124,9 +127,10 @@ class Stages:
             names.index(home) if home in names else None,
         )
         chosen = names[self._policy.decide(view, now)]
-        left = self._homes.move(session, place, chosen)
-        if left is not None:
-            self.ar[left].forget(session)
+        if settles:
+            left = self._homes.move(session, place, chosen)
+            if left is not None:
+                self.ar[left].forget(session)
         return chosen
 
     def _beside(

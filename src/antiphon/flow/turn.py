@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -82,8 +83,19 @@ class Turn:
         if self.spec.max_tokens is not None:
             asked = self.spec.max_tokens - len(self.forced)
             sampling = msgspec.structs.replace(sampling, max_tokens=max(1, min(sampling.max_tokens, asked)))
-        prompt, late = self.prompts[entry.stage], self.spec.tier == "best_effort"
-        return ArRequest(self.request, self.session, prompt, sampling, media=frozenset(), is_best_effort=late)
+        return self.ar_request(entry, sampling, media=frozenset())
+
+    def ar_request(self, stage: ArScheduler, sampling: Sampling, **more: Any) -> ArRequest:
+        """Its request of one decoder stage, in the class that was asked for."""
+        return ArRequest(
+            self.request,
+            self.session,
+            self.prompts[stage.stage],
+            sampling,
+            is_best_effort=self.spec.tier == "best_effort",
+            is_aside=not self.spec.remember,
+            **more,
+        )
 
     def sampling(self, stage: ArScheduler) -> Sampling:
         """What the request asked for, or the stage's defaults with a seed of the response's own."""

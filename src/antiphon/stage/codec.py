@@ -71,13 +71,11 @@ class CodecScheduler:
         self._retire(stream)
         return True
 
-    def abort(self, request: int) -> int:
-        """Drop the stream; returns how many frames were never decoded."""
+    def abort(self, request: int) -> None:
+        """Drop the stream, and the frames that were not decoded."""
         stream = self._streams.get(request)
-        if stream is None:
-            return 0
-        self._retire(stream)
-        return len(stream.frames)
+        if stream is not None:
+            self._retire(stream)
 
     @property
     def requests(self) -> frozenset[int]:

@@ -33,7 +33,8 @@ class ArRequest:
     fresh   keys of tokens drawn since, their first numbers
     waits_for_payload  what another process hands over for it is still on its way
     granted  tokens that may be drawn in all, as far as its consumer has come
-    is_best_effort  all others go first, and its KV is kept for nobody
+    is_best_effort  all others go first
+    is_aside  it is beside the conversation: its KV does not replace the session's past
     wished_s  since when it could have joined, but for KV that has to come back from the host
     loan      what it has computed at another unit, until it has a row here and is brought it
     num_retries  how often a step failed that had waited for such KV, and the request began anew
@@ -60,6 +61,7 @@ class ArRequest:
     waits_for_payload: bool = False
     granted: int = UNBOUNDED
     is_best_effort: bool = False
+    is_aside: bool = False
     known: GrowingInts | None = None
     fresh: list[int] = field(default_factory=list[int])
     wished_s: float | None = None
@@ -68,8 +70,8 @@ class ArRequest:
 
     @property
     def owner(self) -> str:
-        """Whose idle KV it continues: the session's, which a best-effort request leaves alone."""
-        return "" if self.is_best_effort else self.session
+        """Whose idle KV it continues: the session's, which a request beside the conversation leaves alone."""
+        return "" if self.is_aside else self.session
 
     def keys(self, survives: Survives) -> Ints:
         """Keys of the prompt, and of what was drawn where a later prompt may show that again."""

@@ -165,12 +165,14 @@ class Seats:
         self._filled[request.request] = request
 
     def leave(self, request: ArRequest, after_step: int | None) -> None:
-        """Free the row; keep of the KV what survives a turn, as far as reported steps filled it."""
+        """Free the row; keep of the KV what survives a turn, as far as reported steps filled it. A request
+        beside the conversation leaves the session's past as it is, if there is one."""
         row, sequence = request.row, request.sequence
         assert row is not None
         assert sequence is not None
         self._filled.pop(request.request, None)
-        if self._survives is Survives.NONE or request.is_best_effort:
+        is_beside = request.is_aside and self.kv.resting(request.session) is not None
+        if self._survives is Survives.NONE or is_beside:
             self.kv.discard(sequence, after_step)
         else:
             self.kv.park(request.session, sequence, self._reusable(request), after_step)
