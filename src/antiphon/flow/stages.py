@@ -82,7 +82,7 @@ class Stages:
         return self.units[source].process == self.units[target].process
 
     # -- who serves a turn ---------------------------------------------------------------------------
-    # `settles`: the session is at home there from now on, as it is not for a response beside the conversation.
+    # `settles`: the session is at home there from now on. Responses beside the conversation do not move it.
 
     def begin(self, session: str, now: float, settles: bool) -> Path | None:
         """The units that read a turn; None while there are none."""
