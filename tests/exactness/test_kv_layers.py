@@ -172,6 +172,28 @@ def test_rows_leave_and_enter_at_any_layer(world: World, seed: int, num_groups: 
     rig.check()
 
 
+def test_states_of_rows_that_move_are_kept_from_the_step_that_computed_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that enters above the layer whose states are kept has no say in what was kept of it before."""
+    moved, undisturbed = (Rig(world, np.random.default_rng(4), [1, 2], 0) for _ in range(2))
+    capture_layer = moved.runner._model.capture_layer
+    assert 0 < capture_layer < moved.pool.num_layers - 1
+    for rig in (moved, undisturbed):
+        monkeypatch.setattr(rig.runner._model, "keeps_all", True)
+        rig.step([], joins=[0, 1])
+    above = capture_layer + 1
+    for _ in range(3):
+        moved.step([0, 1], leaves={1: above})
+        moved.step([1, 0], enters={1: above})
+        undisturbed.step([0, 1])
+        undisturbed.step([0])
+        for row in (0, 1):
+            positions = np.arange(moved.lengths[row])
+            kept, wanted = moved.runner.payload(row, positions), undisturbed.runner.payload(row, positions)
+            assert torch.equal(kept, wanted)
+
+
 def test_a_parked_row_may_be_moved_meanwhile(world: World) -> None:
     """What is kept of it is written to where its KV lies when it enters."""
     rig = Rig(world, np.random.default_rng(2), [1, 2], 2, host_blocks=48)

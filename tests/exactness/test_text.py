@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ import torch
 
 from antiphon import Omni, Request
 from antiphon.checkpoint.demo import make_demo
+from antiphon.core.config import EngineOptions
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.facts import ItemAdded, PromptReady, ResponseRequested, SessionOpened
 from antiphon.core.plans import RenderPrompt, ResponseEnded, TokensOut
 from antiphon.core.sampling import Sampling
+from antiphon.engine.load import Loader, build_engine, open_source
 from antiphon.runtime.driver import Driver
 from exactness.conftest import user
+from fakes.capture import Recorder
 
 MAX_TOKENS = 24
 TEXTS = [
@@ -105,6 +109,17 @@ def test_chunked_grouped_and_crowded(
     checkpoint: Path, expected: list[list[int]], options: dict[str, int]
 ) -> None:
     assert said(Omni(checkpoint, device="cpu", dtype="float64", **options), TEXTS) == expected
+
+
+def test_with_captured_decode_steps(omni: Omni, checkpoint: Path, expected: list[list[int]]) -> None:
+    """As `--cuda-graphs` runs them; the stand-in for CUDA graphs replays by calling."""
+    chosen = EngineOptions(device="cpu", dtype="float64")
+    opened, recorder = open_source(str(checkpoint), chosen, lambda *_: None), Recorder()
+    engine = build_engine(opened, chosen, "captured", Loader(opened, lambda *_: None, capture=recorder))
+    captured = copy(omni)
+    captured.engine, captured.driver = engine, Driver(engine, captured.driver._emit)
+    assert said(captured, TEXTS) == expected
+    assert recorder.replays > recorder.captures > 0
 
 
 def test_in_fp32_from_weights_that_are_stored_in_bf16(tmp_path: Path) -> None:

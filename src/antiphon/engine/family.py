@@ -142,10 +142,12 @@ class FollowerModel(Protocol):
 
 class TextModel(DecoderModel, Protocol):
     """A decoder that writes text. `payload_size` is the width of the hidden states it keeps for a stage that
-    speaks (0: none), of type `dtype`; `keeps_all` are those of every token, else of media alone."""
+    speaks (0: none), of type `dtype`; `keeps_all` are those of every token, else of media alone. They are the
+    output of the first `capture_layer` layers."""
 
     dtype: torch.dtype
     payload_size: int
+    capture_layer: int
     keeps_all: bool
 
     def embed(self, ids: Tensor) -> Tensor: ...

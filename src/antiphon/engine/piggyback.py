@@ -79,6 +79,13 @@ class Piggyback:
         batches = self._tables.batches(self._pool.layer_groups, columns, self._device)
         return x, self._pool.kv(lambda _, group: batches[group], step.waits), None
 
+    def passing(self, step: ArStep, layer: int) -> Tensor | None:
+        """Tokens of the step that have a residual before `layer` in it; None: all."""
+        if not (len(step.leaves_at[0]) or len(step.enters_at[0])):
+            return None
+        stay = _Stay(step, self._pool.num_layers)
+        return upload(stay.tokens((stay.enter <= layer) & (layer <= stay.leave)), self._device)
+
     def end(self, step: ArStep, transfers: Transfers | None) -> None:
         """Park what left in the step that has run."""
         if transfers is None:

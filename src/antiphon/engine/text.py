@@ -97,6 +97,9 @@ class TextRunner:
             ready()  # whether or not this step writes there: a hand-off after it may read what came
         if captured is not None:
             slots = self._tables.batch("hidden", step, self._device).slots
+            passing = self._piggyback.passing(step, self._model.capture_layer)
+            if passing is not None:
+                slots, captured = slots[passing], captured[passing]
             self._hidden.index_copy_(0, slots, captured)
         self._forget(self._rows.finished(flat))
         return self._draw(hidden, drawing)

@@ -30,6 +30,7 @@ class TextStage:
         self.vocab_size = thinker.config.thinker_vocab
         speaks = thinker.config.speech is not None
         self.payload_size = thinker.decoder.config.hidden_size if speaks else 0
+        self.capture_layer = thinker.decoder.config.num_layers
         self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
         self.new_pages = thinker.decoder.new_pages
 

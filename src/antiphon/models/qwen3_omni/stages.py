@@ -54,6 +54,7 @@ class TextStage:
         self.dtype = thinker.embedding.dtype
         self.vocab_size = thinker.config.thinker_vocab
         self.payload_size = 0 if thinker.capture_layer is None else thinker.decoder.config.hidden_size
+        self.capture_layer = thinker.capture_layer or 0
         self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
         self.new_pages = thinker.decoder.new_pages
 

@@ -22,6 +22,7 @@ from antiphon.models.geometry import token_ids
 from antiphon.models.layout import Layout, decoder_layout
 from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
+from antiphon.nn.graphs import Capture
 from antiphon.nn.transfers import Transfers
 
 HAS: dict[str, dict[str, bool]] = {
@@ -70,7 +71,7 @@ class TextDecoder:
     speaks.
     """
 
-    payload_size = 0
+    payload_size = capture_layer = 0
     keeps_all = False
 
     def __init__(self, config: TextConfig, params: Mapping[str, Tensor]) -> None:
@@ -94,6 +95,9 @@ class TextDecoder:
 
     def use_attention(self, attention: Attention) -> None:
         self._decoder.attention = attention
+
+    def use_graphs(self, capture: Capture) -> None:
+        self._decoder.use_graphs(capture)
 
     def positions(self, prompt: StagePrompt) -> tuple[NDArray[np.float32], float]:
         """One position a token, in three equal rows fp32 [3, n]; and that of the token after them."""
