@@ -164,9 +164,9 @@ def test_a_transcription_beside_a_reply_is_not_taken_for_it() -> None:
     orchestrator, together = world.node._orchestrator, 0
     while world.turn():
         (session,) = world.node.snapshot(world.now).sessions
-        spoken = [turn for turn in orchestrator.turns.values() if turn.spec.speech]
+        spoken = [one for one in orchestrator.responses.values() if one.spec.speech]
         for turn in spoken:
             assert (session.stages[0].done, session.stages[1].done) == (len(turn.reply), turn.num_frames)
-        together += len(orchestrator.turns) == 2 and spoken[0].num_frames > 0
+        together += len(orchestrator.responses) == 2 and spoken[0].num_frames > 0
     assert together
     assert session.stages[1].done == world.responses["s0", "r0"].end.usage.output_audio_tokens

@@ -186,7 +186,7 @@ def test_a_conversation_reuses_what_it_has_seen(world25: World) -> None:
         talk.ask("s", f"r{number}")
         talk.run()
         check(talk.said[f"r{number}"], world25.expect(tuple(items)), world25.eos)
-        items.append(talk.driver.node._orchestrator._sessions["s"].record.items[-1])
+        items.append(talk.driver.node._orchestrator._sessions.record("s").items[-1])
     for cached in starts:
         assert all((tokens > 0) == (turn > 0) for turn, tokens in enumerate(cached))
 

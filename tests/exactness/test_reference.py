@@ -97,7 +97,7 @@ def converse(world: World, talk: Talk) -> None:
             said = talk.said[f"{session}{number}"]
             check(said, expected, world.eos)
             assert (said.end.usage.cached_tokens > 0) == (number > 0)
-        items.append(talk.driver.node._orchestrator._sessions["a"].record.items[-1])
+        items.append(talk.driver.node._orchestrator._sessions.record("a").items[-1])
     talk.close("a", "b")
     talk.run()
     talk.check_all_free()
@@ -207,7 +207,7 @@ def test_cancelled_turns_leave_a_conversation_that_goes_on(world: World) -> None
     talk.run()
     second = user("Go on.", "user-1")
     talk.add("s", second)
-    reply = talk.driver.node._orchestrator._sessions["s"].record.items[1]
+    reply = talk.driver.node._orchestrator._sessions.record("s").items[1]
     assert reply.parts[0].token_ids == tuple(talk.said["r0"].text)
     talk.ask("s", "r1")
     talk.run()

@@ -64,7 +64,7 @@ def test_the_next_turn_reuses_the_video(world: World, name: str) -> None:
     talk.add("s", second)
     talk.ask("s", "two")
     talk.run()
-    reply = talk.driver.node._orchestrator._sessions["s"].record.items[1]
+    reply = talk.driver.node._orchestrator._sessions.record("s").items[1]
     check(talk.said["two"], world.expect((first, reply, second)), world.eos)
     assert min(*starts[0], *starts[1]) > 128, "thinker and talker go on after the video"
 

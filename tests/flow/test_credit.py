@@ -12,7 +12,7 @@ from antiphon.core.facts import ItemAdded, ResponseRequested, SessionOpened
 from antiphon.core.graph import Edge, StageKind
 from antiphon.core.plans import ArStep
 from antiphon.core.sampling import Sampling
-from antiphon.flow import routes
+from antiphon.flow import reply_route
 from antiphon.graphs import all_graphs
 from fakes import toy
 from fakes.world import World, toy_config
@@ -33,7 +33,7 @@ def talking(monkeypatch: pytest.MonkeyPatch, credit: int | None, depth: int = 0)
 def talking_over(
     monkeypatch: pytest.MonkeyPatch, edge: Edge, depth: int = 0, blocks: int = 48, **asked: object
 ) -> World:
-    monkeypatch.setattr(routes.StageGraph, "edge", _with(edge))
+    monkeypatch.setattr(reply_route.StageGraph, "edge", _with(edge))
     world = World(toy_config(units=APART, rows=4, blocks=blocks), depth)
     for session in "abc":
         item = Item(f"q-{session}", "user", (TextPart(f"please talk for long, {session}"),))

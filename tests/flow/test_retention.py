@@ -55,7 +55,7 @@ def test_it_is_shortened_until_it_fits_and_stays_so() -> None:
     assert first.end.status in ("completed", "incomplete")
     length = len(first.prompts["thinker"].token_ids)
     assert 30 - 9 <= length < 30
-    record = world.node._orchestrator._sessions["s"].record
+    record = world.node._orchestrator._sessions.record("s")
     kept = [item.id for item in record.items]
     assert kept[0] != "u0"
     assert "u9" in kept
@@ -73,7 +73,7 @@ def test_disabled_fails() -> None:
     world.run()
     assert heard.end is not None
     assert (heard.end.status, heard.end.reason) == ("failed", "context_length_exceeded")
-    assert len(world.node._orchestrator._sessions["s"].record.items) == 10
+    assert len(world.node._orchestrator._sessions.record("s").items) == 10
 
 
 def test_what_alone_is_too_long_fails() -> None:
@@ -118,4 +118,4 @@ def test_given_items_are_shortened_without_the_record() -> None:
     world.run()
     assert heard.end is not None
     assert heard.end.status in ("completed", "incomplete")
-    assert [item.id for item in world.node._orchestrator._sessions["s"].record.items] == ["u0"]
+    assert [item.id for item in world.node._orchestrator._sessions.record("s").items] == ["u0"]

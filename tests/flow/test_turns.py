@@ -59,7 +59,7 @@ def finish(world: World) -> None:
 
 
 def record_of(world: World, session: str = "s") -> list[str]:
-    return [item.id for item in world.node._orchestrator._sessions[session].record.items]
+    return [item.id for item in world.node._orchestrator._sessions.record(session).items]
 
 
 @DEPTHS

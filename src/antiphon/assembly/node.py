@@ -31,7 +31,7 @@ class Node:
         units = units_of(self.graph, config)
         self.stages = Stages(units, maker(self.graph, config, preset), preset.replica_policy())
         self._orchestrator = Orchestrator(self.graph, self.stages, config.end_inputs, config.call_ids)
-        self.monitor = Monitor(self.stages.speaker_stage is not None)
+        self.monitor = Monitor(self.stages.talker_stage is not None)
         self._watch: Watch | None = None
         self._devices = _devices(self.stages, preset, depth)
         self._next_step = 0
@@ -59,7 +59,9 @@ class Node:
     def watch(self, is_watched: bool) -> None:
         """Begin or end taking note of what `snapshot` shows; decisions are the same either way."""
         if is_watched != self.is_watched:
-            self._watch = Watch(self.stages, self.monitor, self._orchestrator.turns) if is_watched else None
+            self._watch = (
+                Watch(self.stages, self.monitor, self._orchestrator.responses) if is_watched else None
+            )
 
     @property
     def is_watched(self) -> bool:
@@ -74,7 +76,7 @@ class Node:
         """Gauges and counters of the deciding half, by metric name."""
         stats: dict[str, float] = {
             Metric.SESSIONS: self._orchestrator.num_sessions,
-            Metric.RESPONSES_OPEN: self._orchestrator.num_turns,
+            Metric.RESPONSES_OPEN: len(self._orchestrator.responses),
         }
         for name, ar in self.stages.ar.items():
             stats[Metric.KV_BLOCKS.of(name)] = ar.kv.num_blocks

@@ -12,8 +12,8 @@ from antiphon.core.facts import Fact, Ints, ResponseRequested, StepDone
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Output, ResponseEnded, Step, Usage
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
+from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Stages
-from antiphon.flow.turn import Turn
 from antiphon.interaction.monitor import Monitor
 
 KEPT_STEPS = 256
@@ -24,10 +24,10 @@ class Watch:
     """From the moment somebody looks. Owner of what only people need: steps not shown yet, ended replies'
     counts, and how long a frame sounds."""
 
-    def __init__(self, stages: Stages, monitor: Monitor, turns: Mapping[int, Turn]) -> None:
+    def __init__(self, stages: Stages, monitor: Monitor, responses: Mapping[int, ResponseState]) -> None:
         self._stages = stages
         self._monitor = monitor
-        self._turns = turns
+        self._responses = responses
         self._steps: deque[StepShown] = deque(maxlen=KEPT_STEPS)
         self._num_steps = 0
         self._ended: dict[str, Usage] = {}
@@ -73,11 +73,11 @@ class Watch:
     def snapshot(self, now: float) -> Snapshot:
         """Everything as it stands; the steps since the last snapshot."""
         self._ended = {name: usage for name, usage in self._ended.items() if name in self._monitor.sessions}
-        asides_first = sorted(self._turns.values(), key=lambda turn: turn.spec.remember)
-        open_turns = {turn.session: turn for turn in asides_first}
+        asides_first = sorted(self._responses.values(), key=lambda response: response.spec.remember)
+        open_responses = {response.session: response for response in asides_first}
         held = {name: ar.held for name, ar in self._stages.ar.items()}
         sessions = tuple(
-            self._session(name, open_turns.get(name), held, now) for name in self._monitor.sessions
+            self._session(name, open_responses.get(name), held, now) for name in self._monitor.sessions
         )
         steps, num_steps = tuple(self._steps), self._num_steps
         self._steps.clear()
@@ -99,17 +99,23 @@ class Watch:
         return "prefill" if prefills.all() else "mixed" if prefills.any() else "decode"
 
     def _sessions(self, requests: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._turns[one].session for one in requests if one in self._turns))
+        return tuple(
+            dict.fromkeys(self._responses[one].session for one in requests if one in self._responses)
+        )
 
     def _users(self, step: EncodeStep) -> tuple[str, ...]:
         wanted = {part.key for part in step.media}
-        users = [t.session for t in self._turns.values() if any(part.key in wanted for part in t.pinned)]
+        users = [r.session for r in self._responses.values() if any(part.key in wanted for part in r.pinned)]
         return tuple(dict.fromkeys(users))
 
     # -- sessions ------------------------------------------------------------------------------------
 
     def _session(
-        self, name: str, turn: Turn | None, held: dict[str, dict[str, tuple[int, int]]], now: float
+        self,
+        name: str,
+        response: ResponseState | None,
+        held: dict[str, dict[str, tuple[int, int]]],
+        now: float,
     ) -> SessionShown:
         monitor = self._monitor
         return SessionShown(
@@ -120,15 +126,15 @@ class Watch:
             played_s=monitor.played_s(name, now),
             ttfp_s=monitor.ttfp_s(name),
             waited_s=monitor.waited_s(name, now),
-            is_making=turn is not None,
-            stages=tuple(self._shares(name, turn, {stage: kv.get(name) for stage, kv in held.items()})),
+            is_making=response is not None,
+            stages=tuple(self._shares(name, response, {stage: kv.get(name) for stage, kv in held.items()})),
         )
 
     def _shares(
-        self, name: str, turn: Turn | None, held: dict[str, tuple[int, int] | None]
+        self, name: str, response: ResponseState | None, held: dict[str, tuple[int, int] | None]
     ) -> list[StageShare]:
         """In pipeline order: text, frames, waveform."""
-        text, frames = self._done(name, turn)
+        text, frames = self._done(name, response)
         shares: list[StageShare] = []
         for stage in dict.fromkeys(map(self._stages.stage_of, self._stages.ar)):
             is_entry = stage == self._stages.entry_stage
@@ -144,10 +150,10 @@ class Watch:
         found = [kv for unit, kv in held.items() if kv is not None and self._stages.stage_of(unit) == stage]
         return sum(tokens for tokens, _ in found), sum(blocks for _, blocks in found)
 
-    def _done(self, name: str, turn: Turn | None) -> tuple[int | None, int | None]:
+    def _done(self, name: str, response: ResponseState | None) -> tuple[int | None, int | None]:
         """Tokens of text and frames of the open reply, or of the one that ended last."""
-        if turn is not None:
-            return len(turn.reply), turn.num_frames
+        if response is not None:
+            return len(response.reply), response.num_frames
         usage = self._ended.get(name)
         return (None, None) if usage is None else (usage.output_text_tokens, usage.output_audio_tokens)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from antiphon.core.config import Role, Unit
 from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import StagePrompt
-from antiphon.flow.homes import Homes
+from antiphon.flow.affinity import SessionAffinity
 from antiphon.policy.base import ReplicaPolicy, ReplicaView
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import CodecScheduler
@@ -27,7 +27,7 @@ class Path:
 
     encode: str
     entry: str
-    speaker: str = ""
+    talker: str = ""
     vocoder: str = ""
     reader: str = ""
 
@@ -49,13 +49,13 @@ class Stages:
         self.lost: set[str] = set()
         self._make = make
         self._policy = policy
-        self._homes = Homes()
+        self._affinity = SessionAffinity()
         self._all: dict[str, Scheduler] = {}
         for unit in units:
             self._renew(unit)
         stages = list(dict.fromkeys(self.units[name].stage for name in self.ar))
         self.entry_stage = stages[0]
-        self.speaker_stage = stages[1] if len(stages) > 1 else None
+        self.talker_stage = stages[1] if len(stages) > 1 else None
         """None where the model has no voice."""
 
     @property
@@ -104,12 +104,12 @@ class Stages:
 
     def speak(self, path: Path, session: str, now: float, settles: bool) -> bool:
         """Choose the units that speak a turn; False while there are none."""
-        stage = self.speaker_stage
-        speaker = None if stage is None else self._choose(session, stage, now, settles)
-        vocoder = None if speaker is None else self._beside(speaker, self.codec)
-        if speaker is None or vocoder is None:
+        stage = self.talker_stage
+        talker = None if stage is None else self._choose(session, stage, now, settles)
+        vocoder = None if talker is None else self._beside(talker, self.codec)
+        if talker is None or vocoder is None:
             return False
-        path.speaker, path.vocoder = speaker, vocoder
+        path.talker, path.vocoder = talker, vocoder
         return True
 
     def _choose(
@@ -120,15 +120,15 @@ class Stages:
         if not names:
             return None
         place = f"{stage} {role}"
-        home = self._homes.find(session, place)
+        home = self._affinity.find(session, place)
         view = ReplicaView(
             [len(self.ar[name].requests) for name in names],
-            [self._homes.count(name) for name in names],
+            [self._affinity.count(name) for name in names],
             names.index(home) if home in names else None,
         )
         chosen = names[self._policy.decide(view, now)]
         if settles:
-            left = self._homes.move(session, place, chosen)
+            left = self._affinity.move(session, place, chosen)
             if left is not None:
                 self.ar[left].forget(session)
         return chosen
@@ -154,7 +154,7 @@ class Stages:
     def lose(self, unit: str) -> None:
         """Its process is gone: what its scheduler knew is void, and nobody is sent there."""
         self.lost.add(unit)
-        self._homes.lose(unit)
+        self._affinity.lose(unit)
         self._renew(self.units[unit])
 
     def regain(self, unit: str) -> None:
@@ -194,7 +194,7 @@ class Stages:
 
     def forget(self, session: str) -> None:
         """Drop a session's idle KV in every unit."""
-        self._homes.forget(session)
+        self._affinity.forget(session)
         for scheduler in self.ar.values():
             scheduler.forget(session)
 

@@ -1,11 +1,11 @@
-"""Where conversations were served last: their KV is there."""
+"""Session affinity: which replica served a conversation last, and so has its KV."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 
-class Homes:
+class SessionAffinity:
     """Owner of one unit per session and part of the pipeline, and of how many sessions a unit is home to."""
 
     def __init__(self) -> None:

@@ -1,9 +1,10 @@
-"""A conversation, and one response of it on its way through the stages."""
+"""The state of one response on its way through the stages."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -11,17 +12,60 @@ import msgspec
 from antiphon.core.conversation import Item, Media
 from antiphon.core.facts import ResponseRequested, Span, StagePrompt
 from antiphon.core.ids import content_key
-from antiphon.core.plans import ResponseEnded, Usage
+from antiphon.core.plans import Usage
 from antiphon.core.sampling import Sampling
-from antiphon.flow.record import Record
 from antiphon.flow.stages import Path
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.requests import ArRequest
 
 
+class Phase(StrEnum):
+    """How far a response is. Each names what it waits for; the orchestrator ends it in any of them.
+
+    RENDERING --PromptReady--> ENCODING --its media are at hand--> ANSWERING
+        └------------ the reply was given (say) ----------------------^
+    ANSWERING --a waiting request lost KV that had spared it media--> ENCODING
+    """
+
+    RENDERING = "rendering"
+    """Its prompt is being made."""
+    ENCODING = "encoding"
+    """Media that its KV does not cover are being encoded, or are on their way to where they are read."""
+    ANSWERING = "answering"
+    """Its requests are with the stages (`open_units`)."""
+
+
+class Voice(StrEnum):
+    """What becomes of a response's text as speech.
+
+    PENDING --first token, and more to say--> OPEN --end of the text, or a tool call--> CLOSED
+       |                                       └--the same, and tokens are on their way--> CLOSING --> CLOSED
+       ├--a tool call--> SILENT
+       └--no talker is there--> LOST
+    """
+
+    PENDING = "pending"
+    """Nothing has been given to the talker."""
+    OPEN = "open"
+    """The talker has the prompt, and is given each token."""
+    CLOSING = "closing"
+    """The text is over for the talker once all tokens on their way are there."""
+    CLOSED = "closed"
+    """The talker has all of the text."""
+    SILENT = "silent"
+    """It is not spoken: it is a written reply, or begins with a tool call."""
+    LOST = "lost"
+    """There is something to say and no talker to say it."""
+
+
 @dataclass(slots=True)
-class Turn:
-    """State of a response. `open_units` are the units that still owe output; empty means completed."""
+class ResponseState:
+    """One response on its way through the stages. Written by the orchestrator's parts, each its own fields.
+
+    Preparation writes `phase`, `items`, `media`, `prompts`, `forced`, `path`, `pinned`, `is_shortened` and
+    `entry`; the reply route `voice`, `reply`, `is_cut`, `num_frames`, `payload_source` and `on_the_way`;
+    everyone that starts or ends its work in a unit `open_units`.
+    """
 
     request: int
     epoch: int
@@ -30,35 +74,34 @@ class Turn:
     after: str
     """The item that was last when the reply was asked for ("root" if none): the reply comes after it."""
     media: tuple[Media, ...] = ()
+    voice: Voice = Voice.PENDING
+    phase: Phase = Phase.RENDERING
     path: Path | None = None
-    """Where it runs, once its prompt is rendered."""
+    """The units that it runs on, once its prompt is rendered."""
     prompts: dict[str, StagePrompt] = field(default_factory=dict[str, StagePrompt])
     pinned: tuple[Media, ...] = ()
     """Media whose features are kept for it until its text is written: those that the KV did not cover."""
     is_shortened: bool = False
     """Its prompt did not fit, and the oldest messages were left behind."""
-    waits_for_media: bool = False
     open_units: set[str] = field(default_factory=set[str])
+    """Units that still owe output; none left: it is completed."""
     reply: list[int] = field(default_factory=list[int])
-    cut: bool = False
+    is_cut: bool = False
     """The text reached its token limit."""
     entry: ArRequest | None = None
     """The request of the stage that writes the text."""
     num_frames: int = 0
     forced: tuple[int, ...] = ()
     """The reply's first tokens, where they are given and not drawn."""
-    is_spoken: bool = False
-    """The stage that speaks has it, or had it."""
     payload_source: str = ""
-    """The unit that hands over what the stage needs that speaks it."""
+    """The unit that hands over what the talker needs."""
     on_the_way: deque[int] = field(default_factory=deque[int])
     """Tokens whose states are on their way to another process."""
-    ends_behind: bool = False
-    """Once they are there, the text is over."""
-    is_mute: bool = False
-    """There was something to say, and no unit to say it."""
-    is_calling: bool = False
-    """A tool call has begun: nothing more is spoken."""
+
+    @property
+    def is_spoken(self) -> bool:
+        """The talker has it, or had it."""
+        return self.voice in (Voice.OPEN, Voice.CLOSING, Voice.CLOSED)
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -75,7 +118,7 @@ class Turn:
             return unit in self.open_units
         if self.path.encode == unit:
             return bool(self.pinned)
-        return self.waits_for_media and self.path.entry == unit
+        return self.phase is Phase.ENCODING and self.path.entry == unit
 
     def entry_request(self, entry: ArScheduler) -> ArRequest:
         """The request of the stage that writes the reply's text."""
@@ -127,15 +170,6 @@ class Turn:
         )
 
 
-class Session:
-    """A conversation: its record, and the responses that are not over."""
-
-    def __init__(self) -> None:
-        self.record = Record()
-        self.turns: dict[str, Turn] = {}
-        self.epoch = 0
-
-
 def _cached(span: Span, cached: int) -> int:
     """Positions of a span among the first `cached` of its prompt."""
     return min(max(cached - span.start, 0), span.length)
@@ -146,9 +180,3 @@ def _cached_audio(span: Span, cached: int) -> int:
     if span.kind == "audio":
         return found
     return span.audio_length if found == span.length else 0
-
-
-def gone(spec: ResponseRequested) -> ResponseEnded:
-    """The end of a response whose session does not exist."""
-    message = "The session does not exist (any more)"
-    return ResponseEnded(spec.session, spec.response, 0, "failed", "session_gone", message, Usage())

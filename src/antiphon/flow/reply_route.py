@@ -1,0 +1,204 @@
+"""A reply's route through the stages: which unit gets its tokens and frames, and what of them goes out."""
+
+from __future__ import annotations
+
+from antiphon.core.facts import Ints
+from antiphon.core.graph import Edge, StageGraph
+from antiphon.core.plans import AudioOut, Handoff, TokensOut, ints
+from antiphon.flow.outbox import Outbox
+from antiphon.flow.response import ResponseState, Voice
+from antiphon.flow.sessions import Sessions
+from antiphon.flow.stages import Stages
+from antiphon.stage.ar import ArScheduler
+from antiphon.stage.codec import Heard
+from antiphon.stage.requests import Progress
+from antiphon.stage.rows import UNBOUNDED
+
+
+class ReplyRoute:
+    """Text to the client and to the talker, frames to the vocoder, sound to the client.
+
+    Owns nothing: what a reply has come to is in its `ResponseState`, and what the stages hold is theirs.
+    """
+
+    def __init__(
+        self,
+        graph: StageGraph,
+        stages: Stages,
+        end_inputs: dict[str, int],
+        call_ids: tuple[int, ...],
+        sessions: Sessions,
+        outbox: Outbox,
+    ) -> None:
+        self._graph = graph
+        self._stages = stages
+        self._end_inputs = end_inputs
+        self._call_ids = frozenset(call_ids)
+        self._sessions = sessions
+        self._outbox = outbox
+
+    def text(self, response: ResponseState, progress: Progress, now: float) -> None:
+        """A token of the reply: to the client, and over the edge to the talker."""
+        first = not response.reply
+        if progress.tokens is not None:
+            tokens = progress.tokens[None]
+            if first and response.forced:
+                response.reply += response.forced
+                tokens = ints([*response.forced, progress.first])[:, None]
+            response.reply.append(progress.first)
+            self._emit_tokens(response, self._stages.entry_stage, tokens)
+        response.is_cut = progress.end == "length"
+        if response.voice not in (Voice.PENDING, Voice.OPEN):
+            return
+        last = response.reply if first else response.reply[-1:]
+        is_calling = bool(response.tools) and not self._call_ids.isdisjoint(last)
+        over = is_calling or progress.end is not None
+        if not self._edge().streams:
+            self._speak(response, first, now, over)
+        elif not first:
+            known = response.reply[:-1] if progress.tokens is not None else response.reply
+            self._speak_behind(response, known, now, over)
+        if is_calling and response.voice is Voice.PENDING:
+            response.voice = Voice.SILENT
+
+    def say(self, response: ResponseState, reply: Ints, now: float) -> None:
+        """The reply is given. The talker needs nothing of it but its tokens, so no stage has to write it."""
+        response.reply = reply.tolist()
+        self._emit_tokens(response, self._stages.entry_stage, reply.reshape(-1, 1))
+        if not self._start_speaking(response, now):
+            return
+        talker = self._talker(response)
+        for token in (*response.reply[1:], self._end_inputs[talker.stage]):
+            talker.push(response.request, token)
+        talker.close(response.request)
+        response.voice = Voice.CLOSED
+
+    def frame(self, response: ResponseState, progress: Progress) -> None:
+        """A frame of the spoken reply: to the vocoder, and to a client that asked for codes."""
+        assert response.path is not None
+        talker, vocoder = self._talker(response), self._stages.codec[response.path.vocoder]
+        if progress.tokens is not None:
+            response.num_frames += 1
+            vocoder.push(response.request, progress.tokens, response.spec.voice)
+            if response.spec.codes:
+                self._emit_tokens(response, talker.stage, progress.tokens[None])
+        if progress.end is not None:
+            self._sessions.drop_payload(response, talker.name)
+            if vocoder.close(response.request):
+                response.open_units.discard(vocoder.name)
+
+    def heard(self, response: ResponseState, heard: Heard) -> None:
+        """Sound of the reply, to the client; a step may bring none."""
+        if heard.samples:
+            self._outbox.outputs.append(
+                AudioOut(response.session, response.spec.response, response.epoch, heard.audio)
+            )
+        self._talker(response).grant(response.request, self._credit(response, heard.frames))
+
+    def arrived(self, response: ResponseState) -> None:
+        """The oldest outstanding hand-off reached the talker."""
+        talker = self._talker(response)
+        if talker.waits_for_payload(response.request):
+            talker.arrived(response.request)
+        elif response.on_the_way:
+            talker.push(response.request, response.on_the_way.popleft())
+        if response.voice is Voice.CLOSING and not response.on_the_way:
+            self._end_text(response)
+
+    def _talker(self, response: ResponseState) -> ArScheduler:
+        assert response.path is not None
+        return self._stages.ar[response.path.talker]
+
+    def _speak(self, response: ResponseState, first: bool, now: float, over: bool) -> None:
+        """`over`: its words end before this token, since the text or a call begins there.
+
+        A reply that begins with a call, or says nothing, is never given to the talker.
+        """
+        if first and not over:
+            self._start_speaking(response, now)
+        elif not first and response.is_spoken:
+            if over:
+                self._end_text(response)
+            else:
+                self._talker(response).push(response.request, response.reply[-1])
+
+    def _speak_behind(self, response: ResponseState, known: list[int], now: float, over: bool) -> None:
+        """Over an edge that streams: a token goes with its state, which is computed when the next one is
+        drawn. `known` are those that have one, at least one: the newest is handed over.
+        """
+        if len(known) == 1:
+            self._start_speaking(response, now)
+        elif response.path is not None and response.path.talker in response.open_units:
+            position = len(response.prompts[self._stages.entry_stage].token_ids) + len(known) - 1
+            if self._hand_over(response, self._talker(response), ints([position])):
+                response.on_the_way.append(known[-1])
+            else:
+                self._talker(response).push(response.request, known[-1])
+        if over and response.is_spoken:
+            self._end_text(response)
+
+    def _end_text(self, response: ResponseState) -> None:
+        """The text is over, once all of it is there."""
+        if response.on_the_way:
+            response.voice = Voice.CLOSING
+            return
+        response.voice = Voice.CLOSED
+        talker = self._talker(response)
+        talker.push(response.request, self._end_inputs[talker.stage])
+        talker.close(response.request)
+
+    def _start_speaking(self, response: ResponseState, now: float) -> bool:
+        """The first token is out and more will follow: hand the prompt over and let the talker begin.
+
+        False where no talker is there: the response cannot be ended here, and is marked as LOST.
+        """
+        assert response.path is not None
+        if not self._stages.speak(response.path, response.session, now, response.spec.remember):
+            response.voice = Voice.LOST
+            return False
+        talker = self._talker(response)
+        waits = self._hand_over(response, talker, response.prompts[talker.stage].gather)
+        response.open_units |= {talker.name, response.path.vocoder}
+        response.voice = Voice.OPEN
+        request = response.ar_request(
+            talker,
+            response.sampling(talker),
+            first_input=response.reply[0],
+            voice=response.spec.voice,
+            residual=response.spec.sampling.get(self._graph.stage(talker.stage).residual or ""),
+        )
+        request.waits_for_payload = waits
+        request.granted = self._credit(response, frames=0)
+        talker.submit(request)
+        return True
+
+    def _credit(self, response: ResponseState, frames: int) -> int:
+        """Frames that may be drawn once the vocoder has taken up so many."""
+        assert response.path is not None
+        target = self._stages.stage_of(response.path.vocoder)
+        credit = self._graph.edge(self._talker(response).stage, target).credit
+        return UNBOUNDED if credit is None else frames + credit
+
+    def _hand_over(self, response: ResponseState, talker: ArScheduler, positions: Ints) -> bool:
+        """Order rows of the entry's payload, where the edge has one; True if the talker has to wait."""
+        assert response.path is not None
+        source, group = response.path.entry, self._edge().prompt_group
+        if group is None or not len(positions):
+            return False
+        row = response.entry.row if response.entry else None
+        response.payload_source = source
+        assert row is not None, "a request that has drawn a token has a row, or had it until this step"
+        self._outbox.orders.append(
+            Handoff(source, talker.name, group, row, response.request, response.epoch, positions)
+        )
+        return not self._stages.is_local(source, talker.name)
+
+    def _edge(self) -> Edge:
+        """From the stage that writes to the talker."""
+        assert self._stages.talker_stage is not None
+        return self._graph.edge(self._stages.entry_stage, self._stages.talker_stage)
+
+    def _emit_tokens(self, response: ResponseState, stage: str, tokens: Ints) -> None:
+        """`tokens` int64 [n, width]."""
+        spec = response.spec
+        self._outbox.outputs.append(TokensOut(spec.session, spec.response, response.epoch, stage, tokens))

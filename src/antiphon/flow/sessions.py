@@ -1,0 +1,154 @@
+"""Sessions and their open responses: each begins once and has exactly one end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from antiphon.core.conversation import Item, TextPart, TokensPart, media_of
+from antiphon.core.facts import ItemAdded, ItemCut, ItemRemoved, ResponseRequested
+from antiphon.core.plans import DropPayload, ResponseEnded, Usage
+from antiphon.flow.outbox import Outbox
+from antiphon.flow.record import Record
+from antiphon.flow.response import ResponseState, Voice
+from antiphon.flow.stages import Stages
+
+
+class Session:
+    """A conversation: its record, and the responses that are not over, by their wire ids."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.responses: dict[str, ResponseState] = {}
+        self.epoch = 0
+
+
+class Sessions:
+    """Owner of sessions, their records, and which responses are open."""
+
+    def __init__(self, stages: Stages, outbox: Outbox) -> None:
+        self._stages = stages
+        self._outbox = outbox
+        self._sessions: dict[str, Session] = {}
+        self._responses: dict[int, ResponseState] = {}
+        self._last_request = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def responses(self) -> Mapping[int, ResponseState]:
+        """Open responses by request."""
+        return self._responses
+
+    def record(self, session: str) -> Record:
+        """Of a session that is open."""
+        return self._sessions[session].record
+
+    # -- sessions ------------------------------------------------------------------------------------
+
+    def open(self, session: str) -> None:
+        self._sessions.setdefault(session, Session())
+
+    def close(self, session: str) -> None:
+        """Open responses end as cancelled, and everything of the session is freed."""
+        known = self._sessions.get(session)
+        if known is None:
+            return
+        for response in list(known.responses.values()):
+            self.end(response, "cancelled", "session_closed")
+        del self._sessions[session]
+        self._stages.forget(session)
+
+    def edit(self, fact: ItemAdded | ItemRemoved | ItemCut) -> None:
+        """Change the record; dropped for a session that is gone."""
+        session = self._sessions.get(fact.session)
+        if session is None:
+            return
+        match fact:
+            case ItemAdded():
+                session.record.add(fact.item, fact.after)
+            case ItemRemoved():
+                session.record.remove(fact.item_id)
+            case ItemCut():
+                session.record.cut(fact.item_id, fact.num_tokens)
+
+    # -- responses -----------------------------------------------------------------------------------
+
+    def begin(self, spec: ResponseRequested) -> ResponseState | None:
+        """A new response, its input read off the record. None for one that is open already, and, with its end
+        sent, if the session is gone."""
+        session = self._sessions.get(spec.session)
+        if session is None:
+            message = "The session does not exist (any more)"
+            end = ResponseEnded(spec.session, spec.response, 0, "failed", "session_gone", message, Usage())
+            self._outbox.outputs.append(end)
+            return None
+        if spec.response in session.responses:
+            return None
+        self._last_request += 1
+        session.epoch += 1
+        items = session.record.items if spec.items is None else session.record.resolved(spec.items)
+        if spec.instructions:
+            items = (Item(id="", role="system", parts=(TextPart(spec.instructions),)), *items)
+        is_spoken = spec.speech and self._stages.talker_stage is not None
+        response = ResponseState(
+            self._last_request,
+            session.epoch,
+            spec,
+            items,
+            session.record.last_id,
+            media_of(items),
+            Voice.PENDING if is_spoken else Voice.SILENT,
+        )
+        session.responses[spec.response] = self._responses[response.request] = response
+        return response
+
+    def cancel(self, session: str, response: str, reason: str, keep_tokens: int | None) -> None:
+        """End an open response; so many of its tokens enter the record (None: all)."""
+        known = self._sessions.get(session)
+        found = known.responses.get(response) if known else None
+        if known is None or found is None:
+            return
+        if keep_tokens is not None:
+            known.record.cut(found.spec.item_id, keep_tokens)
+        self.end(found, "cancelled", reason)
+
+    def fail(self, request: int, code: str, message: str) -> None:
+        """End a response as failed, if it is open."""
+        response = self._responses.get(request)
+        if response is not None:
+            self.end(response, "failed", code, message)
+
+    def end(self, response: ResponseState, status: str, reason: str, message: str = "") -> None:
+        """The one terminal event. Whatever the response still had in the stages is taken out."""
+        self.unpin(response)
+        for unit in self._stages.abort(response.request):
+            self.drop_payload(response, unit)
+        del self._responses[response.request]
+        session = self._sessions[response.session]
+        del session.responses[response.spec.response]
+        if response.spec.remember and response.reply:
+            reply = TokensPart(tuple(response.reply))
+            session.record.add(Item(response.spec.item_id, "assistant", (reply,)), response.after)
+        usage = response.usage(self._stages.entry_stage)
+        self._outbox.outputs.append(
+            ResponseEnded(
+                response.session, response.spec.response, response.epoch, status, reason, message, usage
+            )
+        )
+
+    def unpin(self, response: ResponseState) -> None:
+        """It reads its media no more."""
+        if response.path is not None:
+            self._stages.encoders[response.path.encode].unpin(response.pinned)
+        response.pinned = ()
+
+    def drop_payload(self, response: ResponseState, unit: str) -> None:
+        """The unit needs what was handed over to it no more."""
+        if unit not in self._stages.lost and len(response.prompts[self._stages.stage_of(unit)].gather):
+            self._outbox.orders.append(DropPayload(unit, response.request))
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if a response is lost or doubled."""
+        found = [one for session in self._sessions.values() for one in session.responses.values()]
+        assert {one.request: one for one in found} == self._responses, "a response is lost or doubled"
