@@ -58,7 +58,7 @@ class Conversations:
         self.talk.run()
         for scheduler in self.talk.driver.node.stages.ar.values():
             assert scheduler.kv.num_free == scheduler.kv.num_blocks
-            assert not scheduler.loans
+            assert not scheduler.leases
 
 
 def split_talk(world: World, recorder: RecordWriter | None = None, **options) -> Talk:

@@ -102,7 +102,7 @@ def test_a_side_dies_while_kv_moves(world: World, apart: Omni, victim: str) -> N
     talk.run()
     for scheduler in talk.driver.node.stages.ar.values():
         assert scheduler.kv.num_free == scheduler.kv.num_blocks
-        assert not scheduler.loans
+        assert not scheduler.leases
 
 
 def test_a_stage_half_in_the_engines_process_is_refused(world: World) -> None:

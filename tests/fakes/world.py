@@ -244,7 +244,7 @@ class World:
             assert ar.kv.num_free == ar.kv.num_blocks
             assert ar.tiers.host.num_free == ar.tiers.host.num_blocks
             assert not ar.tiers.num_in_flight
-            assert not ar.loans
+            assert not ar.leases
             assert not ar.requests
         assert not any(codec.requests for codec in stages.codec.values())
         talkers = [one for one in self.fleet.executors.values() if isinstance(one, FakeTalker)]

@@ -148,7 +148,7 @@ def test_a_cancel_in_mid_move(copy_lag: int) -> None:
     world.send(SessionOpened("ann"))
     ask(world, 0, "ann")
     until_moving(world, seen)
-    assert world.node.stages.ar["thinker.p"].loans
+    assert world.node.stages.ar["thinker.p"].leases
     world.send(ResponseCancelled("ann", "0-ann", keep_tokens=0))
     ask(world, 1, "ann")
     world.run()
@@ -164,11 +164,11 @@ def test_a_cancel_before_there_is_room() -> None:
     meet(world)
     for person in PEOPLE:
         ask(world, 0, person)
-    while len(reader.loans) < 2:
+    while len(reader.leases) < 2:
         assert world.turn()
     world.send(*(ResponseCancelled(person, f"0-{person}") for person in PEOPLE))
     world.run()
-    assert not reader.loans
+    assert not reader.leases
     leave(world)
 
 

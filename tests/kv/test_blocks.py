@@ -27,11 +27,11 @@ def test_limbo_lasts_until_the_step_is_settled() -> None:
     pool.release(held[:1], 5)
     pool.release(held[1:2], 6)
     pool.release([], 6)
-    assert (pool.num_free, pool.num_limbo) == (0, 2)
+    assert (pool.num_free, pool.num_pending_free) == (0, 2)
     pool.settle(4)
     assert pool.num_free == 0
     pool.settle(5)
-    assert (pool.num_free, pool.num_limbo) == (1, 1)
+    assert (pool.num_free, pool.num_pending_free) == (1, 1)
     pool.settle(9)
     pool.check_integrity(held[2:])
 

@@ -52,9 +52,9 @@ def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
     parked(kv, "a", keys(1, 2, 3, 4, 5))
     sequence, cached = kv.open("a", prefix(1, 2, 3, 7, 8), 4, None)
     assert cached == 3
-    assert sequence.blocks == [(0, 0), (1, 1)]
+    assert kv.slots(sequence.blocks).tolist() == [[0, 1], [0, 1]]
     assert kv.grow(sequence, 5)
-    assert sequence.blocks[2:] == [(3, 3)]
+    assert kv.slots(sequence.blocks[2:]).tolist() == [[3], [3]]
     kv.check_integrity()
 
 
@@ -69,7 +69,7 @@ def test_another_session_shares_whole_blocks_and_never_the_last_token() -> None:
     kv = StageKv(("kv", "hidden"), 8, 2)
     parked(kv, "a", keys(1, 2, 3, 4, 5))
     shares, cached = kv.open("b", prefix(1, 2, 3, 4, 5, 6), 4, None)
-    assert (cached, shares.blocks) == (4, [(0, 0), (1, 1)])
+    assert (cached, kv.slots(shares.blocks).tolist()) == (4, [[0, 1], [0, 1]])
     assert kv.cached("c", prefix(1, 2, 3, 4)) == 2, "what is shared is not written, so its last token neither"
     assert kv.cached("c", prefix(1, 2, 3, 9, 5)) == 2
     assert kv.cached("c", prefix(9, 2, 3, 4, 5)) == 0, "equal blocks after something else are not equal"
@@ -112,7 +112,7 @@ def test_a_shared_block_outlives_whoever_computed_it_and_waits_for_every_step() 
     kv.drop("a", None)
     assert kv.num_free == 3
     kv.discard(shares, after_step=5)
-    assert (kv.num_free, kv.num_limbo) == (3, 1)
+    assert (kv.num_free, kv.num_pending_free) == (3, 1)
     kv.settle(5)
     assert kv.num_free == 4
 
@@ -150,7 +150,7 @@ def test_what_is_given_up_waits_for_its_steps() -> None:
     assert not kv.grow(sequence, 1), "step 3 names the block"
     kv.settle(3)
     assert kv.grow(sequence, 1)
-    assert sequence.blocks == [(1,)]
+    assert kv.slots(sequence.blocks).tolist() == [[1]]
     kv.check_integrity()
 
 
@@ -172,7 +172,8 @@ def test_many_grow_at_once_by_the_blocks_that_each_would_get_in_turn() -> None:
     many = [[kv.open(name, prefix(1), 3, None)[0] for name in "abc"] for kv in (once, turns)]
     assert once.grow_all(many[0], [1, 3, 2])
     assert all(turns.grow(one, 2 * count) for one, count in zip(many[1], (1, 3, 2), strict=True))
-    assert [one.blocks for one in many[0]] == [one.blocks for one in many[1]]
+    at_once = [once.slots(one.blocks).tolist() for one in many[0]]
+    assert at_once == [turns.slots(one.blocks).tolist() for one in many[1]]
     once.check_integrity()
     assert not once.grow_all(many[0], [1, 1, 1]), "two are left, and nobody gets one of them"
     assert once.num_free == 2
@@ -281,7 +282,7 @@ class Conversations(RuleBasedStateMachine):
             return
         self.kv.check_integrity()
         if self.settled == self.step:
-            assert self.kv.num_limbo == 0
+            assert self.kv.num_pending_free == 0
 
     def teardown(self) -> None:
         if not hasattr(self, "kv"):

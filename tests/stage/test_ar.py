@@ -91,7 +91,7 @@ def test_blocks_and_rows_of_an_aborted_request_wait_for_the_step_in_flight() -> 
     order = planned(stage, 0)
     stage.abort(1)
     assert stage.abort(1) is None
-    assert stage.kv.num_limbo == 2
+    assert stage.kv.num_pending_free == 2
     stage.submit(request(2, 2))
     assert stage.plan(1, 0.0) is None, "there is no row"
     done(stage, order, 7)
@@ -105,7 +105,7 @@ def test_parked_blocks_beyond_what_is_kept_wait_as_well() -> None:
     stage.submit(request(1, 4))
     order = planned(stage, 0)
     stage.abort(1)
-    assert (stage.kv.num_idle, stage.kv.num_limbo) == (0, 2), "no reported step has filled anything"
+    assert (stage.kv.num_idle, stage.kv.num_pending_free) == (0, 2), "no reported step has filled anything"
     done(stage, order, 7)
     assert stage.kv.num_free == 8
 

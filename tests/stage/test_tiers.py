@@ -77,10 +77,10 @@ def test_a_request_that_ends_before_its_copy_frees_nothing_too_early() -> None:
     _, order, copy = returning(stage)
     stage.abort(1)
     done(stage, order, 7)
-    assert stage.kv.num_limbo == len(copy.targets)
+    assert stage.kv.num_pending_free == len(copy.targets)
     stage.check_integrity()
     stage.copied(CopyDone("s", copy.ticket), 99.0)
-    assert stage.kv.num_limbo == 0
+    assert stage.kv.num_pending_free == 0
 
 
 def test_an_answer_to_nobody_counts_for_nothing() -> None:
@@ -185,4 +185,4 @@ def test_rows_that_need_a_block_in_the_same_step_each_have_one_freed() -> None:
     assert stage.kv.num_free == 0
     done(stage, planned(stage, step + 2), 7, 7, 7)
     assert stage.plan(step + 3, 0.0) is None, "every row waits for a block that is being copied"
-    assert stage.kv.num_limbo == 3
+    assert stage.kv.num_pending_free == 3

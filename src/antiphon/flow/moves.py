@@ -15,7 +15,7 @@ FIRST_TOKEN = 1
 
 
 class Moves:
-    """From prefill units to decode units. Owns nothing: loans are theirs who gave them."""
+    """From prefill units to decode units. Owns nothing: leases are theirs who gave them."""
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
@@ -54,14 +54,14 @@ class Moves:
     def settle(self) -> None:
         """What was lent and has been copied, or is wanted no more, goes back."""
         for scheduler in self._stages.ar.values():
-            for loan in scheduler.tiers.returned():
-                self._stages.ar[loan.source].take_back(loan)
+            for lease in scheduler.tiers.returned():
+                self._stages.ar[lease.source].take_back(lease)
 
     def lose(self, unit: str) -> None:
         """The unit is gone: what it lent, and what was lent to it."""
-        for loan in self._stages.ar[unit].loans if unit in self._stages.ar else ():
-            loan.is_void = True
+        for lease in self._stages.ar[unit].leases if unit in self._stages.ar else ():
+            lease.is_void = True
         for scheduler in self._stages.ar.values():
-            for loan in scheduler.loans:
-                if loan.target == unit:
-                    scheduler.take_back(loan)
+            for lease in scheduler.leases:
+                if lease.target == unit:
+                    scheduler.take_back(lease)

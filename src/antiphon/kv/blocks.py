@@ -1,4 +1,4 @@
-"""A pool of equal blocks, with a limbo for blocks that a step in flight may still touch."""
+"""A pool of equal slots, with a queue of freed ones that a step in flight may still touch."""
 
 from __future__ import annotations
 
@@ -6,44 +6,46 @@ from collections import deque
 
 
 class OutOfBlocks(Exception):
-    """More blocks were asked for than are free: the caller did not check first."""
+    """More slots were asked for than are free: the caller did not check first."""
 
 
 class BlockPool:
-    """Hands out block ids [0, num_blocks). First in, first out, so that replays allocate alike."""
+    """Hands out slots [0, num_blocks). First in, first out, so that replays allocate alike."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._free = deque(range(num_blocks))
-        self._limbo: deque[tuple[int, list[int]]] = deque()
+        self._pending: deque[tuple[int, list[int]]] = deque()
 
     @property
     def num_free(self) -> int:
         return len(self._free)
 
     @property
-    def num_limbo(self) -> int:
-        return sum(len(blocks) for _, blocks in self._limbo)
+    def num_pending_free(self) -> int:
+        """Freed, and named by a step in flight."""
+        return sum(len(slots) for _, slots in self._pending)
 
     def allocate(self, count: int) -> list[int]:
+        """Raises OutOfBlocks where fewer are free."""
         if count > len(self._free):
             raise OutOfBlocks(f"{count} blocks wanted, {len(self._free)} free")
         take = self._free.popleft
         return [take() for _ in range(count)]
 
-    def release(self, blocks: list[int], after_step: int | None) -> None:
-        """Give blocks back; they are reused once `after_step` is settled (at once if None)."""
+    def release(self, slots: list[int], after_step: int | None) -> None:
+        """Give slots back; they are reused once `after_step` is settled (at once if None)."""
         if after_step is None:
-            self._free.extend(blocks)
-        elif blocks:
-            self._limbo.append((after_step, blocks))
+            self._free.extend(slots)
+        elif slots:
+            self._pending.append((after_step, slots))
 
     def settle(self, step: int) -> None:
         """Every step up to `step` is done: free what waited for it."""
-        while self._limbo and self._limbo[0][0] <= step:
-            self._free.extend(self._limbo.popleft()[1])
+        while self._pending and self._pending[0][0] <= step:
+            self._free.extend(self._pending.popleft()[1])
 
     def check_integrity(self, held: list[int]) -> None:
-        """Each block is in exactly one place: free, in limbo, or in `held`."""
-        everywhere = [*self._free, *(b for _, blocks in self._limbo for b in blocks), *held]
+        """Each slot is in exactly one place: free, pending, or in `held`."""
+        everywhere = [*self._free, *(b for _, slots in self._pending for b in slots), *held]
         assert sorted(everywhere) == list(range(self.num_blocks)), "a block is lost or doubled"

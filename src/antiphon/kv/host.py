@@ -12,20 +12,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from antiphon.kv.blocks import BlockPool
-from antiphon.kv.sequences import Block
 
 
 @dataclass(slots=True, eq=False)
 class HostCopy:
     """A full block's content on the host.
 
+    block    its slot in the pool of each KV group
     holders  sessions whose past it is
     pins     copies under way that write or read it
     is_ready  written, and to be read
     """
 
     name: bytes
-    block: Block
+    block: tuple[int, ...]
     holders: int = 0
     pins: int = 0
     is_ready: bool = False

@@ -1,8 +1,11 @@
-"""The KV of one stage: sequences, the blocks they share, and what idle sessions left behind.
+"""The KV of one stage on the device: sequences, the blocks they share, and what idle sessions left behind.
 
 KV is a cache of the conversation record. A sequence is known by its keys, the content identity of each
 cached position. A new prompt reuses the longest prefix that is resident: of its own session's idle sequence
-to the token, of anybody's to the block. A block that two sequences hold is full and never written again.
+to the token, of any other to the block. A block that two sequences hold is full and never written again.
+
+A block is a number here, and a slot in the pool of each KV group (`slots`): groups hold the same positions
+together.
 """
 
 from __future__ import annotations
@@ -17,21 +20,18 @@ from antiphon.core.facts import NO_INTS, Ints
 from antiphon.kv.blocks import BlockPool
 from antiphon.kv.prefix import Prefix, chain_on
 
-Block = tuple[int, ...]
-"""A block of every group, in the groups' order: groups hold the same positions together."""
-
 
 class Sequence:
     """Cached positions [0, len(keys)) of one conversation, and blocks for them and what is computed next.
 
-    chain     hashes of its full blocks, as far as their content is known
+    chain     names of its full blocks, as far as their content is known
     promised  blocks that it was admitted for; it may hold more
     """
 
     __slots__ = ("blocks", "chain", "keys", "promised")
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[int] = []
         self.chain: list[bytes] = []
         self.keys: Ints = NO_INTS
         self.promised = 0
@@ -47,39 +47,47 @@ class Evicted:
 
     sessions: tuple[str, ...]
     index: int
-    block: Block
+    block: int
     name: bytes
 
 
 class StageKv:
-    """Owner of one stage's blocks. Every group has the same number of blocks of `block_size` tokens."""
+    """Owner of one stage's blocks. Every group has the same number of slots of `block_size` tokens.
+
+    A block is used by running sequences, kept by idle ones, and lent to copies under way; it is free once
+    none of them holds it, and the steps that name it are done.
+    """
 
     def __init__(self, groups: tuple[str, ...], num_blocks: int, block_size: int) -> None:
         self.groups = groups
+        self.num_blocks = num_blocks
         self.block_size = block_size
+        self.num_evicted_blocks = 0
+        self._slots = np.zeros((len(groups), num_blocks), np.int64)
         self._pools = [BlockPool(num_blocks) for _ in groups]
+        self._unused = list(range(num_blocks))[::-1]
+        """Numbers of no block; a stack."""
+        self._used = [0] * num_blocks
+        self._kept = [0] * num_blocks
+        self._lent = [0] * num_blocks
+        self._num_used = self._num_only_lent = 0
+        """Blocks that running sequences hold, and those that only copies hold."""
         self._idle: OrderedDict[str, Sequence] = OrderedDict()
-        self._active: list[Sequence] = []
-        self._used: Counter[Block] = Counter()
-        """How many active sequences hold a block; `_kept`: how many idle ones."""
-        self._kept: Counter[Block] = Counter()
-        self._lent: Counter[Block] = Counter()
-        """How many copies under way touch it; it is not reused meanwhile, whoever gives it up."""
-        self._only_lent: set[Block] = set()
-        """Lent blocks that no sequence holds: free once their copies are done."""
-        self._named: dict[Block, bytes] = {}
-        self._resident: dict[bytes, list[Block]] = {}
-        """The inverse of `_named`; some content is resident twice."""
-        self._busy: dict[Block, int] = {}
+        self._active: dict[Sequence, None] = {}
+        self._name: list[bytes | None] = [None] * num_blocks
+        self._resident: dict[bytes, list[int]] = {}
+        """Blocks by name; some content is resident twice."""
+        self._sharers: dict[int, list[str]] = {}
+        """Idle sequences of each block that more than one of them keeps, least recently parked first."""
+        self._keeper = [""] * num_blocks
+        """The idle sequence of each block that one keeps."""
+        self._busy: dict[int, int] = {}
         """Last step in flight that names a block which an active sequence gave up."""
         self._settled = -1
-        self._matched: tuple[str, Prefix, tuple[int, list[Block]]] | None = None
+        self._matched: tuple[str, Prefix, tuple[int, list[int]]] | None = None
         """The last look-up, until anything changes: a request that is to join is looked up repeatedly."""
-        self.num_evicted_blocks = 0
 
-    @property
-    def num_blocks(self) -> int:
-        return self._pools[0].num_blocks
+    # -- what there is -------------------------------------------------------------------------------
 
     @property
     def num_free(self) -> int:
@@ -88,7 +96,22 @@ class StageKv:
     @property
     def num_idle(self) -> int:
         """Blocks that only idle sequences hold: they can be had."""
-        return self.num_spare - self.num_free - self.num_limbo
+        return self.num_spare - self.num_free - self.num_pending_free
+
+    @property
+    def num_pending_free(self) -> int:
+        """Blocks that come back by themselves once steps and copies under way are done."""
+        return self._pools[0].num_pending_free + self._num_only_lent
+
+    @property
+    def num_spare(self) -> int:
+        """Blocks that no active sequence holds: to be had now, or once the steps in flight are done."""
+        return self.num_blocks - self._num_used
+
+    @property
+    def num_shared(self) -> int:
+        """Blocks that more than one sequence holds."""
+        return sum(used + kept > 1 for used, kept in zip(self._used, self._kept, strict=True))
 
     @property
     def idle(self) -> dict[str, tuple[int, int]]:
@@ -96,19 +119,21 @@ class StageKv:
         return {session: (len(kept.keys), kept.num_blocks) for session, kept in self._idle.items()}
 
     @property
-    def num_limbo(self) -> int:
-        """Blocks that come back by themselves once steps and copies under way are done."""
-        return self._pools[0].num_limbo + len(self._only_lent)
+    def sessions(self) -> tuple[str, ...]:
+        """Sessions that left something behind, least recently parked first."""
+        return tuple(self._idle)
 
-    @property
-    def num_shared(self) -> int:
-        """Blocks that more than one sequence holds."""
-        return sum(count > 1 for count in (self._used + self._kept).values())
+    def resting(self, session: str) -> Sequence | None:
+        """What the session left behind on the device, to be read only."""
+        return self._idle.get(session)
 
-    @property
-    def num_spare(self) -> int:
-        """Blocks that no active sequence holds: to be had now, or once the steps in flight are done."""
-        return self.num_blocks - len(self._used)
+    def is_active(self, block: int) -> bool:
+        """Does a running sequence hold it?"""
+        return self._used[block] > 0
+
+    def slots(self, blocks: Iterable[int]) -> Ints:
+        """int64 [groups, n]: where the blocks are in each group's pool."""
+        return self._slots[:, list(blocks)]
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -120,12 +145,14 @@ class StageKv:
     def fits(self, session: str, prefix: Prefix, num_blocks: int, apart: int = 0) -> bool:
         """Can a prompt be opened and grow to `num_blocks` now, evicting idle sequences if need be?
 
-        What other prompts were promised, and `apart` blocks, are left alone. Blocks in limbo do not count:
-        they come back by themselves.
+        What other prompts were promised, and `apart` blocks, are left alone. Blocks that are pending free do
+        not count: they come back by themselves.
         """
-        used = sum(block in self._used for block in self._match(session, prefix)[1])
+        used = sum(self._used[block] > 0 for block in self._match(session, prefix)[1])
         promised = sum(max(sequence.promised - sequence.num_blocks, 0) for sequence in self._active)
         return num_blocks - used <= self.num_free + self.num_idle - promised - apart
+
+    # -- running sequences ---------------------------------------------------------------------------
 
     def open(
         self, session: str, prefix: Prefix, num_blocks: int, after_step: int | None, until: int = 0
@@ -133,9 +160,8 @@ class StageKv:
         """Start a sequence that is promised `num_blocks`; returns it and how many leading tokens are cached.
 
         At least the last token is left to compute, since its output is wanted. What else the session left
-        behind is given up. What lies beyond the full blocks that are cached and before position `until` is
-        filled from elsewhere, in free blocks, and counts as cached; those have no names until a reported step
-        has read them.
+        behind is given up. [cached, until) is filled by a pending copy: allocated, counted as cached, not
+        shareable until a step that read it is confirmed.
         """
         cached, blocks = self._match(session, prefix)
         is_fetching = until > cached
@@ -147,8 +173,8 @@ class StageKv:
         sequence.keys = prefix.keys[:cached]
         sequence.chain = list(prefix.chain[: cached // self.block_size])
         sequence.promised = num_blocks
-        self._hold(self._used, blocks)
-        self._active.append(sequence)
+        self._use(blocks)
+        self._active[sequence] = None
         self.drop(session, after_step)
         for block in blocks[len(sequence.chain) :]:
             self._unname(block)  # its end will be written
@@ -181,65 +207,48 @@ class StageKv:
             first += count
         return True
 
-    def _allocate(self, count: int) -> list[Block]:
-        new: list[Block] = list(zip(*(pool.allocate(count) for pool in self._pools), strict=True))
-        self._hold(self._used, new)
-        return new
-
     def learn(self, sequence: Sequence, keys: Ints) -> None:
         """Reported steps have filled the positions of `keys`: full blocks may be shared from now on."""
         self._matched = None
         for name in chain_on(sequence.chain, keys, self.block_size):
             block = sequence.blocks[len(sequence.chain)]
             sequence.chain.append(name)
-            if block not in self._named:
-                self._named[block] = name
+            if self._name[block] is None:
+                self._name[block] = name
                 self._resident.setdefault(name, []).append(block)
         sequence.keys = keys
 
     def park(self, session: str, sequence: Sequence, keys: Ints, after_step: int | None) -> None:
-        """The sequence rests: keep its positions with `keys` for whoever's prompt begins so."""
-        self._active.remove(sequence)
+        """The sequence rests: keep its positions with `keys` for a prompt that begins so."""
+        del self._active[sequence]
         self.learn(sequence, keys)
         del sequence.chain[len(keys) // self.block_size :]
         self.drop(session, after_step)
         keep = sequence.blocks[: self.blocks_for(len(keys))]
-        self._hold(self._kept, keep)
-        self._release(self._used, sequence.blocks, after_step)
+        self._keep(session, keep)
+        self._unuse(sequence.blocks, after_step)
         sequence.blocks = keep
         if len(keys):
             self._idle[session] = sequence
 
     def discard(self, sequence: Sequence, after_step: int | None) -> None:
         """The sequence ends and nothing of it is kept."""
-        self._active.remove(sequence)
-        self._release(self._used, sequence.blocks, after_step)
+        del self._active[sequence]
+        self._unuse(sequence.blocks, after_step)
+
+    # -- idle ones -----------------------------------------------------------------------------------
 
     def drop(self, session: str, after_step: int | None) -> None:
         """Forget what the session left behind."""
         sequence = self._idle.pop(session, None)
         if sequence is not None:
-            self._matched = None
-            self._release(self._kept, sequence.blocks, after_step)
-
-    def resting(self, session: str) -> Sequence | None:
-        """What the session left behind on the device, to be read only."""
-        return self._idle.get(session)
-
-    @property
-    def sessions(self) -> tuple[str, ...]:
-        """Who left something behind, least recently parked first."""
-        return tuple(self._idle)
-
-    def is_active(self, block: Block) -> bool:
-        """Does a running sequence hold it?"""
-        return block in self._used
+            self._unkeep(session, sequence.blocks, after_step)
 
     def evict(self, session: str, count: int) -> list[Evicted]:
         """The session's sequence gives up its last blocks until `count` more are to be had.
 
         A block goes only where it ends every sequence that holds it. Full ones are lent to the caller, the
-        last first, who takes them back once they are copied; a partial one is lost, and not told of.
+        last first, which takes them back once they are copied; a partial one is lost, and not told of.
         """
         evicted: list[Evicted] = []
         freed = 0
@@ -255,46 +264,120 @@ class StageKv:
         self.num_evicted_blocks += freed
         return evicted
 
-    def lend(self, blocks: Iterable[Block]) -> None:
-        """A copy touches these: nobody gets them before they are taken back."""
+    def lend(self, blocks: Iterable[int]) -> None:
+        """A copy touches these: they are not handed out before they are taken back."""
         self._matched = None
         for block in blocks:
+            if not (self._lent[block] or self._used[block] or self._kept[block]):
+                self._num_only_lent += 1
             self._lent[block] += 1
-            if block not in self._used and block not in self._kept:
-                self._only_lent.add(block)
 
-    def take_back(self, blocks: Iterable[Block]) -> None:
-        """The copy is over. What nobody holds is free."""
-        self._release(self._lent, blocks, None)
+    def take_back(self, blocks: Iterable[int]) -> None:
+        """The copy is over. A block that no sequence holds is free."""
+        self._matched = None
+        for block in blocks:
+            self._lent[block] -= 1
+            if not (self._lent[block] or self._used[block] or self._kept[block]):
+                self._num_only_lent -= 1
+                self._free(block)
 
     def settle(self, step: int) -> None:
+        """Every step up to `step` is done."""
         self._settled = step
         for pool in self._pools:
             pool.settle(step)
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError unless every block is where its holders say."""
-        resident = self._used.keys() | self._kept.keys() | self._lent.keys()
-        for group, pool in enumerate(self._pools):
-            pool.check_integrity([block[group] for block in resident])
-        assert self.num_idle == len(self._kept.keys() - self._used.keys()), "idle blocks are miscounted"
-        assert self._only_lent == self._lent.keys() - self._used.keys() - self._kept.keys(), (
-            "lent is miscounted"
-        )
-        for holders, counts in ((self._active, self._used), (self._idle.values(), self._kept)):
-            assert Counter(block for holder in holders for block in holder.blocks) == counts, "miscounted"
-        for block, count in (self._used + self._kept).items():
-            assert count == 1 or block in self._named, "a block is shared though it is not full"
-        for sequence in (*self._active, *self._idle.values()):
-            named = sequence.blocks[: len(sequence.chain)]
-            assert [self._named[block] for block in named] == sequence.chain, "a block has the wrong name"
-        found = {block: name for name, blocks in self._resident.items() for block in blocks}
-        assert found == self._named, "the index of resident blocks is wrong"
-        assert self._named.keys() <= resident, "a free block has a name"
-        for sequence in self._idle.values():
-            assert self.blocks_for(len(sequence.keys)) == sequence.num_blocks, "idle blocks without keys"
+    # -- holders -------------------------------------------------------------------------------------
 
-    def _match(self, session: str, prefix: Prefix) -> tuple[int, list[Block]]:
+    def _allocate(self, count: int) -> list[int]:
+        """New blocks, used once."""
+        self._matched = None
+        first = len(self._unused) - count
+        new = self._unused[first:][::-1]
+        del self._unused[first:]
+        for group, pool in enumerate(self._pools):
+            self._slots[group, new] = pool.allocate(count)
+        for block in new:
+            self._used[block] = 1
+        self._num_used += count
+        return new
+
+    def _use(self, blocks: list[int]) -> None:
+        """One running holder more."""
+        self._matched = None
+        for block in blocks:
+            if not self._used[block]:
+                self._num_used += 1
+                if not self._kept[block]:
+                    self._num_only_lent -= 1
+            self._used[block] += 1
+
+    def _unuse(self, blocks: list[int], after_step: int | None) -> None:
+        """One running holder less."""
+        self._matched = None
+        for block in blocks:
+            if after_step is not None:
+                self._busy[block] = after_step
+            self._used[block] -= 1
+            if not self._used[block]:
+                self._num_used -= 1
+                self._let_go(block)
+
+    def _keep(self, session: str, blocks: list[int]) -> None:
+        """One idle holder more, of blocks that running sequences hold."""
+        self._matched = None
+        for block in blocks:
+            self._kept[block] += 1
+            if self._kept[block] == 1:
+                self._keeper[block] = session
+            else:
+                self._sharers.setdefault(block, [self._keeper[block]]).append(session)
+
+    def _unkeep(self, session: str, blocks: list[int], after_step: int | None) -> None:
+        """One idle holder less."""
+        self._matched = None
+        for block in blocks:
+            if after_step is not None:
+                self._busy[block] = after_step
+            self._kept[block] -= 1
+            if not self._kept[block]:
+                self._let_go(block)
+                continue
+            sharers = self._sharers[block]
+            sharers.remove(session)
+            if len(sharers) == 1:
+                self._keeper[block] = sharers[0]
+                del self._sharers[block]
+
+    def _let_go(self, block: int) -> None:
+        """A holder is gone. A block that nothing holds is free, once the steps that name it are done."""
+        if self._used[block] or self._kept[block]:
+            return
+        if self._lent[block]:
+            self._num_only_lent += 1
+        else:
+            self._free(block)
+
+    def _free(self, block: int) -> None:
+        self._unname(block)
+        busy = self._busy.pop(block, None)
+        after_step = busy if busy is not None and busy > self._settled else None
+        for group, pool in enumerate(self._pools):
+            pool.release([int(self._slots[group, block])], after_step)
+        self._unused.append(block)
+
+    def _unname(self, block: int) -> None:
+        name = self._name[block]
+        if name is not None:
+            self._name[block] = None
+            twins = self._resident[name]
+            twins.remove(block)
+            if not twins:
+                del self._resident[name]
+
+    # -- looking up ----------------------------------------------------------------------------------
+
+    def _match(self, session: str, prefix: Prefix) -> tuple[int, list[int]]:
         """The longest resident prefix, as tokens and the blocks that hold them."""
         if self._matched is not None and self._matched[0] == session and self._matched[1] is prefix:
             cached, blocks = self._matched[2]
@@ -303,14 +386,14 @@ class StageKv:
             self._matched = session, prefix, (cached, blocks)
         return cached, list(blocks)
 
-    def _look_up(self, session: str, prefix: Prefix) -> tuple[int, list[Block]]:
+    def _look_up(self, session: str, prefix: Prefix) -> tuple[int, list[int]]:
         size, most = self.block_size, len(prefix.keys) - 1
-        shared: list[Block] = []
+        shared: list[int] = []
         for name in prefix.chain[: most // size]:
-            blocks = self._resident.get(name)
-            if blocks is None:
+            twins = self._resident.get(name)
+            if twins is None:
                 break
-            shared.append(blocks[0])
+            shared.append(twins[0])
         own = self._idle.get(session)
         if own is None:
             return len(shared) * size, shared
@@ -321,47 +404,20 @@ class StageKv:
             return len(shared) * size, shared
         return cached, own.blocks[: self.blocks_for(cached)]
 
-    def _must_not_change(self, block: Block) -> bool:
+    def _must_not_change(self, block: int) -> bool:
         """Others hold it too, or it is being copied."""
-        return self._used[block] + self._kept[block] > 1 or block in self._lent
-
-    def _hold(self, holders: Counter[Block], blocks: Iterable[Block]) -> None:
-        """One holder more."""
-        self._matched = None
-        for block in blocks:
-            holders[block] += 1
-            self._only_lent.discard(block)
-
-    def _release(self, holders: Counter[Block], blocks: Iterable[Block], after_step: int | None) -> None:
-        """One holder less. What nobody holds is free, once the steps that name it are done."""
-        self._matched = None
-        for block in blocks:
-            if after_step is not None:
-                self._busy[block] = after_step
-            holders[block] -= 1
-            if holders[block]:
-                continue
-            del holders[block]
-            if block in self._used or block in self._kept:
-                continue
-            if block in self._lent:
-                self._only_lent.add(block)
-            else:
-                self._only_lent.discard(block)
-                self._free(block)
+        return self._used[block] + self._kept[block] > 1 or self._lent[block] > 0
 
     def _ending_with(self, session: str) -> tuple[str, ...]:
-        """Who holds the last block of the session's sequence; nobody, if it has none or it has to stay."""
+        """All sequences that hold the last block of the session's; empty if it has none or it has to stay."""
         sequence = self._idle.get(session)
-        if sequence is None or sequence.blocks[-1] in self._used:
+        if sequence is None or self._used[sequence.blocks[-1]]:
             return ()
         last, size = sequence.blocks[-1], sequence.num_blocks
         if self._kept[last] == 1:
             return (session,)
-        ends = [
-            name for name, kept in self._idle.items() if kept.num_blocks == size and kept.blocks[-1] == last
-        ]
-        return tuple(ends) if len(ends) == self._kept[last] else ()
+        holders = self._sharers[last]
+        return tuple(holders) if all(self._idle[one].num_blocks == size for one in holders) else ()
 
     def _shorten(self, session: str) -> None:
         """A resting sequence loses its last block."""
@@ -371,21 +427,50 @@ class StageKv:
         del sequence.chain[sequence.num_blocks :]
         if not sequence.blocks:
             del self._idle[session]
-        self._release(self._kept, [last], None)
+        self._unkeep(session, [last], None)
 
-    def _free(self, block: Block) -> None:
-        self._unname(block)
-        busy = self._busy.pop(block, None)
-        after_step = busy if busy is not None and busy > self._settled else None
-        for pool, one in zip(self._pools, block, strict=True):
-            pool.release([one], after_step)
+    # -- integrity -----------------------------------------------------------------------------------
 
-    def _unname(self, block: Block) -> None:
-        name = self._named.pop(block, None)
-        if name is not None:
-            self._resident[name].remove(block)
-            if not self._resident[name]:
-                del self._resident[name]
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless every block is where its holders say."""
+        counts = zip(self._used, self._kept, self._lent, strict=True)
+        resident = [block for block, held in enumerate(counts) if any(held)]
+        for group, pool in enumerate(self._pools):
+            pool.check_integrity(self._slots[group, resident].tolist())
+        assert sorted([*self._unused, *resident]) == list(range(self.num_blocks)), (
+            "a block is lost or doubled"
+        )
+        self._check_holders(resident)
+        self._check_names(set(resident))
+        for sequence in self._idle.values():
+            assert self.blocks_for(len(sequence.keys)) == sequence.num_blocks, "idle blocks without keys"
+
+    def _check_holders(self, resident: list[int]) -> None:
+        for holders, counts in ((self._active, self._used), (self._idle.values(), self._kept)):
+            found = Counter(block for holder in holders for block in holder.blocks)
+            assert found == +Counter(dict(enumerate(counts))), "holders of a block are miscounted"
+        only_lent = [block for block in resident if not (self._used[block] or self._kept[block])]
+        assert self._num_only_lent == len(only_lent), "lent blocks are miscounted"
+        assert self._num_used == sum(count > 0 for count in self._used), "used blocks are miscounted"
+        keepers: dict[int, list[str]] = {}
+        for session, sequence in self._idle.items():
+            for block in sequence.blocks:
+                keepers.setdefault(block, []).append(session)
+        for block, sessions in keepers.items():
+            known = self._sharers[block] if len(sessions) > 1 else [self._keeper[block]]
+            assert known == sessions, "a block has the wrong keepers"
+        assert self._sharers.keys() <= keepers.keys(), "a block is shared by nobody"
+
+    def _check_names(self, resident: set[int]) -> None:
+        for block, (used, kept) in enumerate(zip(self._used, self._kept, strict=True)):
+            assert used + kept <= 1 or self._name[block], "a block is shared though it is not full"
+        for sequence in (*self._active, *self._idle.values()):
+            named = sequence.blocks[: len(sequence.chain)]
+            assert [self._name[block] for block in named] == sequence.chain, "a block has the wrong name"
+        named = {block: name for block, name in enumerate(self._name) if name is not None}
+        found = {block: name for name, blocks in self._resident.items() for block in blocks}
+        assert found == named, "the index of resident blocks is wrong"
+        assert named.keys() <= resident, "a free block has a name"
 
 
 def common_prefix(left: Ints, right: Ints) -> int:

@@ -9,25 +9,25 @@ from typing import Literal
 from antiphon.core.facts import CopyFact, CopyFailed
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.kv.host import HostCopy
-from antiphon.kv.loans import Loan
-from antiphon.kv.sequences import Block
+from antiphon.kv.leases import KvLease
+from antiphon.kv.sequences import StageKv
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
     """Whole blocks on their way, an order for each KV group.
 
-    blocks    on the device; `copies` on the host, one for each, or else the last ones of `loan`
+    blocks    on the device; `copies` on the host, one for each, or else the last ones of `lease`
     tickets   orders that are not answered yet
     has_failed  one of them broke off: what it was to bring is of no use
-    wished_s  since when somebody waits for it, if anybody does
+    reload_wait_since_s  since when a request waits for it, if one does
     """
 
     to: Literal["device", "host"]
-    blocks: Sequence[Block]
+    blocks: Sequence[int]
     copies: Sequence[HostCopy]
-    wished_s: float | None = None
-    loan: Loan | None = None
+    reload_wait_since_s: float | None = None
+    lease: KvLease | None = None
     tickets: set[int] = field(default_factory=set[int])
     has_failed: bool = False
 
@@ -48,16 +48,14 @@ class Transfers:
     has waited for its last layer has waited for all.
     """
 
-    def __init__(
-        self, stage: str, groups: tuple[str, ...], order: Sequence[int], tickets: Iterator[int]
-    ) -> None:
-        self._stage = stage
-        self._groups = groups
+    def __init__(self, unit: str, kv: StageKv, order: Sequence[int], tickets: Iterator[int]) -> None:
+        self._unit = unit
+        self._kv = kv
         self._order = order
         self._tickets = tickets
         self._orders: list[CopyOrder] = []
         self._under_way: dict[int, Transfer] = {}
-        self._arriving: dict[Block, Transfer] = {}
+        self._arriving: dict[int, Transfer] = {}
 
     @property
     def num_in_flight(self) -> int:
@@ -75,17 +73,17 @@ class Transfers:
             self._arriving.update(dict.fromkeys(transfer.blocks, transfer))
 
     def _ordered(self, transfer: Transfer, group: int, ticket: int) -> CopyOrder:
-        name, loan = self._groups[group], transfer.loan
-        here = ints([block[group] for block in transfer.blocks])
-        if loan is not None:
-            there = ints([block[group] for block in loan.blocks[-len(transfer.blocks) :]])
-            return MoveBlocks(loan.source, self._stage, name, there, here, ticket)
+        name, lease = self._kv.groups[group], transfer.lease
+        here = self._kv.slots(transfer.blocks)[group]
+        if lease is not None:
+            there = lease.slots[group, -len(transfer.blocks) :]
+            return MoveBlocks(lease.source, self._unit, name, there, here, ticket)
         there = ints([copy.block[group] for copy in transfer.copies])
         ends = (there, here) if transfer.to == "device" else (here, there)
-        return CopyBlocks(self._stage, name, transfer.to, *ends, ticket)
+        return CopyBlocks(self._unit, name, transfer.to, *ends, ticket)
 
     def answer(self, fact: CopyFact) -> Transfer | None:
-        """An order was answered; returns the transfer it belongs to, None if it is nobody's (any more)."""
+        """An order was answered; returns the transfer it belongs to, None if it is unknown (any more)."""
         transfer = self._under_way.pop(fact.ticket, None)
         if transfer is None:
             return None
@@ -96,7 +94,7 @@ class Transfers:
                 del self._arriving[block]
         return transfer
 
-    def bringing(self, blocks: Iterable[Block]) -> tuple[Transfer, ...]:
+    def bringing(self, blocks: Iterable[int]) -> tuple[Transfer, ...]:
         """What has still to arrive in these device blocks."""
         if not self._arriving:
             return ()

@@ -15,7 +15,7 @@ from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import CopyFact, Ints, StageFact, StagePrompt, StepDone, StepFailed
 from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, Join, ints
-from antiphon.kv.loans import Loan
+from antiphon.kv.leases import KvLease
 from antiphon.kv.transfers import CopyOrder, Transfer
 from antiphon.policy.base import Budget, StepChoice, StepPolicy
 from antiphon.policy.memory import KvPolicies
@@ -133,19 +133,19 @@ class ArScheduler:
     def hand_on(self, request: int, target: str) -> ArRequest:
         """Take out a running request that goes on at the unit `target`, which may copy its KV."""
         active = self._requests.pop(request)
-        active.loan = self._seats.lend(active, target)
+        active.lease = self._seats.lend(active, target)
         self._seats.leave(active, self._busy_until)
         active.row = active.sequence = active.prefix = None
         return active
 
     @property
-    def loans(self) -> tuple[Loan, ...]:
+    def leases(self) -> tuple[KvLease, ...]:
         """What others may copy from here."""
-        return tuple(self._seats.loans)
+        return tuple(self._seats.leases)
 
-    def take_back(self, loan: Loan) -> None:
+    def take_back(self, lease: KvLease) -> None:
         """It is over."""
-        self._seats.take_back(loan)
+        self._seats.take_back(lease)
 
     def forget(self, session: str) -> None:
         """Drop the session's idle KV."""
@@ -231,7 +231,7 @@ class ArScheduler:
     def _is_crowded(self) -> bool:
         """Could who is next join if best-effort work gave up its rows? What is in limbo comes by itself."""
         head = self.next_waiting
-        if head is None or head.is_best_effort or self._seats.num_limbo:
+        if head is None or head.is_best_effort or self._seats.num_pending_free:
             return False
         if not self.rows.best_effort[self.rows.running].any():
             return False
@@ -452,5 +452,5 @@ class ArScheduler:
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
         self._seats.check_integrity(self._requests.values())
-        if not self._flights and not self.tiers.num_in_flight and not self._seats.loans:
-            assert not self._seats.num_limbo, "limbo outlives the steps in flight"
+        if not self._flights and not self.tiers.num_in_flight and not self._seats.leases:
+            assert not self._seats.num_pending_free, "limbo outlives the steps in flight"

@@ -9,7 +9,7 @@ import msgspec
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.graph import Survives
 from antiphon.core.sampling import Sampling
-from antiphon.kv.loans import Loan
+from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Sequence
 from antiphon.kv.transfers import Transfer
@@ -35,8 +35,8 @@ class ArRequest:
     granted  tokens that may be drawn in all, as far as its consumer has come
     is_best_effort  all others go first
     is_aside  it is beside the conversation: its KV does not replace the session's past
-    wished_s  since when it could have joined, but for KV that has to come back from the host
-    loan      what it has computed at another unit, until it has a row here and is brought it
+    reload_wait_since_s  since when it could have joined, but for KV that has to come back from the host
+    lease      what it has computed at another unit, until it has a row here and is brought it
     num_retries  how often a step failed that had waited for such KV, and the request began anew
     """
 
@@ -64,8 +64,8 @@ class ArRequest:
     is_aside: bool = False
     known: GrowingInts | None = None
     fresh: list[int] = field(default_factory=list[int])
-    wished_s: float | None = None
-    loan: Loan | None = None
+    reload_wait_since_s: float | None = None
+    lease: KvLease | None = None
     num_retries: int = 0
 
     @property

@@ -14,7 +14,7 @@ from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta, Join, ints
 from antiphon.kv.blocks import BlockPool
-from antiphon.kv.loans import Loan
+from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import StageKv
 from antiphon.policy.memory import KvPolicies
@@ -24,8 +24,8 @@ from antiphon.stage.rows import Rows
 from antiphon.stage.sizes import Sizes
 from antiphon.stage.tiers import Tiers
 
-Entries = tuple[Ints, Ints, Ints]
-"""Block table entries: rows [n], index [n], and the blocks of every group [n, groups]."""
+Entries = tuple[Ints, Ints, list[int]]
+"""Block table entries: rows [n], index [n], and the blocks."""
 
 LEARNT_A_STEP = 32
 """Requests whose filled blocks are named in one step, where nobody asks for them: all rows of a stage may
@@ -55,7 +55,7 @@ class Seats:
         self.tiers = Tiers(unit, self.kv, config, policies, tickets)
         self.rows = Rows(config.max_rows, config.block_size, stage.conditioned)
         self.sizes = Sizes(config, self.kv.num_blocks)
-        self.loans: dict[Loan, None] = {}
+        self.leases: dict[KvLease, None] = {}
         """What others may copy from here, in order."""
         self._unit = unit
         self._config = config
@@ -73,9 +73,9 @@ class Seats:
         return self._pool.num_free
 
     @property
-    def num_limbo(self) -> int:
+    def num_pending_free(self) -> int:
         """Rows and blocks that come back by themselves once steps in flight are done."""
-        return self._pool.num_limbo + self.kv.num_limbo
+        return self._pool.num_pending_free + self.kv.num_pending_free
 
     def cached(self, request: ArRequest) -> int:
         """Leading tokens that it would find cached if it joined now."""
@@ -104,7 +104,7 @@ class Seats:
             # no reported step has read them yet: who leaves before has only what was there
             self.rows.confirmed[row] = len(sequence.chain) * self._config.block_size
         self.tiers.give_back(request)
-        request.wished_s = None
+        request.reload_wait_since_s = None
         self._inputs += [(row, token) for token in request.inputs]
         self._tell_blocks(request)
         return Join(
@@ -147,7 +147,7 @@ class Seats:
         self.rows.blocks[rows] += counts
         new = [sequence.blocks[first:] for sequence, first in zip(sequences, held.tolist(), strict=True)]
         index = np.arange(int(counts.sum())) + np.repeat(held - counts.cumsum() + counts, counts)
-        self._entries.append((np.repeat(rows, counts), index, np.array([b for part in new for b in part])))
+        self._entries.append((np.repeat(rows, counts), index, [b for part in new for b in part]))
         return np.ones(len(rows), np.bool_)
 
     def _grow(self, request: ArRequest, num_tokens: int) -> bool:
@@ -182,20 +182,21 @@ class Seats:
         self._leaves.append(row)
         self._inputs = [entry for entry in self._inputs if entry[0] != row]
 
-    def lend(self, request: ArRequest, target: str) -> Loan:
+    def lend(self, request: ArRequest, target: str) -> KvLease:
         """What reported steps have computed of it, for the unit `target`, until `take_back`."""
         assert request.sequence is not None
         num_tokens = int(self.rows.confirmed[request.row])
-        loan = Loan(self._unit, target, request.sequence.blocks[: self.kv.blocks_for(num_tokens)], num_tokens)
-        self.kv.lend(loan.blocks)
-        self.loans[loan] = None
-        return loan
+        blocks = request.sequence.blocks[: self.kv.blocks_for(num_tokens)]
+        lease = KvLease(self._unit, target, blocks, self.kv.slots(blocks), num_tokens)
+        self.kv.lend(lease.blocks)
+        self.leases[lease] = None
+        return lease
 
-    def take_back(self, loan: Loan) -> None:
+    def take_back(self, lease: KvLease) -> None:
         """It is over. One that this scheduler never gave, since its unit was lost meanwhile, is nothing."""
-        if loan in self.loans:
-            del self.loans[loan]
-            self.kv.take_back(loan.blocks)
+        if lease in self.leases:
+            del self.leases[lease]
+            self.kv.take_back(lease.blocks)
 
     def forget(self, session: str, after_step: int | None) -> None:
         """Drop the session's idle KV."""
@@ -215,7 +216,7 @@ class Seats:
         entries, self._entries = self._entries, []
         return Changes(
             ints(leaves) if leaves else NO_INTS,
-            block_deltas(self.kv.groups, entries) if entries else (),
+            block_deltas(self.kv, entries) if entries else (),
             ints([row for row, _ in inputs]) if inputs else NO_INTS,
             ints([token for _, token in inputs]) if inputs else NO_INTS,
         )
@@ -262,12 +263,12 @@ class Seats:
         first = int(self.rows.blocks[row])
         index = np.arange(first, sequence.num_blocks)
         if len(index):
-            blocks = np.array(sequence.blocks[first:], np.int64)
-            self._entries.append((np.full(len(index), row), index, blocks))
+            self._entries.append((np.full(len(index), row), index, sequence.blocks[first:]))
         self.rows.blocks[row] = sequence.num_blocks
 
 
-def block_deltas(groups: tuple[str, ...], entries: list[Entries]) -> tuple[BlockDelta, ...]:
+def block_deltas(kv: StageKv, entries: list[Entries]) -> tuple[BlockDelta, ...]:
     """One column set per group."""
-    rows, index, blocks = (np.concatenate(column) for column in zip(*entries, strict=True))
-    return tuple(BlockDelta(group, rows, index, blocks[:, g]) for g, group in enumerate(groups))
+    rows, index = (np.concatenate(column) for column in list(zip(*entries, strict=True))[:2])
+    slots = kv.slots([block for _, _, blocks in entries for block in blocks])
+    return tuple(BlockDelta(group, rows, index, slots[g]) for g, group in enumerate(kv.groups))

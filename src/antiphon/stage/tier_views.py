@@ -30,7 +30,7 @@ class DeviceView:
 
     @property
     def num_free(self) -> int:
-        return self._kv.num_free + self._kv.num_limbo
+        return self._kv.num_free + self._kv.num_pending_free
 
     @property
     def num_below(self) -> int:
@@ -52,7 +52,7 @@ class DeviceView:
     def dirty(self) -> Ints:
         return ints([sum(self._host.find(n) is None for n in self._names(s)) for s in self.sessions])
 
-    def _blocks(self, session: str) -> Sequence[tuple[int, ...]]:
+    def _blocks(self, session: str) -> Sequence[int]:
         sequence = self._kv.resting(session)
         return () if sequence is None else sequence.blocks
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyFact
 from antiphon.kv.host import HostCopy, HostTier
-from antiphon.kv.loans import Loan
+from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
-from antiphon.kv.sequences import Block, Evicted, StageKv
+from antiphon.kv.sequences import Evicted, StageKv
 from antiphon.kv.sequences import Sequence as Cached
 from antiphon.kv.transfers import CopyOrder, Transfer, Transfers
 from antiphon.policy.memory import FetchView, KvPolicies
@@ -26,12 +26,12 @@ from antiphon.stage.tier_views import DeviceView, HostView
 @dataclass(frozen=True, slots=True)
 class Coming:
     """What would be filled from elsewhere if a request joined: `num_blocks` after the full ones that the
-    device has, up to position `until`; from the host's `copies`, or the end of a `loan`."""
+    device has, up to position `until`; from the host's `copies`, or the end of a `lease`."""
 
     num_blocks: int
     until: int
     copies: Sequence[HostCopy] = ()
-    loan: Loan | None = None
+    lease: KvLease | None = None
 
 
 class Tiers:
@@ -51,9 +51,9 @@ class Tiers:
         self._policies = policies
         num_layers = max(len(config.layer_groups), 1)
         order = (*range(num_layers, len(kv.groups)), *range(num_layers))
-        self._transfers = Transfers(unit, kv.groups, order, tickets)
+        self._transfers = Transfers(unit, kv, order, tickets)
         self._used_s: dict[str, float] = {}
-        self._returned: list[Loan] = []
+        self._returned: list[KvLease] = []
         self._now = 0.0
         self._num_claimed = 0
         """Blocks in limbo that requests of this plan wait for: others have to find more."""
@@ -105,7 +105,7 @@ class Tiers:
         """Have `count` blocks free, now or once what is under way is done, beside those that were claimed in
         this plan; what the session `last` left behind goes only if nothing else does."""
         wanted = count + self._num_claimed
-        if self._kv.num_free + self._kv.num_limbo < wanted and count <= self._kv.num_spare:
+        if self._kv.num_free + self._kv.num_pending_free < wanted and count <= self._kv.num_spare:
             self._evict(wanted, last)
 
     def claim(self, count: int) -> None:
@@ -137,7 +137,7 @@ class Tiers:
         num_new = len({one.name for one in new})
         if num_new > self.host.num_free:
             self._make_host_room(num_new)
-        written: list[tuple[Block, HostCopy]] = []
+        written: list[tuple[int, HostCopy]] = []
         for one in reversed(evicted):
             copy = self.host.find(one.name)
             if copy is None and self.host.num_free:
@@ -184,14 +184,14 @@ class Tiers:
 
     def coming(self, request: ArRequest, prefix: Prefix) -> Coming | None:
         """What would be filled if the request joined now; None if that is nothing."""
-        loan, size = request.loan, self._kv.block_size
-        if not self.host.num_blocks and loan is None:
+        lease, size = request.lease, self._kv.block_size
+        if not self.host.num_blocks and lease is None:
             return None
         cached = self._kv.cached(request.owner, prefix)
         first = cached // size
-        if loan is not None and not loan.is_void:
-            count = len(loan.blocks) - first
-            return Coming(count, loan.num_tokens, loan=loan) if loan.num_tokens > cached else None
+        if lease is not None and not lease.is_void:
+            count = len(lease.blocks) - first
+            return Coming(count, lease.num_tokens, lease=lease) if lease.num_tokens > cached else None
         copies = self._copies(request, prefix, cached)
         return Coming(len(copies), (first + len(copies)) * size, copies) if copies else None
 
@@ -211,8 +211,8 @@ class Tiers:
         coming = self.coming(request, prefix)
         if coming is None:
             return True
-        if request.wished_s is None and not request.tokens:
-            request.wished_s = self._now
+        if request.reload_wait_since_s is None and not request.tokens:
+            request.reload_wait_since_s = self._now
         cached = self._kv.cached(request.owner, prefix) // self._kv.block_size
         wanted = max(coming.num_blocks, promise - cached)
         self.make_room(wanted, last=request.owner)
@@ -226,23 +226,25 @@ class Tiers:
         """The request joins: fill the last blocks of its sequence."""
         blocks = sequence.blocks[len(sequence.blocks) - coming.num_blocks :]
         self._kv.lend(blocks)
-        if coming.loan is None:
+        if coming.lease is None:
             self.host.pin(coming.copies)
             self.host.touch(request.owner)
             self.num_fetched_blocks += len(blocks)
         else:
-            request.loan = None
+            request.lease = None
             self.num_moved_blocks += len(blocks)
-        self._transfers.begin(Transfer("device", blocks, coming.copies, request.wished_s, coming.loan))
+        self._transfers.begin(
+            Transfer("device", blocks, coming.copies, request.reload_wait_since_s, coming.lease)
+        )
 
     def give_back(self, request: ArRequest) -> None:
         """It has no use for what it was lent."""
-        if request.loan is not None:
-            self._returned.append(request.loan)
-            request.loan = None
+        if request.lease is not None:
+            self._returned.append(request.lease)
+            request.lease = None
 
-    def returned(self) -> list[Loan]:
-        """Loans that are over since the last call."""
+    def returned(self) -> list[KvLease]:
+        """KvLeases that are over since the last call."""
         returned, self._returned = self._returned, []
         return returned
 
@@ -255,7 +257,7 @@ class Tiers:
         for transfer in transfers:
             self.host.lose(transfer.copies)
 
-    def copied(self, fact: CopyFact, now: float) -> Sequence[Block]:
+    def copied(self, fact: CopyFact, now: float) -> Sequence[int]:
         """A copy was answered. Returns device blocks that it was to fill and that hold nothing of use. What
         was ordered before the unit was lost and came again counts for nothing.
         """
@@ -274,10 +276,10 @@ class Tiers:
                 copy.is_ready = True
         self.host.unpin(transfer.copies)
         self._kv.take_back(transfer.blocks)
-        if transfer.loan is not None:
-            self._returned.append(transfer.loan)
-        if transfer.wished_s is not None:
-            self.reload_s += now - transfer.wished_s
+        if transfer.lease is not None:
+            self._returned.append(transfer.lease)
+        if transfer.reload_wait_since_s is not None:
+            self.reload_s += now - transfer.reload_wait_since_s
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless both tiers and the copies between them agree."""
