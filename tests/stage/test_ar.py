@@ -18,7 +18,7 @@ from antiphon.policy.on_demand import OnDemand
 from antiphon.policy.prefill_first import PrefillFirst
 from antiphon.policy.write_back import WriteBack
 from antiphon.stage.ar import ArRequest, ArScheduler, Progress
-from antiphon.stage.seats import LEARNT_A_STEP
+from antiphon.stage.kv_ledger import MAX_REQUESTS_HASHED_PER_STEP
 
 STOP = 1
 BASELINE = KvPolicies(Lru(), WriteBack(), OnDemand())
@@ -172,7 +172,7 @@ def test_a_conditioned_row_runs_on_padding_once_its_text_is_over() -> None:
 
 
 def test_what_all_rows_filled_at_once_is_named_a_few_a_step_and_all_of_it_once_somebody_asks() -> None:
-    rows = 2 * LEARNT_A_STEP
+    rows = 2 * MAX_REQUESTS_HASHED_PER_STEP
     stage = scheduler(Survives.ALL, max_rows=rows + 1, num_blocks=4 * rows, step_tokens=2 * rows)
     for number in range(rows):
         stage.submit(request(number, 2, max_tokens=9, first=100 * number))
@@ -183,7 +183,7 @@ def test_what_all_rows_filled_at_once_is_named_a_few_a_step_and_all_of_it_once_s
     assert [delta.blocks.tolist() for delta in order.blocks] == [list(range(rows, 2 * rows))]
     assert order.blocks[0].index.tolist() == [1] * rows
     named = [len(active.sequence.chain) for active in stage._requests.values() if active.sequence]
-    assert named == [1] * LEARNT_A_STEP + [0] * (rows - LEARNT_A_STEP)
+    assert named == [1] * MAX_REQUESTS_HASHED_PER_STEP + [0] * (rows - MAX_REQUESTS_HASHED_PER_STEP)
     last = rows - 1
     newcomer = ArRequest(rows, "another", prompt(4, first=100 * last), Sampling(max_tokens=1))
     stage.submit(newcomer)

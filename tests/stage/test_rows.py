@@ -1,56 +1,76 @@
-"""The row table's picture: who prefills, who can draw, oldest first."""
+"""The row ledger: which rows prefill, which can draw, oldest first."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from antiphon.core.facts import NO_INTS, StagePrompt
 from antiphon.core.plans import ints
-from antiphon.stage.rows import Rows
+from antiphon.core.sampling import Sampling
+from antiphon.stage.requests import ArRequest
+from antiphon.stage.rows import RowLedger
+
+
+def request(number: int, length: int, order: int) -> ArRequest:
+    ids = np.arange(length)
+    prompt = StagePrompt(ids, ids, (), 0, NO_INTS)
+    return ArRequest(number, f"s{number}", prompt, Sampling(), order=order)
 
 
 def test_rows_prefill_then_decode_until_their_limit() -> None:
-    rows = Rows(4, block_size=2, conditioned=False)
-    rows.join(2, request=7, prompt=5, cached=0, order=0)
-    rows.join(0, request=8, prompt=3, cached=2, order=1)
-    rows.limit[:] = 2
-    assert rows.running.tolist() == [2, 0]
-    assert rows.prefilling.tolist() == [2, 0], "oldest first, whatever the row"
-    assert rows.wanted(ints([2, 0])).tolist() == [5, 1]
-    rows.plan(ints([2]), ints([5]), ints([1]))
-    assert rows.prefilling.tolist() == [0]
-    assert rows.decoding.tolist() == [2]
-    assert rows.wanted(ints([2])).tolist() == [1]
-    rows.plan(ints([2]), ints([1]), ints([1]))
+    rows = RowLedger(4, block_size=2, conditioned=False)
+    first, second = rows.seat(request(7, 5, order=1), 0, 2), rows.seat(request(8, 3, order=0), 2, 2)
+    assert rows.running.tolist() == [second, first]
+    assert rows.prefilling.tolist() == [second, first], "oldest first, whatever the row"
+    assert rows.wanted(ints([first, second])).tolist() == [5, 1]
+    rows.plan(ints([first]), ints([5]), ints([1]))
+    assert rows.prefilling.tolist() == [second]
+    assert rows.decoding.tolist() == [first]
+    assert rows.wanted(ints([first])).tolist() == [1]
+    rows.plan(ints([first]), ints([1]), ints([1]))
     assert not len(rows.decoding)
-    rows.leave(0)
+    rows.leave(second, None)
     assert not len(rows.prefilling)
 
 
 def test_a_conditioned_row_waits_for_its_text() -> None:
-    rows = Rows(1, block_size=2, conditioned=True)
-    rows.join(0, request=1, prompt=2, cached=0, order=0)
-    rows.limit[0] = 9
-    rows.plan(ints([0]), ints([2]), ints([1]))
+    rows = RowLedger(1, block_size=2, conditioned=True)
+    row = rows.seat(request(1, 2, order=0), 0, 9)
+    rows.plan(ints([row]), ints([2]), ints([1]))
     assert not len(rows.decoding), "the first frame is drawn; the next step shows the second text token"
-    rows.inputs[0] = 1
-    rows.changed()
-    assert rows.decoding.tolist() == [0]
-    rows.plan(ints([0]), ints([1]), ints([1]))
+    rows.push(row, 5)
+    assert rows.decoding.tolist() == [row]
+    rows.plan(ints([row]), ints([1]), ints([1]))
     assert not len(rows.decoding)
     assert not rows.has_work
-    rows.closed[0] = 1
-    rows.changed()
+    rows.close(row)
     assert rows.has_work
-    assert rows.decoding.tolist() == [0], "padding follows the text"
+    assert rows.decoding.tolist() == [row], "padding follows the text"
 
 
 def test_rows_are_starved_when_more_need_a_block_than_there_are() -> None:
-    rows = Rows(3, block_size=2, conditioned=False)
-    for row in range(2):
-        rows.join(row, request=row, prompt=4, cached=2, order=row)
-        rows.blocks[row] = 1
+    rows = RowLedger(3, block_size=2, conditioned=False)
+    for number in range(2):
+        rows.grow(rows.seat(request(number, 4, order=number), 2, 9), 1)
     assert rows.num_needy == 2
     rows.num_spare = 2
     assert not rows.starved
     rows.num_spare = 1
     assert rows.starved
-    rows.blocks[0] = 2
+    rows.grow(0, 1)
     assert not rows.starved, "one has room for its next token"
+
+
+def test_what_the_executor_is_told_of_rows() -> None:
+    rows = RowLedger(2, block_size=2, conditioned=True)
+    gone, stays = (rows.seat(request(number, 2, order=number), 0, 9) for number in (1, 2))
+    rows.push(gone, 5)
+    rows.push(stays, 6)
+    rows.leave(gone, after_step=3)
+    assert (rows.num_free, rows.num_pending_free) == (0, 1)
+    changes = rows.drain()
+    assert changes.leaves.tolist() == [gone]
+    assert (changes.inputs_rows.tolist(), changes.inputs_tokens.tolist()) == ([stays], [6])
+    assert not len(rows.drain().leaves)
+    rows.settle(3)
+    assert rows.num_free == 1

@@ -95,7 +95,7 @@ class Watch:
 
     def _kind(self, step: ArStep) -> str:
         """By what its rows do."""
-        prefills = step.starts < self._stages.ar[step.stage].rows.prompt[step.rows]
+        prefills = step.starts < self._stages.ar[step.stage].rows.to_compute[step.rows]
         return "prefill" if prefills.all() else "mixed" if prefills.any() else "decode"
 
     def _sessions(self, requests: tuple[int, ...]) -> tuple[str, ...]:

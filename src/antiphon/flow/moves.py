@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Stages
-from antiphon.stage.rows import UNBOUNDED
+from antiphon.stage.requests import UNBOUNDED
 
 FIRST_TOKEN = 1
 """A prefill unit draws so many tokens of a reply."""

@@ -11,8 +11,7 @@ from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
-from antiphon.stage.requests import Progress
-from antiphon.stage.rows import UNBOUNDED
+from antiphon.stage.requests import UNBOUNDED, Progress
 
 
 class ReplyRoute:

@@ -17,7 +17,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, BlockDelta, CodecStep, Join, ints
-from antiphon.stage.groups import kv_groups
+from antiphon.stage.requests import kv_groups
 
 FEWEST_TOKENS = 16
 """Of a prompt: a stage that speaks has a header of nine."""

@@ -1,12 +1,10 @@
-"""The step scheduler of an autoregressive stage: who waits, who runs next, what a step brought."""
+"""The step scheduler of an autoregressive stage: asks the policy, plans the next step, folds in what it
+brought."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import count
-from operator import attrgetter
 
 import numpy as np
 
@@ -19,20 +17,23 @@ from antiphon.kv.leases import KvLease
 from antiphon.kv.transfers import CopyOrder, Transfer
 from antiphon.policy.base import Budget, StepChoice, StepPolicy
 from antiphon.policy.memory import KvPolicies
-from antiphon.stage.requests import ArRequest, Flight, Progress
-from antiphon.stage.seats import Seats
+from antiphon.stage.flights import Flight, Flights
+from antiphon.stage.kv_ledger import KvLedger
+from antiphon.stage.requests import ArRequest, Progress
+from antiphon.stage.rows import RowLedger
+from antiphon.stage.waiting import WaitingQueue
 
 BEST_EFFORT_ORDER = 1 << 40
 """Added to a best-effort request's place in the order of arrival."""
 MOST_RETRIES = 3
 """How often a request may begin anew after a step that failed while it waited for copies."""
-_age = attrgetter("order")
 
 
 class ArScheduler:
-    """Owner of one AR stage's queue and steps in flight; turns a policy's choice into a step's delta.
+    """Turns a policy's choice into a step's delta. Owner of which requests the stage has.
 
-    Rows and KV are the seats'; `rows`, `kv` and `tiers` are there to be read.
+    The queue, the rows, the steps in flight and the KV have owners of their own; `rows`, `kv` and `tiers` are
+    there to be read.
     """
 
     def __init__(
@@ -49,18 +50,15 @@ class ArScheduler:
         self.stage = stage.name
         self.survives = stage.survives
         self.config = config
-        self._seats = Seats(stage, config, kv_policies, self.name, tickets or count())
-        self.rows, self.kv, self.tiers = self._seats.rows, self._seats.kv, self._seats.tiers
+        self.rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
+        self._held = KvLedger(stage, config, kv_policies, self.name, tickets or count(), self.rows)
+        self.kv, self.tiers = self._held.kv, self._held.tiers
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
         self._policy = policy
         self._requests: dict[int, ArRequest] = {}
-        self._waiting: list[ArRequest] = []
-        """By age: who was preempted stands before all who came later, best effort behind all else."""
-        self._flights: OrderedDict[int, Flight] = OrderedDict()
-        self._lacking: dict[int, frozenset[int]] = {}
-        """Media that waiting requests turned out to lack, since they were asked for."""
-        self._conditioned = stage.conditioned
+        self._waiting = WaitingQueue(stage.conditioned, self._held.lacks)
+        self._flights = Flights()
         self._num_submitted = 0
 
     # -- requests ------------------------------------------------------------------------------------
@@ -68,7 +66,7 @@ class ArScheduler:
     def check(self, prompt: StagePrompt, share: float = 1.0) -> None:
         """Raises LimitExceeded if the prompt and one token of reply do not fit into this share of what could
         ever be held."""
-        reach, room = len(prompt.token_ids) + 1, int(share * self._seats.sizes.capacity)
+        reach, room = len(prompt.token_ids) + 1, int(share * self._held.sizes.capacity)
         if reach > room:
             raise LimitExceeded(f"{self.stage} context tokens", room, reach, "Shorten the input")
 
@@ -77,8 +75,7 @@ class ArScheduler:
         request.order = self._num_submitted + BEST_EFFORT_ORDER * request.is_best_effort
         self._num_submitted += 1
         self._requests[request.request] = request
-        insort(self._waiting, request, key=_age)
-        self.rows.num_waiting = len(self._waiting)
+        self._waiting.add(request)
 
     def push(self, request: int, token: int) -> None:
         """One more upstream token for a conditioned stage."""
@@ -87,7 +84,7 @@ class ArScheduler:
             return
         active.inputs.append(token)
         if active.row is not None:
-            self._seats.push(active.row, token)
+            self.rows.push(active.row, token)
 
     def grant(self, request: int, tokens: int) -> None:
         """Its consumer has come so far that it may draw so many tokens in all."""
@@ -96,8 +93,7 @@ class ArScheduler:
             return
         active.granted = tokens
         if active.row is not None:
-            self.rows.granted[active.row] = tokens
-            self.rows.changed()
+            self.rows.grant(active.row, tokens)
 
     def close(self, request: int) -> None:
         """No more upstream tokens will come."""
@@ -106,8 +102,7 @@ class ArScheduler:
             return
         active.closed = True
         if active.row is not None:
-            self.rows.closed[active.row] = 1
-            self.rows.changed()
+            self.rows.close(active.row)
 
     def arrived(self, request: int) -> None:
         """What was handed over for it is there."""
@@ -126,54 +121,41 @@ class ArScheduler:
             self._waiting.remove(active)
             self.tiers.give_back(active)
         else:
-            self._seats.leave(active, self._busy_until)
-        self.rows.num_waiting = len(self._waiting)
+            self._leave(active)
         return active
 
     def hand_on(self, request: int, target: str) -> ArRequest:
         """Take out a running request that goes on at the unit `target`, which may copy its KV."""
         active = self._requests.pop(request)
-        active.lease = self._seats.lend(active, target)
-        self._seats.leave(active, self._busy_until)
-        active.row = active.sequence = active.prefix = None
+        active.lease = self._held.lend(active, target)
+        self._leave(active)
         return active
 
     @property
     def leases(self) -> tuple[KvLease, ...]:
-        """What others may copy from here."""
-        return tuple(self._seats.leases)
+        """What other units may copy from here."""
+        return tuple(self._held.leases)
 
     def take_back(self, lease: KvLease) -> None:
         """It is over."""
-        self._seats.take_back(lease)
+        self._held.take_back(lease)
 
     def forget(self, session: str) -> None:
         """Drop the session's idle KV."""
-        self._seats.forget(session, self._busy_until)
-
-    @property
-    def next_waiting(self) -> ArRequest | None:
-        """Who gets the next row."""
-        return self._waiting[0] if self._waiting else None
+        self._held.forget(session, self._flights.last)
 
     def lacks(self, request: ArRequest) -> frozenset[int]:
         """Media that a request would have to compute if it joined now, and that are not at hand."""
-        if request.media is None or not request.prompt.spans:
-            return frozenset()
-        cached = self._seats.cached(request)
-        spans = request.prompt.spans
-        return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
+        return self._held.lacks(request)
 
     @property
     def is_lacking(self) -> bool:
         """Would `lacking` return anything?"""
-        return bool(self._lacking)
+        return self._waiting.is_lacking
 
     def lacking(self) -> dict[int, frozenset[int]]:
         """Waiting requests that could not join for want of media, and which, since the last call."""
-        found = {request: keys for request, keys in self._lacking.items() if request in self._requests}
-        self._lacking = {}
-        return found
+        return self._waiting.lacking()
 
     @property
     def held(self) -> dict[str, tuple[int, int]]:
@@ -213,13 +195,15 @@ class ArScheduler:
 
     def tend(self, now: float) -> None:
         """At every decision, whether a step is planned or not: the policies move KV that nobody waits for."""
-        self.tiers.tend("" if self.next_waiting is None else self.next_waiting.owner, now)
+        head = self._waiting.head
+        self.tiers.tend("" if head is None else head.owner, now)
 
     def plan(self, step: int, now: float) -> ArStep | None:
         """The next step, or None if nothing can run."""
         budget = Budget(self.config.step_tokens, self.config.max_rows)
         while True:
             self.tiers.begin_plan()
+            self.rows.num_waiting = len(self._waiting)
             self.rows.num_spare = self.kv.num_spare
             self.rows.crowded = self._is_crowded()
             choice = self._policy.decide(self.rows, budget, now)
@@ -229,14 +213,15 @@ class ArScheduler:
                 return order
 
     def _is_crowded(self) -> bool:
-        """Could who is next join if best-effort work gave up its rows? What is in limbo comes by itself."""
-        head = self.next_waiting
-        if head is None or head.is_best_effort or self._seats.num_pending_free:
+        """Could the next request join if best-effort work gave up its rows? What is pending free comes by
+        itself."""
+        head = self._waiting.head
+        if head is None or head.is_best_effort or self._num_pending_free:
             return False
         if not self.rows.best_effort[self.rows.running].any():
             return False
-        joins = self._seats.num_free > 0 and self._seats.fits(head, self.rows.num_needy)
-        return not joins and self._is_ready(head)
+        joins = self.rows.num_free > 0 and self._held.fits(head, self.rows.num_needy)
+        return not joins and self._waiting.is_ready(head)
 
     def _carry_out(self, step: int, choice: StepChoice, budget: Budget) -> ArStep | None:
         joins = self._admit(0 if len(choice.preempt) else choice.admit)
@@ -244,12 +229,12 @@ class ArScheduler:
         if not len(rows) and not joins:
             return None
         starts = self.rows.planned[rows]
-        emits = (starts + counts >= self.rows.prompt[rows]).astype(np.int64)
+        emits = (starts + counts >= self.rows.to_compute[rows]).astype(np.int64)
         self.rows.plan(rows, counts, emits)
         requests = self.rows.request[rows]
         newcomers = tuple(join.request for join in joins)
-        waits = self._waits(requests)
-        self._flights[step] = Flight(rows, requests, starts + counts, newcomers, waits)
+        flight = Flight(rows, requests, starts + counts, newcomers, self._waits(requests))
+        self._flights.begin(step, flight)
         return self._step(step, joins, (rows, starts, counts, emits), choice.reason)
 
     def _order(self, choice: StepChoice, joins: list[Join]) -> Ints:
@@ -272,14 +257,14 @@ class ArScheduler:
     def _step(
         self, step: int, joins: list[Join], columns: tuple[Ints, Ints, Ints, Ints], reason: str
     ) -> ArStep:
+        blocks, changes = self._held.drain(), self.rows.drain()
         waits = self._flights[step].waits
-        changes = self._seats.drain()
         return ArStep(
             stage=self.name,
             step=step,
             joins=tuple(joins),
             leaves=changes.leaves,
-            blocks=changes.blocks,
+            blocks=blocks,
             inputs_rows=changes.inputs_rows,
             inputs_tokens=changes.inputs_tokens,
             rows=columns[0],
@@ -290,55 +275,44 @@ class ArScheduler:
             waits=tuple(sorted(ticket for transfer in waits for ticket in transfer.tickets)),
         )
 
-    def _preempt(self, rows: Ints) -> None:
-        for row in rows.tolist():
-            active = self._requests[int(self.rows.request[row])]
-            self._seats.leave(active, self._busy_until)
-            active.row = active.sequence = active.prefix = None
-            insort(self._waiting, active, key=_age)
-            self.num_preemptions += 1
-        self.rows.num_waiting = len(self._waiting)
-
     def _admit(self, most: int) -> list[Join]:
         """First come first served, until rows or blocks run out. Requests that are not ready are passed over,
-        and hold up nobody."""
-        if not most or not self._waiting or not self._seats.num_free:
+        and hold up no other."""
+        if not most or not self._waiting or not self.rows.num_free:
             return []
         joins: list[Join] = []
-        joined: set[int] = set()
         needed = self.rows.num_needy
-        for request in self._waiting:
-            if len(joins) == most or not self._seats.num_free:
+        for request in list(self._waiting):
+            if len(joins) == most or not self.rows.num_free:
                 break
-            if not self._is_ready(request):
+            if not self._waiting.is_ready(request):
                 continue
             if not self._has_room(request, needed):
                 break
-            joins.append(self._seats.join(request, self._busy_until))
-            joined.add(request.request)
-        if joins:
-            self._waiting = [one for one in self._waiting if one.request not in joined]
-        self.rows.num_waiting = len(self._waiting)
+            self._waiting.remove(request)
+            joins.append(self._join(request))
         return joins
 
-    def _has_room(self, request: ArRequest, needed: int) -> bool:
-        """Are there blocks for it beside `needed` ones, for what comes back from the host too? To make room
-        for that may cost KV that it would have begun with, and then it is ready no more."""
-        has_room = self._seats.fits(request, needed) and self._seats.has_way_back(request)
-        return has_room and self._is_ready(request)
+    def _join(self, request: ArRequest) -> Join:
+        cached = self._held.open(request, self._flights.last)
+        assert request.row is not None
+        return Join(
+            request.row,
+            request.request,
+            request.prompt,
+            cached,
+            request.sampling,
+            np.array(request.tokens, np.int64).reshape(-1, self.config.width),
+            request.first_input,
+            request.voice,
+            request.residual,
+        )
 
-    def _is_ready(self, request: ArRequest) -> bool:
-        """Is all there that it computes at once: its payload, upstream text, and media? Media that it lacks
-        are noted."""
-        if request.waits_for_payload:
-            return False
-        if self._conditioned and len(request.inputs) < len(request.tokens) and not request.closed:
-            return False
-        lacking = self.lacks(request)
-        if not lacking <= request.sought:
-            self._lacking[request.request] = lacking
-            request.sought |= lacking
-        return not lacking
+    def _has_room(self, request: ArRequest, needed: int) -> bool:
+        """True if there are blocks for it beside `needed` ones, for what comes back from the host too. May
+        evict what it would have begun with, so readiness is checked again."""
+        has_room = self._held.fits(request, needed) and self._held.has_way_back(request)
+        return has_room and self._waiting.is_ready(request)
 
     def _take(self, order: Ints, budget: Budget) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out."""
@@ -352,13 +326,28 @@ class ArScheduler:
         short = (ends > self.rows.blocks[order] * self.config.block_size).nonzero()[0]
         if not len(short):
             return order, counts
-        growing, runs = order[short], np.ones(len(order), np.bool_)
-        runs[short] = self._seats.grow(self._of(growing), growing, ends[short])
+        runs = np.ones(len(order), np.bool_)
+        runs[short] = self._held.grow(self._of(order[short]), ends[short])
         return order[runs], counts[runs]
 
     def _of(self, rows: Ints) -> list[ArRequest]:
-        """Who has these rows."""
+        """The requests of these rows."""
         return [self._requests[number] for number in self.rows.request[rows].tolist()]
+
+    # -- giving up rows ------------------------------------------------------------------------------
+
+    def _leave(self, request: ArRequest) -> None:
+        """It loses row and sequence; what survives a turn is kept as the session's past."""
+        assert request.row is not None
+        self._held.leave(request, self._flights.last)
+        self.rows.leave(request.row, self._flights.last)
+        request.row = None
+
+    def _preempt(self, rows: Ints) -> None:
+        for request in self._of(rows):
+            self._leave(request)
+            self._waiting.add(request)
+            self.num_preemptions += 1
 
     # -- accounting ----------------------------------------------------------------------------------
 
@@ -368,29 +357,27 @@ class ArScheduler:
 
     def named_by(self, step: int) -> tuple[int, ...]:
         """Requests that ran or joined in a step in flight, whatever its executor will say of them."""
-        flight = self._flights[step]
-        return tuple(flight.requests.tolist()) + flight.joined
+        return self._flights[step].named
 
     def copied(self, fact: CopyFact, now: float) -> None:
-        """A copy was answered. Who counted on one that failed begins anew, without it."""
+        """A copy was answered. On failure, preempt every row whose blocks it was filling."""
         broken = set(self.tiers.copied(fact, now))
         if not broken:
             return
-        sequences = ((row, self._requests[int(self.rows.request[row])].sequence) for row in self.rows.running)
+        rows = self.rows.running
+        sequences = zip(rows.tolist(), (request.sequence for request in self._of(rows)), strict=True)
         self._preempt(ints([row for row, one in sequences if one and not broken.isdisjoint(one.blocks)]))
 
     def retry(self, fact: StepFailed) -> frozenset[int]:
         """Before a failed step is observed: if it waited for a copy that may have failed, all that it named
         begin anew, as often as they may. Returns them, and those that had begun anew already."""
         flight = self._flights[fact.step]
-        doubtful = [transfer for transfer in flight.waits if transfer.is_doubtful]
-        if not doubtful:
+        if not flight.doubtful:
             return frozenset()
-        self.tiers.distrust(doubtful)
-        seats = dict(zip(flight.requests.tolist(), flight.rows.tolist(), strict=True))
-        named = dict.fromkeys(self.named_by(fact.step))
-        alive = [self._requests[one] for one in named if one in self._requests]
-        seated = [one for one in alive if one.row is not None and one.row == seats.get(one.request, one.row)]
+        self.tiers.distrust(flight.doubtful)
+        row_of = flight.row_of
+        alive = [self._requests[one] for one in flight.named if one in self._requests]
+        seated = [one for one in alive if one.row is not None and one.row == row_of.get(one.request, one.row)]
         spent = {one.request for one in seated if one.num_retries == MOST_RETRIES}
         again = [one for one in seated if one.request not in spent]
         for one in again:
@@ -400,12 +387,13 @@ class ArScheduler:
 
     def observe(self, fact: StageFact) -> list[Progress]:
         """Fold a reported step in. A failed step brings no progress: its requests are to be aborted."""
-        flight = self._flights.pop(fact.step)
+        flight = self._flights.end(fact.step)
         progress: list[Progress] = []
         if isinstance(fact, StepDone):
             self._confirm(flight)
             progress = self._emitted(flight, fact)
-        self._seats.settle(fact.step)
+        self.kv.settle(fact.step)
+        self.rows.settle(fact.step)
         return progress
 
     def _confirm(self, flight: Flight) -> None:
@@ -414,19 +402,18 @@ class ArScheduler:
         rows, reach = flight.rows[current], flight.reach[current]
         size = self.config.block_size
         filled = reach // size > self.rows.confirmed[rows] // size
-        self.rows.confirmed[rows] = reach
+        self.rows.confirm(rows, reach)
         for request in self._of(rows[filled]):
-            self._seats.fill(request)
+            self._held.fill(request)
 
     def _emitted(self, flight: Flight, fact: StepDone) -> list[Progress]:
-        """A token each. That of who has left the row since, preempted or for good, is surplus."""
+        """A token each. That of a request that has left its row since, preempted or for good, is surplus."""
         progress: list[Progress] = []
-        seats = dict(zip(flight.requests.tolist(), flight.rows.tolist(), strict=True))
+        row_of, requests, stops = flight.row_of, self._requests, self.config.stop_ids
         firsts: list[int] = fact.tokens[:, 0].tolist()
-        requests, stops = self._requests, self.config.stop_ids
         for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens, strict=True):
             active = requests.get(request)
-            if active is None or active.row is None or active.row != seats.get(request):
+            if active is None or active.row is None or active.row != row_of.get(request):
                 self.num_surplus_tokens += 1
                 continue
             if first in stops:
@@ -442,15 +429,21 @@ class ArScheduler:
         return progress
 
     def _finish(self, active: ArRequest) -> None:
+        """It is over. It still tells the row that it had: a hand-off of this moment may name it."""
         del self._requests[active.request]
-        self._seats.leave(active, self._busy_until)
+        row = active.row
+        self._leave(active)
+        active.row = row
 
     @property
-    def _busy_until(self) -> int | None:
-        return next(reversed(self._flights)) if self._flights else None
+    def _num_pending_free(self) -> int:
+        """Rows and blocks that come back by themselves once steps and copies under way are done."""
+        return self.rows.num_pending_free + self.kv.num_pending_free
 
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
-        self._seats.check_integrity(self._requests.values())
-        if not self._flights and not self.tiers.num_in_flight and not self._seats.leases:
-            assert not self._seats.num_pending_free, "limbo outlives the steps in flight"
+        self._held.check_integrity()
+        seated = {request.row: request for request in self._requests.values() if request.row is not None}
+        self.rows.check_integrity(seated)
+        if not self._flights and not self.tiers.num_in_flight and not self.leases:
+            assert not self._num_pending_free, "blocks stay pending behind the steps in flight"

@@ -1,20 +1,51 @@
-"""A decoder stage's requests, and what steps bring them."""
+"""A decoder stage's requests: their state, how long they may become, and what steps bring them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
+from antiphon.core.config import ArConfig
+from antiphon.core.errors import ConfigError
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
-from antiphon.core.graph import Survives
+from antiphon.core.graph import LAYERS, Stage, Survives
 from antiphon.core.sampling import Sampling
 from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Sequence
-from antiphon.kv.transfers import Transfer
-from antiphon.stage.growing import GrowingInts
-from antiphon.stage.rows import UNBOUNDED
+
+UNBOUNDED = 1 << 60
+"""More tokens than any request draws."""
+
+
+class GrowingInts:
+    """int64 [n]. Appending costs amortised constant time, and what was viewed before stays as it was."""
+
+    __slots__ = ("_buffer", "_size")
+
+    def __init__(self, first: Ints) -> None:
+        self._buffer = first
+        self._size = len(first)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def view(self) -> Ints:
+        return self._buffer[: self._size]
+
+    def extend(self, values: list[int]) -> None:
+        if not values:
+            return
+        end = self._size + len(values)
+        if end > len(self._buffer):
+            buffer = np.empty(end + end // 2, np.int64)
+            buffer[: self._size] = self.view
+            self._buffer = buffer
+        self._buffer[self._size : end] = values
+        self._size = end
 
 
 @dataclass(slots=True)
@@ -101,13 +132,43 @@ class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
     end: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A step in flight: which request each row works for, how far its KV then reaches, who joined, and what
-    it waits for."""
+class Sizes:
+    """Sizes of requests in a stage of `num_blocks` blocks per KV group."""
 
-    rows: Ints
-    requests: Ints
-    reach: Ints
-    joined: tuple[int, ...]
-    waits: tuple[Transfer, ...] = ()
+    def __init__(self, config: ArConfig, num_blocks: int) -> None:
+        self._config = config
+        self._held = num_blocks * config.block_size
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that one request may have in the KV if it is alone there."""
+        most = self._config.max_context_tokens
+        return self._held if most is None else min(most, self._held)
+
+    def limit(self, request: ArRequest) -> int:
+        """Tokens to draw, at most what the context holds beside the prompt.
+
+        A frame stage draws one less than asked: the last code of a cut reply is never spoken.
+        """
+        most = request.sampling.max_tokens
+        most = most if self._config.width == 1 else max(most - 1, 1)
+        return min(most, self.capacity - len(request.prompt.token_ids))
+
+    def promise(self, request: ArRequest) -> int:
+        """Blocks that must be there for the request to get a row: what it computes at once, and headroom."""
+        prompt = len(request.prompt.token_ids)
+        first = self._blocks(prompt + len(request.tokens)) + self._config.headroom_blocks
+        return min(first, self._blocks(prompt + self.limit(request)))
+
+    def _blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._config.block_size)
+
+
+def kv_groups(stage: Stage, config: ArConfig) -> tuple[str, ...]:
+    """Group names in order; raises ConfigError if a configured one is the name of a payload."""
+    split = tuple(name for name, _, _ in config.layer_groups) or (LAYERS,)
+    beside = tuple(group.name for group in stage.groups if group.name != LAYERS)
+    taken = sorted(set(split) & set(beside))
+    if taken:
+        raise ConfigError(f"layer_groups of stage {stage.name}: {taken} are groups of their own already")
+    return (*split, *beside)

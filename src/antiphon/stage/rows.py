@@ -1,86 +1,157 @@
-"""The deciding half's picture of a row table: one column per quantity, one entry per row."""
+"""The row ledger: the deciding half's picture of an executor's row table, one column per quantity.
+
+It is the only writer of its columns, and of what the next step has to say about rows beside who joins.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.facts import Ints
-
-UNBOUNDED = 1 << 60
-"""More tokens than anybody draws."""
+from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.plans import ints
+from antiphon.kv.blocks import BlockPool
+from antiphon.stage.requests import ArRequest
 
 Mask = NDArray[np.bool_]
 """One entry per row."""
 
 
-class Rows:
-    """Columns over rows. Planned counts run ahead of confirmed ones by the steps in flight. Who writes into a
-    column says so (`changed`): which rows could run is asked several times a step, and worked out once.
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """What a step tells the executor of its rows: those given up, and upstream tokens of others."""
 
-    prompt     tokens that a row joined with: its prompt, and what its request drew before
-    planned    tokens in the KV once every planned step is done
-    confirmed  tokens in the KV by reported steps
-    sampled    tokens drawn once every planned step is done
-    limit      tokens that may be drawn
-    granted    tokens that may be drawn so far: the consumer's credit
-    inputs     upstream tokens received (conditioned stages)
-    closed     1: no more upstream tokens will come, padding follows
-    blocks     blocks held per group
-    order      smaller is older; best effort counts as younger than all else
+    leaves: Ints
+    inputs_rows: Ints
+    inputs_tokens: Ints
+
+
+class RowLedger:
+    """Columns over rows. Planned counts run ahead of confirmed ones by the steps in flight. Implements
+    `policy.base.StageView`.
+
+    request     number of the request in the row, -1 of a free one
+    to_compute  tokens that are computed before the row draws: the prompt, and what its request drew before
+    planned     tokens in the KV once every planned step is done
+    confirmed   tokens in the KV by reported steps
+    sampled     tokens drawn once every planned step is done
+    limit       tokens that may be drawn
+    granted     tokens that may be drawn so far: the consumer's credit
+    inputs      upstream tokens received (conditioned stages)
+    closed      1: no more upstream tokens will come, padding follows
+    blocks      blocks held per group
+    order       smaller is older; best effort counts as younger than all else
     best_effort  1: all others go first
     """
 
     def __init__(self, size: int, block_size: int, conditioned: bool) -> None:
         self.request = np.full(size, -1, np.int64)
-        self.prompt = np.zeros(size, np.int64)
-        self.planned = np.zeros(size, np.int64)
-        self.confirmed = np.zeros(size, np.int64)
-        self.sampled = np.zeros(size, np.int64)
-        self.limit = np.zeros(size, np.int64)
-        self.granted = np.zeros(size, np.int64)
-        self.inputs = np.zeros(size, np.int64)
-        self.closed = np.zeros(size, np.int64)
-        self.blocks = np.zeros(size, np.int64)
-        self.order = np.zeros(size, np.int64)
-        self.best_effort = np.zeros(size, np.int64)
+        columns = np.zeros((11, size), np.int64)
+        self.to_compute, self.planned, self.confirmed, self.sampled, self.limit, self.granted = columns[:6]
+        self.inputs, self.closed, self.blocks, self.order, self.best_effort = columns[6:]
         self._block_size = block_size
         self._conditioned = conditioned
+        self._pool = BlockPool(size)
+        self._leaves: list[int] = []
+        self._inputs: list[tuple[int, int]] = []
         self._masks: tuple[Mask, Mask] | None = None
-        """Which rows prefill and which decode, since the last change."""
+        """Which rows prefill and which decode, since the last change: it is asked several times a step."""
         self._has_work: bool | None = None
         self.num_waiting = 0
         self.crowded = False
-        """Best-effort work has the rows or blocks that somebody else waits for."""
+        """Best-effort work has the rows or blocks that another request waits for."""
         self.num_spare = 0
         """Blocks per group that can be had now, or once the steps in flight are done."""
 
-    def join(self, row: int, request: int, prompt: int, cached: int, order: int) -> None:
-        self.request[row] = request
-        self.prompt[row] = prompt
-        self.planned[row] = self.confirmed[row] = cached
-        self.sampled[row] = self.limit[row] = self.inputs[row] = self.closed[row] = self.blocks[row] = 0
-        self.order[row] = order
-        self.granted[row] = UNBOUNDED
-        self.changed()
+    # -- writing -------------------------------------------------------------------------------------
 
-    def leave(self, row: int) -> None:
+    def seat(self, request: ArRequest, cached: int, limit: int) -> int:
+        """Give a request a free row. `cached` of its tokens are in the KV."""
+        row = self._pool.allocate(1)[0]
+        drawn = len(request.tokens)
+        self.request[row] = request.request
+        self.to_compute[row] = len(request.prompt.token_ids) + drawn
+        self.planned[row] = self.confirmed[row] = cached
+        self.sampled[row], self.limit[row], self.granted[row] = drawn, limit, request.granted
+        self.inputs[row], self.closed[row] = len(request.inputs), request.closed
+        self.blocks[row] = 0
+        self.order[row], self.best_effort[row] = request.order, request.is_best_effort
+        self._inputs += [(row, token) for token in request.inputs]
+        self._changed()
+        return row
+
+    def leave(self, row: int, after_step: int | None) -> None:
+        """Free a row, to be used again once step `after_step` is settled (at once if None)."""
         self.request[row] = -1
-        self.changed()
+        self._pool.release([row], after_step)
+        self._leaves.append(row)
+        self._inputs = [entry for entry in self._inputs if entry[0] != row]
+        self._changed()
+
+    def push(self, row: int, token: int) -> None:
+        """One more upstream token."""
+        self.inputs[row] += 1
+        self._inputs.append((row, token))
+        self._changed()
+
+    def grant(self, row: int, tokens: int) -> None:
+        """It may draw so many tokens in all."""
+        self.granted[row] = tokens
+        self._changed()
+
+    def close(self, row: int) -> None:
+        """No more upstream tokens will come."""
+        self.closed[row] = 1
+        self._changed()
+
+    def grow(self, rows: Ints | int, counts: Ints | int) -> None:
+        """They hold so many more blocks."""
+        self.blocks[rows] += counts
 
     def plan(self, rows: Ints, counts: Ints, emits: Ints) -> None:
         """One more step will run so many tokens of these rows, and draw one of those that emit."""
         self.planned[rows] += counts
         self.sampled[rows] += emits
-        self.changed()
+        self._changed()
 
-    def changed(self) -> None:
+    def confirm(self, rows: Ints | int, reach: Ints | int) -> None:
+        """Reported steps have come so far."""
+        self.confirmed[rows] = reach
+
+    def settle(self, step: int) -> None:
+        """Every step up to `step` is done."""
+        self._pool.settle(step)
+
+    def drain(self) -> RowChanges:
+        """All since the last call."""
+        leaves, self._leaves = self._leaves, []
+        inputs, self._inputs = self._inputs, []
+        return RowChanges(
+            ints(leaves) if leaves else NO_INTS,
+            ints([row for row, _ in inputs]) if inputs else NO_INTS,
+            ints([token for _, token in inputs]) if inputs else NO_INTS,
+        )
+
+    def _changed(self) -> None:
         """Another row may run now, or no more."""
         self._masks = self._has_work = None
 
+    # -- reading -------------------------------------------------------------------------------------
+
+    @property
+    def num_free(self) -> int:
+        return self._pool.num_free
+
+    @property
+    def num_pending_free(self) -> int:
+        """Rows that come back by themselves once steps in flight are done."""
+        return self._pool.num_pending_free
+
     @property
     def running(self) -> Ints:
-        """Live rows, oldest first."""
+        """Rows in use, oldest first."""
         return self._oldest_first(self.request >= 0)
 
     @property
@@ -104,22 +175,22 @@ class Rows:
 
     @property
     def prefilling(self) -> Ints:
-        """Live rows whose prompt is not wholly planned, oldest first."""
+        """Rows whose prompt is not wholly planned, oldest first."""
         return self._oldest_first(self._could_run()[0])
 
     @property
     def decoding(self) -> Ints:
-        """Live rows that can draw their next token now, oldest first."""
+        """Rows that can draw their next token now, oldest first."""
         return self._oldest_first(self._could_run()[1])
 
     def wanted(self, rows: Ints) -> Ints:
         """Tokens each row could run in the next step."""
-        return np.maximum(self.prompt[rows] - self.planned[rows], 1)
+        return np.maximum(self.to_compute[rows] - self.planned[rows], 1)
 
     def _could_run(self) -> tuple[Mask, Mask]:
         """Rows with more of their prompt to compute, and rows that can draw; no row is both."""
         if self._masks is None:
-            live, read = self.request >= 0, self.planned >= self.prompt
+            live, read = self.request >= 0, self.planned >= self.to_compute
             decoding = live & read & (self.sampled < np.minimum(self.limit, self.granted))
             if self._conditioned:
                 decoding &= (self.inputs >= self.sampled) | (self.closed == 1)
@@ -129,3 +200,12 @@ class Rows:
     def _oldest_first(self, mask: Mask) -> Ints:
         rows = mask.nonzero()[0]
         return rows[self.order[rows].argsort(kind="stable")] if len(rows) > 1 else rows
+
+    def check_integrity(self, seated: dict[int, ArRequest]) -> None:
+        """Rows of all these, and of no other; raises AssertionError otherwise."""
+        self._pool.check_integrity(sorted(seated))
+        for row, request in seated.items():
+            assert request.request == int(self.request[row]), "a row names a request that sits elsewhere"
+            assert request.sequence is not None
+            assert request.sequence.num_blocks == int(self.blocks[row]), "block count of a row is wrong"
+        assert (self.confirmed <= self.planned).all(), "confirmed runs ahead of planned"

@@ -1,0 +1,214 @@
+"""The KV ledger of a decoder stage: what its requests hold on the device, and what of it the next step tells
+the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.config import ArConfig
+from antiphon.core.facts import Ints
+from antiphon.core.graph import Stage, Survives
+from antiphon.core.plans import BlockDelta
+from antiphon.kv.leases import KvLease
+from antiphon.kv.prefix import Prefix, prefix_of
+from antiphon.kv.sequences import StageKv
+from antiphon.policy.memory import KvPolicies
+from antiphon.stage.requests import ArRequest, Sizes, kv_groups
+from antiphon.stage.rows import RowLedger
+from antiphon.stage.tiers import Tiers
+
+MAX_REQUESTS_HASHED_PER_STEP = 32
+"""Bounds prefix hashing per plan: all rows may fill a block in one step. The rest is hashed on lookup."""
+
+Entries = tuple[Ints, Ints, list[int]]
+"""Block table entries: rows [n], index [n], and the blocks."""
+
+
+class KvLedger:
+    """Opens, grows and parks the sequences of a stage's requests, and has the row ledger say so; `kv` and
+    `tiers` own blocks and copies.
+
+    `after_step` is the last step in flight: what is given up now may still be named by it.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        config: ArConfig,
+        policies: KvPolicies,
+        unit: str,
+        tickets: Iterator[int],
+        rows: RowLedger,
+    ) -> None:
+        self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
+        self.tiers = Tiers(unit, self.kv, config, policies, tickets)
+        self.sizes = Sizes(config, self.kv.num_blocks)
+        self.leases: dict[KvLease, None] = {}
+        """What other units may copy from here, in order."""
+        self._unit = unit
+        self._rows = rows
+        self._block_size = config.block_size
+        self._survives = stage.survives
+        self._entries: list[Entries] = []
+        self._filled: dict[int, ArRequest] = {}
+        """Requests that filled blocks whose names the KV has not been told of, in the order of filling."""
+
+    # -- what a waiting request finds ----------------------------------------------------------------
+
+    def cached(self, request: ArRequest) -> int:
+        """Leading tokens that it would find cached if it joined now."""
+        return self.tiers.cached(request, self._prefix(request))
+
+    def lacks(self, request: ArRequest) -> frozenset[int]:
+        """Media that it would have to compute if it joined now, and that are not at hand."""
+        if request.media is None or not request.prompt.spans:
+            return frozenset()
+        cached, spans = self.cached(request), request.prompt.spans
+        return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
+
+    def fits(self, request: ArRequest, apart: int) -> bool:
+        """Are there blocks for it beside `apart` others?"""
+        return self.kv.fits(request.owner, self._prefix(request), self.sizes.promise(request), apart)
+
+    def has_way_back(self, request: ArRequest) -> bool:
+        """Can what the host has of its prompt be copied now? If not, room is made for it."""
+        return self.tiers.is_ready(request, self._prefix(request), self.sizes.promise(request))
+
+    # -- running requests ----------------------------------------------------------------------------
+
+    def open(self, request: ArRequest, after_step: int | None) -> int:
+        """Give a waiting request that fits its KV and a row. Returns how many leading tokens are cached."""
+        promise, prefix = self.sizes.promise(request), self._prefix(request)
+        coming = self.tiers.coming(request, prefix)
+        until = 0 if coming is None else coming.until
+        sequence, cached = self.kv.open(request.owner, prefix, promise, after_step, until)
+        request.sequence, request.limit = sequence, self.sizes.limit(request)
+        request.cached = cached if request.cached is None else request.cached
+        request.row = self._rows.seat(request, cached, request.limit)
+        if coming is not None:
+            self.tiers.fetch(request, sequence, coming)
+            # no reported step has read them yet: a request that leaves before has only what was there
+            self._rows.confirm(request.row, len(sequence.chain) * self._block_size)
+        self.tiers.give_back(request)
+        request.reload_wait_since_s = None
+        self._tell_blocks(request)
+        return cached
+
+    def grow(self, requests: list[ArRequest], num_tokens: Ints) -> NDArray[np.bool_]:
+        """Make room for so many tokens in all, for each of them; False for each that gets none."""
+        at = np.array([request.row for request in requests], np.int64)
+        sequences = [request.sequence for request in requests if request.sequence is not None]
+        held = self._rows.blocks[at]
+        counts = -(-num_tokens // self._block_size) - held
+        if not self.kv.grow_all(sequences, counts.tolist()):
+            pairs = zip(requests, num_tokens.tolist(), strict=True)
+            return np.array([self._grow(request, wanted) for request, wanted in pairs])
+        self._rows.grow(at, counts)
+        new = [sequence.blocks[first:] for sequence, first in zip(sequences, held.tolist(), strict=True)]
+        index = np.arange(int(counts.sum())) + np.repeat(held - counts.cumsum() + counts, counts)
+        self._entries.append((np.repeat(at, counts), index, [b for part in new for b in part]))
+        return np.ones(len(at), np.bool_)
+
+    def _grow(self, request: ArRequest, num_tokens: int) -> bool:
+        assert request.sequence is not None
+        count = self.kv.blocks_for(num_tokens) - request.sequence.num_blocks
+        self.tiers.make_room(count)
+        if not self.kv.grow(request.sequence, num_tokens):
+            self.tiers.claim(count)
+            return False
+        self._tell_blocks(request)
+        return True
+
+    def fill(self, request: ArRequest) -> None:
+        """Reported steps filled blocks of it: they may be shared from now on."""
+        self._filled[request.request] = request
+
+    def leave(self, request: ArRequest, after_step: int | None) -> None:
+        """Keep what survives a turn, as far as reported steps filled it. A request beside the conversation
+        leaves the session's past as it is, if there is one."""
+        sequence = request.sequence
+        assert sequence is not None
+        self._filled.pop(request.request, None)
+        is_beside = request.is_aside and self.kv.resting(request.session) is not None
+        if self._survives is Survives.NONE or is_beside:
+            self.kv.discard(sequence, after_step)
+        else:
+            keys = request.reusable(self._survives, self._confirmed(request))
+            self.kv.park(request.session, sequence, keys, after_step)
+            self.tiers.rest(request.session)
+        request.sequence = request.prefix = None
+
+    def forget(self, session: str, after_step: int | None) -> None:
+        """Drop the session's idle KV."""
+        self.kv.drop(session, after_step)
+        self.tiers.forget(session)
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def lend(self, request: ArRequest, target: str) -> KvLease:
+        """What reported steps have computed of it, for the unit `target`, until `take_back`."""
+        assert request.sequence is not None
+        confirmed = self._confirmed(request)
+        blocks = request.sequence.blocks[: self.kv.blocks_for(confirmed)]
+        lease = KvLease(self._unit, target, blocks, self.kv.slots(blocks), confirmed)
+        self.kv.lend(lease.blocks)
+        self.leases[lease] = None
+        return lease
+
+    def take_back(self, lease: KvLease) -> None:
+        """It is over. One that this ledger never gave, since its unit was lost meanwhile, is nothing."""
+        if lease in self.leases:
+            del self.leases[lease]
+            self.kv.take_back(lease.blocks)
+
+    # -- what the next step tells --------------------------------------------------------------------
+
+    def drain(self) -> tuple[BlockDelta, ...]:
+        """Block table entries since the last call, one column set per group."""
+        self._name_filled(MAX_REQUESTS_HASHED_PER_STEP)
+        entries, self._entries = self._entries, []
+        if not entries:
+            return ()
+        row, index, _ = (list(column) for column in zip(*entries, strict=True))
+        slots = self.kv.slots([block for _, _, blocks in entries for block in blocks])
+        at, places = np.concatenate(row), np.concatenate(index)
+        return tuple(BlockDelta(group, at, places, slots[g]) for g, group in enumerate(self.kv.groups))
+
+    def _name_filled(self, most: int) -> None:
+        """Name the blocks that were filled, of so many requests."""
+        for number in list(islice(self._filled, most)):
+            request = self._filled.pop(number)
+            assert request.sequence is not None
+            self.kv.learn(request.sequence, request.reusable(self._survives, self._confirmed(request)))
+
+    def _prefix(self, request: ArRequest) -> Prefix:
+        """What the KV knows a waiting request's tokens by. By then it knows all blocks that may be shared."""
+        self._name_filled(len(self._filled))
+        if request.prefix is None:
+            request.prefix = prefix_of(request.keys(self._survives), self._block_size)
+        return request.prefix
+
+    def _confirmed(self, request: ArRequest) -> int:
+        """Tokens of a running request that reported steps computed."""
+        assert request.row is not None
+        return int(self._rows.confirmed[request.row])
+
+    def _tell_blocks(self, request: ArRequest) -> None:
+        """The blocks that its row has not been given yet."""
+        row, sequence = request.row, request.sequence
+        assert row is not None
+        assert sequence is not None
+        first = int(self._rows.blocks[row])
+        index = np.arange(first, sequence.num_blocks)
+        if len(index):
+            self._entries.append((np.full(len(index), row), index, sequence.blocks[first:]))
+            self._rows.grow(row, len(index))
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless blocks, tiers and copies agree."""
+        self.kv.check_integrity()
+        self.tiers.check_integrity()
