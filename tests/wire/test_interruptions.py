@@ -66,6 +66,33 @@ def test_a_reply_that_is_only_still_playing_is_cut(driver: Driver) -> None:
     assert driver.fact(ItemCut).num_tokens == 19
 
 
+def test_after_a_gap_the_tail_is_still_playing(driver: Driver) -> None:
+    """1 s of audio at 0 and 1 s at 3: at 3.5 a voice is over the third half second of two."""
+    driver.detect(idle_timeout_ms=5000)
+    response = replying(driver, audio_s=1.0)
+    driver.now = 3.0
+    driver.audio(response, 1.0)
+    driver.end(response)
+    assert driver.session.wake_at == pytest.approx(4.0 + 5.0)
+    driver.now = 3.5
+    assert kinds(driver.hear((VOICE, 0.1))) == ["input_audio_buffer.speech_started"]
+    assert driver.fact(ItemCut).num_tokens == 14
+    assert shown(driver, response) == "one two three"
+
+
+def test_a_report_that_was_overtaken_moves_nothing(driver: Driver) -> None:
+    response = replying(driver)
+    driver.now = 2.0
+    driver.send("playback.ack", response_id=response, played_ms=1000)
+    driver.now = 3.0
+    reported = len(driver.facts)
+    driver.send("playback.ack", response_id=response, played_ms=500)
+    assert len(driver.facts) == reported
+    driver.send("playback.ack", response_id=response, played_ms=1000)
+    assert driver.fact(PlaybackReported).played_s == 1.0, "it stands still, say with its device gone"
+    assert len(driver.facts) == reported + 1
+
+
 def test_a_reply_that_was_heard_to_its_end_stays_whole(driver: Driver) -> None:
     response = replying(driver)
     driver.end(response)

@@ -159,8 +159,9 @@ class ServerSession:
         """The client has played so much of it."""
         spoken = self._speeches.find(None, response)
         if spoken is not None and spoken.speech:
-            played_s = spoken.playback.acked(1000.0 * played_s, self._agenda.now) / 1000.0
-            self._tell(PlaybackReported(self.name, response, played_s))
+            played_s = min(played_s, spoken.playback.audio_s)
+            if spoken.playback.acked(played_s, self._agenda.now):
+                self._tell(PlaybackReported(self.name, response, played_s))
 
     # -- who has the turn ----------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class ServerSession:
         """After a cancel the client has stopped listening, and nothing more is sent."""
         if reply.cancelled_by is None:
             reply.has_item = True
-            reply.spoken.playback.sent(1000.0 * audio_s, self._agenda.now)
+            reply.spoken.playback.add(audio_s, self._agenda.now)
             self._say("heard", reply.spoken.response, audio_s)
 
     def _ended(self, reply: _Reply, end: ResponseEnded) -> None:

@@ -24,16 +24,16 @@ class Cut:
 
 
 def heard(
-    text: str, token_ends: list[int], played_ms: float, audio_ms: float, chars_per_s: float | None
+    text: str, token_ends: list[int], played_s: float, audio_s: float, chars_per_s: float | None
 ) -> Cut:
     """`token_ends[i]` is how many characters are certain after token i; `chars_per_s` None: the audio is
     complete."""
-    if chars_per_s is None and played_ms >= audio_ms:
+    if chars_per_s is None and played_s >= audio_s:
         return Cut(len(token_ends), len(text))
-    share = min(played_ms / audio_ms, 1.0) if audio_ms else 0.0
+    share = min(played_s / audio_s, 1.0) if audio_s else 0.0
     num_chars = share * len(text)
     if chars_per_s is not None:
-        num_chars = min(num_chars, chars_per_s * played_ms / 1000.0)
+        num_chars = min(num_chars, chars_per_s * played_s)
     return at_token(token_ends, at_word(text, int(num_chars)))
 
 

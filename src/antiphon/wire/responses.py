@@ -51,8 +51,7 @@ class Responses:
         """When the last reply ends for the ear: its response is done and its audio played."""
         if self.done_at is None:
             return None
-        ends_at = self._last.playback.ends_at if self._last else None
-        return self.done_at if ends_at is None else max(self.done_at, ends_at)
+        return self.done_at if self._last is None else max(self.done_at, self._last.playback.dry_at)
 
     @property
     def held_until(self) -> float | None:
@@ -168,7 +167,7 @@ class Responses:
         return [*self._cut(spoken), truncated]
 
     def acked(self, event: PlaybackAck, now: float) -> list[Step]:
-        """The client's playback progress. What names no reply that plays is ignored."""
+        """The client's playback progress. Ignored: what names no reply that plays, and what is overtaken."""
         played_ms = event.played_ms
         if isinstance(played_ms, bool) or not isinstance(played_ms, int | float):
             raise ProtocolError("played_ms is a number of milliseconds.", param="played_ms")
@@ -177,7 +176,10 @@ class Responses:
         spoken = self._speeches.find(event.item_id, event.response_id)
         if spoken is None or not spoken.speech:
             return []
-        played_s = spoken.playback.acked(played_ms, now) / 1000.0
+        # bounded before it is divided: an integer in JSON may be larger than any float
+        played_s = max(0.0, min(played_ms, 1000.0 * spoken.playback.audio_s)) / 1000.0
+        if not spoken.playback.acked(played_s, now):
+            return []
         return [PlaybackReported(self._shared.session, spoken.response, played_s)]
 
     def forget(self, item_id: str) -> None:

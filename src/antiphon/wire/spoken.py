@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from antiphon.core.errors import ProtocolError
+from antiphon.core.playback import Playback
 from antiphon.wire.cut import CHARS_PER_S, Cut, heard
-from antiphon.wire.heard import Playback
 
 OVERSHOOT_MS = 100
 """Clients round, and count what their device still holds: so much beyond the end means the end."""
@@ -70,7 +70,7 @@ class Speeches:
         """All its words and sound are there."""
         spoken.is_growing = False
         self._num_chars += len(spoken.text)
-        self._audio_s += spoken.playback.sent_ms / 1000.0
+        self._audio_s += spoken.playback.audio_s
 
     def audible(self, now: float) -> list[Spoken]:
         return [s for s in self._by_item.values() if s.speech and s.playback.is_audible(now)]
@@ -78,31 +78,31 @@ class Speeches:
     def interrupt(self, spoken: Spoken, now: float) -> int | None:
         """Cut a reply to what was heard by now; returns how many of its tokens that is, None for all of what
         was written: text that is shown is read."""
-        played_ms = spoken.playback.played_ms(now)
+        played_s = spoken.playback.played_s(now)
         spoken.playback.stop(now)
         if not spoken.speech or spoken.has_call:
             return None
         if not spoken.is_truncated:
-            spoken.cut = self._heard(spoken, played_ms)
+            spoken.cut = self._heard(spoken, played_s)
         return spoken.cut.num_tokens if spoken.cut else None
 
     def truncate(self, spoken: Spoken, audio_end_ms: int, now: float) -> int:
         """The client's own word on what was heard, in either direction. Returns the end that counts; raises
         ProtocolError where it is far beyond the audio."""
-        sent_ms = spoken.playback.sent_ms
+        sent_s = spoken.playback.audio_s
+        sent_ms = round(1000.0 * sent_s)
         if audio_end_ms > sent_ms + OVERSHOOT_MS:
             raise ProtocolError(
-                f"Audio content of {int(sent_ms)}ms is already shorter than {audio_end_ms}ms.",
+                f"Audio content of {sent_ms}ms is already shorter than {audio_end_ms}ms.",
                 param="audio_end_ms",
             )
-        end_ms = min(audio_end_ms, int(sent_ms))
-        at_end = audio_end_ms >= int(sent_ms)
+        end_ms = min(audio_end_ms, sent_ms)
         if not spoken.has_call:
-            spoken.cut = self._heard(spoken, sent_ms if at_end else end_ms)
+            spoken.cut = self._heard(spoken, sent_s if end_ms == sent_ms else end_ms / 1000.0)
             spoken.is_truncated = True
         spoken.playback.stop(now)
         return end_ms
 
-    def _heard(self, spoken: Spoken, played_ms: float) -> Cut:
+    def _heard(self, spoken: Spoken, played_s: float) -> Cut:
         rate = self.chars_per_s if spoken.is_growing else None
-        return heard(spoken.text, spoken.token_ends, played_ms, spoken.playback.sent_ms, rate)
+        return heard(spoken.text, spoken.token_ends, played_s, spoken.playback.audio_s, rate)
