@@ -9,8 +9,8 @@ import numpy as np
 
 from antiphon.core.facts import Fact, ResponseRequested, StepDone
 from antiphon.core.plans import Decision
+from antiphon.core.playback import Playback
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
-from antiphon.metrics.playback import Playback
 
 DECODERS, VOCODER = ("thinker", "talker"), "code2wav"
 POINTS = 80
@@ -48,15 +48,14 @@ def curves(progress: Progress, most: int | None = None) -> list[dict[str, Any]]:
 def curve(reply: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
     playback = Playback()
     for at_s, audio_s in reply[VOCODER]:
-        playback.receive(audio_s, at_s)
-    assert playback.dry_at_s is not None
-    grid = np.geomspace(playback.dry_at_s / 1000, playback.dry_at_s, POINTS)
-    found: dict[str, Any] = {"at_s": grid.round(4).tolist(), "audio_s": round(playback.received_s, 3)}
+        playback.add(audio_s, at_s)
+    grid = np.geomspace(playback.dry_at / 1000, playback.dry_at, POINTS)
+    found: dict[str, Any] = {"at_s": grid.round(4).tolist(), "audio_s": round(playback.audio_s, 3)}
     for stage in (*DECODERS, VOCODER):
         times, amounts = (np.array(column) for column in zip(*reply[stage], strict=True))
         done = np.concatenate([[0.0], np.cumsum(amounts)]) / amounts.sum()
         found[stage] = done[np.searchsorted(times, grid, side="right")].round(4).tolist()
         found[f"{stage}_done_s"] = round(float(times[-1]), 4)
-    heard = [playback.heard_s(float(at_s)) / playback.received_s for at_s in grid]
+    heard = [playback.played_s(float(at_s)) / playback.audio_s for at_s in grid]
     found["playback"] = np.round(heard, 4).tolist()
     return found

@@ -27,9 +27,9 @@ from antiphon.core.facts import (
     SpeechStarted,
 )
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
+from antiphon.core.playback import Playback
 from antiphon.interaction.cursors import Source
 from antiphon.interaction.monitor import Monitor, Phase
-from antiphon.metrics.playback import Playback
 
 
 def audio(response: str, seconds: float, session: str = "s") -> AudioOut:
@@ -176,8 +176,8 @@ class Reply:
 
 
 class Listener(RuleBasedStateMachine):
-    """Without acks the cursor is that of `metrics.playback`, which bench measures by; with acks it stays
-    between what was reported and what was sent. Times are dyadic, so that sums are exact."""
+    """Without acks the cursor is `core.playback` alone; with acks it stays between what was reported and what
+    was sent. Times are dyadic, so that sums are exact."""
 
     @initialize()
     def begin(self) -> None:
@@ -202,7 +202,7 @@ class Listener(RuleBasedStateMachine):
     @rule(eighths=st.integers(1, 16))
     def send(self, eighths: int) -> None:
         assert self.reply is not None
-        self.reply.loudspeaker.receive(eighths / 8, self.now)
+        self.reply.loudspeaker.add(eighths / 8, self.now)
         self.monitor.hear(audio(self.reply.name, eighths / 8), self.now)
 
     @precondition(lambda self: self.reply is not None and self.reply.is_open)
@@ -219,11 +219,11 @@ class Listener(RuleBasedStateMachine):
     def ack(self, eighths: int, name: str) -> None:
         assert self.reply is not None
         name = self.reply.name if name == "last" else name
-        if name == self.reply.name and self.reply.loudspeaker.first_s is not None:
+        if name == self.reply.name and self.reply.loudspeaker.first_at is not None:
             self.reply.acks.append((eighths / 8, self.now))
-            sent_s = self.reply.loudspeaker.received_s
+            sent_s = self.reply.loudspeaker.audio_s
             self.reply.acked_s = max(self.reply.acked_s, min(eighths / 8, sent_s))
-        elif name == self.reply.name or self.reply.loudspeaker.first_s is None:
+        elif name == self.reply.name or self.reply.loudspeaker.first_at is None:
             return  # a reply before the last may still be the one that is heard
         self.monitor.observe(PlaybackReported("s", name, eighths / 8), self.now)
 
@@ -266,13 +266,13 @@ class Listener(RuleBasedStateMachine):
         assert 0.0 <= played_s <= generated_s
         buffer_s = monitor.buffer_s("s", now)
         assert monitor.buffers_s(["s"], now)[0] == (buffer_s or 0.0)
-        if reply is None or reply.loudspeaker.first_s is None:
+        if reply is None or reply.loudspeaker.first_at is None:
             return
-        assert generated_s == reply.loudspeaker.received_s
-        assert monitor.ttfp_s("s") == reply.loudspeaker.first_s - reply.asked_at
+        assert generated_s == reply.loudspeaker.audio_s
+        assert monitor.ttfp_s("s") == reply.loudspeaker.first_at - reply.asked_at
         if not reply.acks:
             assert monitor.source("s") is Source.ESTIMATED
-            assert played_s == reply.loudspeaker.heard_s(now)
+            assert played_s == reply.loudspeaker.played_s(now)
         else:
             assert monitor.source("s") is Source.ACKED
             assert played_s >= reply.acked_s

@@ -32,7 +32,7 @@ async def acknowledge(script: PersonScript, ear: Ear, client: WireClient, log: L
             await asyncio.sleep(acks.interval_s + acks.jitter_s * rng.random())
             now = log.now_s()
             for reply in ear.replies.values():
-                heard_s = reply.playback.heard_s(now) if reply.has_audio else 0.0
+                heard_s = reply.playback.played_s(now) if reply.has_audio else 0.0
                 if heard_s > reported.get(reply.id, 0.0):
                     reported[reply.id] = heard_s
                     if rng.random() >= acks.loss:

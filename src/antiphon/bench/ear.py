@@ -10,6 +10,7 @@ from typing import Any, Literal
 from antiphon.bench.logfile import LogWriter
 from antiphon.bench.wire_client import UNREADABLE, Answer, ConnectionLost, Got, WireClient
 from antiphon.core.errors import AntiphonError
+from antiphon.core.playback import Playback
 from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ
 from antiphon.metrics.log import (
     AudioDelta,
@@ -19,7 +20,6 @@ from antiphon.metrics.log import (
     SpeechNoticed,
     TextDelta,
 )
-from antiphon.metrics.playback import Playback
 
 CHARS_PER_TOKEN = 4.0
 """English text, roughly: deltas carry characters, people are said to read tokens."""
@@ -44,7 +44,6 @@ class Reply:
     content_index: int = 0
     has_audio: bool = False
     is_done: bool = False
-    is_silenced: bool = False
     playback: Playback = field(default_factory=Playback)
 
     def is_over(self, now: float) -> bool:
@@ -53,14 +52,12 @@ class Reply:
 
     def is_audible(self, now: float) -> bool:
         """More of it is to be heard than has been."""
-        dry_at_s = self.playback.dry_at_s
-        return dry_at_s is not None and now < dry_at_s and not self.is_silenced
+        return self.playback.is_audible(now)
 
     def silence(self, now: float) -> float:
         """Stop playback; seconds heard."""
         self.playback.stop(now)
-        self.is_silenced = True
-        return self.playback.heard_s(now)
+        return self.playback.played_s(now)
 
 
 class Ear:
@@ -170,7 +167,7 @@ class Ear:
         reply.has_audio = True
         reply.item = event.item_id or reply.item
         reply.content_index = event.content_index or 0
-        reply.playback.receive(audio_s, now)
+        reply.playback.add(audio_s, now)
         self._log.write(AudioDelta(t_s=now, session=self.session, response=reply.id, audio_s=audio_s))
 
     def _read(self, event: Got, now: float, *, is_text: bool) -> None:
@@ -178,7 +175,7 @@ class Ear:
         reply = self._reply(event.response_id or "", now)
         reply.item = event.item_id or reply.item
         if is_text and self._reading_chars_per_s:
-            reply.playback.receive(chars / self._reading_chars_per_s, now)
+            reply.playback.add(chars / self._reading_chars_per_s, now)
         self._log.write(TextDelta(t_s=now, session=self.session, response=reply.id, chars=chars))
 
     def _done(self, answer: Answer, now: float) -> None:

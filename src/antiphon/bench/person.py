@@ -88,7 +88,7 @@ class Person:
         return not is_hearing and all(reply.is_over(now) for reply in self._ear.answers())
 
     def _due_s(self, reply: Reply | None, interjection: Interjection) -> float | None:
-        first_s = reply.playback.first_s if reply is not None else None
+        first_s = reply.playback.first_at if reply is not None else None
         return None if first_s is None else first_s + interjection.after_s
 
     def _check_patience(self, now: float, asked_s: float) -> None:
@@ -98,7 +98,7 @@ class Person:
 
     async def _until_something(self, now: float, asked_s: float, due_s: float | None) -> None:
         """The next event, interjection, end of playback, or the end of patience."""
-        dry = [reply.playback.dry_at_s for reply in self._ear.answers() if reply.is_audible(now)]
+        dry = [reply.playback.dry_at for reply in self._ear.answers() if reply.is_audible(now)]
         times = [due_s, max(asked_s, self._ear.last_event_s) + self._pace.patience_s, *dry]
         rings = self._ear.num_events
         deadline_s = min(time_s for time_s in times if time_s is not None and time_s > now)
@@ -167,7 +167,7 @@ class Person:
                 session=self._script.name,
                 response=reply.id,
                 kind=interjection.kind,
-                heard_s=reply.playback.heard_s(now),
+                heard_s=reply.playback.played_s(now),
             )
         )
 

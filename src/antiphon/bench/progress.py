@@ -6,6 +6,7 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
+from antiphon.core.playback import Playback
 from antiphon.metrics.log import (
     AudioDelta,
     ErrorSeen,
@@ -17,7 +18,6 @@ from antiphon.metrics.log import (
     SessionStarted,
     TurnEnded,
 )
-from antiphon.metrics.playback import Playback
 
 PLAIN_EVERY_S = 10.0
 GAP_S = 0.1
@@ -93,11 +93,10 @@ class Progress:
             spoke_s = self._spoke.pop(self._answering.get(event.response, ("", 0)), None)
             if spoke_s is not None:
                 self._ttfp_s.append(event.t_s - spoke_s)
-        playback.receive(event.audio_s, event.t_s)
+        if playback.add(event.audio_s, event.t_s) >= GAP_S:
+            self._num_gaps += 1
 
     def _ended(self, event: ResponseEnded) -> None:
         self._num_replies += 1
         self._answering.pop(event.response, None)
-        playback = self._playing.pop(event.response, None)
-        gaps = playback.gaps if playback is not None else ()
-        self._num_gaps += sum(gap >= GAP_S for gap in gaps)
+        self._playing.pop(event.response, None)

@@ -25,7 +25,7 @@ class Source(IntEnum):
 class Cursors:
     """One entry a slot. A cursor runs while there is audio that was generated and not played, until `stop`.
 
-    A listener's loudspeaker is that of `metrics.playback`: once dry it goes on from where it stopped, so
+    A listener's loudspeaker is that of `core.playback`: once dry it goes on from where it stopped, so
     silence is not counted as heard.
     """
 

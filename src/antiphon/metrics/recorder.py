@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from antiphon.core.playback import Playback
 from antiphon.metrics.log import (
     AudioDelta,
     ClientSampled,
@@ -25,7 +26,6 @@ from antiphon.metrics.log import (
     TurnEnded,
     TurnStarted,
 )
-from antiphon.metrics.playback import Playback
 from antiphon.metrics.rows import ResponseRow, Run, SessionRow, TurnRow
 
 PARTED = ("lost", "failed")
@@ -101,13 +101,16 @@ class _Response:
     text: list[TextDelta] = field(default_factory=list[TextDelta])
     audio: list[AudioDelta] = field(default_factory=list[AudioDelta])
     playback: Playback = field(default_factory=Playback)
+    gaps: list[float] = field(default_factory=list[float])
     interrupted: Interrupted | None = None
     ended: ResponseEnded | None = None
     error: str | None = None
 
     def hear(self, event: AudioDelta) -> None:
         self.audio.append(event)
-        self.playback.receive(event.audio_s, event.t_s)
+        gap_s = self.playback.add(event.audio_s, event.t_s)
+        if gap_s:
+            self.gaps.append(gap_s)
 
     def interrupt(self, event: Interrupted) -> None:
         self.interrupted = event
@@ -127,11 +130,11 @@ class _Response:
         there."""
         if self.barged_in is not None:
             return min(self.barged_in.heard_s, self.received_s)
-        return self.received_s if self.played_through(last_s) else self.playback.heard_s(last_s)
+        end_s = max(last_s, self.playback.dry_at) if self.played_through(last_s) else last_s
+        return self.playback.played_s(end_s)
 
     def played_through(self, last_s: float) -> bool:
-        dry_at_s = self.playback.dry_at_s
-        return dry_at_s is None or dry_at_s <= last_s + TIE_S
+        return self.playback.dry_at <= last_s + TIE_S
 
     def settled(self, last_s: float) -> bool:
         if self.barged_in is not None:
@@ -164,7 +167,7 @@ class _Response:
             text_chars=np.array([event.chars for event in self.text], np.int64),
             audio_at_s=np.array([event.t_s for event in self.audio], np.float64),
             audio_s=np.array([event.audio_s for event in self.audio], np.float64),
-            gaps=tuple(self.playback.gaps),
+            gaps=tuple(self.gaps),
             heard_s=self.heard_s(last_s),
             settled=self.settled(last_s),
             interrupted_by=self.interrupted.kind if self.interrupted else None,

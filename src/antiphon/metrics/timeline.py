@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.playback import Playback
 from antiphon.metrics.rows import ResponseRow
 
 
@@ -34,20 +35,33 @@ def timeline(row: ResponseRow) -> Timeline:
     if not row.audio_at_s.size:
         return Timeline(np.empty(0), np.empty(0), np.empty(0))
     received_s = np.cumsum(row.audio_s)
-    before_s = received_s - row.audio_s
-    starts_s = np.maximum.accumulate(row.audio_at_s - before_s) + before_s  # a delta waits for the one before
-    ends_s = starts_s + row.audio_s
-    stopped_s = (
-        row.interrupted_at_s if row.barged_in and row.interrupted_at_s is not None else float(ends_s[-1])
-    )
-
-    dry_s = ends_s[:-1][ends_s[:-1] < row.audio_at_s[1:]]
-    playing_s = np.append(dry_s, ends_s[-1])
-    at_s = np.unique(np.concatenate([row.audio_at_s, playing_s[playing_s < stopped_s], [stopped_s]]))
+    dry_s, end_s = _played_alone(row)
+    stopped_s = row.interrupted_at_s if row.barged_in and row.interrupted_at_s is not None else end_s
+    playing_s = [at_s for at_s in (*dry_s, end_s) if at_s < stopped_s]
+    at_s = np.unique(np.concatenate([row.audio_at_s, np.array([*playing_s, stopped_s], np.float64)]))
     at_s = at_s[at_s >= row.audio_at_s[0]]
-    heard_s = np.interp(
-        np.minimum(at_s, stopped_s),
-        np.column_stack([starts_s, ends_s]).ravel(),
-        np.column_stack([before_s, received_s]).ravel(),
-    )
+    heard_s = np.array(_heard_at(row, at_s.tolist(), stopped_s))
     return Timeline(at_s, received_s[np.searchsorted(row.audio_at_s, at_s, side="right") - 1], heard_s)
+
+
+def _played_alone(row: ResponseRow) -> tuple[list[float], float]:
+    """When playback would run dry in mid-reply, and when it would end, if nobody stopped it."""
+    playback, dry_s = Playback(), list[float]()
+    for at_s, audio_s in zip(row.audio_at_s.tolist(), row.audio_s.tolist(), strict=True):
+        before_s = playback.dry_at
+        if playback.add(audio_s, at_s):
+            dry_s.append(before_s)
+    return dry_s, playback.dry_at
+
+
+def _heard_at(row: ResponseRow, at_s: list[float], stopped_s: float) -> list[float]:
+    """Seconds heard at each of these times, which ascend."""
+    playback, heard_s, num_come = Playback(), list[float](), 0
+    for point_s in at_s:
+        while num_come < row.audio_at_s.size and row.audio_at_s[num_come] <= point_s:
+            playback.add(row.audio_s.item(num_come), row.audio_at_s.item(num_come))
+            num_come += 1
+        if point_s >= stopped_s:
+            playback.stop(stopped_s)
+        heard_s.append(playback.played_s(point_s))
+    return heard_s

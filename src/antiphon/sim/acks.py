@@ -23,7 +23,7 @@ def acknowledge(script: PersonScript, seat: Seat, is_there: Callable[[], bool]) 
             return
         now = seat.log.now_s()
         for reply in seat.ear.replies.values():
-            heard_s = reply.playback.heard_s(now) if reply.has_audio else 0.0
+            heard_s = reply.playback.played_s(now) if reply.has_audio else 0.0
             if heard_s > reported.get(reply.id, 0.0):
                 reported[reply.id] = heard_s
                 if rng.random() >= acks.loss:

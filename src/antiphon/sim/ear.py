@@ -8,6 +8,7 @@ from typing import Literal
 
 from antiphon.core.errors import AntiphonError
 from antiphon.core.plans import Usage
+from antiphon.core.playback import Playback
 from antiphon.metrics.log import (
     AudioDelta,
     ErrorSeen,
@@ -16,7 +17,6 @@ from antiphon.metrics.log import (
     SpeechNoticed,
     TextDelta,
 )
-from antiphon.metrics.playback import Playback
 from antiphon.sim.log import Log
 from antiphon.sim.process import Process, Wait
 
@@ -35,7 +35,6 @@ class Reply:
     turn: int
     has_audio: bool = False
     is_done: bool = False
-    is_silenced: bool = False
     playback: Playback = field(default_factory=Playback)
 
     def is_over(self, now: float) -> bool:
@@ -44,14 +43,12 @@ class Reply:
 
     def is_audible(self, now: float) -> bool:
         """More of it is to be heard than has been."""
-        dry_at_s = self.playback.dry_at_s
-        return dry_at_s is not None and now < dry_at_s and not self.is_silenced
+        return self.playback.is_audible(now)
 
     def silence(self, now: float) -> float:
         """Stop playback; seconds heard."""
         self.playback.stop(now)
-        self.is_silenced = True
-        return self.playback.heard_s(now)
+        return self.playback.played_s(now)
 
 
 class Ear:
@@ -113,13 +110,13 @@ class Ear:
         reply = self._reply(response)
         is_read = self._wants == "text" and self._reading_chars_per_s
         if is_read:
-            reply.playback.receive(chars / is_read, now)
+            reply.playback.add(chars / is_read, now)
         self._log.write(TextDelta(t_s=now, session=self.session, response=response, chars=chars))
 
     def heard(self, response: str, audio_s: float) -> None:
         now = self._came()
         reply = self._reply(response)
-        reply.playback.receive(audio_s, now)
+        reply.playback.add(audio_s, now)
         self._log.write(AudioDelta(t_s=now, session=self.session, response=response, audio_s=audio_s))
         if not reply.has_audio:
             reply.has_audio = True

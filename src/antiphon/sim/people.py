@@ -70,7 +70,7 @@ class Person:
 
     def _until_something(self, answers: list[Reply], now: float, asked_s: float, due_s: float | None) -> Wait:
         """A ring, an interjection, the end of playback, or the end of patience."""
-        dry = [reply.playback.dry_at_s for reply in answers if reply.is_audible(now)]
+        dry = [reply.playback.dry_at for reply in answers if reply.is_audible(now)]
         times = [
             time_s
             for time_s in (due_s, self._patient_until_s(asked_s), *dry)
@@ -141,11 +141,11 @@ class Person:
                 session=self._script.name,
                 response=reply.id,
                 kind=interjection.kind,
-                heard_s=reply.playback.heard_s(now),
+                heard_s=reply.playback.played_s(now),
             )
         )
 
 
 def _due_s(reply: Reply | None, interjection: Interjection) -> float | None:
-    first_s = reply.playback.first_s if reply is not None else None
+    first_s = reply.playback.first_at if reply is not None else None
     return None if first_s is None else first_s + interjection.after_s
