@@ -27,8 +27,7 @@ from antiphon.core.facts import (
     SpeechStarted,
 )
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
-from antiphon.core.playback import Playback
-from antiphon.interaction.cursors import Source
+from antiphon.core.playback import Playback, Source
 from antiphon.interaction.monitor import Monitor, Phase
 
 

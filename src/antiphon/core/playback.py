@@ -78,7 +78,8 @@ class Playback:
 
     def lead_s(self, now: float) -> float:
         """Seconds of audio that have come and are still to be played."""
-        return max(self.dry_at - now, 0.0)
+        left_s = self.dry_at - now
+        return left_s if left_s > 0.0 else 0.0
 
     def played_s(self, now: float) -> float:
         """Seconds of audio that have been played."""

@@ -1,13 +1,16 @@
-"""What each person is doing and hearing: folds facts and outputs into session phases and playback cursors.
+"""What each person is doing and hearing: folds facts and outputs into session phases and playbacks.
 
-Every session that is open has a slot in columns, so that a read is a few array look-ups and thousands of
-sessions can be read at once. Of a session, the reply asked for last and the reply heard last are followed.
+Every response that is open, or still played, has a playback and a slot in columns, so that thousands can be
+read at once. Of a session, the reply asked for last and the reply heard last are followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, KeysView, Sequence
 from enum import StrEnum
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +25,9 @@ from antiphon.core.facts import (
     SpeechStarted,
 )
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.core.playback import Playback, Source
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
-from antiphon.interaction.cursors import Cursors, Floats, Source
+from antiphon.interaction.cursors import NOWHERE, Cursors, Floats, Slots
 
 SECONDS_PER_BYTE = 1.0 / (4 * WIRE_SAMPLE_RATE_HZ)
 """Of an output's audio, which is float32."""
@@ -49,37 +53,59 @@ class Phase(StrEnum):
     """The person speaks while a reply is audible."""
 
 
-class _Session:
-    """What is rare and not a number: which replies are followed."""
+class _Reply(Playback):
+    """The playback of a response that is open, still played, or the one its session heard last.
+
+    It is one object with what else is known of the response: with thousands of them in no order, each object
+    on the way of a read costs as much as the rest of it.
+    """
 
     __slots__ = (
-        "asked",
         "asked_at",
-        "heard",
-        "heard_item",
-        "is_heard_open",
+        "due_at",
+        "is_open",
         "is_spoken",
         "item",
+        "name",
         "slot",
         "ttfp_s",
     )
 
-    def __init__(self, slot: int) -> None:
+    def __init__(self, asked: ResponseRequested, is_spoken: bool, slot: int, now: float) -> None:
+        super().__init__()
+        self.name, self.item = asked.response, asked.item_id
+        self.asked_at = now
+        self.is_spoken = is_spoken
+        self.is_open = True
+        self.due_at = inf
+        """When it is next looked at whether its playback has ended, once it is over."""
         self.slot = slot
-        self.asked: str | None = None
-        """The reply that was asked for and has nothing to show yet; `item` is what it becomes."""
-        self.item = ""
-        self.asked_at = 0.0
-        self.is_spoken = True
-        self.heard: str | None = None
-        """The reply of which something was heard (or read) last."""
-        self.heard_item = ""
-        self.is_heard_open = False
         self.ttfp_s: float | None = None
 
 
+class _Session:
+    """What is rare and not a number."""
+
+    __slots__ = ("asked", "heard", "is_speaking", "replies", "slot")
+
+    def __init__(self) -> None:
+        self.is_speaking = False
+        self.asked: _Reply | None = None
+        """The reply that was asked for and has nothing to show yet."""
+        self.heard: _Reply | None = None
+        """The reply of which something was heard (or read) last; `slot` is its slot."""
+        self.slot = NOWHERE
+        self.replies: dict[str, _Reply] = {}
+        """Those with a slot."""
+
+    def find(self, response: str) -> _Reply | None:
+        """Also the reply heard last, when it has no slot any more."""
+        heard = self.heard if self.heard is not None and self.heard.name == response else None
+        return self.replies.get(response, heard)
+
+
 class Monitor:
-    """Owner of phases and cursors. Times are seconds of one clock; facts come in order.
+    """Owner of phases and playbacks. Times are seconds of one clock; facts come in order.
 
     Reads of a session that is not open give what is true of nobody: listening, no buffer, nothing played.
     `speaks`: the model has a voice, so that a reply may begin with audio.
@@ -89,9 +115,10 @@ class Monitor:
         self._speaks = speaks
         self._sessions: dict[str, _Session] = {}
         self._cursors = Cursors()
-        self._speaking = bytearray(len(self._cursors))
-        self._free = list(range(len(self._cursors)))
-        self._folds: dict[type, Callable[[_Session, Fact, float], None]] = {
+        self._ending: list[tuple[float, int, _Session, _Reply]] = []
+        """A heap of replies that are over and still played, by `due_at`."""
+        self._num_pushed = 0
+        self._folds: dict[type, Callable[[_Session, Any, float], None]] = {
             SpeechStarted: self._speech_started,
             SpeechEnded: self._speech_ended,
             PlaybackReported: self._playback_reported,
@@ -103,11 +130,12 @@ class Monitor:
 
     def observe(self, fact: Fact, now: float) -> None:
         """Fold one fact in. What is not about people is passed over, and so are sessions not open."""
+        self._let_go(now)
         match fact:
             case SessionOpened():
-                self._open(fact.session)
+                self._sessions.setdefault(fact.session, _Session())
             case SessionClosed():
-                self._close(fact.session)
+                self._close(fact.session, now)
             case SpeechStarted() | SpeechEnded() | PlaybackReported() | ResponseRequested() | ItemCut():
                 session = self._sessions.get(fact.session)
                 if session is not None:
@@ -117,19 +145,21 @@ class Monitor:
 
     def hear(self, output: Output, now: float) -> None:
         """Fold an output in: it leaves for the client at `now`."""
+        self._let_go(now)
         session = self._sessions.get(output.session)
-        if session is None:
+        reply = None if session is None else session.replies.get(output.response)
+        if session is None or reply is None:
             return
         match output:
             case TokensOut():
-                if session.asked == output.response and not session.is_spoken:
-                    self._begin(session)
+                if reply is session.asked and not reply.is_spoken:
+                    self._begin(session, reply)
             case AudioOut():
-                self._audio(session, output, now)
+                self._audio(session, reply, output, now)
             case ResponseEnded():  # pragma: no branch
-                self._ended(session, output, now)
+                self._ended(session, reply, output, now)
 
-    # -- reading -------------------------------------------------------------------------------------
+    # -- reading sessions ----------------------------------------------------------------------------
 
     @property
     def sessions(self) -> KeysView[str]:
@@ -140,123 +170,165 @@ class Monitor:
         known = self._sessions.get(session)
         if known is None:
             return Phase.LISTENING
-        replies = known.is_heard_open or self._cursors.buffer_s(known.slot, now) > 0.0
-        if self._speaking[known.slot]:
+        heard = known.heard
+        replies = heard is not None and (heard.is_open or heard.is_audible(now))
+        if known.is_speaking:
             return Phase.INTERRUPTING if replies else Phase.SPEAKING
         if replies:
             return Phase.REPLYING
         return Phase.LISTENING if known.asked is None else Phase.WAITING
 
     def source(self, session: str) -> Source:
-        """How the session's cursor is known."""
-        known = self._sessions.get(session)
-        return Source.UNKNOWN if known is None else self._cursors.source(known.slot)
+        """How the playback of the reply heard last is known."""
+        heard = self._heard(session)
+        return Source.UNKNOWN if heard is None else heard.source
 
     def buffer_s(self, session: str, now: float) -> float | None:
         """Seconds of audio that the client has and has not played; None while nothing was heard at all."""
-        known = self._sessions.get(session)
-        if known is None or self._cursors.is_unknown(known.slot):
-            return None
-        return self._cursors.buffer_s(known.slot, now)
+        heard = self._heard(session)
+        return None if heard is None or heard.first_at is None else heard.lead_s(now)
 
     def buffers_s(self, sessions: Sequence[str], now: float) -> Floats:
         """`buffer_s` of many open sessions, 0 where nothing was heard: float64 [n]."""
-        slots = np.fromiter((self._sessions[name].slot for name in sessions), np.intp, len(sessions))
-        return self._cursors.buffers_s(slots, now)
+        slots = np.array([self._sessions[name].slot for name in sessions], np.intp)
+        return np.fmax(self._cursors.leads_s(slots, now), 0.0)  # of nan and 0 the 0
 
     def generated_s(self, session: str) -> float:
         """Seconds of the reply heard last that were sent."""
-        known = self._sessions.get(session)
-        return 0.0 if known is None else self._cursors.generated_s(known.slot)
+        heard = self._heard(session)
+        return 0.0 if heard is None else heard.audio_s
 
     def played_s(self, session: str, now: float) -> float:
         """Seconds of the reply heard last that were audible by `now`."""
-        known = self._sessions.get(session)
-        return 0.0 if known is None else self._cursors.played_s(known.slot, now)
+        heard = self._heard(session)
+        return 0.0 if heard is None else heard.played_s(now)
 
     def ttfp_s(self, session: str) -> float | None:
         """From the last reply's request to its first audio; None before."""
-        known = self._sessions.get(session)
-        return None if known is None else known.ttfp_s
+        heard = self._heard(session)
+        return None if heard is None else heard.ttfp_s
 
     def waited_s(self, session: str, now: float) -> float | None:
         """How long somebody has waited for the first of a reply; None if nobody does."""
         known = self._sessions.get(session)
-        return None if known is None or known.asked is None else now - known.asked_at
+        return None if known is None or known.asked is None else now - known.asked.asked_at
 
     def heard(self, session: str) -> str | None:
-        """The response that the cursor is of."""
+        """The response that was heard (or read) last."""
+        heard = self._heard(session)
+        return None if heard is None else heard.name
+
+    # -- reading responses ---------------------------------------------------------------------------
+
+    def slot(self, session: str, response: str) -> int | None:
+        """Where to read a response: it keeps its slot while it is open or still played. None: it is not."""
         known = self._sessions.get(session)
-        return None if known is None else known.heard
+        reply = None if known is None else known.replies.get(response)
+        return None if reply is None else reply.slot
+
+    def lead_s(self, session: str, response: str, now: float) -> float | None:
+        """Seconds until the listener of a response runs dry; None while nothing of it has been sent."""
+        known = self._sessions.get(session)
+        reply = None if known is None else known.find(response)
+        return None if reply is None or reply.first_at is None else reply.lead_s(now)
+
+    def leads_s(self, slots: Slots, now: float) -> Floats:
+        """`lead_s` of many responses by slot, nan while nothing of one has been sent: float64 [n]."""
+        return self._cursors.leads_s(slots, now)
 
     # -- people --------------------------------------------------------------------------------------
 
-    def _open(self, name: str) -> None:
-        if name in self._sessions:
-            return
-        if not self._free:
-            size = len(self._cursors)
-            self._cursors.grow(2 * size)
-            self._speaking += bytes(size)
-            self._free = list(range(size, 2 * size))
-        self._sessions[name] = _Session(self._free.pop())
+    def _heard(self, session: str) -> _Reply | None:
+        known = self._sessions.get(session)
+        return None if known is None else known.heard
 
-    def _close(self, name: str) -> None:
+    def _close(self, name: str, now: float) -> None:
         session = self._sessions.pop(name, None)
         if session is not None:
-            self._cursors.reset(session.slot)
-            self._speaking[session.slot] = 0
-            self._free.append(session.slot)
+            for reply in list(session.replies.values()):
+                reply.is_open = False
+                reply.stop(now)
+                self._free(session, reply)
 
-    def _speech_started(self, session: _Session, fact: Fact, now: float) -> None:
-        self._speaking[session.slot] = 1
+    def _speech_started(self, session: _Session, fact: SpeechStarted, now: float) -> None:
+        session.is_speaking = True
 
-    def _speech_ended(self, session: _Session, fact: Fact, now: float) -> None:
-        self._speaking[session.slot] = 0
+    def _speech_ended(self, session: _Session, fact: SpeechEnded, now: float) -> None:
+        session.is_speaking = False
 
-    def _playback_reported(self, session: _Session, fact: Fact, now: float) -> None:
-        assert isinstance(fact, PlaybackReported)
-        if fact.response == session.heard:
-            self._cursors.acked(session.slot, fact.played_s, now)
+    def _playback_reported(self, session: _Session, fact: PlaybackReported, now: float) -> None:
+        reply = session.find(fact.response)
+        if reply is not None and reply.acked(fact.played_s, now):
+            self._changed(session, reply, now)
 
-    def _requested(self, session: _Session, fact: Fact, now: float) -> None:
+    def _requested(self, session: _Session, fact: ResponseRequested, now: float) -> None:
         """Follow it, unless it runs beside the conversation's own reply."""
-        assert isinstance(fact, ResponseRequested)
-        if not fact.remember and (session.asked is not None or session.is_heard_open):
+        if fact.response in session.replies:
             return
-        session.asked, session.item, session.asked_at = fact.response, fact.item_id, now
-        session.is_spoken = fact.speech and self._speaks
+        reply = _Reply(fact, fact.speech and self._speaks, self._cursors.take(), now)
+        session.replies[reply.name] = reply
+        is_busy = session.asked is not None or (session.heard is not None and session.heard.is_open)
+        if fact.remember or not is_busy:
+            session.asked = reply
 
-    def _cut(self, session: _Session, fact: Fact, now: float) -> None:
+    def _cut(self, session: _Session, fact: ItemCut, now: float) -> None:
         """The client says how much of a reply was heard: it has stopped playing it."""
-        assert isinstance(fact, ItemCut)
-        if fact.item_id == session.heard_item:
-            self._cursors.stop(session.slot, now)
+        for reply in list(session.replies.values()):
+            if reply.item == fact.item_id:
+                reply.stop(now)
+                self._changed(session, reply, now)
 
     # -- replies -------------------------------------------------------------------------------------
 
-    def _audio(self, session: _Session, output: AudioOut, now: float) -> None:
-        if output.response == session.asked:
-            self._begin(session)
-            self._cursors.start(session.slot, now)
-            session.ttfp_s = now - session.asked_at
-        elif output.response != session.heard:
-            return
-        self._cursors.generated(session.slot, len(output.audio) * SECONDS_PER_BYTE, now)
+    def _audio(self, session: _Session, reply: _Reply, output: AudioOut, now: float) -> None:
+        if reply is session.asked:
+            self._begin(session, reply)
+        if reply.first_at is None:
+            reply.ttfp_s = now - reply.asked_at
+        reply.add(len(output.audio) * SECONDS_PER_BYTE, now)
+        self._changed(session, reply, now)
 
-    def _begin(self, session: _Session) -> None:
+    def _begin(self, session: _Session, reply: _Reply) -> None:
         """The first of the reply that was asked for: from here on it is the one that is heard."""
-        session.heard, session.heard_item = session.asked, session.item
-        session.is_heard_open = True
-        session.asked = None
-        session.ttfp_s = None
-        self._cursors.reset(session.slot)
+        session.heard, session.slot, session.asked = reply, reply.slot, None
 
-    def _ended(self, session: _Session, output: ResponseEnded, now: float) -> None:
+    def _ended(self, session: _Session, reply: _Reply, output: ResponseEnded, now: float) -> None:
         """What was sent of a completed reply is still played; a cancelled one is silent at once."""
-        if output.response == session.asked:
+        reply.is_open = False
+        if reply is session.asked:
             session.asked = None
-        elif output.response == session.heard:
-            session.is_heard_open = False
-            if output.status == "cancelled":
-                self._cursors.stop(session.slot, now)
+        if output.status == "cancelled":
+            reply.stop(now)
+        self._changed(session, reply, now)
+
+    # -- slots ---------------------------------------------------------------------------------------
+
+    def _changed(self, session: _Session, reply: _Reply, now: float) -> None:
+        """Keep the slot of a reply that is open or still played; free any other."""
+        is_audible = reply.is_audible(now)
+        if not (reply.is_open or is_audible):
+            self._free(session, reply)
+            return
+        if reply.slot == NOWHERE:  # by the client's own word it plays longer than was thought
+            reply.slot = session.slot = self._cursors.take()
+            session.replies[reply.name] = reply
+        self._cursors.set(reply.slot, reply.dry_at)
+        if not reply.is_open and reply.dry_at < reply.due_at:
+            reply.due_at = reply.dry_at
+            self._num_pushed += 1
+            heappush(self._ending, (reply.due_at, self._num_pushed, session, reply))
+
+    def _let_go(self, now: float) -> None:
+        """Free the slots of replies that are over and were played to their end."""
+        while self._ending and self._ending[0][0] <= now:
+            _, _, session, reply = heappop(self._ending)
+            reply.due_at = inf
+            self._changed(session, reply, now)
+
+    def _free(self, session: _Session, reply: _Reply) -> None:
+        if reply.slot != NOWHERE:
+            del session.replies[reply.name]
+            self._cursors.free(reply.slot)
+            reply.slot = NOWHERE
+            if reply is session.heard:
+                session.slot = NOWHERE

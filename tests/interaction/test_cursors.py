@@ -1,0 +1,215 @@
+"""Slots of responses: a column that reads as the playbacks in it, and whose slots come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.core.facts import (
+    CopyDone,
+    ItemCut,
+    PlaybackReported,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+)
+from antiphon.core.plans import AudioOut, ResponseEnded, Usage
+from antiphon.core.playback import Playback
+from antiphon.interaction.cursors import NOWHERE, Cursors
+from antiphon.interaction.monitor import Monitor
+
+
+def test_a_column_grows_and_its_slots_are_used_again() -> None:
+    cursors = Cursors(2)
+    slots = [cursors.take() for _ in range(9)]
+    assert len({NOWHERE, *slots}) == 10
+    assert cursors.num_taken == 9
+    for index, slot in enumerate(slots):
+        cursors.set(slot, 10.0 + index)
+    assert cursors.leads_s(np.array(slots), 12.0).tolist() == [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    cursors.free(slots[8])
+    assert np.isnan(cursors.leads_s(np.array([cursors.take(), NOWHERE]), 12.0)).all()
+    assert cursors.num_taken == 9
+
+
+def audio(response: str, seconds: float) -> AudioOut:
+    return AudioOut("s", response, 0, bytes(4 * round(24_000 * seconds)))
+
+
+def ended(response: str, status: str = "completed") -> ResponseEnded:
+    return ResponseEnded("s", response, 0, status, "", "", Usage())
+
+
+def talking(*responses: str) -> Monitor:
+    monitor = Monitor()
+    monitor.observe(SessionOpened("s"), 0.0)
+    for response in responses:
+        monitor.observe(ResponseRequested("s", response, f"item-{response}", remember=False), 0.0)
+    return monitor
+
+
+def pass_time(monitor: Monitor, now: float) -> None:
+    """Anything that happens anywhere."""
+    monitor.observe(CopyDone("thinker", 1), now)
+
+
+def test_each_response_has_its_own() -> None:
+    monitor = talking("a", "b")
+    monitor.hear(audio("a", 2.0), 1.0)
+    assert (monitor.lead_s("s", "a", 1.5), monitor.lead_s("s", "b", 1.5)) == (1.5, None)
+    monitor.hear(audio("b", 5.0), 2.0)
+    first, second = monitor.slot("s", "a"), monitor.slot("s", "b")
+    assert first is not None
+    assert second is not None
+    assert monitor.leads_s(np.array([first, second, first]), 2.5).tolist() == [0.5, 4.5, 0.5]
+    assert monitor.heard("s") == "a", "the other is beside it"
+    assert monitor.lead_s("s", "c", 2.5) is monitor.slot("s", "c") is None
+    assert monitor.lead_s("t", "a", 2.5) is monitor.slot("t", "a") is None
+
+
+def test_the_next_is_asked_while_the_last_is_played() -> None:
+    monitor = talking()
+    for response, now in (("a", 0.0), ("b", 2.0)):
+        monitor.observe(ResponseRequested("s", response, "i"), now)
+        monitor.hear(audio(response, 4.0), now + 0.5)
+        monitor.hear(ended(response), now + 0.5)
+    assert (monitor.lead_s("s", "a", 3.0), monitor.lead_s("s", "b", 3.0)) == (1.5, 3.5)
+    assert (monitor.heard("s"), monitor.buffer_s("s", 3.0)) == ("b", 3.5)
+    pass_time(monitor, 5.0)
+    assert monitor.slot("s", "a") is None
+    assert monitor.slot("s", "b") is not None
+
+
+def test_a_slot_is_free_once_its_response_is_over_and_played() -> None:
+    monitor = talking("a")
+    monitor.hear(audio("a", 1.0), 0.0)
+    pass_time(monitor, 9.0)
+    assert monitor.slot("s", "a") is not None, "dry, but more may come"
+    monitor.hear(audio("a", 1.0), 9.0)
+    monitor.hear(ended("a"), 9.0)
+    pass_time(monitor, 9.875)
+    assert monitor.slot("s", "a") is not None
+    pass_time(monitor, 10.0)
+    assert monitor.slot("s", "a") is None
+    assert (monitor.buffers_s(["s"], 10.0).tolist(), monitor.played_s("s", 10.0)) == ([0.0], 2.0)
+    assert monitor.lead_s("s", "a", 10.0) == 0.0, "the reply heard last can still be asked for"
+
+
+def test_what_never_sounds_is_free_at_its_end() -> None:
+    monitor = talking("a")
+    monitor.hear(ended("a", "failed"), 1.0)
+    assert monitor.slot("s", "a") is None
+
+
+def test_a_slot_is_free_at_once_where_playback_stops() -> None:
+    monitor = talking("a", "b", "c")
+    for response in "abc":
+        monitor.hear(audio(response, 9.0), 0.0)
+    monitor.hear(ended("a", "cancelled"), 1.0)
+    monitor.hear(ended("b"), 1.0)
+    assert [monitor.slot("s", response) is None for response in "abc"] == [True, False, False]
+    monitor.observe(ItemCut("s", "item-b", 3), 2.0)
+    assert [monitor.slot("s", response) is None for response in "abc"] == [True, True, False]
+    monitor.observe(SessionClosed("s"), 3.0)
+    pass_time(monitor, 99.0)
+    assert monitor._cursors.num_taken == 0
+
+
+def test_by_the_client_s_word_it_plays_on() -> None:
+    """Estimated to be over, it is where its client says; it has a slot again until then."""
+    monitor = talking("a")
+    monitor.hear(audio("a", 4.0), 0.0)
+    monitor.hear(ended("a"), 0.0)
+    monitor.observe(PlaybackReported("s", "a", 1.0), 3.0)
+    pass_time(monitor, 4.0)
+    assert monitor.lead_s("s", "a", 4.0) == 2.0
+    pass_time(monitor, 6.0)
+    assert monitor.slot("s", "a") is None
+    monitor.observe(PlaybackReported("s", "a", 3.0), 7.0)
+    assert monitor.buffers_s(["s"], 7.5).tolist() == [0.5]
+    pass_time(monitor, 8.0)
+    assert monitor.slot("s", "a") is None
+    monitor.observe(PlaybackReported("s", "a", 4.0), 9.0)
+    assert monitor.slot("s", "a") is None
+
+
+@dataclass
+class Told:
+    """A response as the model keeps it."""
+
+    playback: Playback = field(default_factory=Playback)
+    is_open: bool = True
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "add", "add", "ack", "wait", "wait", "cut", "end", "cancel"]),
+        st.sampled_from("abc"),
+        st.integers(1, 16),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_both_forms_read_alike(steps: list[tuple[str, str, int]]) -> None:
+    """Whatever happens to several responses: the column is their playbacks, and no slot is lost."""
+    monitor, told, now = talking(), dict[str, Told](), 0.0
+    for kind, name, eighths in steps:
+        now += eighths / 8 if kind == "wait" else 0.0
+        pass_time(monitor, now)
+        if kind == "ask" and name not in told:
+            told[name] = Told()
+            monitor.observe(ResponseRequested("s", name, f"item-{name}", remember=name == "a"), now)
+        elif name in told:
+            _happen(monitor, told[name], kind, name, eighths / 8, now)
+        _check(monitor, told, now)
+    monitor.observe(SessionClosed("s"), now)
+    assert monitor._cursors.num_taken == 0
+
+
+def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, now: float) -> None:
+    match kind:
+        case "add" if one.is_open:
+            one.playback.add(seconds, now)
+            monitor.hear(audio(name, seconds), now)
+        case "ack" if monitor.slot("s", name) is not None:
+            one.playback.acked(seconds, now)
+            monitor.observe(PlaybackReported("s", name, seconds), now)
+        case "cut":
+            one.playback.stop(now)
+            monitor.observe(ItemCut("s", f"item-{name}", 1), now)
+        case "end" | "cancel" if one.is_open:
+            one.is_open = False
+            if kind == "cancel":
+                one.playback.stop(now)
+            monitor.hear(ended(name, "completed" if kind == "end" else "cancelled"), now)
+        case _:
+            pass
+
+
+def _check(monitor: Monitor, told: dict[str, Told], now: float) -> None:
+    slots = {name: slot for name in told if (slot := monitor.slot("s", name)) is not None}
+    assert monitor._cursors.num_taken == len(slots)
+    assert set(slots) == {name for name, one in told.items() if one.is_open or one.playback.is_audible(now)}
+    for later_s in (0.0, 0.5, 50.0):
+        leads_s = monitor.leads_s(np.array(list(slots.values()), np.intp), now + later_s)
+        for name, lead_s in zip(slots, leads_s.tolist(), strict=True):
+            playback = told[name].playback
+            if playback.first_at is None:
+                assert monitor.lead_s("s", name, now + later_s) is None
+                assert np.isnan(lead_s) or lead_s == 0.0
+            else:
+                assert lead_s == playback.lead_s(now + later_s) == monitor.lead_s("s", name, now + later_s)
+
+
+def test_who_plays_faster_than_was_thought_is_done_sooner() -> None:
+    monitor = talking("a")
+    monitor.hear(audio("a", 4.0), 0.0)
+    monitor.hear(ended("a"), 0.0)
+    monitor.observe(PlaybackReported("s", "a", 3.0), 1.0)
+    pass_time(monitor, 2.0)
+    assert monitor.slot("s", "a") is None
