@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from antiphon.core.facts import (
     CopyDone,
     ItemCut,
+    OutputHeld,
+    OutputReleased,
     PlaybackReported,
+    ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
@@ -19,7 +22,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, ResponseEnded, Usage
 from antiphon.core.playback import Playback
 from antiphon.interaction.cursors import NOWHERE, Cursors
-from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.monitor import Monitor, Phase
 
 
 def test_a_column_grows_and_its_slots_are_used_again() -> None:
@@ -136,17 +139,74 @@ def test_by_the_client_s_word_it_plays_on() -> None:
     assert monitor.slot("s", "a") is None
 
 
+def test_what_is_held_is_not_with_the_client() -> None:
+    monitor = talking("a")
+    monitor.hear(audio("a", 1.0), 0.0)
+    monitor.observe(OutputHeld("s", "a"), 0.5)
+    monitor.observe(OutputHeld("s", "a"), 0.5)
+    monitor.hear(audio("a", 2.0), 0.5)
+    monitor.hear(ended("a"), 0.5)
+    assert (monitor.lead_s("s", "a", 0.75), monitor.generated_s("s")) == (0.25, 1.0)
+    pass_time(monitor, 2.0)
+    assert monitor.phase("s", 2.0) is Phase.REPLYING, "its end is held as well"
+    monitor.observe(OutputReleased("s", "a"), 2.0)
+    assert (monitor.lead_s("s", "a", 2.0), monitor.generated_s("s")) == (2.0, 3.0)
+    pass_time(monitor, 4.0)
+    assert monitor.slot("s", "a") is None
+    assert monitor.played_s("s", 4.0) == 3.0
+
+
+def test_a_first_audio_that_is_held_comes_when_it_is_released() -> None:
+    monitor = talking("a")
+    monitor.observe(OutputHeld("s", "a"), 0.5)
+    monitor.hear(audio("a", 2.0), 1.0)
+    assert (monitor.phase("s", 1.0), monitor.ttfp_s("s")) == (Phase.WAITING, None)
+    monitor.observe(OutputReleased("s", "a"), 1.5)
+    assert (monitor.phase("s", 1.5), monitor.ttfp_s("s")) == (Phase.REPLYING, 1.5)
+
+
+def test_a_true_interruption_drops_what_was_held() -> None:
+    """Its end as well: the engine was done, and says no more of it."""
+    monitor = talking("a", "b")
+    for response in "ab":
+        monitor.hear(audio(response, 4.0), 0.0)
+        monitor.observe(OutputHeld("s", response), 0.5)
+        monitor.hear(audio(response, 4.0), 0.5)
+    monitor.hear(ended("a"), 0.5)
+    for response in "ab":
+        monitor.observe(ResponseCancelled("s", response), 1.0)
+    assert monitor.slot("s", "a") is None
+    assert (monitor.phase("s", 1.0), monitor.played_s("s", 9.0)) == (Phase.LISTENING, 1.0)
+    assert (monitor.slot("s", "b") is not None, monitor.lead_s("s", "b", 1.0)) == (True, 0.0)
+    monitor.hear(ended("b", "cancelled"), 1.0)
+    assert monitor.slot("s", "b") is None
+
+
+def test_doubts_over_what_is_not_there_are_passed_over() -> None:
+    monitor = talking("a")
+    for fact in (OutputHeld("s", "x"), OutputReleased("s", "x"), ResponseCancelled("s", "x")):
+        monitor.observe(fact, 0.0)
+    monitor.observe(OutputReleased("s", "a"), 0.0)
+    monitor.hear(audio("a", 1.0), 0.0)
+    assert monitor.lead_s("s", "a", 0.0) == 1.0
+
+
 @dataclass
 class Told:
     """A response as the model keeps it."""
 
     playback: Playback = field(default_factory=Playback)
     is_open: bool = True
+    held_s: list[float] | None = None
+    """Seconds of audio that wait; what is over by then ends when they are let go."""
+    is_end_held: bool = False
 
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["ask", "add", "add", "ack", "wait", "wait", "cut", "end", "cancel"]),
+        st.sampled_from(
+            ["ask", "add", "add", "ack", "wait", "wait", "cut", "end", "cancel", "hold", "release"]
+        ),
         st.sampled_from("abc"),
         st.integers(1, 16),
     ),
@@ -172,9 +232,13 @@ def test_both_forms_read_alike(steps: list[tuple[str, str, int]]) -> None:
 
 
 def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, now: float) -> None:
+    is_made = one.is_open and not one.is_end_held
     match kind:
-        case "add" if one.is_open:
-            one.playback.add(seconds, now)
+        case "add" if is_made:
+            if one.held_s is None:
+                one.playback.add(seconds, now)
+            else:
+                one.held_s.append(seconds)
             monitor.hear(audio(name, seconds), now)
         case "ack" if monitor.slot("s", name) is not None:
             one.playback.acked(seconds, now)
@@ -182,11 +246,23 @@ def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, n
         case "cut":
             one.playback.stop(now)
             monitor.observe(ItemCut("s", f"item-{name}", 1), now)
-        case "end" | "cancel" if one.is_open:
-            one.is_open = False
-            if kind == "cancel":
-                one.playback.stop(now)
-            monitor.hear(ended(name, "completed" if kind == "end" else "cancelled"), now)
+        case "end" if is_made:
+            one.is_open, one.is_end_held = one.held_s is not None, one.held_s is not None
+            monitor.hear(ended(name), now)
+        case "cancel" if one.is_open:
+            one.playback.stop(now)
+            one.is_open = one.is_end_held = False
+            monitor.observe(ResponseCancelled("s", name), now)
+            if is_made:
+                monitor.hear(ended(name, "cancelled"), now)
+        case "hold" if one.is_open and one.held_s is None:
+            one.held_s = []
+            monitor.observe(OutputHeld("s", name), now)
+        case "release" if one.is_open and one.held_s is not None:
+            for held_s in one.held_s:
+                one.playback.add(held_s, now)
+            one.held_s, one.is_open, one.is_end_held = None, not one.is_end_held, False
+            monitor.observe(OutputReleased("s", name), now)
         case _:
             pass
 

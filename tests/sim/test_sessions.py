@@ -15,6 +15,8 @@ from antiphon.core.facts import (
     Fact,
     ItemAdded,
     ItemCut,
+    OutputHeld,
+    OutputReleased,
     PlaybackReported,
     ResponseCancelled,
     ResponseRequested,
@@ -24,12 +26,14 @@ from antiphon.core.facts import (
 )
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent
 from antiphon.sim.events import Agenda
 from antiphon.sim.links import Link, Network
 from antiphon.sim.sessions import PIECE, Asked, ServerSession
 from antiphon.wire.effects import ServerEvent, ToEngine
 from antiphon.wire.session import RealtimeSession
-from wire.harness import INFO, FakeMedia
+from antiphon.wire.turn_detection import TurnDetection
+from wire.harness import INFO, FakeMedia, pcm
 
 SAMPLES_PER_MS = 24
 
@@ -42,6 +46,23 @@ class PieceDetokeniser:
 
     def flush(self) -> str:
         return ""
+
+
+class ToldDetector:
+    """`wire.ports.TurnDetector` that notices what it is told to."""
+
+    def __init__(self, asked: TurnDetection) -> None:
+        self.notices: list[TurnEvent] = []
+
+    def feed(self, pcm16: bytes, reply_is_heard: bool) -> list[TurnEvent]:
+        noticed, self.notices = self.notices, []
+        return noticed
+
+    def configure(self, asked: TurnDetection) -> None:
+        pass
+
+    def end(self) -> list[TurnEvent]:
+        return []
 
 
 class Ears:
@@ -94,18 +115,25 @@ class Simulated:
     def ack(self, response: str, played_ms: int) -> None:
         self.session.acknowledge(response, played_ms / 1000.0)
 
+    def notice(self, event: ReplyPaused | ReplyResumed) -> None:
+        if isinstance(event, ReplyPaused):
+            self.session.hold()
+        else:
+            self.session.release()
+
 
 class Real:
     """The wire's session, told the same as a client's frames."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.session = RealtimeSession(INFO, IdSource("test"), FakeMedia(), PieceDetokeniser)
+        self.detector = ToldDetector(TurnDetection())
+        self.session = RealtimeSession(
+            INFO, IdSource("test"), FakeMedia(), PieceDetokeniser, detectors=lambda asked: self.detector
+        )
         self.facts: list[Fact] = []
         self.errors: list[tuple[str, str]] = []
         self._keep(self.session.start(0.0))
-        silent = {"audio": {"input": {"turn_detection": None}}}
-        self._send({"type": "session.update", "session": {"type": "realtime", **silent}})
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -134,6 +162,10 @@ class Real:
 
     def ack(self, response: str, played_ms: int) -> None:
         self._send({"type": "playback.ack", "response_id": response, "played_ms": played_ms})
+
+    def notice(self, event: ReplyPaused | ReplyResumed) -> None:
+        self.detector.notices = [event]
+        self._send({"type": "input_audio_buffer.append", "audio": pcm(0.02)})
 
     def _send(self, event: dict[str, Any]) -> None:
         self._keep(self.session.receive(json.dumps(event), self.now))
@@ -173,6 +205,8 @@ def said(side: Simulated | Real) -> list[tuple[Any, ...]]:
                 found.append(("cut", items[fact.item_id], fact.num_tokens))
             case PlaybackReported():
                 found.append(("played", number[fact.response], pytest.approx(fact.played_s)))
+            case OutputHeld() | OutputReleased():
+                found.append((type(fact), number[fact.response]))
             case _:
                 pass
     return found
@@ -187,6 +221,7 @@ STEPS = st.lists(
         st.tuples(st.just("truncate"), st.integers(0, 100)),
         st.tuples(st.just("end"), st.sampled_from(["completed", "cancelled", "failed"])),
         st.tuples(st.just("cancel"), st.just(0)),
+        st.tuples(st.just("notice"), st.sampled_from([ReplyPaused(), ReplyResumed()])),
         st.tuples(st.just("create"), st.just(0)),
     ),
     max_size=25,
@@ -224,6 +259,8 @@ def _happen(side: Simulated | Real, kind: str, value: Any, sent_ms: list[int]) -
             side.output(ended(response, value))
         case "cancel":
             side.cancel(response)
+        case "notice":
+            side.notice(value)
         case "create":
             before = len(side.responses)
             side.create()
@@ -286,6 +323,27 @@ def test_a_voice_ends_what_is_being_made_and_its_turn_is_answered_once_that_is_o
     done = next(told for told in side.heard() if told[0] == "done")
     assert done[2:4] == ("cancelled", "turn_detected")
     assert sum(told[0] == "heard" for told in side.ears.got) == 1
+
+
+def test_what_is_held_is_not_heard_until_it_is_released() -> None:
+    side = Simulated()
+    side.create()
+    response = side.responses[0]
+    side.output(audio(response, 100))
+    side.session.hold()
+    side.session.hold()
+    side.output(audio(response, 400))
+    side.output(ended(response))
+    side.wait(1.0)
+    assert side.session.is_heard, "what is held is to come"
+    assert [kind for kind, *_ in side.heard()] == ["created", "heard"]
+    side.session.release()
+    side.session.release()
+    assert [kind for kind, *_ in side.heard()] == ["created", "heard", "heard", "done"]
+    assert [type(fact) for fact in side.facts[-2:]] == [OutputHeld, OutputReleased]
+    assert side.session.is_heard
+    side.wait(0.5)
+    assert not side.session.is_heard
 
 
 def test_a_voice_cuts_what_is_only_still_playing() -> None:

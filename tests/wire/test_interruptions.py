@@ -6,6 +6,8 @@ import pytest
 
 from antiphon.core.facts import (
     ItemCut,
+    OutputHeld,
+    OutputReleased,
     PlaybackReported,
     ResponseCancelled,
 )
@@ -196,6 +198,12 @@ def test_an_ack_decides_what_was_heard(driver: Driver) -> None:
     assert shown(driver, response) == "one"
 
 
+def doubts(driver: Driver) -> list[OutputHeld | OutputReleased | ResponseCancelled]:
+    """What the engine is told of held outputs, and what ends them."""
+    kinds_of = (OutputHeld, OutputReleased, ResponseCancelled)
+    return [fact for fact in driver.facts if isinstance(fact, kinds_of)]
+
+
 def test_a_backchannel_holds_the_reply_for_a_moment(driver: Driver) -> None:
     driver.detect(min_speech_ms=400)
     response = replying(driver, audio_s=1.0)
@@ -206,7 +214,16 @@ def test_a_backchannel_holds_the_reply_for_a_moment(driver: Driver) -> None:
     assert kinds(events)[0] == "response.output_audio.delta"
     assert kinds(events)[-1] == "response.done"
     assert events[-1]["response"]["status"] == "completed"
-    assert not [fact for fact in driver.facts if isinstance(fact, ResponseCancelled)]
+    session = driver.session.id
+    assert doubts(driver) == [OutputHeld(session, response), OutputReleased(session, response)]
+
+
+def test_a_voice_over_what_is_only_still_playing_holds_nothing(driver: Driver) -> None:
+    driver.detect(min_speech_ms=400)
+    driver.end(replying(driver))
+    driver.now = 1.0
+    driver.hear((VOICE, 0.2), (QUIET, 0.3))
+    assert doubts(driver) == []
 
 
 def test_what_was_held_back_is_dropped_by_a_true_interruption(driver: Driver) -> None:
@@ -219,6 +236,7 @@ def test_what_was_held_back_is_dropped_by_a_true_interruption(driver: Driver) ->
     assert kinds(events) == ["input_audio_buffer.speech_started", *CANCELLED]
     assert events[-1]["response"]["status"] == "cancelled"
     assert driver.fact(ItemCut).num_tokens == driver.fact(ResponseCancelled).keep_tokens
+    assert [type(fact) for fact in doubts(driver)] == [OutputHeld, ResponseCancelled]
 
 
 def test_a_doubt_without_audio_resolves_in_time(driver: Driver) -> None:
@@ -230,6 +248,7 @@ def test_a_doubt_without_audio_resolves_in_time(driver: Driver) -> None:
     assert driver.tick(1.0) == []
     assert kinds(driver.tick(1.0)) == ["response.output_audio.delta"]
     assert driver.session.wake_at is None
+    assert [type(fact) for fact in doubts(driver)] == [OutputHeld, OutputReleased]
 
 
 def test_who_no_longer_may_interrupt_frees_the_reply(driver: Driver) -> None:
@@ -243,6 +262,7 @@ def test_who_no_longer_may_interrupt_frees_the_reply(driver: Driver) -> None:
         "response.output_audio.delta",
         "session.updated",
     ]
+    assert [type(fact) for fact in doubts(driver)] == [OutputHeld, OutputReleased]
 
 
 def test_held_replies_end_when_the_server_stops(driver: Driver) -> None:

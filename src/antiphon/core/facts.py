@@ -76,6 +76,23 @@ class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
     played_s: float
 
 
+class OutputHeld(msgspec.Struct, frozen=True, tag=True):
+    """What a response puts out is kept from the client from here on: a voice over it may be an interruption.
+
+    Ends with OutputReleased, or with the response's cancellation, which drops what was held.
+    """
+
+    session: str
+    response: str
+
+
+class OutputReleased(msgspec.Struct, frozen=True, tag=True):
+    """It was no interruption: what was held of a response goes to the client now, and so does the rest."""
+
+    session: str
+    response: str
+
+
 class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     """A reply is wanted.
 
@@ -259,6 +276,8 @@ PersonFact = (
     | SpeechStarted
     | SpeechEnded
     | PlaybackReported
+    | OutputHeld
+    | OutputReleased
     | ResponseRequested
     | ResponseCancelled
 )

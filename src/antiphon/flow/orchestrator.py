@@ -15,6 +15,8 @@ from antiphon.core.facts import (
     ItemCut,
     ItemRemoved,
     MediaArrived,
+    OutputHeld,
+    OutputReleased,
     PayloadArrived,
     PlaybackReported,
     PromptFailed,
@@ -96,7 +98,7 @@ class Orchestrator:
                 self._prompt_failed(fact)
             case UnitLost() | UnitReady() | PayloadArrived() | MediaArrived():
                 self._unit(fact)
-            case SpeechStarted() | SpeechEnded() | PlaybackReported():
+            case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact, now)

@@ -10,14 +10,18 @@ from collections.abc import Callable, KeysView, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from antiphon.core.facts import (
     Fact,
     ItemCut,
+    OutputHeld,
+    OutputReleased,
+    PersonFact,
     PlaybackReported,
+    ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
@@ -63,6 +67,7 @@ class _Reply(Playback):
     __slots__ = (
         "asked_at",
         "due_at",
+        "held",
         "is_open",
         "is_spoken",
         "item",
@@ -77,6 +82,8 @@ class _Reply(Playback):
         self.asked_at = now
         self.is_spoken = is_spoken
         self.is_open = True
+        self.held: list[Output] | None = None
+        """What was put out and is kept from the client; None: all goes there at once."""
         self.due_at = inf
         """When it is next looked at whether its playback has ended, once it is over."""
         self.slot = slot
@@ -123,6 +130,9 @@ class Monitor:
             SpeechEnded: self._speech_ended,
             PlaybackReported: self._playback_reported,
             ResponseRequested: self._requested,
+            ResponseCancelled: self._cancelled,
+            OutputHeld: self._output_held,
+            OutputReleased: self._released,
             ItemCut: self._cut,
         }
 
@@ -136,20 +146,25 @@ class Monitor:
                 self._sessions.setdefault(fact.session, _Session())
             case SessionClosed():
                 self._close(fact.session, now)
-            case SpeechStarted() | SpeechEnded() | PlaybackReported() | ResponseRequested() | ItemCut():
-                session = self._sessions.get(fact.session)
-                if session is not None:
-                    self._folds[type(fact)](session, fact, now)
             case _:
-                pass
+                fold = self._folds.get(type(fact))
+                session = None if fold is None else self._sessions.get(cast(PersonFact, fact).session)
+                if fold is not None and session is not None:
+                    fold(session, fact, now)
 
     def hear(self, output: Output, now: float) -> None:
-        """Fold an output in: it leaves for the client at `now`."""
+        """Fold an output in: it leaves for the client at `now`, unless it is held."""
         self._let_go(now)
         session = self._sessions.get(output.session)
         reply = None if session is None else session.replies.get(output.response)
         if session is None or reply is None:
             return
+        if reply.held is not None:
+            reply.held.append(output)
+        else:
+            self._leaves(session, reply, output, now)
+
+    def _leaves(self, session: _Session, reply: _Reply, output: Output, now: float) -> None:
         match output:
             case TokensOut():
                 if reply is session.asked and not reply.is_spoken:
@@ -157,7 +172,7 @@ class Monitor:
             case AudioOut():
                 self._audio(session, reply, output, now)
             case ResponseEnded():  # pragma: no branch
-                self._ended(session, reply, output, now)
+                self._ended(session, reply, output.status == "cancelled", now)
 
     # -- reading sessions ----------------------------------------------------------------------------
 
@@ -271,6 +286,31 @@ class Monitor:
         if fact.remember or not is_busy:
             session.asked = reply
 
+    def _cancelled(self, session: _Session, fact: ResponseCancelled, now: float) -> None:
+        """The client has stopped playing it. Its end, unless that was held, is still to come."""
+        reply = session.replies.get(fact.response)
+        if reply is None:
+            return
+        held, reply.held = reply.held or [], None
+        reply.stop(now)
+        if any(isinstance(output, ResponseEnded) for output in held):
+            self._ended(session, reply, True, now)
+        else:
+            self._changed(session, reply, now)
+
+    def _output_held(self, session: _Session, fact: OutputHeld, now: float) -> None:
+        reply = session.replies.get(fact.response)
+        if reply is not None and reply.held is None:
+            reply.held = []
+
+    def _released(self, session: _Session, fact: OutputReleased, now: float) -> None:
+        """It leaves for the client now."""
+        reply = session.replies.get(fact.response)
+        if reply is not None:
+            held, reply.held = reply.held or [], None
+            for output in held:
+                self._leaves(session, reply, output, now)
+
     def _cut(self, session: _Session, fact: ItemCut, now: float) -> None:
         """The client says how much of a reply was heard: it has stopped playing it."""
         for reply in list(session.replies.values()):
@@ -292,12 +332,12 @@ class Monitor:
         """The first of the reply that was asked for: from here on it is the one that is heard."""
         session.heard, session.slot, session.asked = reply, reply.slot, None
 
-    def _ended(self, session: _Session, reply: _Reply, output: ResponseEnded, now: float) -> None:
+    def _ended(self, session: _Session, reply: _Reply, is_cancelled: bool, now: float) -> None:
         """What was sent of a completed reply is still played; a cancelled one is silent at once."""
         reply.is_open = False
         if reply is session.asked:
             session.asked = None
-        if output.status == "cancelled":
+        if is_cancelled:
             reply.stop(now)
         self._changed(session, reply, now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.core.turns import TurnStarted, TurnStopped
+from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnStarted, TurnStopped
 from antiphon.interaction.turns import FRAME_MS, Phase, TurnTaker
 from antiphon.sim.events import Agenda, Rank
 from antiphon.sim.sessions import Asked, ServerSession
@@ -49,11 +49,18 @@ class Hearing:
         is_voice = any(start <= middle_s < end for start, end in self._voiced)
         heard = self._session.is_heard if is_voice else False
         event = self._taker.observe(VOICE if is_voice else SILENCE, heard)
-        if isinstance(event, TurnStarted):
-            self._started_ms = event.audio_start_ms
-            self._session.speech_began()
-        elif isinstance(event, TurnStopped):
-            self._session.speech_over((event.audio_end_ms - self._started_ms) / 1000, self._asked)
+        match event:
+            case TurnStarted():
+                self._started_ms = event.audio_start_ms
+                self._session.speech_began()
+            case TurnStopped():
+                self._session.speech_over((event.audio_end_ms - self._started_ms) / 1000, self._asked)
+            case ReplyPaused():
+                self._session.hold()
+            case ReplyResumed():
+                self._session.release()
+            case None:
+                pass
         self._voiced = [(start, end) for start, end in self._voiced if end > now]
         self._is_listening = bool(self._voiced) or self._taker.phase is not Phase.QUIET
         if self._is_listening:

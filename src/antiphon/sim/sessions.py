@@ -15,6 +15,8 @@ from antiphon.core.facts import (
     Fact,
     ItemAdded,
     ItemCut,
+    OutputHeld,
+    OutputReleased,
     PlaybackReported,
     ResponseCancelled,
     ResponseRequested,
@@ -70,6 +72,8 @@ class _Reply:
     spoken: Spoken
     cancelled_by: str | None = None
     has_item: bool = False
+    held: list[Output] | None = None
+    """What waits while a voice over it is in doubt; None: there is no doubt."""
 
 
 class ServerSession:
@@ -182,8 +186,25 @@ class ServerSession:
 
     @property
     def is_heard(self) -> bool:
-        """A voice would interrupt a reply."""
-        return bool(self._speeches.audible(self._agenda.now))
+        """A voice would interrupt a reply: one that is playing, or held back."""
+        is_held = self._active is not None and self._active.held is not None
+        return is_held or bool(self._speeches.audible(self._agenda.now))
+
+    def hold(self) -> None:
+        """A voice over the reply is in doubt: keep back what it says."""
+        reply = self._active
+        if reply is not None and reply.cancelled_by is None and reply.held is None:
+            reply.held = []
+            self._tell(OutputHeld(self.name, reply.spoken.response))
+
+    def release(self) -> None:
+        """It was no interruption."""
+        reply = self._active
+        if reply is not None and reply.held is not None:
+            held, reply.held = reply.held, None
+            self._tell(OutputReleased(self.name, reply.spoken.response))
+            for output in held:
+                self.deliver(output)
 
     def _answer_owed(self) -> None:
         asked = self._owed
@@ -208,6 +229,9 @@ class ServerSession:
         """Those of responses that are over are dropped."""
         reply = self._open.get(output.response)
         if reply is None:
+            return
+        if reply.held is not None:
+            reply.held.append(output)
             return
         match output:
             case TokensOut():
@@ -257,6 +281,9 @@ class ServerSession:
         reply.cancelled_by = reason
         keep = self._speeches.interrupt(reply.spoken, self._agenda.now)
         self._tell(ResponseCancelled(self.name, reply.spoken.response, reason, keep))
+        held, reply.held = reply.held or [], None
+        for output in held:
+            self.deliver(output)
 
     def _cut(self, spoken: Spoken) -> None:
         if spoken.cut is not None:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from antiphon.core.errors import ProtocolError
-from antiphon.core.facts import ItemCut, PlaybackReported, ResponseCancelled, ResponseRequested
+from antiphon.core.facts import (
+    ItemCut,
+    OutputHeld,
+    OutputReleased,
+    PlaybackReported,
+    ResponseCancelled,
+    ResponseRequested,
+)
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.wire.asked import Asked
 from antiphon.wire.audio import encoder_for
@@ -128,12 +135,14 @@ class Responses:
                 steps += self._cut(spoken)
         return steps
 
-    def hold(self, now: float) -> None:
+    def hold(self, now: float) -> list[Step]:
         """Keep back what the active reply says, until `release` or an interruption."""
         reply = self.active
-        if reply is not None and not reply.is_cancelling and reply.held is None:
-            reply.held = []
-            self._held_until = now + HOLD_S
+        if reply is None or reply.is_cancelling or reply.held is not None:
+            return []
+        reply.held = []
+        self._held_until = now + HOLD_S
+        return [OutputHeld(self._shared.session, reply.spec.id)]
 
     def release(self, now: float) -> list[Step]:
         """Send what was held back, in order."""
@@ -142,7 +151,8 @@ class Responses:
         if reply is None or reply.held is None:
             return []
         outputs, reply.held = reply.held, None
-        return [step for output in outputs for step in self.deliver(output, now)]
+        released = OutputReleased(self._shared.session, reply.spec.id)
+        return [released, *(step for output in outputs for step in self.deliver(output, now))]
 
     def truncate(self, event: TruncateItem, now: float) -> list[Step]:
         """The client's word on how far a reply was heard, whether it is over or not."""

@@ -210,8 +210,7 @@ class RealtimeSession:
     def _noticed(self, noticed: Noticed, now: float) -> list[Step]:
         match noticed:
             case ReplyPaused():
-                self._responses.hold(now)
-                return []
+                return self._responses.hold(now)
             case ReplyResumed():
                 return [*self._responses.release(now), *self._owed()]
             case SpeechBegan():
