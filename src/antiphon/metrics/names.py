@@ -182,7 +182,7 @@ FIGURES: dict[Figure, FigureInfo] = {
     Figure.JCT_S: _spread("From the end of the turn to the end of the response."),
     Figure.MAKESPAN_S: _spread("From a job's arrival to the end of its last call."),
     Figure.NORMALISED_LATENCY_S: _spread("Completion time of a text reply per token of it."),
-    Figure.RTF: _spread("From the end of the turn to the last audio, per second of audio.", "s/s"),
+    Figure.RTF: _spread("From the end of the turn to the last audio, per second of audio.", "s/s", None),
     Figure.AUDIO_RTF: _spread(
         "From the first audio to the last, per second of audio after the first.", "s/s", None
     ),
