@@ -1,5 +1,9 @@
 """What was made and never heard. Only settled replies count: what a run's end cut off might have been
-heard."""
+heard.
+
+Audio is what the client received. Tokens are what a stage made, sent or not: a stage that runs far ahead of
+one that is paced wastes what it made, though little of it was received.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from antiphon.metrics.samples import increases
 
 THINKER = "thinker"
 TALKER = "talker"
+SPEECH_TOKENS_PER_S = 4.0
+"""Text tokens in a second of unhurried English, where no complete reply of a run tells better."""
 
 
 def waste_audio_s(rows: Iterable[ResponseRow]) -> float | None:
@@ -29,33 +35,41 @@ def waste_ratio(rows: Iterable[ResponseRow]) -> float | None:
     return sum(row.received_s - row.heard_s for row in spoken) / received_s if received_s else None
 
 
-def unheard_share(row: ResponseRow) -> float:
-    """Share of a spoken reply that was not heard, by its received audio. Without any audio: everything,
-    unless it came to its end (a reply of one token is not spoken)."""
-    if row.received_s:
-        return 1 - row.heard_s / row.received_s
-    return 0.0 if row.is_answer else 1.0
-
-
 def waste_tokens(rows: Iterable[ResponseRow]) -> dict[str, float]:
-    """Tokens by stage that nobody heard: each stage's tokens (usage) times the unheard share of the reply.
+    """Tokens by stage that nobody heard: those that it made (usage) less those that were heard, which are
+    seconds heard times the reply's own rate (`heard_tokens`). LiveServe §7.3, Figure 16.
 
-    The thinker's text is taken to be spoken at an even pace, so its share is the audio's; frames that a
-    talker made and that were not sent any more are counted at the same share. LiveServe §7.3, Figure 16.
     Absent: a stage of which no usage speaks.
     """
-    spoken = _spoken(rows)
-    return {
-        stage: sum(unheard_share(row) * count for row, count in counts)
-        for stage, counts in _counts(spoken).items()
-    }
+    rows = tuple(rows)
+    wasted: dict[str, float] = {}
+    for stage, counts in _counts(_spoken(rows)).items():
+        rates = _Rates(stage, rows)
+        wasted[stage] = sum(made - heard_tokens(row, made, rates.of(row.session)) for row, made in counts)
+    return wasted
+
+
+def heard_tokens(row: ResponseRow, made: int, usual_rate: float | None) -> float:
+    """How many of the `made` tokens of a spoken reply were heard: seconds heard times tokens a second.
+
+    A reply that came to its end has its own rate: all its tokens over all its audio. One that was cut may
+    have text for more than was spoken, so its rate is the usual one; as what was received had been made, it
+    is at most all tokens over what was received. Without any audio nothing was heard, unless the reply came
+    to its end (one of a single token is not spoken).
+    """
+    if not row.received_s:
+        return float(made) if row.is_answer else 0.0
+    rate = made / row.received_s
+    if not row.is_answer and usual_rate is not None:
+        rate = min(rate, usual_rate)
+    return row.heard_s * rate
 
 
 def waste_token_ratio(rows: Iterable[ResponseRow]) -> dict[str, float]:
     """Wasted tokens by stage as a share of all its tokens for spoken replies: LiveServe's waste ratio."""
-    spoken = _spoken(rows)
-    wasted = waste_tokens(spoken)
-    made = {stage: sum(count for _, count in counts) for stage, counts in _counts(spoken).items()}
+    rows = tuple(rows)
+    wasted = waste_tokens(rows)
+    made = {stage: sum(count for _, count in counts) for stage, counts in _counts(_spoken(rows)).items()}
     return {stage: wasted[stage] / made[stage] for stage in made if made[stage]}
 
 
@@ -84,6 +98,27 @@ def _by_stage(units: Mapping[str, float]) -> dict[str, float]:
 
 def _spoken(rows: Iterable[ResponseRow]) -> list[ResponseRow]:
     return [row for row in rows if row.wants == "speech" and row.settled]
+
+
+class _Rates:
+    """Tokens of a stage in a second of speech, by the replies that came to their end."""
+
+    def __init__(self, stage: str, rows: Iterable[ResponseRow]) -> None:
+        self._stage = stage
+        self._tokens: dict[str, float] = {}
+        self._audio_s: dict[str, float] = {}
+        whole = [row for row in rows if row.wants == "speech" and row.is_answer and row.received_s]
+        for row, made in _counts(whole).get(stage, []):
+            self._tokens[row.session] = self._tokens.get(row.session, 0.0) + made
+            self._audio_s[row.session] = self._audio_s.get(row.session, 0.0) + row.received_s
+
+    def of(self, session: str) -> float | None:
+        """The session's own rate, else that of the whole run, else what speech has; None: not known."""
+        if session in self._tokens:
+            return self._tokens[session] / self._audio_s[session]
+        if self._tokens:
+            return sum(self._tokens.values()) / sum(self._audio_s.values())
+        return SPEECH_TOKENS_PER_S if self._stage == THINKER else None
 
 
 def _counts(rows: Iterable[ResponseRow]) -> dict[str, list[tuple[ResponseRow, int]]]:
