@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from antiphon.server.pressure import Pressure
 from antiphon.server.settings import ServerSettings
-from server.conftest import Running, eventually, running
+from server.conftest import Running, Socket, eventually, running
 from server.fake_engine import FakeEngine, Script
+from wire.harness import pcm
 
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -121,7 +122,58 @@ async def test_open_responses_are_counted_over_all_surfaces() -> None:
             done = (await witness.until("response.done"))[-1]["response"]
             assert done["status"] == "completed"
         assert served.serving.engine is not None
-        assert served.serving.engine.num_open == 0
+        assert served.serving.engine.num_open("latency") == 0
+
+
+async def test_best_effort_requests_have_a_limit_of_their_own() -> None:
+    """They may wait, so they neither use up the room of live replies nor find it used up by them."""
+    flex = {**HI, "service_tier": "flex"}
+    engine = FakeEngine(Script(gate=asyncio.Event()))
+    settings = ServerSettings(max_sessions=1, max_open_responses=1, max_best_effort_responses=2)
+    async with running(settings, engine) as served, httpx.AsyncClient(base_url=served.http) as client:
+        assert engine.script.gate is not None
+        waiting = [asyncio.create_task(client.post("/v1/chat/completions", json=flex)) for _ in range(2)]
+        await eventually(lambda: engine.num_open == 2)
+        refusal = await client.post("/v1/chat/completions", json=flex)
+        assert refusal.status_code == 503
+        assert "max_best_effort_responses: all 2 responses" in refusal.json()["error"]["message"]
+        async with served.socket() as talker:
+            await talker.send("response.create")
+            await eventually(lambda: engine.num_open == 3)
+            await refused(served, "max_sessions: all 1 sessions")
+            engine.script.gate.set()
+            done = (await talker.until("response.done"))[-1]["response"]
+            assert done["status"] == "completed"
+            assert [(await answer).status_code for answer in waiting] == [200, 200]
+            assert (await client.post("/v1/chat/completions", json=flex)).status_code == 200
+
+
+async def test_a_transcription_beyond_the_limit_fails_and_its_turn_is_answered() -> None:
+    engine = FakeEngine(Script(gate=asyncio.Event()))
+    settings = ServerSettings(max_open_responses=1, max_best_effort_responses=1)
+    async with running(settings, engine) as served, served.socket() as first, served.socket() as second:
+        for talker in (first, second):
+            await talker.by_hand()
+            await transcribed(talker)
+        await first.until("input_audio_buffer.committed")
+        await eventually(lambda: engine.num_open == 1)
+        events = await second.until("conversation.item.input_audio_transcription.failed")
+        assert events[-1]["error"]["code"] == "server_overloaded"
+        assert "max_best_effort_responses" in events[-1]["error"]["message"]
+        assert engine.script.gate is not None
+        engine.script.gate.set()
+        await second.send("response.create")
+        done = (await second.until("response.done"))[-1]["response"]
+        assert done["status"] == "completed"
+
+
+async def transcribed(talker: Socket) -> None:
+    """A turn by hand that is to be written down."""
+    heard = {"turn_detection": None, "transcription": {"model": "test-omni"}}
+    await talker.send("session.update", session={"type": "realtime", "audio": {"input": heard}})
+    await talker.until("session.updated")
+    await talker.send("input_audio_buffer.append", audio=pcm(0.2))
+    await talker.send("input_audio_buffer.commit")
 
 
 def test_the_worst_is_remembered_for_a_while() -> None:

@@ -96,8 +96,13 @@ class Limits(Written):
     )
     max_open_responses: Positive = Field(
         default=64,
-        description="Replies in the making at once, of all sessions; more are refused.",
+        description="Live replies in the making at once, of all sessions; more are refused.",
         examples=[128],
+    )
+    max_best_effort_responses: Positive = Field(
+        default=64,
+        description="Best-effort replies (`service_tier: flex`, transcriptions) at once; more are refused.",
+        examples=[256],
     )
     max_audio_rtf: float = Field(
         default=0.6,

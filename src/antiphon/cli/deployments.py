@@ -134,5 +134,6 @@ def server_limits(deployment: Deployment) -> dict[str, Any]:
     return {
         "max_sessions": limits.max_sessions,
         "max_open_responses": limits.max_open_responses,
+        "max_best_effort_responses": limits.max_best_effort_responses,
         "max_audio_rtf": limits.max_audio_rtf or None,
     }

@@ -72,7 +72,14 @@ def serve(
     ] = 1,
     max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
     max_open_responses: Annotated[
-        int, typer.Option(min=1, help="Replies in the making at once, of all sessions; more are refused.")
+        int,
+        typer.Option(min=1, help="Live replies in the making at once, of all sessions; more are refused."),
+    ] = 64,
+    max_best_effort_responses: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Best-effort replies (service_tier flex, transcriptions) at once; more are refused."
+        ),
     ] = 64,
     max_audio_rtf: Annotated[
         float,
@@ -133,6 +140,7 @@ def serve(
             api_keys=split(api_keys),
             max_sessions=max_sessions,
             max_open_responses=max_open_responses,
+            max_best_effort_responses=max_best_effort_responses,
             max_audio_rtf=max_audio_rtf or None,
             media_hosts=split(media_hosts),
         )

@@ -51,7 +51,7 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     asked = typed(body, ChatRequest)
     check_model(asked.model, serving)
     chat = await _read(asked, serving)
-    serving.check_room()
+    serving.check_room(chat.request.tier)
     heading = Heading(
         serving.ids.new("chatcmpl"),
         int(time.time()),

@@ -18,6 +18,7 @@ from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
+from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
 from antiphon.wire.pieces import EndPiece, Piece, Pieces, SoundPiece
 
@@ -52,6 +53,10 @@ class Exchange:
     @property
     def is_busy(self) -> bool:
         return not self._is_over
+
+    @property
+    def tier(self) -> Tier:
+        return self._request.tier
 
     def hang_up(self, code: int, reason: str) -> None:
         """Nothing to do: the answer ends by itself."""

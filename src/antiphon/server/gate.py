@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.facts import PersonFact, ResponseRequested
@@ -14,20 +15,25 @@ from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.server.pressure import Pressure
 
 FLOAT_BYTES = 4
+Tier = Literal["latency", "best_effort"]
 
 
 class GatedEngine:
     """An `EngineClient` that lets so many responses in; one more ends as failed, naming the limit.
 
-    Every surface sends through it, so sockets and HTTP share one count.
+    Every surface sends through it, so sockets and HTTP share one count. Best-effort responses have a limit of
+    their own: they give way to live ones in the engine, and so they do here.
     """
 
-    def __init__(self, engine: EngineClient, max_open_responses: int) -> None:
+    def __init__(self, engine: EngineClient, max_open_responses: int, max_best_effort_responses: int) -> None:
         self.info = engine.info
         self.pressure = Pressure()
         self._engine = engine
-        self._most = max_open_responses
-        self._open: dict[str, set[str]] = {}
+        self._limits: dict[Tier, tuple[str, int]] = {
+            "latency": ("max_open_responses", max_open_responses),
+            "best_effort": ("max_best_effort_responses", max_best_effort_responses),
+        }
+        self._open: dict[str, dict[str, Tier]] = {}
         self._sinks: dict[str, Callable[[Output], None]] = {}
 
     @property
@@ -45,20 +51,20 @@ class GatedEngine:
     def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
         self._engine.watch(viewer)
 
-    @property
-    def num_open(self) -> int:
+    def num_open(self, tier: Tier) -> int:
         """Responses that have not ended."""
-        return sum(map(len, self._open.values()))
+        return sum(one == tier for responses in self._open.values() for one in responses.values())
 
-    def why_full(self) -> str | None:
+    def why_full(self, tier: Tier) -> str | None:
         """In words, or None when another response is welcome."""
-        if self.num_open < self._most:
+        limit, most = self._limits[tier]
+        if self.num_open(tier) < most:
             return None
-        return f"max_open_responses: all {self._most} responses are in use."
+        return f"{limit}: all {most} responses are in use."
 
     def attach(self, session: str, sink: Callable[[Output], None]) -> None:
         self._sinks[session] = sink
-        self._open[session] = set()
+        self._open[session] = {}
         self._engine.attach(session, self._on_output)
 
     def detach(self, session: str) -> None:
@@ -69,8 +75,8 @@ class GatedEngine:
 
     def send(self, fact: PersonFact) -> None:
         if isinstance(fact, ResponseRequested) and fact.session in self._open:
-            reason = self.why_full()
-            self._open[fact.session].add(fact.response)
+            reason = self.why_full(fact.tier)
+            self._open[fact.session][fact.response] = fact.tier
             if reason is not None:
                 end = ResponseEnded(
                     fact.session, fact.response, 0, "failed", "server_overloaded", reason, Usage()
@@ -88,7 +94,7 @@ class GatedEngine:
             length_s = len(output.audio) / FLOAT_BYTES / WIRE_SAMPLE_RATE_HZ
             self.pressure.heard(_key(output.session, output.response), length_s, time.monotonic())
         elif isinstance(output, ResponseEnded):
-            self._open[output.session].discard(output.response)
+            self._open[output.session].pop(output.response, None)
             self.pressure.ended(_key(output.session, output.response))
         sink(output)
 

@@ -17,6 +17,7 @@ from antiphon.core.errors import AntiphonError, LimitExceeded
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import Output
 from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_socket, http_error, subprotocols
+from antiphon.server.gate import Tier
 from antiphon.server.metrics import ResponseMeter
 from antiphon.server.outbox import Outbox
 from antiphon.server.serving import Serving
@@ -95,6 +96,10 @@ class Connection:
     @property
     def is_busy(self) -> bool:
         return self._session.num_open_responses > 0 or self._work is not None
+
+    @property
+    def tier(self) -> Tier:
+        return "latency"
 
     async def run(self) -> None:
         """Until the client leaves, stops reading, or is hung up on."""

@@ -14,7 +14,7 @@ from antiphon.core.errors import Overloaded
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.server.fetch import MediaFetcher
-from antiphon.server.gate import GatedEngine
+from antiphon.server.gate import GatedEngine, Tier
 from antiphon.server.listening import turn_detector
 from antiphon.server.media import BoundedMedia
 from antiphon.server.media_files import MediaFiles
@@ -38,6 +38,11 @@ class Draining(Protocol):
     @property
     def is_busy(self) -> bool:
         """A response is running."""
+        ...
+
+    @property
+    def tier(self) -> Tier:
+        """Whose room it takes up."""
         ...
 
     def hang_up(self, code: int, reason: str) -> None:
@@ -71,7 +76,8 @@ class Serving:
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
         """The model is loaded: from here on the server is ready, its ear included."""
         vad_model()
-        self.engine = GatedEngine(engine, self.settings.max_open_responses)
+        settings = self.settings
+        self.engine = GatedEngine(engine, settings.max_open_responses, settings.max_best_effort_responses)
         self.detokenisers = detokenisers
 
     @property
@@ -109,18 +115,24 @@ class Serving:
         """Raise Overloaded while there is no engine to serve with."""
         self._refuse_for(self.why_not_ready())
 
-    def check_room(self) -> None:
+    def check_room(self, tier: Tier = "latency") -> None:
         """Raise Overloaded when a new session, or a request, cannot be taken now."""
-        self._refuse_for(self.why_not_ready() or self._why_full())
+        self._refuse_for(self.why_not_ready() or self._why_full(tier))
 
-    def _why_full(self) -> str | None:
-        if len(self.connections) >= self.settings.max_sessions:
-            return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
+    def _why_full(self, tier: Tier) -> str | None:
         assert self.engine is not None
+        num_taken = sum(connection.tier == tier for connection in self.connections)
+        if tier == "best_effort":
+            most = self.settings.max_best_effort_responses
+            if num_taken >= most:
+                return f"max_best_effort_responses: all {most} responses are in use."
+            return self.engine.why_full(tier)
+        if num_taken >= self.settings.max_sessions:
+            return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
         most, rtf = self.settings.max_audio_rtf, self.audio_rtf()
         if most is not None and rtf is not None and rtf > most:
             return f"max_audio_rtf: a second of audio takes {rtf:.2g} s, more than {most:g} s."
-        return self.engine.why_full()
+        return self.engine.why_full(tier)
 
     def _refuse_for(self, reason: str | None) -> None:
         if reason is not None:

@@ -19,9 +19,11 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_sessions: int = 64
-    """Sockets and HTTP requests that are being answered, together."""
+    """Sockets and HTTP requests that are being answered, together; best-effort requests apart."""
     max_open_responses: int = 64
-    """Replies in the making, of all sessions together; one more is refused."""
+    """Live replies in the making, of all sessions together; one more is refused."""
+    max_best_effort_responses: int = 64
+    """The same of best-effort ones: `service_tier: flex`, and transcriptions."""
     max_audio_rtf: float | None = 0.6
     """Seconds that a second of audio may take before new sessions are refused (see `pressure`); None: any."""
     media_hosts: tuple[str, ...] = ()

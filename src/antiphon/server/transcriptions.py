@@ -55,7 +55,7 @@ async def transcriptions(request: Request, serving: Admitted) -> Response:
     wanted = read_transcription(
         asked, audio, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp")
     )
-    serving.check_room()
+    serving.check_room(wanted.tier)
     exchange = Exchange(serving, wanted)
     if not asked.stream:
         async with exchange:
