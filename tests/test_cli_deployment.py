@@ -234,9 +234,9 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     start, settings = served[:2]
     assert start.source == str(tiny_checkpoint)
     assert (start.options.device, start.options.of("talker").kv_tokens) == ("cpu", 9000)
-    assert (settings.max_sessions, settings.max_open_responses, settings.max_audio_rtf) == (16, 8, 0.6)
+    assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (16, 8, 0.6)
 
-    flags = ["--kv-tokens", "6000", "--max-sessions", "3", "--max-items", "5", "--max-audio-rtf", "0"]
+    flags = ["--kv-tokens", "6000", "--max-sessions", "3", "--max-items", "5", "--min-lead-s", "0"]
     other = str(tiny_checkpoint.parent / "." / tiny_checkpoint.name) + "/"
     said = run("serve", other, "--config", str(path), *flags, "--device", "auto", "--cuda-graphs")
     assert said.exit_code == 0, said.output
@@ -245,7 +245,7 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     assert (start.options.device, start.options.places, start.options.graphs) == ("auto", {}, "on")
     assert start.options.of("talker").kv_tokens == start.options.of("thinker").kv_tokens == 6000
     assert start.options.stages["talker"] == StageOptions(max_rows=8, step_tokens=32)
-    assert (settings.max_sessions, settings.max_open_responses, settings.max_audio_rtf) == (3, 8, None)
+    assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (3, 8, 0.0)
     assert settings.limits.max_items == 5
 
 

@@ -1,15 +1,20 @@
-"""Refusals before stutter: open responses, and audio that is made too slowly."""
+"""Refusals before stutter: open responses, and listeners who have too little audio left."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.core.playback import Playback
 from antiphon.server.pressure import Pressure
 from antiphon.server.settings import ServerSettings
 from server.conftest import Running, Socket, eventually, running
@@ -19,51 +24,175 @@ from wire.harness import pcm
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def fed(pressure: Pressure, rate: float, until_s: float, chunk_s: float = 0.5, name: str = "r") -> None:
-    """Audio at `rate` seconds of audio a second."""
-    now = 0.0
+BOUND_S = ServerSettings().min_lead_s
+
+
+def fed(pressure: Pressure, rate: float, until_s: float, chunk_s: float = 0.32, name: str = "r") -> None:
+    """A reply whose audio is made at `rate` seconds of audio a second, after a first chunk of 0.14 s."""
+    pressure.asked(name, 0.0)
+    pressure.heard(name, 0.14, 0.0)
+    now = chunk_s / rate
     while now <= until_s:
         pressure.heard(name, chunk_s, now)
         now += chunk_s / rate
 
 
-@given(rate=st.floats(0.3, 1.05), chunk_s=st.floats(0.1, 0.5))
-def test_slow_audio_is_told_by_its_rate(rate: float, chunk_s: float) -> None:
+def test_who_is_idle_takes_everybody() -> None:
+    assert Pressure().least_lead_s(0.0) == inf
+
+
+@given(low_s=st.floats(0.7, 2.0), chunk_s=st.floats(0.08, 0.4))
+def test_speech_that_is_paced_is_not_slow(low_s: float, chunk_s: float) -> None:
+    """Made fast up to a lead, and from there on as it is heard: at a rate of 1, for as long as it lasts."""
+    pressure, playback, now = Pressure(), Playback(), 0.0
+    pressure.asked("r", now)
+    while now < 60.0:
+        if playback.lead_s(now) < low_s + chunk_s:
+            pressure.heard("r", chunk_s, now)
+            playback.add(chunk_s, now)
+        now += 0.02
+        assert pressure.least_lead_s(now) >= BOUND_S
+
+
+def test_speech_that_is_made_as_fast_as_possible_is_told_by_its_first_second() -> None:
+    for rate, is_slow in ((10.0, False), (3.0, False), (1.5, True), (1.0, True), (0.8, True)):
+        pressure = Pressure()
+        fed(pressure, rate, 3.0)
+        assert (pressure.least_lead_s(3.0) < BOUND_S) == is_slow, rate
+
+
+def test_an_engine_that_slows_down_is_told_before_the_gap() -> None:
     pressure = Pressure()
-    fed(pressure, rate, 10, chunk_s)
-    found = pressure.audio_rtf(10)
-    assert found == pytest.approx(1 / rate, rel=0.5)
+    fed(pressure, 3.0, 4.0)
+    assert pressure.least_lead_s(4.0) >= BOUND_S
+    playback = pressure._replies["r"].playback
+    while pressure.least_lead_s(now := playback.dry_at - BOUND_S) >= BOUND_S:
+        pressure.heard("r", 0.1, now)
+    assert playback.lead_s(now) > 0.5, "nothing was silent yet"
 
 
-def test_plenty_is_no_pressure_however_slow_it_is_now() -> None:
+def test_a_beginning_tells_nothing_and_silence_tells_all() -> None:
     pressure = Pressure()
-    for second in range(3):
-        pressure.heard("r", 10.0, second)
-    pressure.heard("r", 0.1, 9.0)
-    assert pressure.audio_rtf(10) is None, "twenty seconds lie ahead of the listener: who paces may wait"
-    assert pressure.audio_rtf(29.5) == float("inf"), "and then nothing came"
+    pressure.asked("r", 0.0)
+    pressure.heard("r", 0.14, 1.0)
+    assert pressure.least_lead_s(1.4) == pytest.approx(4.0), "of 5 s in which something has to come"
+    assert pressure.least_lead_s(1.6) == 0.0
 
 
-def test_a_beginning_tells_nothing_and_an_end_is_forgotten() -> None:
+def test_who_waits_for_a_first_sign_hears_silence_too() -> None:
     pressure = Pressure()
-    assert pressure.audio_rtf(0) is None
-    pressure.heard("r", 0.1, 0.0)
-    assert pressure.audio_rtf(0.5) is None
-    assert pressure.audio_rtf(5.0) == float("inf"), "silence after the first piece is the worst of all"
-    pressure.ended("r")
-    assert pressure.audio_rtf(6.0) is None
+    pressure.asked("r", 0.0)
+    pressure.asked("other", 0.0)
+    assert pressure.least_lead_s(4.0) == pytest.approx(1.0)
+    pressure.wrote("r", 4.5)
+    pressure.ended("other", 6.0)
+    assert pressure.least_lead_s(7.0) == pytest.approx(-1.0)
+    pressure.wrote("r", 7.0)
+    assert pressure.least_lead_s(22.0) == inf, "the text is coming"
 
 
-def test_it_falls_again() -> None:
+def test_text_after_the_audio_is_not_spoken() -> None:
+    """Words, and then a tool call that takes its time."""
     pressure = Pressure()
-    fed(pressure, 0.5, 4)
-    slow = pressure.audio_rtf(4)
-    for step in range(9):
-        pressure.heard("r", 0.6, 4.2 + step * 0.5)
-    fast = pressure.audio_rtf(8.3)
-    assert slow is not None
-    assert slow > 1.5
-    assert fast is None or fast < 0.95
+    fed(pressure, 10.0, 1.0)
+    pressure.wrote("r", 1.0)
+    assert pressure.least_lead_s(60.0) == inf
+    pressure.ended("r", 61.0)
+    assert pressure.least_lead_s(61.0) == inf
+
+
+def test_what_nobody_waits_for_is_passed_over() -> None:
+    pressure = Pressure()
+    pressure.wrote("flex", 1.0)
+    pressure.heard("flex", 0.1, 2.0)
+    pressure.ended("flex", 3.0)
+    assert pressure.least_lead_s(9.0) == inf
+
+
+def test_the_worst_is_remembered_for_a_while() -> None:
+    pressure = Pressure()
+    fed(pressure, 1.0, 10)
+    pressure.ended("r", 10.0)
+    assert pressure.least_lead_s(24.0) < BOUND_S, "who listens now will speak again"
+    assert pressure.least_lead_s(26.0) == inf
+
+
+def test_what_nobody_asks_for_is_forgotten_all_the_same() -> None:
+    pressure = Pressure()
+    fed(pressure, 1.0, 600)
+    assert len(pressure._least) <= 61
+    assert pressure.least_lead_s(600) < BOUND_S
+
+
+class Engine:
+    """Makes audio of all open replies a frame at a time: the more there are, the longer a step takes. People
+    come, speak for 3 s, listen to 5 s, and again; each is let in or not as `welcome` says."""
+
+    def __init__(self, welcome: Callable[[Pressure, float], bool]) -> None:
+        self.welcome, self.pressure, self.now = welcome, Pressure(), 0.0
+        self.asks: list[tuple[float, int]] = []
+        self.frames: dict[str, int] = {}
+        self.playbacks: dict[str, Playback] = {}
+        self.gaps_at: list[float] = []
+        self.refused_at: list[float] = []
+        self.num_replies = 0
+
+    def run(self, until_s: float, arrivals_per_s: float) -> None:
+        arrivals = deque(np.arange(0.0, until_s, 1 / arrivals_per_s).tolist())
+        while self.now < until_s:
+            while arrivals and arrivals[0] <= self.now:
+                self._arrives(arrivals.popleft())
+            for due in [ask for ask in self.asks if ask[0] <= self.now]:
+                self.asks.remove(due)
+                self._begins(f"{due[1]}-{self.num_replies}")
+            self.now += 0.01 + 0.004 * len(self.frames)
+            for name in list(self.frames):
+                self._makes(name)
+
+    def _arrives(self, at: float) -> None:
+        if self.welcome(self.pressure, self.now):
+            self.asks.append((at + 3.0, len(self.refused_at)))
+        else:
+            self.refused_at.append(at)
+
+    def _begins(self, name: str) -> None:
+        self.num_replies += 1
+        self.now += 0.05
+        self.frames[name], self.playbacks[name] = 0, Playback()
+        self.pressure.asked(name, self.now)
+
+    def _makes(self, name: str) -> None:
+        self.frames[name] += 1
+        if self.frames[name] % 4 == 2:
+            length_s = 0.16 if self.frames[name] == 2 else 0.32
+            self.pressure.heard(name, length_s, self.now)
+            if self.playbacks[name].add(length_s, self.now) >= 0.1:
+                self.gaps_at.append(self.now)
+        if self.frames[name] == 62:
+            del self.frames[name]
+            self.pressure.ended(name, self.now)
+            self.asks.append((self.playbacks[name].dry_at + 3.0, self.num_replies))
+
+
+def guarded(pressure: Pressure, now: float) -> bool:
+    return pressure.least_lead_s(now) >= BOUND_S
+
+
+@pytest.mark.parametrize("arrivals_per_s", [1.0, 2.0])
+def test_an_engine_too_slow_for_its_load_refuses_before_anybody_hears_a_gap(arrivals_per_s: float) -> None:
+    """More and more people come, and stay. Of those let in who had not spoken yet some are too many."""
+    open_door, engine = Engine(lambda pressure, now: True), Engine(guarded)
+    for one in (open_door, engine):
+        one.run(60.0, arrivals_per_s)
+    assert engine.refused_at[0] < open_door.gaps_at[0]
+    assert len(engine.gaps_at) < 0.03 * len(open_door.gaps_at)
+    assert engine.num_replies > 0.7 * open_door.num_replies, "it serves whom it can"
+
+
+def test_an_engine_that_keeps_up_refuses_nobody() -> None:
+    engine = Engine(guarded)
+    engine.run(60.0, 0.1)
+    assert engine.refused_at == engine.gaps_at == []
 
 
 async def refused(served: Running, words: str) -> None:
@@ -82,24 +211,46 @@ async def refused(served: Running, words: str) -> None:
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
 
 
-async def test_slow_audio_refuses_new_sessions_until_it_is_over() -> None:
+async def test_short_leads_refuse_new_sessions_until_they_are_over() -> None:
     async with running() as served:
         engine = served.serving.engine
         assert engine is not None
-        engine.pressure.audio_rtf = lambda now: 1.25  # type: ignore[method-assign]
-        await refused(served, "max_audio_rtf: a second of audio takes 1.2 s")
+        engine.pressure.least_lead_s = lambda now: 0.25  # type: ignore[method-assign]
+        await refused(served, "min_lead_s: a live listener had 0.25 s of audio left, less than 0.6 s")
         async with httpx.AsyncClient(base_url=served.http) as client:
             text = (await client.get("/metrics")).text
-            assert "antiphon_server_audio_rtf 1.25" in text
+            assert "antiphon_server_least_lead_seconds 0.25" in text
             assert 'antiphon_server_sessions_refused_total{code="server_overloaded"} 3.0' in text
-            engine.pressure.audio_rtf = lambda now: 0.5  # type: ignore[method-assign]
+            flex = {**HI, "service_tier": "flex"}
+            assert (await client.post("/v1/chat/completions", json=flex)).status_code == 200, "it may wait"
+            engine.pressure.least_lead_s = lambda now: inf  # type: ignore[method-assign]
             assert (await client.post("/v1/chat/completions", json=HI)).status_code == 200
+            assert "antiphon_server_least_lead_seconds 60.0" in (await client.get("/metrics")).text
+
+
+async def test_live_speech_is_judged_and_nothing_else() -> None:
+    engine = FakeEngine(Script(audio_s=0.2, chunk_s=0.1, gate=asyncio.Event()))
+    async with running(ServerSettings(), engine) as served, httpx.AsyncClient(base_url=served.http) as client:
+        gate = served.serving.engine
+        assert gate is not None
+        flex = {**HI, "service_tier": "flex", "modalities": ["text", "audio"], "audio": {"format": "wav"}}
+        waiting = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for body in (HI, flex)]
+        await eventually(lambda: engine.num_open == 2)
+        assert not gate.pressure._replies
+        async with served.socket() as talker:
+            await talker.send("response.create")
+            await eventually(lambda: len(gate.pressure._replies) == 1)
+            assert engine.script.gate is not None
+            engine.script.gate.set()
+            await talker.until("response.done")
+            assert not gate.pressure._replies
+        assert [(await answer).status_code for answer in waiting] == [200, 200]
 
 
 async def test_the_guard_can_be_off() -> None:
-    async with running(ServerSettings(max_audio_rtf=None)) as served:
+    async with running(ServerSettings(min_lead_s=0.0)) as served:
         assert served.serving.engine is not None
-        served.serving.engine.pressure.audio_rtf = lambda now: 9.0  # type: ignore[method-assign]
+        served.serving.engine.pressure.least_lead_s = lambda now: 0.0  # type: ignore[method-assign]
         async with httpx.AsyncClient(base_url=served.http) as client:
             assert (await client.post("/v1/chat/completions", json=HI)).status_code == 200
 
@@ -174,19 +325,3 @@ async def transcribed(talker: Socket) -> None:
     await talker.until("session.updated")
     await talker.send("input_audio_buffer.append", audio=pcm(0.2))
     await talker.send("input_audio_buffer.commit")
-
-
-def test_the_worst_is_remembered_for_a_while() -> None:
-    pressure = Pressure(hold_s=5.0)
-    fed(pressure, 0.8, 10)
-    assert pressure.worst_rtf(10) == pytest.approx(1.25, rel=0.2)
-    pressure.ended("r")
-    assert pressure.worst_rtf(14) == pytest.approx(1.25, rel=0.2), "who listens now will speak again"
-    assert pressure.worst_rtf(16) == 0.0
-
-
-def test_what_nobody_asks_for_is_forgotten_all_the_same() -> None:
-    pressure = Pressure(hold_s=5.0)
-    fed(pressure, 0.8, 600)
-    assert len(pressure._sampled) <= 21
-    assert pressure.worst_rtf(600) == pytest.approx(1.25, rel=0.2)

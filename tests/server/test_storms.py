@@ -30,7 +30,7 @@ MANUAL = json.dumps(
 
 @pytest.fixture
 async def open_house() -> AsyncIterator[Running]:
-    settings = ServerSettings(max_sessions=2000, max_open_responses=2000, max_audio_rtf=None)
+    settings = ServerSettings(max_sessions=2000, max_open_responses=2000, min_lead_s=0.0)
     async with running(settings) as server:
         yield server
 

@@ -104,11 +104,12 @@ class Limits(Written):
         description="Best-effort replies (`service_tier: flex`, transcriptions) at once; more are refused.",
         examples=[256],
     )
-    max_audio_rtf: float = Field(
+    min_lead_s: float = Field(
         default=0.6,
         ge=0,
-        description="Seconds a second of audio may take before new sessions are refused; 0: no guard.",
-        examples=[0.8],
+        description="Seconds of audio every live listener should have left; while one lately had less, new "
+        "sessions are refused; 0: no guard.",
+        examples=[0.4],
     )
     max_context_tokens: Positive = Field(
         default=8192, description="Prompt plus reply of one response, in tokens.", examples=[32_768]

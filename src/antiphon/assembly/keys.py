@@ -16,6 +16,9 @@ from antiphon.assembly.preset import preset_names
 from antiphon.core.errors import ConfigError
 from antiphon.latency.roofline import hardware_names
 
+REPLACED = {"max_audio_rtf": "min_lead_s, the seconds of audio that every live listener should have left"}
+"""Keys that there were, and what stands in their place."""
+
 TYPES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -114,7 +117,7 @@ def unknown(path: Sequence[str], model: type[Written] | None) -> str:
     if model is None:
         return f"{'.'.join(path)}: {where} has no keys inside"
     known = list(model.model_fields)
-    said = nearest(name, known)
+    said = f"; it gave way to {REPLACED[name]}." if name in REPLACED else nearest(name, known)
     if not said:
         homes = [key.path for key in keys() if key.path.rpartition(".")[2] == name]
         said = f"; did you mean {homes[0]}?" if homes else ""

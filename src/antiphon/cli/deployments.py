@@ -135,5 +135,5 @@ def server_limits(deployment: Deployment) -> dict[str, Any]:
         "max_sessions": limits.max_sessions,
         "max_open_responses": limits.max_open_responses,
         "max_best_effort_responses": limits.max_best_effort_responses,
-        "max_audio_rtf": limits.max_audio_rtf or None,
+        "min_lead_s": limits.min_lead_s,
     }

@@ -11,6 +11,7 @@ import typer
 
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import preset_names
+from antiphon.cli.options import finite
 from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -81,12 +82,16 @@ def serve(
             min=1, help="Best-effort replies (service_tier flex, transcriptions) at once; more are refused."
         ),
     ] = 64,
-    max_audio_rtf: Annotated[
+    min_lead_s: Annotated[
         float,
         typer.Option(
-            min=0, help="Seconds a second of audio may take before new sessions are refused; 0: no guard."
+            min=0,
+            callback=finite,
+            help="Seconds of audio every live listener should have left; while one lately had less, new "
+            "sessions are refused; 0: no guard.",
         ),
     ] = 0.6,
+    max_audio_rtf: Annotated[float | None, typer.Option(hidden=True)] = None,
     media_hosts: Annotated[
         str,
         typer.Option(help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off."),
@@ -116,6 +121,11 @@ def serve(
 
     log_to_stderr()
     try:
+        if max_audio_rtf is not None:
+            raise ConfigError(
+                "--max-audio-rtf: no such option; it gave way to --min-lead-s, the seconds of audio that "
+                "every live listener should have left"
+            )
         flags = partial(
             EngineOptions,
             device=device,
@@ -141,7 +151,7 @@ def serve(
             max_sessions=max_sessions,
             max_open_responses=max_open_responses,
             max_best_effort_responses=max_best_effort_responses,
-            max_audio_rtf=max_audio_rtf or None,
+            min_lead_s=min_lead_s,
             media_hosts=split(media_hosts),
         )
         if config:

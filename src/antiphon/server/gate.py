@@ -9,7 +9,7 @@ from typing import Literal
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.facts import PersonFact, ResponseRequested
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.snapshot import Snapshot
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.server.pressure import Pressure
@@ -71,7 +71,7 @@ class GatedEngine:
         self._engine.detach(session)
         del self._sinks[session]
         for response in self._open.pop(session):
-            self.pressure.ended(_key(session, response))
+            self.pressure.ended(_key(session, response), time.monotonic())
 
     def send(self, fact: PersonFact) -> None:
         if isinstance(fact, ResponseRequested) and fact.session in self._open:
@@ -84,18 +84,23 @@ class GatedEngine:
                 # later, as the engine's own answers come: who asks is not interrupted by the answer
                 asyncio.get_running_loop().call_soon(self._on_output, end)
                 return
+            if fact.speech and fact.tier == "latency":
+                self.pressure.asked(_key(fact.session, fact.response), time.monotonic())
         self._engine.send(fact)
 
     def _on_output(self, output: Output) -> None:
         sink = self._sinks.get(output.session)
         if sink is None:
             return
-        if isinstance(output, AudioOut):
-            length_s = len(output.audio) / FLOAT_BYTES / WIRE_SAMPLE_RATE_HZ
-            self.pressure.heard(_key(output.session, output.response), length_s, time.monotonic())
-        elif isinstance(output, ResponseEnded):
-            self._open[output.session].pop(output.response, None)
-            self.pressure.ended(_key(output.session, output.response))
+        key, now = _key(output.session, output.response), time.monotonic()
+        match output:
+            case TokensOut():
+                self.pressure.wrote(key, now)
+            case AudioOut():
+                self.pressure.heard(key, len(output.audio) / FLOAT_BYTES / WIRE_SAMPLE_RATE_HZ, now)
+            case ResponseEnded():
+                self._open[output.session].pop(output.response, None)
+                self.pressure.ended(key, now)
         sink(output)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -13,6 +14,8 @@ from antiphon.metrics.names import DESCRIPTIONS
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import error_object
 
+MOST_LEAD_S = 60.0
+"""More is shown as this."""
 FIRST_OUTPUT_BUCKETS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
 
@@ -41,7 +44,7 @@ class ServerMetrics:
     """What the server itself sees."""
 
     def __init__(
-        self, stats: Callable[[], dict[str, float]], audio_rtf: Callable[[], float | None] = lambda: None
+        self, stats: Callable[[], dict[str, float]], least_lead_s: Callable[[], float] = lambda: inf
     ) -> None:
         registry = self.registry = CollectorRegistry()
         registry.register(EngineStats(stats))
@@ -70,10 +73,10 @@ class ServerMetrics:
             registry=registry,
         )
         Gauge(
-            "antiphon_server_audio_rtf",
-            "Seconds that a second of audio took at worst in 15 s, of listeners near their ends; 0: none.",
+            "antiphon_server_least_lead_seconds",
+            "Least audio that a live listener had left in the last 15 s; 60 where nobody had less.",
             registry=registry,
-        ).set_function(lambda: audio_rtf() or 0.0)
+        ).set_function(lambda: min(least_lead_s(), MOST_LEAD_S))
         self.responses = Counter(
             "antiphon_server_responses", "Responses ended, by status.", ["status"], registry=registry
         )

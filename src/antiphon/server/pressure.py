@@ -1,77 +1,101 @@
-"""How near the listeners are to a gap: seconds that a second of audio takes, where nothing is held back.
+"""How near live listeners came to silence: newcomers are refused before anybody hears a gap.
 
-A response whose listener has plenty may be slow on purpose; it says nothing of what the engine can do. So
-only those count that run less than `ahead_s` ahead of their listener. People who listen or think now will
-speak again, so the worst of the last `hold_s` seconds is what a newcomer has to fit beside. Pure: times are
-handed in.
+The guard judges by lead, the seconds of audio that a listener has left (`core.playback`), and not by the rate
+at which audio is made. A reply that is paced on purpose is made as fast as it is heard and keeps its lead; in
+an engine too slow for its load leads fall towards 0.
+
+A reply counts from GRACE_S after its first audio on. Its lead is least just before more audio comes. A reply
+that is made as fast as possible, at r seconds a second of audio, has by then GRACE_S * (1 / r - 1) and its
+first chunk: 0.6 s where r is 0.4 to 0.5, by the length of the chunks. So with a bound of 0.6 s an engine
+refuses newcomers once half of its speed is used. It needs the other half: people are let in before they
+speak, and several of them before the first shows that they are too many. For the same reason the worst of
+the last HOLD_S counts: people who listen or think now will speak again.
+
+A reply that has put out nothing yet counts as if it had FIRST_OUTPUT_S of audio from its request on: its
+listener hears silence too. The clock alone says what was played. True reports of clients could only raise a
+lead, and false ones would let one client refuse all others. Pure: times are handed in.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from math import inf
 
-MIN_CHUNKS = 3
-"""Fewer pieces of audio than this tell no rate."""
-SAMPLE_S = 0.25
+from antiphon.core.playback import Playback
+
+GRACE_S = 0.5
+"""First chunks are small on purpose."""
+FIRST_OUTPUT_S = 5.0
+HOLD_S = 15.0
+BUCKET_S = 0.25
+"""Of a stretch of time so long only the least lead is kept."""
 
 
-@dataclass(slots=True)
-class Stream:
-    """One response's audio: when the first piece came, and the pieces of the last seconds."""
+class _Reply:
+    """A live spoken reply in the making."""
 
-    first_s: float
-    total_s: float
-    num_chunks: int = 1
-    recent: deque[tuple[float, float]] = field(default_factory=deque[tuple[float, float]])
+    __slots__ = ("asked_at", "is_writing", "playback")
 
-    def ahead_s(self, now: float) -> float:
-        """Audio that was made and cannot have been heard yet."""
-        return self.total_s - (now - self.first_s)
+    def __init__(self, now: float) -> None:
+        self.asked_at = now
+        self.is_writing = False
+        """Its last output was text. After its audio this may be a tool call, which is not spoken."""
+        self.playback = Playback()
+
+    def lead_s(self, now: float) -> float:
+        """Seconds until its listener hears nothing; inf where that is not told yet."""
+        first_at = self.playback.first_at
+        if first_at is None:
+            return inf if self.is_writing else FIRST_OUTPUT_S - (now - self.asked_at)
+        return inf if now - first_at < GRACE_S else self.playback.lead_s(now)
 
 
 class Pressure:
-    """Folds the audio of all open responses into one figure."""
+    """Folds what live spoken replies put out into the least lead that any of them had lately. Replies that it
+    was not told of by `asked` are passed over."""
 
-    def __init__(self, window_s: float = 4.0, ahead_s: float = 1.5, hold_s: float = 15.0) -> None:
-        self._window_s = window_s
-        self._ahead_s = ahead_s
-        self._hold_s = hold_s
-        self._sampled = deque[tuple[float, float]](maxlen=int(hold_s / SAMPLE_S) + 1)
-        self._streams: dict[str, Stream] = {}
+    def __init__(self) -> None:
+        self._replies: dict[str, _Reply] = {}
+        self._least = deque[tuple[float, float]](maxlen=int(HOLD_S / BUCKET_S) + 1)
+        """When a stretch of time began, and the least lead of it."""
+
+    def asked(self, response: str, now: float) -> None:
+        """A reply is wanted."""
+        self._replies[response] = _Reply(now)
+
+    def wrote(self, response: str, now: float) -> None:
+        """Some of its text was made."""
+        reply = self._replies.get(response)
+        if reply is not None:
+            if reply.playback.first_at is None:
+                self._note(reply.lead_s(now), now)
+            reply.is_writing = True
 
     def heard(self, response: str, audio_s: float, now: float) -> None:
-        """A piece of audio was made. The first is the start of the clock, not part of the rate."""
-        stream = self._streams.get(response)
-        if stream is None:
-            self._streams[response] = Stream(now, audio_s)
+        """Some of its audio was made: its lead was least just before."""
+        reply = self._replies.get(response)
+        if reply is not None:
+            self._note(reply.lead_s(now), now)
+            reply.is_writing = False
+            reply.playback.add(audio_s, now)
+
+    def ended(self, response: str, now: float) -> None:
+        """All of it was made, or nobody waits for it any more."""
+        reply = self._replies.pop(response, None)
+        if reply is not None and reply.playback.first_at is None:
+            self._note(reply.lead_s(now), now)
+
+    def least_lead_s(self, now: float) -> float:
+        """The least lead of the last HOLD_S; inf where nothing was told."""
+        leads_s = [reply.lead_s(now) for reply in self._replies.values() if not reply.is_writing]
+        kept_s = [least_s for began_at, least_s in self._least if began_at > now - HOLD_S]
+        return min([*leads_s, *kept_s], default=inf)
+
+    def _note(self, lead_s: float, now: float) -> None:
+        if lead_s == inf:
             return
-        stream.total_s += audio_s
-        stream.num_chunks += 1
-        stream.recent.append((now, audio_s))
-        if not self._sampled or now - self._sampled[-1][0] >= SAMPLE_S:
-            self._sampled.append((now, self.audio_rtf(now) or 0.0))
-
-    def ended(self, response: str) -> None:
-        self._streams.pop(response, None)
-
-    def audio_rtf(self, now: float) -> float | None:
-        """Wall seconds per second of audio over the window; below 1 nobody waits. None: nothing to tell."""
-        wall_s = audio_s = 0.0
-        for stream in self._streams.values():
-            since = max(stream.first_s, now - self._window_s)
-            while stream.recent and stream.recent[0][0] <= since:
-                stream.recent.popleft()
-            told = stream.num_chunks >= MIN_CHUNKS or now - stream.first_s >= self._window_s
-            if told and stream.ahead_s(now) < self._ahead_s:
-                wall_s += now - since
-                audio_s += sum(length for _, length in stream.recent)
-        if not wall_s:
-            return None
-        return wall_s / audio_s if audio_s else float("inf")
-
-    def worst_rtf(self, now: float) -> float:
-        """The highest `audio_rtf` of the last `hold_s` seconds; 0 where there was nothing to tell."""
-        while self._sampled and self._sampled[0][0] <= now - self._hold_s:
-            self._sampled.popleft()
-        return max([self.audio_rtf(now) or 0.0, *(rtf for _, rtf in self._sampled)])
+        if self._least and now - self._least[-1][0] < BUCKET_S:
+            began_at, least_s = self._least.pop()
+            self._least.append((began_at, min(least_s, lead_s)))
+        else:
+            self._least.append((now, lead_s))

@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from antiphon.core.engine_client import EngineClient
@@ -66,7 +67,7 @@ class Serving:
             settings.media_hosts, settings.limits.max_file_bytes, settings.media_timeout_s
         )
         self.replies = ReplyStore(settings.max_kept_replies, settings.reply_ttl_s)
-        self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {}, self.audio_rtf)
+        self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {}, self.least_lead_s)
         self.connections: set[Draining] = set()
         self.engine: GatedEngine | None = None
         self.detokenisers: DetokeniserFactory | None = None
@@ -86,9 +87,9 @@ class Serving:
         assert self.engine is not None
         return self.engine.info
 
-    def audio_rtf(self) -> float | None:
-        """Seconds that a second of audio took at worst lately, where listeners were near their ends."""
-        return self.engine.pressure.worst_rtf(time.monotonic()) if self.engine else None
+    def least_lead_s(self) -> float:
+        """The least audio that a live listener had left lately, in seconds; inf where nobody listened."""
+        return self.engine.pressure.least_lead_s(time.monotonic()) if self.engine else inf
 
     @property
     def is_alive(self) -> bool:
@@ -129,9 +130,10 @@ class Serving:
             return self.engine.why_full(tier)
         if num_taken >= self.settings.max_sessions:
             return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
-        most, rtf = self.settings.max_audio_rtf, self.audio_rtf()
-        if most is not None and rtf is not None and rtf > most:
-            return f"max_audio_rtf: a second of audio takes {rtf:.2g} s, more than {most:g} s."
+        bound_s, least_s = self.settings.min_lead_s, self.least_lead_s()
+        if least_s < bound_s:
+            left_s = max(least_s, 0.0)
+            return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier)
 
     def _refuse_for(self, reason: str | None) -> None:

@@ -24,8 +24,9 @@ class ServerSettings:
     """Live replies in the making, of all sessions together; one more is refused."""
     max_best_effort_responses: int = 64
     """The same of best-effort ones: `service_tier: flex`, and transcriptions."""
-    max_audio_rtf: float | None = 0.6
-    """Seconds that a second of audio may take before new sessions are refused (see `pressure`); None: any."""
+    min_lead_s: float = 0.6
+    """Seconds of audio that every live listener should have left: while one lately had less, new sessions are
+    refused (see `pressure`). 0: no guard. Speech that is paced must be kept further ahead than this."""
     media_hosts: tuple[str, ...] = ()
     """Hosts from which media URLs are fetched, `host` or `host:port`."""
     media_timeout_s: float = 10.0
