@@ -117,6 +117,13 @@ def test_no_more_is_said_in_a_second_than_was_written_for_it() -> None:
     assert waste.waste_tokens(found)["thinker"] == pytest.approx(4.0)  # half of 8, not none of 10
 
 
+def test_what_was_heard_to_its_end_is_no_waste_to_the_last_digit() -> None:
+    (row,) = rows(
+        session(), reply(audio=[(1.0 + 0.1 * i, 0.32) for i in range(23)], end_s=9.0, output_text_tokens=29)
+    )
+    assert (row.heard_s, waste.waste_tokens([row])) == (row.received_s, {"thinker": 0.0})
+
+
 def test_frames_that_were_made_and_never_sent_are_waste() -> None:
     """Their length is always the same: 12.5 a second here, by the reply that is whole."""
     cut = reply(

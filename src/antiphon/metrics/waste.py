@@ -59,10 +59,8 @@ def heard_tokens(row: ResponseRow, made: int, usual_rate: float | None) -> float
     """
     if not row.received_s:
         return float(made) if row.is_answer else 0.0
-    rate = made / row.received_s
-    if not row.is_answer and usual_rate is not None:
-        rate = min(rate, usual_rate)
-    return row.heard_s * rate
+    heard = made * (row.heard_s / row.received_s)
+    return heard if row.is_answer or usual_rate is None else min(heard, row.heard_s * usual_rate)
 
 
 def waste_token_ratio(rows: Iterable[ResponseRow]) -> dict[str, float]:
