@@ -75,8 +75,11 @@ def test_a_beginning_tells_nothing_and_silence_tells_all() -> None:
     pressure = Pressure()
     pressure.asked("r", 0.0)
     pressure.heard("r", 0.14, 1.0)
-    assert pressure.least_lead_s(1.4) == pytest.approx(4.0), "of 5 s in which something has to come"
-    assert pressure.least_lead_s(1.6) == 0.0
+    assert pressure.least_lead_s(1.2) == pytest.approx(4.0), "of 5 s in which something has to come"
+    assert pressure.least_lead_s(1.3) == 0.0, "a gap, however new the reply is"
+    pressure.heard("r", 0.9, 1.3)
+    pressure.heard("r", 0.9, 1.4)
+    assert pressure.least_lead_s(20.0) == 0.0
 
 
 def test_who_waits_for_a_first_sign_hears_silence_too() -> None:

@@ -4,7 +4,8 @@ The guard judges by lead, the seconds of audio that a listener has left (`core.p
 at which audio is made. A reply that is paced on purpose is made as fast as it is heard and keeps its lead; in
 an engine too slow for its load leads fall towards 0.
 
-A reply counts from GRACE_S after its first audio on. Its lead is least just before more audio comes. A reply
+A reply counts from GRACE_S after its first audio on, or from a gap of GAP_S. Its lead is least just before
+more audio comes. A reply
 that is made as fast as possible, at r seconds a second of audio, has by then GRACE_S * (1 / r - 1) and its
 first chunk: 0.6 s where r is 0.4 to 0.5, by the length of the chunks. So with a bound of 0.6 s an engine
 refuses newcomers once half of its speed is used. It needs the other half: people are let in before they
@@ -25,6 +26,8 @@ from antiphon.core.playback import Playback
 
 GRACE_S = 0.5
 """First chunks are small on purpose."""
+GAP_S = 0.1
+"""The shortest silence that a listener notices."""
 FIRST_OUTPUT_S = 5.0
 HOLD_S = 15.0
 BUCKET_S = 0.25
@@ -47,7 +50,8 @@ class _Reply:
         first_at = self.playback.first_at
         if first_at is None:
             return inf if self.is_writing else FIRST_OUTPUT_S - (now - self.asked_at)
-        return inf if now - first_at < GRACE_S else self.playback.lead_s(now)
+        is_new = now - first_at < GRACE_S and now - self.playback.dry_at < GAP_S
+        return inf if is_new else self.playback.lead_s(now)
 
 
 class Pressure:
