@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.core.facts import ResponseRequested, SessionOpened
+from antiphon.core.plans import AudioOut
 from antiphon.core.playback import Playback, Source
+from antiphon.interaction.monitor import Monitor, Phase
+from antiphon.metrics.log import Interrupted
+from antiphon.metrics.timeline import timeline
+from antiphon.server.pressure import Pressure
+from antiphon.wire.spoken import Speeches, Spoken
+from fakes.logs import reply, rows, session
 
 TICK_S = 1 / 8
 """Dyadic, so that sums are exact."""
@@ -77,6 +85,27 @@ def test_a_stop_after_the_end_leaves_the_end_where_it_was() -> None:
     playback.add(1.0, 0.0)
     playback.stop(9.0)
     assert (playback.dry_at, playback.played_s(9.0)) == (1.0, 1.0)
+
+
+def test_all_who_ask_are_told_the_same() -> None:
+    """The wire, the monitor, the figures and the overload guard, of one gap: 1.5 s played and 0.5 s left."""
+    spoken, speeches, monitor, pressure = Spoken("r", "i", True), Speeches(), Monitor(), Pressure()
+    speeches.add(spoken)
+    monitor.observe(SessionOpened("s"), 0.0)
+    monitor.observe(ResponseRequested("s", "r", "i"), 0.0)
+    pressure.asked("r", 0.0)
+    for now in (0.0, 3.0):
+        spoken.playback.add(1.0, now)
+        monitor.hear(AudioOut("s", "r", 0, bytes(4 * 24_000)), now)
+        pressure.heard("r", 1.0, now)
+    barge = Interrupted(t_s=3.5, session="a", response="r", kind="barge_in", heard_s=9.0)
+    (row,) = rows(session(end_s=3.5), reply(start_s=0.0, audio=[(0.0, 1.0), (3.0, 1.0)]), [barge])
+    assert speeches.audible(3.5) == [spoken]
+    assert (spoken.playback.played_s(3.5), spoken.playback.lead_s(3.5)) == (1.5, 0.5)
+    assert (monitor.played_s("s", 3.5), monitor.lead_s("s", "r", 3.5)) == (1.5, 0.5)
+    assert monitor.phase("s", 3.5) is Phase.REPLYING
+    assert pressure._replies["r"].lead_s(3.5) == 0.5
+    assert (timeline(row).heard_s[-1], row.gaps) == (1.5, (2.0,))
 
 
 @dataclass
