@@ -34,6 +34,10 @@ class FakeCopy:
     has_landed: bool = False
 
     @property
+    def direction(self) -> str:
+        return self.order.to
+
+    @property
     def sources(self) -> set[Place]:
         tier = "host" if self.order.to == "device" else "device"
         return {(tier, self.order.group, block) for block in self.order.sources.tolist()}
@@ -63,6 +67,7 @@ class FakeMove:
     fails: bool
     age: int = 0
     has_landed: bool = False
+    direction = "peer"
 
     @property
     def sources(self) -> set[Place]:
@@ -199,10 +204,11 @@ class Waits:
     def __init__(
         self, copies: list[FakeCopy | FakeMove], tickets: tuple[int, ...], moves_out: list[FakeMove]
     ) -> None:
-        """Copies land in order, so all before the last one waited for have landed."""
+        """Copies of one direction land in order, so all before the last one waited for have landed."""
         assert set(tickets) <= {copy.order.ticket for copy in copies}, "a step waits for nothing"
-        for copy in copies if tickets else []:
-            if copy.order.ticket <= max(tickets):
+        waited = {copy.direction: copy.order.ticket for copy in copies if copy.order.ticket in tickets}
+        for copy in copies:
+            if copy.order.ticket <= waited.get(copy.direction, -1):
                 copy.land()
         self.has_failed = any(copy.fails for copy in copies if copy.order.ticket in tickets)
         self._unheard = {

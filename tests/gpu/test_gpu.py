@@ -15,7 +15,7 @@ from antiphon import Omni
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyDone
 from antiphon.core.plans import ArStep, CopyBlocks, ints
-from antiphon.engine.copies import KvCopies, StreamLane, pick_lane
+from antiphon.engine.copies import KvCopies, StreamLane, lane_maker
 from antiphon.engine.kv_pool import KvPool
 from antiphon.nn.attention import PagedBatch, paged_attention
 from antiphon.nn.backends import BACKENDS
@@ -83,13 +83,13 @@ def test_the_host_tier_is_pinned() -> None:
     assert all(tensor.is_pinned() for planes in new_pool().host.values() for t in planes for tensor in t)
 
 
-def test_blocks_go_and_come_back_on_a_stream_of_their_own() -> None:
-    """The pages are spoilt between the two; each layer is read behind its own event only."""
+def test_blocks_go_and_come_back_on_streams_of_their_own() -> None:
+    """One a direction; what comes back is what has just gone, so it waits for that. The pages are spoilt
+    between the two; each layer is read behind its own event only."""
     pool = new_pool()
     (group,) = pool.groups
-    lane = pick_lane(CUDA)
-    assert isinstance(lane, StreamLane)
-    mover = KvCopies({"s": pool}, lane)
+    assert isinstance(lane_maker(CUDA)(), StreamLane)
+    mover = KvCopies({"s": pool}, lane_maker(CUDA))
     blocks, host, others = list(range(3, 23)), list(range(29, 9, -1)), list(range(39, 19, -1))
     before = [tuple(tensor[blocks].clone() for tensor in layer) for layer in pool.device[group]]
     mover.copy(CopyBlocks("s", group, "host", ints(blocks), ints(host), 0))

@@ -101,9 +101,10 @@ class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
 class CopyBlocks(msgspec.Struct, frozen=True, tag=True, eq=False):
     """Copy blocks of a KV group between the device and the host tier, targets[i] = sources[i], int64 [n].
 
-    Done layer by layer, in the order of the tickets, which ascend; answered by CopyDone or CopyFailed. What
-    was computed before the order is copied. Until the answer no step may write the sources, nor touch the
-    targets unless it names the ticket in `waits`; nor may a hand-off read them before such a step is done.
+    Done layer by layer, in the order of the tickets, which ascend; answered by CopyDone or CopyFailed. Copies
+    in different directions overlap unless they touch the same blocks. What was computed before the order is
+    copied. Until the answer no step may write the sources, nor touch the targets unless it names the ticket
+    in `waits`; nor may a hand-off read them before such a step is done.
     """
 
     stage: str

@@ -2,16 +2,18 @@
 from the pages of one unit to those of another.
 
 A lane carries copies out in order and says when each layer is there: a worker thread where the device is the
-CPU, a stream of its own on CUDA.
+CPU, a stream of its own on CUDA. Each direction has a lane, so that writing to the host delays no reload.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -45,51 +47,108 @@ class Lane(Protocol):
         ...
 
 
-class KvCopies:
-    """Implements `core.ports.KvMover` for the units whose pools it is given."""
+Direction = Literal["host", "device", "peer"]
+"""To the host, to the device, or from unit to unit on the device."""
 
-    def __init__(self, pools: dict[str, KvPool], lane: Lane) -> None:
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Blocks of a KV group that an order reads or writes, in the tier of a unit."""
+
+    unit: str
+    tier: Literal["host", "device"]
+    group: str
+    blocks: frozenset[int]
+
+    def overlaps(self, other: End) -> bool:
+        mine, theirs = ((end.unit, end.tier, end.group) for end in (self, other))
+        return mine == theirs and not self.blocks.isdisjoint(other.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A copy that is not reported yet."""
+
+    ticket: int
+    direction: Direction
+    source: End
+    target: End
+    copy: Copy
+
+    def holds_up(self, source: End, target: End) -> bool:
+        """Would a later copy between these blocks read what this one writes, or write what it touches?"""
+        reads = self.target.overlaps(source)
+        return reads or self.target.overlaps(target) or self.source.overlaps(target)
+
+
+class KvCopies:
+    """Implements `core.ports.KvMover` for the units whose pools it is given.
+
+    Copies of one direction run in the order given, whatever unit they are for. Those of two directions run
+    beside each other, unless they touch the same blocks: then each layer of the later one waits for that of
+    the earlier one, and fails with it.
+    """
+
+    def __init__(self, pools: dict[str, KvPool], new_lane: Callable[[], Lane]) -> None:
+        """new_lane: makes the lane of a direction, with the first copy in it."""
         self.pools = pools
-        self._lane = lane
-        self._under_way: deque[tuple[str, int, Copy]] = deque()
-        """With the unit that waits for it, and its ticket."""
+        self._new_lane = new_lane
+        self._lanes: dict[Direction, Lane] = {}
+        self._pending: dict[str, deque[Pending]] = {unit: deque() for unit in pools}
+        """By the unit that waits for it."""
 
     @property
     def num_in_flight(self) -> int:
-        return len(self._under_way)
+        return sum(len(pending) for pending in self._pending.values())
 
     def copy(self, order: CopyBlocks) -> None:
-        pool = self.pools[order.stage]
-        tiers = pool.host, pool.device
-        self._start(order.stage, order, *(tiers if order.to == "device" else tiers[::-1]))
+        away = "host" if order.to == "device" else "device"
+        source = End(order.stage, away, order.group, frozenset(order.sources.tolist()))
+        target = End(order.stage, order.to, order.group, frozenset(order.targets.tolist()))
+        self._start(order, order.to, source, target)
 
     def move(self, order: MoveBlocks) -> None:
         """From device pages to device pages, of two units of this process."""
-        source, target = self.pools[order.source], self.pools[order.target]
-        self._start(order.target, order, source.device, target.device)
+        source = End(order.source, "device", order.group, frozenset(order.sources.tolist()))
+        target = End(order.target, "device", order.group, frozenset(order.targets.tolist()))
+        self._start(order, "peer", source, target)
 
-    def _start(
-        self, unit: str, order: CopyOrder, source: dict[str, Planes], target: dict[str, Planes]
-    ) -> None:
+    def _start(self, order: CopyOrder, direction: Direction, source: End, target: End) -> None:
         try:
-            ends = source[order.group], target[order.group]
-            copy = self._lane.start(order.group, moves(order, *ends))
+            ends = self._planes(source), self._planes(target)
+            after = [each.copy for each in self._others(direction) if each.holds_up(source, target)]
+            copy = self._lane(direction).start(order.group, moves(order, *ends, after))
         except Exception as error:
             copy = BrokenCopy(order.group, error)
-        self.pools[unit].expect(order.ticket, copy)
-        self._under_way.append((unit, order.ticket, copy))
+        self.pools[target.unit].expect(order.ticket, copy)
+        self._pending[target.unit].append(Pending(order.ticket, direction, source, target, copy))
+
+    def _planes(self, end: End) -> Planes:
+        pool = self.pools[end.unit]
+        return (pool.host if end.tier == "host" else pool.device)[end.group]
+
+    def _others(self, direction: Direction) -> Iterable[Pending]:
+        """Of one direction, its lane keeps the order."""
+        return (each for pending in self._pending.values() for each in pending if each.direction != direction)
+
+    def _lane(self, direction: Direction) -> Lane:
+        if direction not in self._lanes:
+            self._lanes[direction] = self._new_lane()
+        return self._lanes[direction]
 
     def poll(self) -> list[Fact]:
         facts: list[Fact] = []
-        while self._under_way and (fact := self._answer(*self._under_way[0])) is not None:
-            self._under_way.popleft()
-            facts.append(fact)
+        for unit, pending in self._pending.items():
+            while pending and (fact := self._answer(unit, pending[0])) is not None:
+                pending.popleft()
+                facts.append(fact)
         return facts
 
-    def _answer(self, unit: str, ticket: int, copy: Copy) -> Fact | None:
+    def _answer(self, unit: str, pending: Pending) -> Fact | None:
         """What to report of a copy, None while it runs. Whoever waits for one that failed fails too."""
+        ticket = pending.ticket
         try:
-            if not copy.poll():
+            if not pending.copy.poll():
                 return None
         except Exception as error:
             log.exception("copy %d of unit %s failed", ticket, unit)
@@ -172,13 +231,14 @@ class StreamCopy:
         return self._layers[-1].query()
 
 
-def pick_lane(device: torch.device) -> Lane:
-    """The lane of a device's copies."""
-    return StreamLane(device) if device.type == "cuda" else ThreadLane()
+def lane_maker(device: torch.device) -> Callable[[], Lane]:
+    """Makes lanes for a device's copies."""
+    return partial(StreamLane, device) if device.type == "cuda" else ThreadLane
 
 
-def moves(order: CopyOrder, source: Planes, target: Planes) -> list[Move]:
-    """One move per layer of the order's group. Raises IndexError for a block that isn't there."""
+def moves(order: CopyOrder, source: Planes, target: Planes, after: Sequence[Arrival] = ()) -> list[Move]:
+    """One move per layer of the order's group, each behind the same layer of the copies `after`. Raises
+    IndexError for a block that isn't there."""
     assert len(order.sources) == len(order.targets), "every block goes somewhere"
     for blocks, planes in ((order.sources, source), (order.targets, target)):
         size = planes[0][0].shape[0]
@@ -186,10 +246,12 @@ def moves(order: CopyOrder, source: Planes, target: Planes) -> list[Move]:
             raise IndexError(f"{order.group}: blocks {blocks.tolist()} of a tier that has {size}")
     pieces = runs(order.sources, order.targets)
 
-    def move(layer: int) -> Move:
-        return lambda: copy_runs(source[layer], target[layer], pieces)
+    def move(layer: int) -> None:
+        for copy in after:
+            copy.wait(layer)
+        copy_runs(source[layer], target[layer], pieces)
 
-    return [move(layer) for layer in range(len(source))]
+    return [partial(move, layer) for layer in range(len(source))]
 
 
 def copy_runs(source: tuple[Tensor, ...], target: tuple[Tensor, ...], pieces: list[Run]) -> None:

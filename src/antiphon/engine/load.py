@@ -21,7 +21,7 @@ from antiphon.core.ports import Executor, KvMover, PayloadMover, Processes, Prom
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.choices import read_node, suit
 from antiphon.engine.codec import CodecExecutor
-from antiphon.engine.copies import KvCopies, pick_lane
+from antiphon.engine.copies import KvCopies, lane_maker
 from antiphon.engine.device import available_bytes, pick_depth, pick_device
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel
@@ -279,7 +279,7 @@ def build_executors(
             sources[unit.name] = TextRunner(loader.decoder(stage.name), node.ar[stage.name], features)
             executors[unit.name] = ArExecutor(sources[unit.name])
     pools = {name: runner.pool for name, runner in (sources | targets).items()}
-    return executors, InlinePayloads(sources, targets, features), KvCopies(pools, pick_lane(loaders.device))
+    return executors, InlinePayloads(sources, targets, features), KvCopies(pools, lane_maker(loaders.device))
 
 
 def tensor_shapes(
