@@ -48,6 +48,9 @@ class RealSteps:
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
         raise AssertionError("an engine without a host tier copies nothing")
 
+    def host_s(self, num_bytes: float) -> float:
+        return 0.0
+
     def send_s(self, num_bytes: float) -> float:
         raise AssertionError("an engine on one device sends nothing")
 

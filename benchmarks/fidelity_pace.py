@@ -43,6 +43,9 @@ class Paced:
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
         return self.pace * self.profile.copy_s(order, num_bytes)
 
+    def host_s(self, num_bytes: float) -> float:
+        return self.pace * self.profile.host_s(num_bytes)
+
     def send_s(self, num_bytes: float) -> float:
         return self.pace * self.profile.send_s(num_bytes)
 

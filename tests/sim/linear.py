@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
 from antiphon.core.plans import ArStep, CodecStep, CopyBlocks, Step
@@ -17,6 +19,7 @@ class LinearCosts(msgspec.Struct, frozen=True):
     frame_s      per frame that a vocoder decodes
     media_s      per medium that an encoder encodes
     bytes_per_s  of copies between the tiers of the KV, and between units; those take delay_s as well
+    host_bytes_per_s  of all copies between the tiers together
     """
 
     launch_s: float = 0.004
@@ -26,6 +29,7 @@ class LinearCosts(msgspec.Struct, frozen=True):
     frame_s: float = 3e-4
     media_s: float = 0.01
     bytes_per_s: float = 5e10
+    host_bytes_per_s: float = inf
     delay_s: float = 0.0
     decide_s: float = 0.0
 
@@ -42,6 +46,9 @@ class LinearCosts(msgspec.Struct, frozen=True):
 
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
         return num_bytes / self.bytes_per_s
+
+    def host_s(self, num_bytes: float) -> float:
+        return num_bytes / self.host_bytes_per_s
 
     def send_s(self, num_bytes: float) -> float:
         return self.delay_s + num_bytes / self.bytes_per_s

@@ -27,6 +27,13 @@ SHAPES = (
 )
 
 
+LINKS = {
+    "host": "a copy to the host",
+    "device": "a copy back to the device",
+    "peer": "a copy from device to device",
+    "host_memory": "copies of all devices together",
+    "ranks": "a collective",
+}
 OF_BOTH = {"checkpoint", "out", "roofline"}
 OF_A_DATASHEET = {"model", "devices"}
 """All other options are of an engine that is measured."""
@@ -188,9 +195,7 @@ def report(made: Profile) -> None:
     table = Table.grid(padding=(0, 3))
     for to, link in made.links.items():
         rate = f", {1e-9 / link.beta_s:.3g} GB/s" if link.beta_s else ""
-        table.add_row(
-            "", f"a copy to {to}" if to != "ranks" else "a collective", f"{time(link.alpha_s)}{rate}"
-        )
+        table.add_row("", LINKS[to], f"{time(link.alpha_s)}{rate}")
     table.add_row("", "deciding, a step", time(made.decide_s))
     page.print("[bold]beside the steps[/]")
     page.print(table)

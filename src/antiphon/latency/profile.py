@@ -17,6 +17,7 @@ from antiphon.latency.shapes import ModelShape
 VERSION = 1
 SHARED_MEMORY = LinkModel(2e-4, 1 / 4e9)
 """Between processes of one host, where nobody measured it (benchmarks/connectors.py)."""
+NO_LINK = LinkModel()
 
 
 class Residuals(msgspec.Struct, frozen=True):
@@ -110,8 +111,8 @@ class Datasheet(msgspec.Struct, frozen=True):
 class Profile(msgspec.Struct, frozen=True):
     """Everything that a simulator or a policy asks about time.
 
-    links     copies by where to ("host", "device"), "peer": from one process's device to another's, and
-              "ranks": a collective
+    links     copies by where to ("host", "device"), "peer": from one process's device to another's,
+              "host_memory": what copies of all devices together have of it, and "ranks": a collective
     decide_s  of the deciding half and the driver, per step
     served    None of a datasheet
     datasheet None of what was measured
@@ -153,6 +154,10 @@ class Profile(msgspec.Struct, frozen=True):
                 f"the profile of {self.provenance.model!r} knows no link to {order.to!r} (it has: {known})"
             )
         return self.links[order.to].seconds(num_bytes)
+
+    def host_s(self, num_bytes: float) -> float:
+        """Seconds of the host's memory that copies of so many bytes take; 0 where nobody knows."""
+        return self.links.get("host_memory", NO_LINK).seconds(num_bytes)
 
     def send_s(self, num_bytes: float) -> float:
         """Seconds that so many bytes take to a unit in another process."""

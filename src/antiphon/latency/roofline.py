@@ -154,7 +154,8 @@ class Roof:
         share = self.efficiency.link
         host = LinkModel(COPY_ALPHA_S, 1 / (self.hardware.link_gb_per_s * 1e9 * share))
         peer = LinkModel(COPY_ALPHA_S, 1 / (self.hardware.rank_gb_per_s * 1e9 * share))
-        links = {"host": host, "device": host, "peer": peer}
+        memory = LinkModel(0.0, 1 / self._host_memory)
+        links = {"host": host, "device": host, "host_memory": memory, "peer": peer}
         return links if self.ranks == 1 else links | {"ranks": self._all_reduce}
 
     @property
@@ -180,8 +181,7 @@ class Roof:
             step_s=self.hardware.step_overhead_us * 1e-6,
             collectives=self._collectives(shape),
         )
-        host = self.hardware.host_gb_per_s * 1e9 * self.efficiency.memory
-        cpu = AttentionModel(token_s=shape.kv_elements * self.element_bytes / host)
+        cpu = AttentionModel(token_s=shape.kv_elements * self.element_bytes / self._host_memory)
         return StageProfile(model, groups, cpu_attention=cpu)
 
     def _collectives(self, shape: DecoderShape) -> Collectives | None:
@@ -239,6 +239,11 @@ class Roof:
     def _memory(self) -> float:
         """Bytes a second."""
         return self.hardware.memory_gb_per_s * 1e9 * self.efficiency.memory
+
+    @property
+    def _host_memory(self) -> float:
+        """Bytes a second of the host's own."""
+        return self.hardware.host_gb_per_s * 1e9 * self.efficiency.memory
 
     def _flops(self, share: float) -> float:
         return self.hardware.tflops * 1e12 * share

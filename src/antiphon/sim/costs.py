@@ -30,6 +30,10 @@ class CostModel(Protocol):
         """Between tiers."""
         ...
 
+    def host_s(self, num_bytes: float) -> float:
+        """So many bytes of such copies keep the host's memory busy, which all its devices share."""
+        ...
+
     def send_s(self, num_bytes: float) -> float:
         """Between the devices of two units."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from antiphon.core.config import Unit
+from antiphon.core.errors import ConfigError
 from antiphon.core.plans import ArStep, CopyBlocks, Handoff, MoveBlocks, SendMedia, Step
 from antiphon.sim.costs import CostModel
 
@@ -13,7 +14,11 @@ Place = tuple[str, str]
 
 
 class Devices:
-    """Owner of when each device is free again, and of how long it was busy."""
+    """Owner of when each device and each of its links is free again, and of how long it was busy.
+
+    A device has a lane to the host and one back, which all units on it share, in whatever process they are.
+    What crosses them is read from or written to the host's memory, which all devices share.
+    """
 
     def __init__(
         self,
@@ -29,7 +34,10 @@ class Devices:
         self._block_bytes = block_bytes
         self._position_bytes = position_bytes
         self._free_at: dict[Place, float] = {}
+        self._lane_free_at: dict[tuple[str, str], float] = {}
+        self._host_free_at = 0.0
         self._copied_at: dict[tuple[str, int], float] = {}
+        self._reported_at: dict[str, float] = {}
         self._handed_at: dict[tuple[str, int], float] = {}
         self.busy_s = dict.fromkeys(self._units, 0.0)
         """Per unit, seconds in steps."""
@@ -51,24 +59,26 @@ class Devices:
         return end_s
 
     def copy(self, order: CopyBlocks, now: float) -> float:
-        """Copies of one device and direction go one after the other; returns when this one ends."""
-        process, device = self._place(order.stage)
-        lane = process, f"{device}>{order.to}"
-        stage = self._units[order.stage].stage
-        num_bytes = len(order.sources) * self._block_bytes.get((stage, order.group), 0)
-        end_s = max(now, self._free_at.get(lane, 0.0)) + self._costs.copy_s(order, num_bytes)
-        self._free_at[lane] = self._copied_at[order.stage, order.ticket] = end_s
-        return end_s
+        """Returns when it is reported.
+
+        Copies of one direction go one after the other. The host's memory serves all devices in the order of
+        their orders, so what they copy together takes no less than its bandwidth allows. Raises ConfigError
+        for a KV group whose size nobody knows.
+        """
+        unit = self._units[order.stage]
+        num_bytes = self._num_bytes(unit.stage, order.group, len(order.sources))
+        self._host_free_at = max(now, self._host_free_at) + self._costs.host_s(num_bytes)
+        end_s = self._cross((unit.device, order.to), self._costs.copy_s(order, num_bytes), now)
+        return self._reported(order.stage, order.ticket, max(end_s, self._host_free_at))
 
     def move(self, order: MoveBlocks, now: float) -> float:
-        """From device to device, one after the other in each direction; returns when this one ends."""
-        (_, source), (process, target) = self._place(order.source), self._place(order.target)
-        lane = process, f"{source}>{target}"
-        stage = self._units[order.target].stage
-        num_bytes = len(order.sources) * self._block_bytes.get((stage, order.group), 0)
-        end_s = max(now, self._free_at.get(lane, 0.0)) + self._costs.send_s(num_bytes)
-        self._free_at[lane] = self._copied_at[order.target, order.ticket] = end_s
-        return end_s
+        """From device to device, one after the other in each direction; returns when it is reported. Raises
+        ConfigError for a KV group whose size nobody knows."""
+        source, target = self._units[order.source], self._units[order.target]
+        num_bytes = self._num_bytes(target.stage, order.group, len(order.sources))
+        lane = f"{target.process}/{source.device}", target.device
+        end_s = self._cross(lane, self._costs.send_s(num_bytes), now)
+        return self._reported(order.target, order.ticket, end_s)
 
     def hand_over(self, order: Handoff, now: float) -> float:
         """Returns when it is there: within one device at once. Within one process nobody reports it, and
@@ -91,6 +101,26 @@ class Devices:
     def forget_copy(self, unit: str, ticket: int) -> None:
         """It was reported: no step planned later needs to wait."""
         self._copied_at.pop((unit, ticket), None)
+
+    def _cross(self, lane: tuple[str, str], taken_s: float, now: float) -> float:
+        """Take the lane as soon as it is free; returns when all is over."""
+        self._lane_free_at[lane] = max(now, self._lane_free_at.get(lane, 0.0)) + taken_s
+        return self._lane_free_at[lane]
+
+    def _reported(self, unit: str, ticket: int, end_s: float) -> float:
+        """Steps go on as soon as a copy is over; those of a unit are reported in the order given."""
+        self._copied_at[unit, ticket] = end_s
+        self._reported_at[unit] = max(end_s, self._reported_at.get(unit, 0.0))
+        return self._reported_at[unit]
+
+    def _num_bytes(self, stage: str, group: str, num_blocks: int) -> int:
+        if (stage, group) not in self._block_bytes:
+            known = ", ".join("/".join(key) for key in self._block_bytes) or "none"
+            raise ConfigError(
+                f"nobody knows how many bytes a block of the {stage}'s KV group {group!r} has (known are: "
+                f"{known}); profile the engine with these groups: antiphon profile"
+            )
+        return num_blocks * self._block_bytes[stage, group]
 
     def _place(self, unit: str) -> Place:
         found = self._units[unit]

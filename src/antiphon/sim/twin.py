@@ -58,6 +58,9 @@ class WithJoins:
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
         return self.costs.copy_s(order, num_bytes)
 
+    def host_s(self, num_bytes: float) -> float:
+        return self.costs.host_s(num_bytes)
+
     def send_s(self, num_bytes: float) -> float:
         return self.costs.send_s(num_bytes)
 
