@@ -63,6 +63,10 @@ def test_a_small_run_whole() -> None:
         "makespan_s.p50": 8.0,
         "rtf.p50": 0.875,  # 1.75 / 2
         "audio_rtf.p50": 1.25,  # 1.25 / 1
+        "best_effort_ttft_s.p50": 1.0,
+        "best_effort_tpot_s.p50": 2 / 7,  # 2 s for the tokens after the first of 8
+        "best_effort_jct_s.p50": 3.0,
+        "best_effort_normalised_latency_s.p50": 3 / 8,
         "continuity": 0.0,  # silent for 0.25 s; the barge-in is not judged
         "stalls": 1,
         "stall_s": 0.25,

@@ -89,6 +89,10 @@ class Figure(StrEnum):
     NORMALISED_LATENCY_S = "normalised_latency_s"
     RTF = "rtf"
     AUDIO_RTF = "audio_rtf"
+    BEST_EFFORT_TTFT_S = "best_effort_ttft_s"
+    BEST_EFFORT_TPOT_S = "best_effort_tpot_s"
+    BEST_EFFORT_JCT_S = "best_effort_jct_s"
+    BEST_EFFORT_NORMALISED_LATENCY_S = "best_effort_normalised_latency_s"
 
     CONTINUITY = "continuity"
     STALLS = "stalls"
@@ -185,6 +189,12 @@ FIGURES: dict[Figure, FigureInfo] = {
     Figure.RTF: _spread("From the end of the turn to the last audio, per second of audio.", "s/s", None),
     Figure.AUDIO_RTF: _spread(
         "From the first audio to the last, per second of audio after the first.", "s/s", None
+    ),
+    Figure.BEST_EFFORT_TTFT_S: _spread("The first text of a best-effort reply, from the end of the turn."),
+    Figure.BEST_EFFORT_TPOT_S: _spread("Seconds per token after the first of a best-effort reply."),
+    Figure.BEST_EFFORT_JCT_S: _spread("From the end of a best-effort turn to the end of the response."),
+    Figure.BEST_EFFORT_NORMALISED_LATENCY_S: _spread(
+        "Completion time of a best-effort reply per token of it."
     ),
     Figure.CONTINUITY: FigureInfo("Spoken replies that played without a stall.", "share", "higher"),
     Figure.STALLS: FigureInfo(

@@ -74,6 +74,10 @@ class _Parts:
     def rows(self) -> tuple[ResponseRow, ...]:
         return of_tier(self.run.responses, "latency")
 
+    @property
+    def best_effort(self) -> tuple[ResponseRow, ...]:
+        return of_tier(self.run.responses, "best_effort")
+
     def latency(self) -> Found:
         yield from spread(Figure.TTFP_S, latency.ttfp_s(self.rows))
         yield from spread(Figure.TURN_LATENCY_S, latency.turn_latency_s(self.rows))
@@ -85,6 +89,14 @@ class _Parts:
         yield from spread(Figure.NORMALISED_LATENCY_S, latency.normalised_latency_s(self.rows))
         yield from spread(Figure.RTF, latency.rtf(self.rows))
         yield from spread(Figure.AUDIO_RTF, latency.audio_rtf(self.rows))
+        yield from self._best_effort_latency()
+
+    def _best_effort_latency(self) -> Found:
+        rows = self.best_effort
+        yield from spread(Figure.BEST_EFFORT_TTFT_S, latency.ttft_s(rows))
+        yield from spread(Figure.BEST_EFFORT_TPOT_S, latency.tpot_s(rows))
+        yield from spread(Figure.BEST_EFFORT_JCT_S, latency.jct_s(rows))
+        yield from spread(Figure.BEST_EFFORT_NORMALISED_LATENCY_S, latency.normalised_latency_s(rows))
 
     def continuity(self) -> Found:
         rows, gap_s = self.rows, self.slo.gap_s
@@ -104,7 +116,7 @@ class _Parts:
 
     def _rates(self, window: Window) -> Found:
         people = [session for session in self.run.sessions if session.tier == "latency"]
-        jobs = of_tier(self.run.responses, "best_effort")
+        jobs = self.best_effort
         offered_rps = throughput.offered_rps(people, window)
         yield Figure.OFFERED_RPS, offered_rps
         if offered_rps is not None:
