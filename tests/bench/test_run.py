@@ -25,10 +25,12 @@ from antiphon.metrics.log import (
     RunEnded,
     ServerSampled,
     SessionEnded,
+    SessionQueued,
     SessionRefused,
     SessionStarted,
     TurnStarted,
 )
+from antiphon.metrics.recorder import fold
 from antiphon.workload.script import JobCall, JobScript, PersonScript, Script, TurnScript, Voiced
 from bench.events import of
 from bench.fake_server import FakeServer, Manner
@@ -68,6 +70,29 @@ async def test_open_loop_waits_for_nobody(tmp_path: Path) -> None:
         assert started.arrival_s == pytest.approx(start_s + number * 0.1)
         assert 0 <= started.t_s - started.arrival_s < 0.15
     assert server.most_open == 5
+
+
+async def test_who_finds_no_place_waits_for_one_in_order(tmp_path: Path) -> None:
+    async with FakeServer(Manner(reply_s=0.4, speed=8.0)) as server:
+        events = await play(tmp_path, server, people(0.02), Pace(max_concurrency=2, num_sessions=5))
+    assert server.most_open == 2
+    all_started = of(SessionStarted, events)
+    assert [started.session for started in all_started] == ["p0", "p1", "p2", "p3", "p4"]
+    assert [event.session for event in of(SessionQueued, events)] == ["p2", "p3", "p4"]
+    start_s = all_started[0].arrival_s or 0.0
+    ended_s = [event.t_s for event in of(SessionEnded, events)]
+    for number, started in enumerate(all_started):
+        assert started.arrival_s == pytest.approx(start_s + number * 0.02)
+        waited_s = 0.0 if number < 2 else ended_s[number - 2] - started.arrival_s
+        assert started.waited_s == pytest.approx(waited_s, abs=0.05)
+
+
+async def test_who_still_waits_when_time_is_up_has_not_come(tmp_path: Path) -> None:
+    async with FakeServer(Manner(reply_s=5.0)) as server:
+        pace = Pace(max_concurrency=1, duration_s=0.8, num_sessions=3)
+        run = fold(await play(tmp_path, server, people(0.1), pace))
+    assert [row.session for row in run.sessions] == ["p0"]
+    assert run.queued_s == pytest.approx((0.7, 0.6), abs=0.1)
 
 
 async def test_time_is_up(tmp_path: Path) -> None:

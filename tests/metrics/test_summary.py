@@ -7,7 +7,15 @@ import math
 
 import pytest
 
-from antiphon.metrics.log import ClientSampled, ErrorSeen, Event, Interrupted, ServerSampled, SessionRefused
+from antiphon.metrics.log import (
+    ClientSampled,
+    ErrorSeen,
+    Event,
+    Interrupted,
+    ServerSampled,
+    SessionQueued,
+    SessionRefused,
+)
 from antiphon.metrics.names import Figure, Metric, parse_figure
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.summary import Slo, figures, spread, useful_rps
@@ -110,6 +118,19 @@ def test_a_small_run_whole() -> None:
     assert {type(key) for key in found} == {str}
 
 
+def test_those_that_wait_for_a_place() -> None:
+    """Of three places asked for: one at once, one after 2 s, and one that is not free when the log ends."""
+    run_ = run(
+        session("a", 0.0, 10.0, arrival_s=0.0, waited_s=0.0),
+        [SessionQueued(t_s=1.0, session="b"), SessionQueued(t_s=4.0, session="c")],
+        session("b", 3.0, 10.0, arrival_s=1.0, waited_s=2.0),
+    )
+    found = figures(run_)
+    assert found["place_wait_s.mean"] == pytest.approx((0 + 2 + 6) / 3)
+    assert (found["sessions"], found["unplaced_sessions"]) == (2, 1)
+    assert not {"place_wait_s.mean", "unplaced_sessions"} & figures(run(session("a", 0.0, 1.0))).keys()
+
+
 def reading() -> list[Event]:
     """A text reply of two tokens, read as it comes; counters of reloads and preemptions."""
     parts: list[list[Event]] = [
@@ -142,7 +163,8 @@ def test_every_figure_can_be_reached_and_every_key_is_one() -> None:
     mhm = Interrupted(t_s=1.75, session="a", response="r", kind="backchannel", heard_s=0.25)
     spoken = run(turn(), reply(audio=[(1.5, 1.0)], end_s=2.0, status="cancelled"), [mhm])
     job = run(session("j", tier="best_effort"), reply("j", text=[(1.0, 1)], wants="text", end_s=2.0, **USAGE))
-    runs = [fold(conversation()), fold(reading()), spoken, job]
+    bound = run(session(waited_s=1.0))
+    runs = [fold(conversation()), fold(reading()), spoken, job, bound]
     found = {parse_figure(key)[0] for each in runs for key in figures(each)}
     assert found == set(Figure) - {Figure.USEFUL_RPS}
     assert figures(spoken)["false_stops"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from antiphon.metrics.log import (
     ResponseEnded,
     ResponseStarted,
     SessionEnded,
+    SessionQueued,
     SessionStarted,
     TextDelta,
     TurnEnded,
@@ -136,6 +138,51 @@ def test_people_keep_to_their_scripts() -> None:
                 before = rows[script.name, number - 1]
                 silent_s = max(before.audio_at_s[0] + before.received_s + sum(before.gaps), before.ended_s)
                 assert began[number].t_s - silent_s == pytest.approx(turn.think_s)
+
+
+def bounded(most: int, **others: Any) -> dict[str, Any]:
+    return {"load": {"open": {"arrivals": {"uniform": {"rate_per_s": 4}}, "max_concurrency": most, **others}}}
+
+
+def test_arrivals_beyond_the_bound_wait_for_a_place_in_order() -> None:
+    events = outcome("voice-chat", settings=bounded(3, sessions=12)).events
+    begun = kinds(events, SessionStarted)
+    assert [event.session for event in begun] == [f"talker-{number}" for number in range(12)]
+    queued_s = {event.session: event.t_s for event in kinds(events, SessionQueued)}
+    assert set(queued_s) == {event.session for event in begun[3:]}
+    ends_s = sorted(event.t_s for event in kinds(events, SessionEnded))
+    for number, event in enumerate(begun):
+        assert event.arrival_s == pytest.approx(number / 4)
+        assert event.waited_s == pytest.approx(event.t_s - event.arrival_s)
+        if number >= 3:
+            assert event.t_s == ends_s[number - 3] > queued_s[event.session]
+    found = figures(fold(events))
+    assert found["place_wait_s.mean"] == pytest.approx(sum(event.waited_s for event in begun) / 12)
+    assert found["unplaced_sessions"] == 0
+
+
+def test_the_wait_for_a_place_counts_in_no_latency() -> None:
+    free, bound = (
+        figures(fold(outcome("voice-chat", settings=bounded(most, sessions=6)).events)) for most in (6, 1)
+    )
+    assert bound["place_wait_s.p99"] > 10 > free["place_wait_s.p99"] == 0.0
+    assert bound["ttfp_s.p90"] < 1.2 * free["ttfp_s.p90"]
+
+
+def test_a_place_is_free_again_when_who_had_it_gives_up() -> None:
+    stuck = LinearCosts(launch_s=100.0)
+    settings = bounded(1, sessions=3)
+    events = outcome("voice-chat", settings=settings, costs=stuck, patience_s=2.0).events
+    assert [event.reason for event in kinds(events, SessionEnded)] == ["failed"] * 3
+    begun, ended = kinds(events, SessionStarted), kinds(events, SessionEnded)
+    assert [event.t_s for event in begun[1:]] == [event.t_s for event in ended[:-1]]
+
+
+def test_who_still_waits_at_the_end_is_counted() -> None:
+    outcome_ = outcome("voice-chat", settings=bounded(2, duration_s=5.0))
+    assert outcome_.reason == "duration"
+    found = figures(fold(outcome_.events))
+    assert found["unplaced_sessions"] == 20 - found["sessions"] > 0
 
 
 def test_backchannels_stop_nobody_who_commits_by_hand() -> None:

@@ -103,6 +103,11 @@ def test_mistakes_are_named_with_line_and_key(tmp_path: Path, text: str, words: 
             "load.closed.concurrency: input should be greater than or equal",
         ),
         ("closed: {concurrency: 1.5, sessions: 1}", "load.closed.concurrency"),
+        (
+            "open: {arrivals: {poisson: {rate_per_s: 1}}, sessions: 3, max_concurrency: 0}",
+            "load.open.max_concurrency: input should be greater than or equal",
+        ),
+        ("closed: {concurrency: 2, sessions: 3, max_concurrency: 4}", "closed.max_concurrency: no such key"),
         ("{}", "exactly one of `open` and `closed`"),
         ("open: {arrivals: {poisson: {rate_per_s: 1, rate: 2}}, sessions: 3}", "poisson.rate: no such key"),
     ],

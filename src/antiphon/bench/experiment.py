@@ -27,10 +27,12 @@ class Changes:
     """What the command line says otherwise than the workload. None: as it is.
 
     concurrency  makes the load closed; rate_per_s makes it open, with Poisson arrivals
+    max_concurrency  bounds an open load
     """
 
     concurrency: int | None = None
     rate_per_s: float | None = None
+    max_concurrency: int | None = None
     duration_s: float | None = None
     num_sessions: int | None = None
     turn_detection: str | None = None
@@ -51,8 +53,7 @@ def workload_of(name: str, changes: Changes) -> Workload:
 
 
 def _load(written: dict[str, Any], changes: Changes) -> dict[str, Any]:
-    if changes.concurrency is not None and changes.rate_per_s is not None:
-        raise ConfigError("--concurrency and --rate: people come by one or the other, not both")
+    _refuse_contradictions(written, changes)
     (kind, load) = next((kind, load) for kind, load in written.items() if load is not None)
     ends = {key: load[key] for key in ("sessions", "duration_s") if load.get(key) is not None}
     if changes.num_sessions is not None:
@@ -63,10 +64,32 @@ def _load(written: dict[str, Any], changes: Changes) -> dict[str, Any]:
             ends.pop("sessions", None)
     if changes.concurrency is not None:
         return {"closed": {"concurrency": changes.concurrency} | ends}
-    if changes.rate_per_s is not None:
-        return {"open": {"arrivals": {"poisson": {"rate_per_s": changes.rate_per_s}}} | ends}
+    bound = {} if changes.max_concurrency is None else {"max_concurrency": changes.max_concurrency}
     kept = {key: value for key, value in load.items() if key not in ("sessions", "duration_s")}
-    return {kind: kept | ends}
+    if changes.rate_per_s is not None:
+        kept = {key: value for key, value in kept.items() if key == "max_concurrency"}
+        kept["arrivals"] = {"poisson": {"rate_per_s": changes.rate_per_s}}
+        kind = "open"
+    return {kind: kept | bound | ends}
+
+
+def _refuse_contradictions(written: dict[str, Any], changes: Changes) -> None:
+    if changes.concurrency is not None and changes.rate_per_s is not None:
+        raise ConfigError(
+            "--concurrency and --rate: people come by one or the other, not both; for arrivals with a bound "
+            "on sessions at once, give --rate and --max-concurrency"
+        )
+    if changes.max_concurrency is None:
+        return
+    if changes.concurrency is not None:
+        raise ConfigError(
+            "--concurrency keeps so many sessions open, --max-concurrency bounds those that arrive; give one"
+        )
+    if changes.rate_per_s is None and written.get("open") is None:
+        raise ConfigError(
+            "--max-concurrency bounds arrivals, and in this workload people come as others leave (a closed "
+            "load); give --rate as well, or --concurrency instead"
+        )
 
 
 def pace_of(workload: Workload, pace: Pace) -> Pace:
@@ -74,6 +97,7 @@ def pace_of(workload: Workload, pace: Pace) -> Pace:
     return dataclasses.replace(
         pace,
         concurrency=workload.load.concurrency,
+        max_concurrency=workload.load.max_concurrency,
         duration_s=workload.load.duration_s,
         num_sessions=workload.load.sessions,
         turn_detection=workload.turn_detection,

@@ -14,6 +14,7 @@ from antiphon.metrics.log import (
     ResponseEnded,
     ResponseStarted,
     SessionEnded,
+    SessionQueued,
     SessionRefused,
     SessionStarted,
     TurnEnded,
@@ -32,6 +33,7 @@ class Progress:
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._shown_s = 0.0
         self._open: set[str] = set()
+        self._queued: set[str] = set()
         self._num_errors = 0
         self._num_refused = 0
         self._num_replies = 0
@@ -60,8 +62,11 @@ class Progress:
                 self._answering[event.response] = (event.session, event.turn)
             case ResponseEnded():
                 self._ended(event)
+            case SessionQueued():
+                self._queued.add(event.session)
             case SessionStarted():
                 self._open.add(event.session)
+                self._queued.discard(event.session)
             case SessionEnded():
                 self._open.discard(event.session)
             case SessionRefused():
@@ -81,8 +86,10 @@ class Progress:
 
     def line(self, now: float) -> str:
         ttfp = f"{np.percentile(self._ttfp_s, 90):.2f} s" if self._ttfp_s else "none yet"
+        waiting = f"  {len(self._queued)} waiting" if self._queued else ""
         return (
-            f"{now:5.0f} s  {len(self._open)} sessions  {self._num_replies} replies  TTFP p90 {ttfp}  "
+            f"{now:5.0f} s  {len(self._open)} sessions{waiting}  "
+            f"{self._num_replies} replies  TTFP p90 {ttfp}  "
             f"{self._num_gaps} gaps  {self._num_refused} refused  {self._num_errors} errors"
         )
 

@@ -28,6 +28,7 @@ from antiphon.metrics.log import (
     RunEnded,
     ServerSampled,
     SessionEnded,
+    SessionQueued,
     SessionRefused,
     SessionStarted,
 )
@@ -135,16 +136,29 @@ class _Run:
                 places.create_task(one_after_another(place))
 
     async def _open(self, scripts: Iterator[Script]) -> None:
-        """Everybody comes at their time, whatever happened to those before."""
-        start_s = self._log.now_s()
+        """Everybody comes at their time, whatever happened to those before; in order, if there are no more
+        than so many places."""
+        most, start_s = self._pace.max_concurrency, self._log.now_s()
+        places = None if most is None else asyncio.Semaphore(most)
         async with asyncio.TaskGroup() as sessions:
             for script in scripts:
                 arrival_s = start_s + script.arrival_s
                 await asyncio.sleep(max(0.0, arrival_s - self._log.now_s()))
-                sessions.create_task(self._attend(script, arrival_s))
+                sessions.create_task(self._take_place(script, arrival_s, places))
 
-    async def _attend(self, script: Script, arrival_s: float | None) -> bool:
-        """One session from its arrival to its end, whatever kind of end. True if all of it was played."""
+    async def _take_place(self, script: Script, arrival_s: float, places: asyncio.Semaphore | None) -> None:
+        if places is None:
+            await self._attend(script, arrival_s)
+            return
+        came_s, has_to_wait = self._log.now_s(), places.locked()
+        if has_to_wait:
+            self._log.write(SessionQueued(t_s=came_s, session=script.name))
+        async with places:
+            waited_s = self._log.now_s() - came_s if has_to_wait else 0.0
+            await self._attend(script, arrival_s, waited_s)
+
+    async def _attend(self, script: Script, arrival_s: float | None, waited_s: float | None = None) -> bool:
+        """One session from its start to its end, whatever kind of end. True if all of it was played."""
         is_person = isinstance(script, PersonScript)
         self._log.write(
             SessionStarted(
@@ -153,6 +167,7 @@ class _Run:
                 kind="person" if is_person else "job",
                 tier="latency" if is_person else script.tier,
                 arrival_s=arrival_s,
+                waited_s=waited_s,
                 reading_tokens_per_s=script.reading_tokens_per_s if is_person else None,
             )
         )

@@ -44,6 +44,7 @@ class Pace:
 
     concurrency     closed loop: so many sessions are kept open; None: open loop, each comes at its arrival_s
     duration_s      the run ends then, whatever is in progress; None: when the scripts are over
+    max_concurrency open loop: at most so many sessions are open, the next wait for a place; None: no bound
     num_sessions    at most so many scripts are played
     turn_detection  manual: the client commits; server_vad: the microphone is always open, the server decides
     patience_s      for so long a person waits for the next sign of a reply before they give up
@@ -52,6 +53,7 @@ class Pace:
     """
 
     concurrency: int | None = None
+    max_concurrency: int | None = None
     duration_s: float | None = None
     num_sessions: int | None = None
     turn_detection: Literal["manual", "server_vad"] = "manual"

@@ -13,22 +13,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.options import (
     LOCAL_URL,
     Acks,
     AcksOption,
     ApiKey,
-    Concurrency,
     ContinuityLeast,
     Patience,
-    Rate,
     Seed,
     TtfpMost,
     TtftMost,
-    TurnEnd,
     Url,
     WorkloadName,
-    finite,
 )
 from antiphon.cli.shared import console
 from antiphon.core.errors import AntiphonError
@@ -53,17 +50,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Figures as JSON on standar
 
 
 @app.callback(invoke_without_command=True)
+@grouped
 def bench(
     context: typer.Context,
     url: Url = LOCAL_URL,
     workload: WorkloadName = "smoke",
-    concurrency: Concurrency = None,
-    rate: Rate = None,
-    duration: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Seconds until the run ends.")
-    ] = None,
-    sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until the run ends.")] = None,
-    turn_detection: TurnEnd = None,
+    load: LoadOptions = LoadOptions(),
     seed: Seed = 0,
     log: Annotated[
         Path | None, typer.Option(help="Event log to write; bench-LABEL-SEED.jsonl by default.")
@@ -91,11 +83,11 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    from antiphon.bench.experiment import Changes, workload_of
+    from antiphon.bench.experiment import workload_of
     from antiphon.bench.target import Pace, Target, model_of, root
 
     try:
-        played = workload_of(workload, Changes(concurrency, rate, duration, sessions, turn_detection))
+        played = workload_of(workload, load.changes)
         name = model or asyncio.run(model_of(url, api_key))
         target = Target(root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics)
         path = log or Path(f"bench-{target.label}-{seed}.jsonl")

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from antiphon.assembly.preset import preset_names
-from antiphon.cli.options import Acks, AcksOption, Concurrency, Patience, Rate, TurnEnd, WorkloadName, finite
+from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.options import Acks, AcksOption, Patience, WorkloadName
 from antiphon.cli.shared import console, fail
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -29,6 +30,7 @@ PAGE_COLUMNS = 130
 RESULT_FILE = "comparison.json"
 
 
+@grouped
 def compare(
     targets: Annotated[
         list[str], typer.Argument(help=f"Presets ({', '.join(preset_names())}) or URLs; NAME=… names them.")
@@ -37,13 +39,7 @@ def compare(
     workload: WorkloadName = "smoke",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each target; five or more to judge by.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The seeds count up from here.")] = 0,
-    concurrency: Concurrency = None,
-    rate: Rate = None,
-    duration: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Seconds of each run.")
-    ] = None,
-    sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until a run ends.")] = None,
-    turn_detection: TurnEnd = None,
+    load: LoadOptions = LoadOptions(),
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("comparison"),
     resume: Annotated[bool, typer.Option(help="Go on with the comparison in --out.")] = False,
     serve: Annotated[str, typer.Option(help='More options of `antiphon serve`: "--threads 1".')] = "",
@@ -64,13 +60,12 @@ def compare(
     """
     from antiphon.bench.compare import Plan
     from antiphon.bench.compared import PlayWorkload
-    from antiphon.bench.experiment import Changes, workload_of
+    from antiphon.bench.experiment import workload_of
     from antiphon.bench.servers import Launch, Servers, parse_targets
     from antiphon.bench.target import Pace
 
-    changes = Changes(concurrency, rate, duration, sessions, turn_detection)
     try:
-        played = workload_of(workload, changes)
+        played = workload_of(workload, load.changes)
         options = {
             "load": played.load.model_dump(mode="json", exclude_none=True),
             "turn_detection": played.turn_detection,

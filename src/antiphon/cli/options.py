@@ -38,6 +38,10 @@ Rate = Annotated[
     float | None,
     typer.Option(min=0, callback=finite, help="Sessions that come per second, on average (open loop)."),
 ]
+MaxConcurrency = Annotated[
+    int | None,
+    typer.Option(min=1, help="Sessions open at once at most, where they arrive (open loop); others wait."),
+]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed plays the same scripts to every server.")]
 TurnEnd = Annotated[TurnDetection | None, typer.Option(help="Who ends a turn, whatever the workload says.")]
 Acks = Annotated[

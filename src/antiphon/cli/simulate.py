@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from antiphon.cli.bench import RUN_FAILED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
-from antiphon.cli.options import Concurrency, Patience, Rate, TurnEnd, WorkloadName, finite
+from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.options import Patience, WorkloadName
 from antiphon.cli.shared import console
 from antiphon.cli.simulated import (
     FramesPerToken,
@@ -32,18 +33,13 @@ if TYPE_CHECKING:
     from antiphon.sim.run import Outcome, Setup
 
 
+@grouped
 def simulate(
     workload: WorkloadName = "voice-chat",
     preset: PresetName = "baseline",
     hardware: Hardware = "h200",
     replicas: ReplicaCounts = "",
-    concurrency: Concurrency = None,
-    rate: Rate = None,
-    duration: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Virtual seconds until the run ends.")
-    ] = None,
-    sessions: Annotated[int | None, typer.Option(min=1, help="Sessions until the run ends.")] = None,
-    turn_detection: TurnEnd = None,
+    load: LoadOptions = LoadOptions(),
     seed: Seed = 0,
     out: Annotated[Path, typer.Option(help="Directory of the event log.")] = Path(),
     force: Annotated[bool, typer.Option(help="Overwrite the log if it exists.")] = False,
@@ -71,7 +67,7 @@ def simulate(
     Log and figures are those of `antiphon bench`. Exit status: 0, 1 if a bound given with --slo-… was missed,
     2 if the run failed.
     """
-    from antiphon.bench.experiment import Changes, workload_of
+    from antiphon.bench.experiment import workload_of
     from antiphon.sim.costs import find_costs
     from antiphon.sim.links import Network
     from antiphon.sim.model import Sizes
@@ -87,7 +83,7 @@ def simulate(
         costs = find_costs(hardware)
         sizes = Sizes(max_rows=max_rows, kv_tokens=kv_tokens, depth=depth)
         made = Setup(
-            workload_of(workload, Changes(concurrency, rate, duration, sessions, turn_detection)),
+            workload_of(workload, load.changes),
             costs,
             seed,
             simulated_engine(costs, preset, sizes, replicas, (reply_tokens, frames_per_token)),

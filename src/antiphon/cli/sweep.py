@@ -14,6 +14,7 @@ from antiphon.cli.options import (
     LOCAL_URL,
     ApiKey,
     ContinuityLeast,
+    MaxConcurrency,
     TtfpMost,
     TurnEnd,
     Url,
@@ -35,6 +36,7 @@ def sweep(
     workload: WorkloadName = "voice-chat",
     concurrency: Annotated[str, typer.Option(help="Sessions kept open, a run each: 1,2,4,8.")] = "",
     rate: Annotated[str, typer.Option(help="Or sessions that come per second, a run each: 0.5,1,2.")] = "",
+    max_concurrency: MaxConcurrency = None,
     duration: Annotated[
         float | None, typer.Option(min=0, callback=finite, help="Seconds of each run.")
     ] = None,
@@ -55,7 +57,7 @@ def sweep(
     from antiphon.metrics.slo import Slo
 
     slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity)
-    changes = Changes(duration_s=duration, turn_detection=turn_detection)
+    changes = Changes(max_concurrency=max_concurrency, duration_s=duration, turn_detection=turn_detection)
     points: list[Point] = []
     try:
         plan = room.Sweep(Target(label, url), workload, _loads(concurrency, rate), changes, seed, out)

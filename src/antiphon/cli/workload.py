@@ -101,6 +101,8 @@ def load_words(chosen: Workload) -> str:
     load = chosen.load
     if load.open:
         words = [f"open, {next(iter(type(load.open.arrivals).model_fields))} arrivals"]
+        if load.max_concurrency is not None:
+            words.append(f"at most {load.max_concurrency} at a time")
     else:
         words = [f"closed, {load.concurrency} at a time"]
     if load.sessions is not None:

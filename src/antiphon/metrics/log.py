@@ -40,13 +40,24 @@ class RunEnded(LogEvent, frozen=True, kw_only=True):
     message: str = ""
 
 
+class SessionQueued(LogEvent, frozen=True, kw_only=True):
+    """A person or job arrived where the load's bound on sessions left no place: it waits for one."""
+
+    session: str
+
+
 class SessionStarted(LogEvent, frozen=True, kw_only=True):
-    """A person or job arrived. `arrival_s` is when the workload wanted it (open loop), `t_s` when it came."""
+    """A person or job came to the server.
+
+    arrival_s  when the workload wanted it (open loop)
+    waited_s   how long it waited for a place before (a load with a bound on sessions)
+    """
 
     session: str
     kind: Literal["person", "job"]
     tier: Literal["latency", "best_effort"] = "latency"
     arrival_s: float | None = None
+    waited_s: float | None = None
     reading_tokens_per_s: float | None = None
 
 
@@ -177,6 +188,7 @@ class ClientSampled(LogEvent, frozen=True, kw_only=True):
 Event = (
     RunStarted
     | RunEnded
+    | SessionQueued
     | SessionStarted
     | SessionRefused
     | SessionEnded

@@ -131,6 +131,8 @@ class Figure(StrEnum):
 
     SPAN_S = "span_s"
     SESSIONS = "sessions"
+    PLACE_WAIT_S = "place_wait_s"
+    UNPLACED_SESSIONS = "unplaced_sessions"
     REFUSED_SESSIONS = "refused_sessions"
     BROKEN_SESSIONS = "broken_sessions"
     TURNS = "turns"
@@ -241,7 +243,9 @@ FIGURES: dict[Figure, FigureInfo] = {
     Figure.LOAD_IMBALANCE: _spread("Highest over median load of the nodes.", "ratio"),
     Figure.UTILISATION: FigureInfo("Device seconds in steps per wall second.", "s/s", None, label="stage"),
     Figure.SPAN_S: FigureInfo("From the first event of the log to the last.", "s"),
-    Figure.SESSIONS: FigureInfo("People and jobs that came.", "count"),
+    Figure.SESSIONS: FigureInfo("People and jobs that came to the server.", "count"),
+    Figure.PLACE_WAIT_S: _spread("Seconds that sessions waited for a place, where the load bounds them."),
+    Figure.UNPLACED_SESSIONS: FigureInfo("Sessions that still waited for a place at the end.", "count"),
     Figure.REFUSED_SESSIONS: FigureInfo("Of them, those that the server refused.", "count", "lower"),
     Figure.BROKEN_SESSIONS: FigureInfo("Of them, those that ended lost or failed.", "count", "lower"),
     Figure.TURNS: FigureInfo("Turns asked, jobs' calls included.", "count"),

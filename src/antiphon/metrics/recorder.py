@@ -20,6 +20,7 @@ from antiphon.metrics.log import (
     RunStarted,
     ServerSampled,
     SessionEnded,
+    SessionQueued,
     SessionRefused,
     SessionStarted,
     TextDelta,
@@ -82,6 +83,7 @@ class _Session:
             kind=self.started.kind,
             tier=self.started.tier,
             arrival_s=self.started.arrival_s,
+            waited_s=self.started.waited_s,
             started_s=self.started.t_s,
             ended_s=self.ended.t_s if self.ended else None,
             reason=self.ended.reason if self.ended else None,
@@ -187,6 +189,8 @@ class _Folding:
         self._started: RunStarted | None = None
         self._ended: RunEnded | None = None
         self._sessions: dict[str, _Session] = {}
+        self._queued: dict[str, float] = {}
+        """When each session came that has no place yet."""
         self._responses: dict[tuple[str, str], _Response] = {}
         self._samples: list[ServerSampled] = []
         self._client_samples: list[ClientSampled] = []
@@ -206,6 +210,8 @@ class _Folding:
                 self._take_of_response(self._response(event), event)
             case ErrorSeen():
                 self._take_error(event)
+            case SessionQueued():
+                self._queued[event.session] = event.t_s
             case _:
                 self._take_of_session(self._session(event.session, event.t_s), event)
 
@@ -213,6 +219,7 @@ class _Folding:
         match event:
             case SessionStarted():
                 session.started = event
+                self._queued.pop(event.session, None)
             case SessionRefused():
                 session.refused = event
             case SessionEnded():
@@ -271,6 +278,7 @@ class _Folding:
             samples=tuple(self._samples),
             client_samples=tuple(self._client_samples),
             errors=tuple(self._errors),
+            queued_s=tuple(last_s - came_s for came_s in self._queued.values()),
             span_s=last_s - first_s,
             last_s=last_s,
         )

@@ -38,14 +38,16 @@ class TurnRow:
 class SessionRow:
     """A person or a job.
 
-    reason   done | lost | failed | stopped; None: the log ends before the session does
-    refused  the code with which the server refused it
+    waited_s  for a place, before it started; None: the load has no bound on sessions
+    reason    done | lost | failed | stopped; None: the log ends before the session does
+    refused   the code with which the server refused it
     """
 
     session: str
     kind: Kind
     tier: Tier
     arrival_s: float | None
+    waited_s: float | None = None
     started_s: float
     ended_s: float | None
     reason: str | None
@@ -132,7 +134,10 @@ class ResponseRow:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Run:
-    """A whole log. `span_s` is from the first event to the last, `last_s` the time of the last."""
+    """A whole log. `span_s` is from the first event to the last, `last_s` the time of the last.
+
+    queued_s  for so long each session has waited that had no place yet when the log ends
+    """
 
     started: RunStarted | None
     ended: RunEnded | None
@@ -141,6 +146,7 @@ class Run:
     samples: tuple[ServerSampled, ...]
     client_samples: tuple[ClientSampled, ...]
     errors: tuple[ErrorSeen, ...]
+    queued_s: tuple[float, ...]
     span_s: float
     last_s: float
 

@@ -154,6 +154,7 @@ class _Parts:
         sessions = self.run.sessions
         yield Figure.SPAN_S, self.run.span_s
         yield Figure.SESSIONS, len(sessions)
+        yield from self._places()
         yield Figure.REFUSED_SESSIONS, sum(session.refused is not None for session in sessions)
         yield Figure.BROKEN_SESSIONS, _broken(sessions)
         yield Figure.TURNS, len(throughput.offered_times(sessions))
@@ -162,6 +163,14 @@ class _Parts:
         yield from _labelled(Figure.RESPONSES, Counter(row.status or "open" for row in self.run.responses))
         yield Figure.ERRORS, len(self.run.errors)
         yield from self._client()
+
+    def _places(self) -> Found:
+        """Of a load with a bound on sessions. Those that wait at the end have waited so long at least."""
+        waits_s = [session.waited_s for session in self.run.sessions if session.waited_s is not None]
+        waits_s += self.run.queued_s
+        if waits_s:
+            yield from spread(Figure.PLACE_WAIT_S, waits_s)
+            yield Figure.UNPLACED_SESSIONS, len(self.run.queued_s)
 
     def _client(self) -> Found:
         samples = self.run.client_samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,6 +19,7 @@ from antiphon.metrics.log import (
     RunStarted,
     ServerSampled,
     SessionEnded,
+    SessionQueued,
     SessionStarted,
 )
 from antiphon.sim.acks import acknowledge
@@ -102,6 +104,10 @@ class Simulation:
         self._playing: dict[str, Process] = {}
         self._num_coming = 0
         """Places of a closed loop that are kept filled, or 1 while somebody may still arrive."""
+        self._num_free = inf
+        """Places of an open loop that nobody has."""
+        self._queue: deque[tuple[Script, float]] = deque()
+        """Who waits for one, and since when."""
 
     def play(self, started: RunStarted) -> Outcome:
         """Until everybody is done, or the workload's duration is over."""
@@ -110,6 +116,7 @@ class Simulation:
         scripts = islice(draw(self._setup.workload, self._setup.seed), load.sessions)
         if load.concurrency is None:
             self._num_coming = 1
+            self._num_free = load.max_concurrency or inf
             self._await_next(scripts)
         else:
             self._num_coming = load.concurrency
@@ -121,7 +128,7 @@ class Simulation:
 
     @property
     def _is_over(self) -> bool:
-        return not self._num_coming and not self._playing
+        return not (self._num_coming or self._queue or self._playing)
 
     def _outcome(self, reason: str) -> Outcome:
         for name in [*self._playing]:
@@ -150,13 +157,34 @@ class Simulation:
             return
 
         def come() -> None:
-            self._attend(script, script.arrival_s, lambda: None)
+            if not self._num_free:
+                self.log.write(SessionQueued(t_s=self.log.now_s(), session=script.name))
+            self._queue.append((script, self.agenda.now))
+            self._place_next()
             self._await_next(scripts)
 
         self.agenda.at(max(script.arrival_s, self.agenda.now), Rank.PERSON, come)
 
-    def _attend(self, script: Script, arrival_s: float | None, on_end: Callable[[], None]) -> None:
-        """One session from its arrival to its end."""
+    def _place_next(self) -> None:
+        """Who came first takes a place, if one is free."""
+        if self._queue and self._num_free:
+            script, came_s = self._queue.popleft()
+            waited_s = None if self._num_free == inf else self.agenda.now - came_s
+            self._num_free -= 1
+            self._attend(script, script.arrival_s, self._leave_place, waited_s)
+
+    def _leave_place(self) -> None:
+        self._num_free += 1
+        self._place_next()
+
+    def _attend(
+        self,
+        script: Script,
+        arrival_s: float | None,
+        on_end: Callable[[], None],
+        waited_s: float | None = None,
+    ) -> None:
+        """One session from its start to its end."""
         is_person = isinstance(script, PersonScript)
         self.log.write(
             SessionStarted(
@@ -165,13 +193,16 @@ class Simulation:
                 kind="person" if is_person else "job",
                 tier="latency" if is_person else script.tier,
                 arrival_s=arrival_s,
+                waited_s=waited_s,
                 reading_tokens_per_s=script.reading_tokens_per_s if is_person else None,
             )
         )
         process = self._playing[script.name] = Process(self.agenda, on_end)
-        process.start(self._visit(script, process))
+        pause_s = RETRY_S if arrival_s is None else 0.0
+        process.start(self._visit(script, process, pause_s))
 
-    def _visit(self, script: Script, process: Process) -> Doing:
+    def _visit(self, script: Script, process: Process, pause_s: float) -> Doing:
+        """pause_s: from when they gave up to the end of their place's turn."""
         seat, down = self._seat(script, process)
         seat.up.send(seat.server.open)
         yield Wait(self.agenda.now + 2 * self._setup.network.delay_s)
@@ -187,8 +218,8 @@ class Simulation:
         seat.up.send(self._leave, script.name)
         del self._playing[script.name]
         self._ended(script.name, reason, message)
-        if reason == "failed":
-            yield Wait(self.agenda.now + RETRY_S)
+        if reason == "failed" and pause_s:
+            yield Wait(self.agenda.now + pause_s)
 
     def _seat(self, script: Script, process: Process) -> tuple[Seat, Link]:
         """The session and its connection; returns the client's end, and the link down to it."""

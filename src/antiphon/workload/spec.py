@@ -15,9 +15,14 @@ TracePart = Literal["turns", "think", "lengths"]
 
 
 class Open(Spec):
-    """Sessions come whether or not the server keeps up, until `sessions` have come or time is over."""
+    """Sessions come whether or not the server keeps up, until `sessions` have come or time is over.
+
+    max_concurrency  sessions at once, jobs included; the next arrivals wait for a place, in order
+                     (LiveServe's c-bound). None: no bound
+    """
 
     arrivals: Arrivals
+    max_concurrency: Count | None = None
     sessions: Count | None = None
     duration_s: Positive | None = None
 
@@ -71,6 +76,11 @@ class Load(Spec):
     def concurrency(self) -> int | None:
         """Sessions at a time of a closed load."""
         return self.closed.concurrency if self.closed else None
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """Most sessions at a time of an open load; None: however many come."""
+        return self.open.max_concurrency if self.open else None
 
 
 class Trace(Spec):
