@@ -49,6 +49,17 @@ def test_simulates_and_says_the_same_figures_again(tmp_path: Path) -> None:
     assert all(0 < figures[f'utilisation{{stage="talker.{number}"}}'] < 1 for number in (0, 1))
 
 
+def test_simulates_a_text_model_and_its_readers(tmp_path: Path) -> None:
+    asked = ["--model", "meta-llama/Llama-3.1-8B", "--hardware", "a6000", "--workload", "readers"]
+    load = ["--rate", "0.5", "--max-concurrency", "4", "--duration", "40"]
+    status, shown, said = run("simulate", *asked, *load, "--out", tmp_path, "--json")
+    assert status == 0, said
+    found = json.loads(shown)
+    assert found["run"]["machine"] == "simulated: RTX-A6000, llama-3.1-8b"
+    assert found["figures"]["tpot_s.p50"] > 0.025
+    assert "place_wait_s.p90" in found["figures"]
+
+
 def test_a_bound_that_is_missed_is_the_exit_status(tmp_path: Path) -> None:
     status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, "--slo-ttfp-p90", "0.001", "--json")
     assert status == 1
@@ -70,6 +81,11 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
     ("args", "said"),
     [
         (["--hardware", "abacus"], "unknown hardware 'abacus'"),
+        (["--model", "abacus"], "no shape is known of 'abacus'"),
+        (["--model", "llama-3-8b"], "group talker speaks, and the model does not hear"),
+        (["--model", "llama-3-8b", "--replicas", "talker=2"], "the model has no voice"),
+        (["--model", "qwen2.5-omni-7b"], "no engine is known but"),
+        (["--tensor-parallel", "3"], "3 devices do not divide"),
         (["--replicas", "singer=2"], "expected thinker=N"),
         (["--replicas", "thinker=none"], "expected thinker=N"),
         (["--replicas", "thinker=²"], "expected thinker=N"),

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind, Survives
-from antiphon.graphs import all_graphs, find_graph, model_types
+from antiphon.graphs import all_graphs, find_graph, graph_with, model_types
 
 GRAPHS = pytest.mark.parametrize("graph", all_graphs(), ids=lambda graph: graph.family)
 
@@ -56,3 +56,13 @@ def test_graphs_are_found_by_family_and_by_model_type() -> None:
         ConfigError, match=r"unknown model type 'parrot'; known: llama, qwen2, .*qwen3_omni_moe"
     ):
         find_graph("parrot")
+
+
+@GRAPHS
+def test_a_family_is_known_by_its_stages(graph: StageGraph) -> None:
+    assert graph_with([stage.name for stage in reversed(graph.stages)]) == graph
+
+
+def test_stages_of_no_family() -> None:
+    with pytest.raises(ConfigError, match="no family has the stages thinker, talker and no other"):
+        graph_with(["thinker", "talker"])

@@ -134,9 +134,9 @@ def test_names_and_numbers_that_mean_nothing_are_refused() -> None:
     three_heads = msgspec.structs.replace(find_shape(RELEASED).stages["thinker"], kv_heads=3)
     with pytest.raises(ConfigError, match="2 devices and the thinker's 3 KV heads don't divide each other"):
         roofline("H200", ModelShape("odd", {"thinker": three_heads}), Provenance(), ranks=2)
-    with pytest.raises(ConfigError, match=r"no shape is known of 'x'; known: qwen2.5-omni-7b, qwen3-omni-30"):
+    with pytest.raises(ConfigError, match=r"no shape is known of 'x'; known: .*2.5-omni-7b, qwen3-omni-30"):
         find_shape("x")
-    assert shape_names() == (SECOND, RELEASED)
+    assert {SECOND, RELEASED} < set(shape_names())
 
 
 @pytest.mark.parametrize("name", hardware_names())

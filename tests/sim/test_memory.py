@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from antiphon.core.errors import ConfigError
@@ -9,7 +11,7 @@ from antiphon.latency.profile import Profile, Provenance
 from antiphon.latency.roofline import roofline
 from antiphon.latency.shapes import find_shape
 from antiphon.sim.costs import RELEASED, find_costs
-from antiphon.sim.model import Sizes, engine_of
+from antiphon.sim.model import SimEngine, Sizes, engine_of
 
 MOST_KV = Sizes(kv_tokens=262_144)
 
@@ -41,3 +43,50 @@ def test_decoders_that_devices_share_take_a_part_of_each() -> None:
 
 def test_a_host_s_own_memory_is_not_judged() -> None:
     assert engine_of(find_costs("cpu-2core"), sizes=MOST_KV) == engine_of(find_costs("cpu-2core"))
+
+
+def text(device: str, name: str, ranks: int | None = None, sizes: Sizes = Sizes()) -> SimEngine:
+    return engine_of(find_costs(device, find_shape(name), ranks), sizes=sizes)
+
+
+def test_kv_of_a_text_model_is_what_its_weights_and_work_leave_by_hand() -> None:
+    """Llama-3-8B on 23.5 GiB: 8,029,995,008 weights of two bytes, four activations of a layer, its queries,
+    keys, values and MLP over 2048 tokens, three copies of 64 rows' logits; 128 KiB a token of the rest."""
+    work = 2048 * (4 * 4096 + (32 + 8) * 2 * 128 + 3 * 14336) * 2 + 3 * 64 * 128_256 * 4
+    left = 23.5 * 2**30 - 2 * 8_029_995_008 - work
+    config = text("4090", "llama-3-8b").node.ar["thinker"]
+    assert config.num_blocks == int(left / (16 * 128 * 1024)) == 4191
+    assert text("h200", "llama-3-8b").node.ar["thinker"].num_blocks * 16 == 262_144, "the usual most"
+
+
+def test_two_a100_hold_what_one_does_not() -> None:
+    """Llama-2-70B is 128.5 GiB; of two devices each has half of it, and four of the eight KV heads."""
+    with pytest.raises(ConfigError, match=r"thinker needs 139.*one has 79.*\(--tensor-parallel 2\)"):
+        text("a100", "llama-2-70b")
+    work = 2048 * (4 * 8192 + (64 + 8) * 2 * 128 + 3 * 28672) * 2 + 3 * 64 * 32_000 * 4
+    left = 79 * 2**30 - (2 * 68_975_329_280 + work) / 2
+    config = text("a100", "llama-2-70b", 2).node.ar["thinker"]
+    assert config.num_blocks == int(left / (16 * 160 * 1024)) == 5934
+
+
+def test_a_context_is_shortened_to_what_fits_unless_somebody_says_how_long_it_is() -> None:
+    """An H200 has room for 32,688 tokens beside Llama-2-70B, a little less than the usual context."""
+    config = text("h200", "llama-2-70b").node.ar["thinker"]
+    assert config.max_context_tokens == config.num_blocks * 16 == 32_688
+    with pytest.raises(ConfigError, match=r"device thinker needs 139.* has 139.0 GiB"):
+        text("h200", "llama-2-70b", sizes=Sizes(max_context_tokens=32_768))
+
+
+def test_what_no_number_of_devices_holds_is_said() -> None:
+    with pytest.raises(ConfigError, match="another model: devices that share its decoders do not hold it"):
+        text("4090", "llama-2-70b", 4, Sizes(kv_tokens=1 << 20))
+
+
+def test_a_profile_says_itself_of_which_model_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_bytes(find_costs("a6000", find_shape("qwen2-7b")).to_json())
+    assert engine_of(find_costs(str(path))) == text("a6000", "qwen2-7b")
+    with pytest.raises(ConfigError, match="is a profile, which says itself of which model it is"):
+        find_costs(str(path), find_shape("qwen2-7b"))
+    with pytest.raises(ConfigError, match="how many devices share its decoders"):
+        find_costs(str(path), ranks=2)

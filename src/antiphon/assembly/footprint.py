@@ -10,6 +10,7 @@ from typing import Literal
 
 from antiphon.core.config import EngineOptions
 from antiphon.core.graph import StageGraph
+from antiphon.graphs import graph_with
 from antiphon.latency.roofline import ELEMENT_BYTES
 from antiphon.latency.shapes import (
     CodecShape,
@@ -60,6 +61,12 @@ class Load:
     step_tokens: int
     chunk: int
     image_pixels: int
+
+
+def facts_of(shape: ModelShape, name: str) -> ModelFacts:
+    """Of a model whose shape alone is known. Raises ConfigError for stages that no family has."""
+    parameters = {stage: shape_parameters(each) for stage, each in shape.stages.items()}
+    return ModelFacts(name, graph_with(shape.stages), shape, parameters)
 
 
 def shape_parameters(shape: StageShape) -> int:

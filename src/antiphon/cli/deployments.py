@@ -15,20 +15,17 @@ import msgspec
 
 from antiphon.assembly.deployment import Deployment, Sizes
 from antiphon.assembly.deployment_file import read_deployment
-from antiphon.assembly.footprint import ModelFacts, shape_parameters
+from antiphon.assembly.footprint import ModelFacts, facts_of
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import Resolved, resolve
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError
 from antiphon.graphs import find_graph
-from antiphon.latency.shapes import find_shape, shape_names
+from antiphon.latency.shapes import find_shape, shape_name
 from antiphon.wire.limits import Limits
 
 if TYPE_CHECKING:
     from antiphon.server.settings import ServerSettings
-
-FAMILIES = {"qwen3-omni": "qwen3_omni_moe", "qwen2.5-omni": "qwen2_5_omni"}
-"""Of the shapes that are known, by how their names begin."""
 
 
 def resolved(what: str, model: str, progress: Callable[[str], None]) -> tuple[Resolved, str]:
@@ -65,12 +62,9 @@ def unsuited(found: Resolved, machine: Machine) -> list[str]:
 
 def model_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
     """From a checkpoint's config.json, or from the shape of a model that is known by name."""
-    known = [name for name in shape_names() if Path(model).name.lower().startswith(name)]
-    if known and not Path(model).is_dir():
-        shape = find_shape(known[0])
-        graph = find_graph(next(graph for name, graph in FAMILIES.items() if shape.name.startswith(name)))
-        parameters = {stage: shape_parameters(each) for stage, each in shape.stages.items()}
-        return ModelFacts(model, graph, shape, parameters)
+    known = shape_name(model)
+    if known is not None and not Path(model).is_dir():
+        return facts_of(find_shape(known), model)
     from antiphon.checkpoint.files import open_directory
     from antiphon.engine.choices import read_node
     from antiphon.engine.load import takes_media

@@ -13,21 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, AsJson
+from antiphon.cli.groups import grouped
 from antiphon.cli.options import ContinuityLeast, TtfpMost, TtftMost, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console
-from antiphon.cli.simulated import (
-    FramesPerToken,
-    Hardware,
-    KvTokens,
-    MaxRows,
-    NetworkMs,
-    PresetName,
-    ReplicaCounts,
-    ReplyTokens,
-    Seed,
-    first_line,
-    simulated_engine,
-)
+from antiphon.cli.simulated import MachineOptions, ModelName, PresetName, Seed, first_line, machine_of
 from antiphon.core.errors import AntiphonError
 
 if TYPE_CHECKING:
@@ -37,11 +26,12 @@ PAGE_COLUMNS = 160
 COLUMNS = ("ttfp_s.p90", "turn_latency_s.p90", "ttft_s.p90", "continuity", "completed_rps")
 
 
+@grouped
 def plan(
     workload: WorkloadName = "voice-chat",
     preset: PresetName = "baseline",
-    hardware: Hardware = "h200",
-    replicas: ReplicaCounts = "",
+    model: ModelName = "",
+    machine: MachineOptions = MachineOptions(),
     duration: Annotated[
         float, typer.Option(min=1, callback=finite, help="Virtual seconds of each run.")
     ] = 90.0,
@@ -49,11 +39,6 @@ def plan(
     most: Annotated[int, typer.Option(min=1, help="Conversations to end it with.")] = 4096,
     turn_detection: TurnEnd = None,
     seed: Seed = 0,
-    max_rows: MaxRows = None,
-    kv_tokens: KvTokens = None,
-    reply_tokens: ReplyTokens = None,
-    frames_per_token: FramesPerToken = None,
-    network_ms: NetworkMs = 20.0,
     as_json: AsJson = False,
     slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0,
     slo_continuity: Annotated[float, ContinuityLeast] = 0.95,
@@ -65,25 +50,22 @@ def plan(
     """
     from antiphon.bench.experiment import Changes, workload_of
     from antiphon.metrics.slo import Slo
-    from antiphon.sim.costs import find_costs
     from antiphon.sim.links import Network
-    from antiphon.sim.model import Sizes
     from antiphon.sim.plan import run_with, search
     from antiphon.sim.run import Setup
 
     slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity, ttft_s=slo_ttft_p90)
     tried: list[Tried] = []
     try:
-        costs = find_costs(hardware)
-        sizes = Sizes(max_rows=max_rows, kv_tokens=kv_tokens)
+        found = machine_of(machine, preset, model)
         made = Setup(
             workload_of(workload, Changes(turn_detection=turn_detection)),
-            costs,
+            found.costs,
             seed,
-            simulated_engine(costs, preset, sizes, replicas, (reply_tokens, frames_per_token)),
-            Network(network_ms / 1000),
+            found.engine,
+            Network(found.network_s),
         )
-        started = first_line(made, preset, hardware, replicas)
+        started = first_line(made, preset, found.title)
         for one in search(lambda number: run_with(made, number, duration, slo, started), first, most):
             tried.append(one)
             console.print(_line(one), soft_wrap=True)
@@ -96,9 +78,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins({"run": started, **result}), indent=2))
     else:
-        Console(width=PAGE_COLUMNS).print(
-            plan_table(f"{workload} on {hardware}" + f", {replicas}" * bool(replicas), tried)
-        )
+        Console(width=PAGE_COLUMNS).print(plan_table(f"{workload} on {found.title}", tried))
         for sentence in result["says"]:
             typer.echo(sentence)
     raise typer.Exit(0 if result["conversations"] else SLO_MISSED)

@@ -13,19 +13,7 @@ from antiphon.cli.bench import RUN_FAILED, AsJson, ContinuityBound, TtfpBound, T
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.options import Patience, WorkloadName
 from antiphon.cli.shared import console
-from antiphon.cli.simulated import (
-    FramesPerToken,
-    Hardware,
-    KvTokens,
-    MaxRows,
-    NetworkMs,
-    PresetName,
-    ReplicaCounts,
-    ReplyTokens,
-    Seed,
-    first_line,
-    simulated_engine,
-)
+from antiphon.cli.simulated import MachineOptions, ModelName, PresetName, Seed, first_line, machine_of
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
@@ -37,8 +25,8 @@ if TYPE_CHECKING:
 def simulate(
     workload: WorkloadName = "voice-chat",
     preset: PresetName = "baseline",
-    hardware: Hardware = "h200",
-    replicas: ReplicaCounts = "",
+    model: ModelName = "",
+    machine: MachineOptions = MachineOptions(),
     load: LoadOptions = LoadOptions(),
     seed: Seed = 0,
     out: Annotated[Path, typer.Option(help="Directory of the event log.")] = Path(),
@@ -47,15 +35,6 @@ def simulate(
     record: Annotated[
         Path | None, typer.Option(help="Record the node's facts and decisions, as `serve` does.")
     ] = None,
-    max_rows: MaxRows = None,
-    kv_tokens: KvTokens = None,
-    depth: Annotated[
-        int | None,
-        typer.Option(help="Steps in flight while the next is decided. As profiled; of a datasheet, 1."),
-    ] = None,
-    reply_tokens: ReplyTokens = None,
-    frames_per_token: FramesPerToken = None,
-    network_ms: NetworkMs = 20.0,
     patience: Patience = 60.0,
     as_json: AsJson = False,
     slo_ttfp_p90: TtfpBound = None,
@@ -68,9 +47,7 @@ def simulate(
     2 if the run failed.
     """
     from antiphon.bench.experiment import workload_of
-    from antiphon.sim.costs import find_costs
     from antiphon.sim.links import Network
-    from antiphon.sim.model import Sizes
     from antiphon.sim.run import Setup
 
     label = label or preset
@@ -80,20 +57,19 @@ def simulate(
             raise ConfigError(
                 f"--label {label}: it names the log, so it has no / in it; --out is where that goes"
             )
-        costs = find_costs(hardware)
-        sizes = Sizes(max_rows=max_rows, kv_tokens=kv_tokens, depth=depth)
+        found = machine_of(machine, preset, model)
         made = Setup(
             workload_of(workload, load.changes),
-            costs,
+            found.costs,
             seed,
-            simulated_engine(costs, preset, sizes, replicas, (reply_tokens, frames_per_token)),
-            Network(network_ms / 1000),
+            found.engine,
+            Network(found.network_s),
             patience,
         )
         if path.exists() and not force:
             raise ConfigError(f"{path} exists; name another --out or --label, or overwrite it with --force")
         out.mkdir(parents=True, exist_ok=True)
-        outcome = _play(made, first_line(made, label, hardware, replicas), record)
+        outcome = _play(made, first_line(made, label, found.title), record)
         path.write_bytes(outcome.log)
         console.print(f"log: {path}", soft_wrap=True)
         status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -11,65 +13,137 @@ from antiphon.cli.options import finite
 from antiphon.cli.shared import console, split
 from antiphon.core.errors import ConfigError
 from antiphon.latency.roofline import hardware_names
+from antiphon.latency.shapes import ModelShape, find_shape, shape_name, shape_names
 
 if TYPE_CHECKING:
     from antiphon.latency.profile import Profile
     from antiphon.metrics.log import RunStarted
-    from antiphon.sim.model import SimEngine, Sizes
+    from antiphon.sim.model import SimEngine
     from antiphon.sim.places import Replicas
     from antiphon.sim.run import Setup
 
-Hardware = Annotated[
-    str,
-    typer.Option(
-        help=f"A datasheet ({', '.join(hardware_names())}), or the JSON file that `antiphon profile` wrote."
-    ),
-]
-ReplicaCounts = Annotated[
-    str,
-    typer.Option(
-        "--replicas",
-        help="Devices of each stage, such as thinker=4,talker=4, encoders and vocoders beside them. By "
-        "default as the engine was profiled; of a datasheet, one each.",
-    ),
-]
 PresetName = Annotated[str, typer.Option(help="Which policies decide.")]
+ModelName = Annotated[
+    str,
+    typer.Option(
+        help=f"Model on a datasheet's hardware: {', '.join(shape_names())}, or a checkpoint's directory. By "
+        "default qwen3-omni-30b-a3b."
+    ),
+]
 Seed = Annotated[
     int, typer.Option(min=0, help="The same seed, the same log, byte for byte beside its first line.")
 ]
-MaxRows = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Requests that run at once in a replica of a stage. As profiled; of a datasheet, 64."
-    ),
-]
-KvTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="KV capacity of a replica of a stage, in tokens. As profiled; of a datasheet, what fits, at "
-        "most 262144.",
-    ),
-]
-ReplyTokens = Annotated[
-    float | None,
-    typer.Option(
-        min=1,
-        max=1_000_000,
-        callback=finite,
-        help="Median tokens of a reply to which its client sets no limit.",
-    ),
-]
-FramesPerToken = Annotated[
-    float | None,
-    typer.Option(min=0, max=1000, callback=finite, help="Codec frames (80 ms) of a token that is spoken."),
-]
-NetworkMs = Annotated[
-    float, typer.Option(min=0, callback=finite, help="From a client to the server or back, in ms.")
-]
 
 
-def first_line(setup: Setup, label: str, hardware: str, replicas: str) -> RunStarted:
+@dataclass(frozen=True)
+class MachineOptions:
+    """The machine, and how its model talks."""
+
+    hardware: Annotated[
+        str,
+        typer.Option(
+            help=f"A datasheet ({', '.join(hardware_names())}), or a file that `antiphon profile` wrote."
+        ),
+    ] = "h200"
+    tensor_parallel: Annotated[
+        int | None,
+        typer.Option(min=1, help="Devices that share each decoder; of a datasheet 1 unless said."),
+    ] = None
+    replicas: Annotated[
+        str,
+        typer.Option(
+            help="Devices of each stage, such as thinker=4,talker=4, encoders and vocoders beside them. By "
+            "default as the engine was profiled; of a datasheet, one each.",
+        ),
+    ] = ""
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Requests that run at once in a replica of a stage. As profiled; of a datasheet, 64."
+        ),
+    ] = None
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="KV capacity of a replica of a stage, in tokens. As profiled; of a datasheet, what fits, at "
+            "most 262144.",
+        ),
+    ] = None
+    depth: Annotated[
+        int | None,
+        typer.Option(help="Steps in flight while the next is decided. As profiled; of a datasheet, 1."),
+    ] = None
+    reply_tokens: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=1_000_000,
+            callback=finite,
+            help="Median tokens of a reply to which its client sets no limit.",
+        ),
+    ] = None
+    frames_per_token: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1000, callback=finite, help="Codec frames (80 ms) of a token that is spoken."
+        ),
+    ] = None
+    network_ms: Annotated[
+        float, typer.Option(min=0, callback=finite, help="From a client to the server or back, in ms.")
+    ] = 20.0
+
+
+@dataclass(frozen=True)
+class SimMachine:
+    """What is simulated, and what it is called."""
+
+    title: str
+    costs: Profile
+    engine: SimEngine
+    network_s: float
+
+
+def machine_of(options: MachineOptions, preset: str, model: str) -> SimMachine:
+    """Raises ConfigError."""
+    from antiphon.sim.costs import find_costs
+    from antiphon.sim.model import engine_of
+    from antiphon.sim.sizes import Sizes
+
+    shape = shape_of(model) if model else None
+    costs = find_costs(options.hardware, shape, options.tensor_parallel)
+    sizes = Sizes(max_rows=options.max_rows, kv_tokens=options.kv_tokens, depth=options.depth)
+    engine = engine_of(costs, preset, sizes, counted(options.replicas))
+    if costs.served is None:
+        say_context(engine)
+    about = costs.provenance
+    where = about.device if costs.datasheet is not None else options.hardware
+    title = ", ".join(part for part in (where, about.model, options.replicas) if part)
+    return SimMachine(title, costs, talking(engine, options), options.network_ms / 1000)
+
+
+def shape_of(model: str) -> ModelShape:
+    """Of a model by its name, or of a checkpoint by its directory. Raises ConfigError."""
+    if Path(model).is_dir():
+        from antiphon.cli.profile import shape_of as shape_in
+
+        return shape_in(model)
+    return find_shape(shape_name(model) or model)
+
+
+def talking(engine: SimEngine, options: MachineOptions) -> SimEngine:
+    """The engine with replies as the options have them, where they are not the profile's."""
+    from dataclasses import replace as changed
+
+    asked = {"median_tokens": options.reply_tokens, "frames_per_token": options.frames_per_token}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if not given:
+        return engine
+    replies = msgspec.structs.replace(engine.replies, **given)
+    return changed(engine, served=msgspec.structs.replace(engine.served, replies=replies))
+
+
+def first_line(setup: Setup, label: str, machine: str) -> RunStarted:
     """Says what was simulated, and nothing of when: the same run has the same log."""
     from antiphon.bench import provenance
     from antiphon.metrics.log import RunStarted
@@ -83,7 +157,7 @@ def first_line(setup: Setup, label: str, hardware: str, replicas: str) -> RunSta
         seed=setup.seed,
         command=provenance.command(),
         commit=provenance.commit(),
-        machine=f"simulated: {hardware}, {replicas}",
+        machine=f"simulated: {machine}",
         version=provenance.package_version(),
         unix_s=0.0,
         options={
@@ -106,32 +180,6 @@ def engine_options(engine: SimEngine) -> dict[str, Any]:
         "max_rows": {stage: config.max_rows for stage, config in node.ar.items()},
         "kv_tokens": {stage: config.num_blocks * config.block_size for stage, config in node.ar.items()},
     }
-
-
-def simulated_engine(
-    profile: Profile, preset: str, sizes: Sizes, replicas: str, law: tuple[float | None, float | None]
-) -> SimEngine:
-    """law: median tokens of a reply and frames a token, where they are not the profile's.
-
-    Raises ConfigError.
-    """
-    from dataclasses import replace as changed
-
-    from antiphon.sim.model import engine_of
-
-    engine = engine_of(profile, preset, sizes, counted(replicas))
-    if profile.served is None:
-        say_context(engine)
-    tokens, frames = law
-    if tokens is not None or frames is not None:
-        known = engine.replies
-        replies = msgspec.structs.replace(
-            known,
-            median_tokens=known.median_tokens if tokens is None else tokens,
-            frames_per_token=known.frames_per_token if frames is None else frames,
-        )
-        engine = changed(engine, served=msgspec.structs.replace(engine.served, replies=replies))
-    return engine
 
 
 def say_context(engine: SimEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -26,3 +27,12 @@ def find_graph(name: str) -> StageGraph:
         if name in (graph.family, *graph.model_types):
             return graph
     raise ConfigError(f"unknown model type {name!r}; known: {', '.join(model_types())}")
+
+
+def graph_with(stages: Collection[str]) -> StageGraph:
+    """The graph of the family that has these stages and no other. Raises ConfigError."""
+    for graph in all_graphs():
+        if {stage.name for stage in graph.stages} == set(stages):
+            return graph
+    known = "; ".join(", ".join(stage.name for stage in graph.stages) for graph in all_graphs())
+    raise ConfigError(f"no family has the stages {', '.join(stages)} and no other; there are: {known}")

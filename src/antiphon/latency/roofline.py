@@ -30,7 +30,7 @@ from antiphon.latency.shapes import CodecShape, DecoderShape, EncodersShape, Mod
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 KNOTS = tuple(2**i for i in range(15))
 ROWS = tuple(2**i for i in range(11))
-ALIASES = {"h100": "H100-SXM", "a100": "A100-80"}
+ALIASES = {"h100": "H100-SXM", "a100": "A100-80", "a6000": "RTX-A6000", "4090": "RTX-4090"}
 COPY_ALPHA_S = 20e-6
 COLLECTIVE_ALPHA_S = 15e-6
 DECIDE_S = 300e-6
@@ -95,7 +95,7 @@ def roofline(
     if name is None:
         raise ConfigError(f"no datasheet of {device!r}; known: {', '.join(library.devices)}")
     for stage, one in shape.stages.items():
-        _check_shared(stage, one, ranks)
+        check_shared(stage, one, ranks)
     hardware = library.devices[name]
     roof = Roof(hardware, library.efficiency, ranks, block_size)
     notes = NOTES.format(**msgspec.structs.asdict(library.efficiency))
@@ -113,8 +113,9 @@ def roofline(
     )
 
 
-def _check_shared(stage: str, shape: StageShape, ranks: int) -> None:
-    """As a decoder is divided: heads and widths evenly, and ranks beyond the KV heads share one."""
+def check_shared(stage: str, shape: StageShape, ranks: int) -> None:
+    """As a decoder is divided: heads and widths evenly, and ranks beyond the KV heads share one. Raises
+    ConfigError."""
     if ranks < 1:
         raise ConfigError(f"{ranks} devices; it must be 1 or more")
     if not isinstance(shape, DecoderShape):

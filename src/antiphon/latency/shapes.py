@@ -276,6 +276,15 @@ def shape_names() -> tuple[str, ...]:
     return tuple(sorted(_library()))
 
 
+def shape_name(model: str) -> str | None:
+    """The name of the shape that a released model has, by its hub id or the end of it; None: none is known.
+
+    Variants are known by how they begin: meta-llama/Llama-3.1-8B-Instruct is a llama-3.1-8b.
+    """
+    last = model.rpartition("/")[2].lower()
+    return next((name for name in shape_names() if last.startswith(name)), None)
+
+
 def find_shape(name: str) -> ModelShape:
     """Raises ConfigError for a name that isn't there."""
     known = _library()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from msgspec import structs
 
 from antiphon.assembly.footprint import GIB, Load, ModelFacts, kv_token_bytes, parts, shape_parameters
 from antiphon.assembly.sizing import gib
@@ -11,8 +13,12 @@ from antiphon.core.config import ArConfig, NodeConfig, Unit
 from antiphon.core.errors import ConfigError
 from antiphon.graphs import find_graph
 from antiphon.latency.profile import Datasheet
+from antiphon.latency.roofline import check_shared
 from antiphon.latency.shapes import DecoderShape
 from antiphon.wire.limits import Limits
+
+RANKS = (2, 4, 8)
+"""Devices of one host that may share a decoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +49,25 @@ class Room:
                 said = ", ".join(f"{name} {gib(num_bytes)}" for name, num_bytes in taken.items())
                 raise ConfigError(
                     f"device {units[0].device} needs {gib(needed)} ({said}), and one has "
-                    f"{gib(self.capacity)}; choose fewer kv_tokens or max_rows, larger hardware, or a "
-                    "profile of decoders that devices share (antiphon profile --roofline … --devices N)"
+                    f"{gib(self.capacity)}; choose fewer kv_tokens or max_rows, larger hardware, or "
+                    f"{self._more_ranks(node)}"
                 )
+
+    def _more_ranks(self, node: NodeConfig) -> str:
+        """How many devices would have to share each decoder, in words."""
+        for ranks in (ranks for ranks in RANKS if ranks > self.sheet.ranks):
+            if replace(self, sheet=structs.replace(self.sheet, ranks=ranks))._holds(node):
+                return f"have {ranks} devices share each decoder (--tensor-parallel {ranks})"
+        return "another model: devices that share its decoders do not hold it either"
+
+    def _holds(self, node: NodeConfig) -> bool:
+        try:
+            for stage, shape in self.sheet.shape.stages.items():
+                check_shared(stage, shape, self.sheet.ranks)
+        except ConfigError:
+            return False
+        taken = (sum(self._bytes(node, unit) for unit in units) for units in _by_place(node))
+        return max(taken) <= self.capacity
 
     def _bytes(self, node: NodeConfig, unit: Unit, kv_tokens: int | None = None) -> int:
         shape, graph = self.sheet.shape, find_graph(node.graph)

@@ -26,8 +26,11 @@ class Replicas:
 
 
 def placed(node: NodeConfig, replicas: Replicas) -> tuple[Unit, ...]:
-    """In pipeline order. A stage of which there is one goes by its own name."""
+    """In pipeline order. A stage of which there is one goes by its own name. Raises ConfigError for talkers
+    of a model without a voice."""
     reader, *speaking = [*node.ar, *node.codec]
+    if not speaking and replicas.talkers > 1:
+        raise ConfigError(f"{replicas.talkers} talkers: the model has no voice; leave them out")
     found: list[Unit] = []
     for stage in (*node.encoder, *node.ar, *node.codec):
         beside = speaking[0] if stage in speaking else reader

@@ -39,6 +39,7 @@ from antiphon.sim.process import Doing, Process, Wait
 from antiphon.sim.prompter import SimPrompter
 from antiphon.sim.seat import Seat
 from antiphon.sim.sessions import ServerSession
+from antiphon.sim.suited import check_suited
 from antiphon.workload.draw import draw
 from antiphon.workload.script import PersonScript, Script
 from antiphon.workload.spec import Workload
@@ -52,7 +53,7 @@ RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated.
+    """What is simulated. Raises ConfigError for a workload that the engine cannot serve.
 
     costs       of the engine's steps, by stage
     patience_s  for so long a person waits for the next sign of a reply before they give up
@@ -66,6 +67,9 @@ class Setup:
     network: Network = field(default_factory=Network)
     patience_s: float = 60.0
     recorder: Recorder | None = None
+
+    def __post_init__(self) -> None:
+        check_suited(self.workload, self.engine.node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,21 @@ class Dialogue(Spec):
     reading_tokens_per_s: Law = Uniform(uniform=(3.8, 6.5))
     instructions: str = ""
 
+    @property
+    def speaks(self) -> bool:
+        """Any of their turns are spoken."""
+        return self.typed < 1
+
+    @property
+    def listens(self) -> bool:
+        """Any of the replies that they want are spoken."""
+        return self.replies == "speech" or (self.replies == "same" and self.speaks)
+
+    @property
+    def shows(self) -> bool:
+        """Any of their turns come with pictures."""
+        return self.pictures is not None and self.pictures.probability > 0
+
     @model_validator(mode="after")
     def check(self) -> Self:
         if self.barge_in.probability and self.replies == "text":

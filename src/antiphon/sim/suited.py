@@ -1,0 +1,34 @@
+"""Can the simulated engine serve the workload at all? A model of text neither hears, sees nor speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.core.config import NodeConfig
+from antiphon.core.errors import ConfigError
+from antiphon.workload.load import named, names
+from antiphon.workload.spec import Workload
+
+
+def check_suited(workload: Workload, node: NodeConfig) -> None:
+    """Raises ConfigError that names the people whom the node cannot serve."""
+    problems = list(unsuited(workload, node))
+    if problems:
+        fitting = [name for name in names() if not list(unsuited(named(name), node))]
+        raise ConfigError(
+            f"workload {workload.name}: {'; '.join(problems)}. Workloads that suit it: {', '.join(fitting)}; "
+            "in one of your own say `typed: 1` and `replies: text` of those people, and no `pictures`"
+        )
+
+
+def unsuited(workload: Workload, node: NodeConfig) -> Iterator[str]:
+    """What people of the workload do that the node cannot serve, a clause each."""
+    for name, people in workload.people.items():
+        if not people.share:
+            continue
+        if people.speaks and not node.encoder:
+            yield f"group {name} speaks, and the model does not hear"
+        if people.shows and not node.encoder:
+            yield f"group {name} shows pictures, and the model does not see"
+        if people.listens and not node.codec:
+            yield f"group {name} wants spoken replies, and the model has no voice"
