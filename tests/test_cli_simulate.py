@@ -60,6 +60,34 @@ def test_simulates_a_text_model_and_its_readers(tmp_path: Path) -> None:
     assert "place_wait_s.p90" in found["figures"]
 
 
+def figures_of(where: Path, *options: str | Path) -> dict[str, float]:
+    """Of readers whose pasts do not fit the device."""
+    asked = ["--model", "llama-3-8b", "--hardware", "a6000", "--workload", "readers", "--preset", "fcfs"]
+    sizes = ["--rate", "2", "--duration", "120", "--kv-tokens", "12288", "--step-tokens", "512"]
+    status, shown, said = run("simulate", *asked, *sizes, *options, "--out", where, "--force", "--json")
+    assert status == 0, said
+    return json.loads(shown)["figures"]
+
+
+def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_path: Path) -> None:
+    alone = figures_of(tmp_path)
+    tiered = figures_of(tmp_path, "--host-kv-tokens", "1000000")
+    slowly = figures_of(tmp_path, "--host-kv-tokens", "1000000", "--link-gb-s", "0.5")
+    assert "reload_s" not in alone
+    assert tiered["cache_hit_share"] > 1.5 * alone["cache_hit_share"]
+    assert slowly["reload_s"] > 5 * tiered["reload_s"] > 0
+
+
+def test_a_host_tier_needs_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "linkless.json"
+    path.write_bytes(replace(find_costs("h200"), links={}).to_json())
+    asked = ["simulate", *SMOKE, "--hardware", path, "--out", tmp_path, "--host-kv-tokens", "4096"]
+    status, _, said = run(*asked)
+    assert status == 2
+    assert "say --link-gb-s" in said
+    assert run(*asked, "--link-gb-s", "8")[0] == 0
+
+
 def test_a_bound_that_is_missed_is_the_exit_status(tmp_path: Path) -> None:
     status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, "--slo-ttfp-p90", "0.001", "--json")
     assert status == 1
@@ -86,6 +114,8 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--model", "llama-3-8b", "--replicas", "talker=2"], "the model has no voice"),
         (["--model", "qwen2.5-omni-7b"], "no engine is known but"),
         (["--tensor-parallel", "3"], "3 devices do not divide"),
+        (["--kv-tokens", "64", "--block-size", "128"], "must hold a block at least, 128 tokens"),
+        (["--max-context-tokens", "300000"], "must hold at least one context"),
         (["--replicas", "singer=2"], "expected thinker=N"),
         (["--replicas", "thinker=none"], "expected thinker=N"),
         (["--replicas", "thinker=²"], "expected thinker=N"),
@@ -114,6 +144,8 @@ def test_what_cannot_be_is_said(args: list[str], said: str, tmp_path: Path) -> N
         ["simulate", "--duration", "nan"],
         ["simulate", "--frames-per-token", "inf"],
         ["simulate", "--reply-tokens", "1e300"],
+        ["simulate", "--link-gb-s", "0"],
+        ["simulate", "--host-kv-tokens", "-1"],
         ["simulate", "--network-ms", "inf"],
         ["simulate", "--slo-ttfp-p90", "nan"],
         ["plan", "--seed", "-1"],

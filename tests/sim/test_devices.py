@@ -93,6 +93,15 @@ def test_a_datasheet_says_what_the_host_s_memory_has() -> None:
     assert msgspec.structs.replace(known, links={}).host_s(1e9) == 0.0
 
 
+def test_a_link_of_another_rate() -> None:
+    """Copies of 8 GB/s each way; what comes before the first byte stays."""
+    known = find_costs("h200")
+    slow = known.with_host_link(8e9)
+    for to in ("host", "device"):
+        assert slow.copy_s(copy("t.p", to, 0), 4e9) == pytest.approx(0.5 + 20e-6)
+    assert slow.send_s(1e9) == known.send_s(1e9)
+
+
 @pytest.mark.parametrize("order", [copy("t.p", "host", 0), move(0)])
 def test_kv_of_a_size_that_nobody_knows_is_not_copied_for_nothing(order: CopyBlocks | MoveBlocks) -> None:
     plan = Devices(PER_SECOND, UNITS, {("t", "other"): 1})

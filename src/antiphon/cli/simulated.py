@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +70,40 @@ class MachineOptions:
             "most 262144.",
         ),
     ] = None
+    host_kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="KV of idle sessions that each replica may keep in host memory, in tokens; 0: none. As "
+            "profiled; of a datasheet, none.",
+        ),
+    ] = None
+    link_gb_s: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            callback=finite,
+            help="What copies between a device and its host reach, in GB/s each way. As profiled; of a "
+            "datasheet, 0.8 of its link.",
+        ),
+    ] = None
+    step_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a step, over all rows. As profiled; of a datasheet, 2048."),
+    ] = None
+    max_context_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Prompt plus reply of one response. As profiled; of a datasheet, at most 32768."
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a KV block. As profiled; of a datasheet, 16.")
+    ] = None
+    layer_groups: Annotated[
+        int | None,
+        typer.Option(min=1, help="KV groups that a decoder's layers are split into. As profiled, or 1."),
+    ] = None
     depth: Annotated[
         int | None,
         typer.Option(help="Steps in flight while the next is decided. As profiled; of a datasheet, 1."),
@@ -112,14 +146,27 @@ def machine_of(options: MachineOptions, preset: str, model: str) -> SimMachine:
 
     shape = shape_of(model) if model else None
     costs = find_costs(options.hardware, shape, options.tensor_parallel)
-    sizes = Sizes(max_rows=options.max_rows, kv_tokens=options.kv_tokens, depth=options.depth)
+    if options.link_gb_s is not None:
+        costs = costs.with_host_link(options.link_gb_s * 1e9)
+    sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
     engine = engine_of(costs, preset, sizes, counted(options.replicas))
-    if costs.served is None:
+    check_link(costs, engine)
+    if costs.served is None and options.max_context_tokens is None:
         say_context(engine)
     about = costs.provenance
     where = about.device if costs.datasheet is not None else options.hardware
     title = ", ".join(part for part in (where, about.model, options.replicas) if part)
     return SimMachine(title, costs, talking(engine, options), options.network_ms / 1000)
+
+
+def check_link(costs: Profile, engine: SimEngine) -> None:
+    """Raises ConfigError for a host tier that nobody knows the link to."""
+    tiered = [stage for stage, config in engine.node.ar.items() if config.host_blocks]
+    if tiered and not {"host", "device"} <= costs.links.keys():
+        raise ConfigError(
+            f"the {tiered[0]} keeps KV on its host, and the profile does not say what copies there take; say "
+            "--link-gb-s, or leave --host-kv-tokens out"
+        )
 
 
 def shape_of(model: str) -> ModelShape:
@@ -179,6 +226,10 @@ def engine_options(engine: SimEngine) -> dict[str, Any]:
         "units": [f"{unit.name} on {unit.process}/{unit.device}" for unit in node.placed],
         "max_rows": {stage: config.max_rows for stage, config in node.ar.items()},
         "kv_tokens": {stage: config.num_blocks * config.block_size for stage, config in node.ar.items()},
+        "host_kv_tokens": {
+            stage: config.host_blocks * config.block_size for stage, config in node.ar.items()
+        },
+        "step_tokens": {stage: config.step_tokens for stage, config in node.ar.items()},
     }
 
 
