@@ -78,6 +78,17 @@ def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_pa
     assert slowly["reload_s"] > 5 * tiered["reload_s"] > 0
 
 
+def test_slow_decisions_make_slow_tokens(tmp_path: Path) -> None:
+    """A step of 27 ms hides what is decided meanwhile, and no more."""
+    quick, hidden, slow = (figures_of(tmp_path, "--decide-ms", ms)["tpot_s.p50"] for ms in ("0", "5", "80"))
+    assert hidden == pytest.approx(quick, rel=0.02)
+    assert slow == pytest.approx(0.08), "the step hides behind the decision"
+    measured = figures_of(tmp_path, "--decide-ms", "measured")
+    assert measured["tpot_s.p50"] == pytest.approx(quick, rel=0.3)
+    first = next(iter((tmp_path / "simulate-fcfs-0.jsonl").read_text().splitlines()))
+    assert json.loads(first)["options"]["decide_s"] == "measured"
+
+
 def test_a_host_tier_needs_a_link(tmp_path: Path) -> None:
     path = tmp_path / "linkless.json"
     path.write_bytes(replace(find_costs("h200"), links={}).to_json())
@@ -115,6 +126,8 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--model", "qwen2.5-omni-7b"], "no engine is known but"),
         (["--tensor-parallel", "3"], "3 devices do not divide"),
         (["--kv-tokens", "64", "--block-size", "128"], "must hold a block at least, 128 tokens"),
+        (["--decide-ms", "soon"], "--decide-ms soon: expected a number of 0 or more"),
+        (["--decide-ms", "inf"], "--decide-ms inf: expected"),
         (["--max-context-tokens", "300000"], "must hold at least one context"),
         (["--replicas", "singer=2"], "expected thinker=N"),
         (["--replicas", "thinker=none"], "expected thinker=N"),

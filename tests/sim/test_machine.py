@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -352,6 +353,20 @@ def test_decisions_hold_up_what_follows() -> None:
     agenda.run(99.0, lambda: False)
     assert outputs[0][0] > 0.75, "a prompt, a step, and its token: a decision each"
     assert driver.stats()['antiphon_emitted_tokens_total{stage="thinker"}'] == 2
+
+
+def test_decisions_may_take_as_long_as_they_do_by_a_clock() -> None:
+    """Each takes a quarter of a second by this one, also those that order nothing; the costs say nothing."""
+    ticks, agenda, outputs = itertools.count(), Agenda(), list[tuple[float, Output]]()
+    made = machine(setup(costs=LinearCosts(decide_s=9.0), clock=lambda: 0.25 * next(ticks)))
+    driver = VirtualDriver(Node(CONFIG, 1), made, agenda, lambda output: outputs.append((agenda.now, output)))
+    driver.tell(SessionOpened("s"))
+    driver.tell(ItemAdded("s", said("hello")))
+    driver.tell(ResponseRequested("s", "r", "a", speech=False, max_tokens=2))
+    agenda.run(99.0, lambda: False)
+    assert 0.75 < outputs[0][0] < 3.0
+    assert driver.decided_s == pytest.approx(0.25 * driver.num_decisions)
+    assert not driver.node.num_in_flight
 
 
 # -- costs -------------------------------------------------------------------------------------------

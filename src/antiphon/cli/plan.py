@@ -50,21 +50,13 @@ def plan(
     """
     from antiphon.bench.experiment import Changes, workload_of
     from antiphon.metrics.slo import Slo
-    from antiphon.sim.links import Network
     from antiphon.sim.plan import run_with, search
-    from antiphon.sim.run import Setup
 
     slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity, ttft_s=slo_ttft_p90)
     tried: list[Tried] = []
     try:
         found = machine_of(machine, preset, model)
-        made = Setup(
-            workload_of(workload, Changes(turn_detection=turn_detection)),
-            found.costs,
-            seed,
-            found.engine,
-            Network(found.network_s),
-        )
+        made = found.setup(workload_of(workload, Changes(turn_detection=turn_detection)), seed)
         started = first_line(made, preset, found.title)
         for one in search(lambda number: run_with(made, number, duration, slo, started), first, most):
             tried.append(one)

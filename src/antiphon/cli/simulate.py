@@ -47,8 +47,6 @@ def simulate(
     2 if the run failed.
     """
     from antiphon.bench.experiment import workload_of
-    from antiphon.sim.links import Network
-    from antiphon.sim.run import Setup
 
     label = label or preset
     path = out / f"simulate-{label}-{seed}.jsonl"
@@ -58,14 +56,7 @@ def simulate(
                 f"--label {label}: it names the log, so it has no / in it; --out is where that goes"
             )
         found = machine_of(machine, preset, model)
-        made = Setup(
-            workload_of(workload, load.changes),
-            found.costs,
-            seed,
-            found.engine,
-            Network(found.network_s),
-            patience,
-        )
+        made = found.setup(workload_of(workload, load.changes), seed, patience)
         if path.exists() and not force:
             raise ConfigError(f"{path} exists; name another --out or --label, or overwrite it with --force")
         out.mkdir(parents=True, exist_ok=True)

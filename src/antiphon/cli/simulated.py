@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     from antiphon.sim.model import SimEngine
     from antiphon.sim.places import Replicas
     from antiphon.sim.run import Setup
+    from antiphon.workload.spec import Workload
 
+MEASURED = "measured"
 PresetName = Annotated[str, typer.Option(help="Which policies decide.")]
 ModelName = Annotated[
     str,
@@ -108,6 +113,13 @@ class MachineOptions:
         int | None,
         typer.Option(help="Steps in flight while the next is decided. As profiled; of a datasheet, 1."),
     ] = None
+    decide_ms: Annotated[
+        str,
+        typer.Option(
+            help="What a decision takes, in ms a step that it orders; or `measured`: what each takes here, "
+            "so that no run is the same twice. As profiled; of a datasheet, 0.3."
+        ),
+    ] = ""
     reply_tokens: Annotated[
         float | None,
         typer.Option(
@@ -136,6 +148,15 @@ class SimMachine:
     costs: Profile
     engine: SimEngine
     network_s: float
+    clock: Callable[[], float] | None = None
+
+    def setup(self, workload: Workload, seed: int, patience_s: float = 60.0) -> Setup:
+        """Of a run of the workload there. Raises ConfigError."""
+        from antiphon.sim.links import Network
+        from antiphon.sim.run import Setup
+
+        network = Network(self.network_s)
+        return Setup(workload, self.costs, seed, self.engine, network, patience_s, clock=self.clock)
 
 
 def machine_of(options: MachineOptions, preset: str, model: str) -> SimMachine:
@@ -146,6 +167,8 @@ def machine_of(options: MachineOptions, preset: str, model: str) -> SimMachine:
 
     shape = shape_of(model) if model else None
     costs = find_costs(options.hardware, shape, options.tensor_parallel)
+    if options.decide_ms not in ("", MEASURED):
+        costs = msgspec.structs.replace(costs, decide_s=milliseconds(options.decide_ms) / 1000)
     if options.link_gb_s is not None:
         costs = costs.with_host_link(options.link_gb_s * 1e9)
     sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
@@ -156,7 +179,19 @@ def machine_of(options: MachineOptions, preset: str, model: str) -> SimMachine:
     about = costs.provenance
     where = about.device if costs.datasheet is not None else options.hardware
     title = ", ".join(part for part in (where, about.model, options.replicas) if part)
-    return SimMachine(title, costs, talking(engine, options), options.network_ms / 1000)
+    clock = time.perf_counter if options.decide_ms == MEASURED else None
+    return SimMachine(title, costs, talking(engine, options), options.network_ms / 1000, clock)
+
+
+def milliseconds(text: str) -> float:
+    """Of --decide-ms. Raises ConfigError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < inf:
+        raise ConfigError(f"--decide-ms {text}: expected a number of 0 or more, or `{MEASURED}`")
+    return value
 
 
 def check_link(costs: Profile, engine: SimEngine) -> None:
@@ -213,6 +248,7 @@ def first_line(setup: Setup, label: str, machine: str) -> RunStarted:
             "turn_detection": workload.turn_detection,
             "patience_s": setup.patience_s,
             "network_s": setup.network.delay_s,
+            "decide_s": setup.costs.decide_s if setup.clock is None else MEASURED,
             "engine": engine_options(setup.engine),
         },
     )

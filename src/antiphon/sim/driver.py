@@ -59,6 +59,8 @@ class Machine:
     models    by unit, in pipeline order
     decide_s  how long a decision takes, for each step that it orders (for one, if it orders none): its orders
               and outputs leave so much later
+    clock     of the host, in seconds: every decision takes as long as it does by it, instead of decide_s. A
+              run is not the same twice then
     render_s  how long the driver is busy rendering a prompt, and handoff_s handing hidden states over
     inline    units whose steps hold up the driver, as without a lane of their own (depth 0)
     payloads  carries what is handed over, where the models have anything to carry
@@ -68,6 +70,7 @@ class Machine:
     devices: Devices
     prompter: Prompter
     decide_s: float = 0.0
+    clock: Callable[[], float] | None = None
     render_s: float = 0.0
     handoff_s: float = 0.0
     inline: frozenset[str] = frozenset()
@@ -134,19 +137,31 @@ class VirtualDriver:
             self._ask(due_s)  # what was decided meanwhile runs in the driver's own time
             return
         now, facts = self._agenda.now, self._facts()
-        decision = self.node.decide(facts, now)
+        decision, taken_s = self._decide(facts, now)
         self.num_decisions += 1
         if self._recorder is not None:
             self._recorder.write(now, facts, decision)
-        if not (decision.orders or decision.outputs):
-            self._wake(decision)
-        elif self._machine.decide_s:
-            taken_s = self._machine.decide_s * max(_num_steps(decision), 1)
+        if taken_s:
             self.decided_s += taken_s
             self._busy_until = now + taken_s
+        if not (decision.orders or decision.outputs):
+            self._wake(decision)
+        elif taken_s:
             self._agenda.at(self._busy_until, Rank.DECIDE, lambda: self._carry_out(decision))
         else:
             self._carry_out(decision)
+
+    def _decide(self, facts: list[Fact], now: float) -> tuple[Decision, float]:
+        """The node's decision, and how long it takes."""
+        clock = self._machine.clock
+        if clock is not None:
+            began_s = clock()
+            decision = self.node.decide(facts, now)
+            return decision, clock() - began_s
+        decision = self.node.decide(facts, now)
+        if not (decision.orders or decision.outputs):
+            return decision, 0.0
+        return decision, self._machine.decide_s * max(_num_steps(decision), 1)
 
     def _facts(self) -> list[Fact]:
         facts = [*self._outside, *self._prompts]

@@ -58,6 +58,7 @@ class Setup:
     costs       of the engine's steps, by stage
     patience_s  for so long a person waits for the next sign of a reply before they give up
     recorder    of the node's facts and decisions
+    clock       of the host: decisions take as long as they do by it; None: as long as the costs say
     """
 
     workload: Workload
@@ -67,6 +68,7 @@ class Setup:
     network: Network = field(default_factory=Network)
     patience_s: float = 60.0
     recorder: Recorder | None = None
+    clock: Callable[[], float] | None = None
 
     def __post_init__(self) -> None:
         check_suited(self.workload, self.engine.node)
@@ -280,6 +282,7 @@ def machine(setup: Setup) -> Machine:
         devices,
         SimPrompter(writer, next(iter(speakers), None)),
         decide_s=setup.costs.decide_s,
+        clock=setup.clock,
         inline=engine.inline,
     )
 
