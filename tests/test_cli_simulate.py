@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from antiphon.cli import app
 from antiphon.runtime.record import replay
+from antiphon.sim.bottleneck import StageLoad
 from antiphon.sim.costs import find_costs
+from antiphon.sim.plan import Tried
 
 SMOKE = ["--workload", "smoke", "--duration", "8"]
 
@@ -67,6 +69,27 @@ def figures_of(where: Path, *options: str | Path) -> dict[str, float]:
     status, shown, said = run("simulate", *asked, *sizes, *options, "--out", where, "--force", "--json")
     assert status == 0, said
     return json.loads(shown)["figures"]
+
+
+def test_a_deployment_is_simulated_as_it_is_laid_out(tmp_path: Path) -> None:
+    status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, "--config", "one-gpu", "--json")
+    assert status == 0, said
+    assert "assumes 1 x H200: encoders+thinker+talker+code2wav on 0" in said
+    assert json.loads(shown)["run"]["machine"] == "simulated: H200, qwen3-omni-30b-a3b, one-gpu"
+    asked = ["--config", "liveserve-8gpu", "--preset", "fcfs", "--host-kv-tokens", "4096", "--json"]
+    status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, *asked)
+    assert status == 0, said
+    assert "assumes 8 x H200: encoders.0+thinker.0 on gpu0, encoders.1+thinker.1 on gpu1," in said
+    options = json.loads(shown)["run"]["options"]
+    assert options["preset"] == "fcfs"
+    assert options["engine"]["host_kv_tokens"] == {"thinker": 4096, "talker": 4096}
+
+
+def test_devices_that_share_a_decoder_are_assumed_together(tmp_path: Path) -> None:
+    asked = ["--model", "llama-2-70b", "--hardware", "a100", "--tensor-parallel", "2"]
+    more = ["--workload", "readers", "--duration", "3", "--replicas", "thinker=2", "--out", tmp_path]
+    _, _, said = run("simulate", *asked, *more)
+    assert "assumes 4 x A100-80: thinker.0 on 0 to 1, thinker.1 on 2 to 3" in said
 
 
 def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_path: Path) -> None:
@@ -126,6 +149,13 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--model", "qwen2.5-omni-7b"], "no engine is known but"),
         (["--tensor-parallel", "3"], "3 devices do not divide"),
         (["--kv-tokens", "64", "--block-size", "128"], "must hold a block at least, 128 tokens"),
+        (["--config", "nowhere"], "no deployment 'nowhere'"),
+        (["--config", "demo"], "names no kind of its devices; say --hardware"),
+        (["--config", "one-gpu", "--replicas", "thinker=2"], "--replicas and --config"),
+        (["--config", "one-gpu", "--tensor-parallel", "2"], "--tensor-parallel and --config"),
+        (["--config", "one-gpu", "--hardware", "h100"], "this deployment can't be"),
+        (["--config", "one-gpu", "--model", "llama-3-8b"], "the model has no such stage"),
+        (["--config", "one-gpu", "--preset", "nobody"], "no preset 'nobody'"),
         (["--decide-ms", "soon"], "--decide-ms soon: expected a number of 0 or more"),
         (["--decide-ms", "inf"], "--decide-ms inf: expected"),
         (["--max-context-tokens", "300000"], "must hold at least one context"),
@@ -191,6 +221,51 @@ def test_plans(tmp_path: Path) -> None:
     assert status == (0 if result["conversations"] else 1)
     assert result["tried"][0]["conversations"] == 4
     assert run("plan", "--hardware", "abacus")[0] == 2
+
+
+def test_plan_says_what_it_tries_and_what_is_left_of_it(tmp_path: Path) -> None:
+    slow = with_steps_of(0.03, tmp_path)
+    _, _, said = run("plan", "--duration", "15", "--hardware", slow, "--first", "4")
+    assert "assumes 2 x H200: encoders+thinker on 0, talker+code2wav on 1" in said
+    assert "trying 4 conversations" in said
+    assert ", about " in said
+    assert "; at most " in said
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [(1, "0 conversations or more hold the bounds"), (3, "8 conversations or more hold the bounds")],
+)
+def test_a_plan_that_is_stopped_concludes_nothing(
+    at: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[int] = []
+
+    def attempt(setup: object, number: int, *_: object) -> Tried:
+        numbers.append(number)
+        if len(numbers) == at:
+            raise KeyboardInterrupt
+        return Tried(number, {}, (), (StageLoad("thinker", 0.1, 0.0, 0.0, 0.0),), {}, "rows")
+
+    monkeypatch.setattr("antiphon.sim.plan.run_with", attempt)
+    status, shown, _ = run("plan", "--first", "4")
+    assert status == 130
+    assert f"Stopped before the search was over: {says}" in shown
+    assert "raise --most" not in shown
+    numbers.clear()
+    result = json.loads(run("plan", "--first", "4", "--json")[1])
+    assert result["is_complete"] is False
+
+
+def test_a_run_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("antiphon.sim.run.simulate", stopped)
+    status, _, said = run("simulate", *SMOKE, "--out", tmp_path)
+    assert status == 130
+    assert "has no log" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_plans_where_nothing_holds(tmp_path: Path) -> None:

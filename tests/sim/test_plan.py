@@ -16,7 +16,7 @@ from antiphon.sim.bottleneck import DECIDING, bottleneck, device_loads, stage_lo
 from antiphon.sim.costs import find_costs
 from antiphon.sim.model import Sizes, released
 from antiphon.sim.places import Replicas
-from antiphon.sim.plan import Tried, run_with, search
+from antiphon.sim.plan import Tried, num_left, run_with, search
 from sim.linear import LinearCosts
 from sim.runs import setup, started
 
@@ -35,6 +35,17 @@ def test_the_search_ends_beside_the_limit(limit: int, first: int, most: int) -> 
     assert min(limit, most) - answer <= max(1, answer // 32) - (answer < 64)
     assert all(1 <= one.conversations <= most for one in found)
     assert len({one.conversations for one in found}) == len(found) <= 20
+
+
+@given(limit=st.integers(0, 300), first=st.integers(1, 50), most=st.integers(1, 400))
+def test_what_is_left_of_the_search_is_known_once_a_bound_was_missed(
+    limit: int, first: int, most: int
+) -> None:
+    found = list(search(lambda number: tried(number, number <= limit), first, most))
+    for index in range(1, len(found) + 1):
+        seen, left = found[:index], num_left(found[:index])
+        assert (left is None) == all(one.holds for one in seen)
+        assert left is None or left >= len(found) - index
 
 
 def test_more_conversations_than_a_machine_carries_miss_a_bound() -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SLO_MISSED = 1
 RUN_FAILED = 2
+STOPPED = 130
 FAILURES = ("server_lost", "failed")
 BOUNDS = ("ttfp_p90_s", "continuity", "ttft_s")
 NO_BOUNDS = {"ttfp_p90_s": math.inf, "continuity": 0.0, "ttft_s": math.inf, "tpot_s": math.inf}

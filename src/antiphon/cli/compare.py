@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from antiphon.assembly.preset import preset_names
+from antiphon.cli.bench import STOPPED
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.options import Acks, AcksOption, Patience, WorkloadName
 from antiphon.cli.shared import console, fail
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from antiphon.bench.comparison import Comparison
     from antiphon.bench.servers import Servers
 
-STOPPED = 130
 PAGE_COLUMNS = 130
 """Width of the table where it does not go to a terminal."""
 RESULT_FILE = "comparison.json"

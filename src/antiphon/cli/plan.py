@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,24 +13,30 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, AsJson
+from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, STOPPED, AsJson
 from antiphon.cli.groups import grouped
+from antiphon.cli.machine import MachineOptions, ModelName, PresetName, assumed, machine_of
 from antiphon.cli.options import ContinuityLeast, TtfpMost, TtftMost, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console
-from antiphon.cli.simulated import MachineOptions, ModelName, PresetName, Seed, first_line, machine_of
+from antiphon.cli.simulated import Seed, first_line
 from antiphon.core.errors import AntiphonError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from antiphon.metrics.log import Event
     from antiphon.sim.plan import Tried
 
 PAGE_COLUMNS = 160
+TELL_EVERY_S = 10.0
+"""Where nobody watches a terminal."""
 COLUMNS = ("ttfp_s.p90", "turn_latency_s.p90", "ttft_s.p90", "continuity", "completed_rps")
 
 
 @grouped
 def plan(
     workload: WorkloadName = "voice-chat",
-    preset: PresetName = "baseline",
+    preset: PresetName = "",
     model: ModelName = "",
     machine: MachineOptions = MachineOptions(),
     duration: Annotated[
@@ -46,48 +53,130 @@ def plan(
 ) -> None:
     """How many conversations at a time keep within the bounds, and what breaks first beyond that.
 
-    Exit status: 0, 1 if not even one does, 2 if a run failed.
+    Exit status: 0, 1 if not even one does, 2 if a run failed, 130 if stopped.
     """
     from antiphon.bench.experiment import Changes, workload_of
     from antiphon.metrics.slo import Slo
-    from antiphon.sim.plan import run_with, search
+    from antiphon.sim.plan import run_with
 
     slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity, ttft_s=slo_ttft_p90)
-    tried: list[Tried] = []
     try:
         found = machine_of(machine, preset, model)
+        console.print(assumed(found), soft_wrap=True)
         made = found.setup(workload_of(workload, Changes(turn_detection=turn_detection)), seed)
-        started = first_line(made, preset, found.title)
-        for one in search(lambda number: run_with(made, number, duration, slo, started), first, most):
-            tried.append(one)
-            console.print(_line(one), soft_wrap=True)
+        started = first_line(made, found.engine.node.preset, found.title)
+        with Trying(duration) as trying:
+            tried, is_complete = searched(
+                lambda number: run_with(made, number, duration, slo, started, trying.saw), trying, first, most
+            )
     except AntiphonError as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(RUN_FAILED) from None
-    except KeyboardInterrupt:
-        console.print("stopped: what was tried is below")
-    result = plan_result(tried)
+    result = plan_result(tried, is_complete)
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins({"run": started, **result}), indent=2))
     else:
-        Console(width=PAGE_COLUMNS).print(plan_table(f"{workload} on {found.title}", tried))
+        if tried:
+            Console(width=PAGE_COLUMNS).print(plan_table(f"{workload} on {found.title}", tried))
         for sentence in result["says"]:
             typer.echo(sentence)
-    raise typer.Exit(0 if result["conversations"] else SLO_MISSED)
+    status = 0 if result["conversations"] else SLO_MISSED
+    raise typer.Exit(status if is_complete else STOPPED)
 
 
-def plan_result(tried: list[Tried]) -> dict[str, Any]:
+def searched(
+    attempt: Callable[[int], Tried], trying: Trying, first: int, most: int
+) -> tuple[list[Tried], bool]:
+    """All numbers that were tried to their end, and whether the search was over before it was stopped."""
+    from antiphon.sim.plan import search
+
+    def begin(number: int) -> Tried:
+        trying.begin(number)
+        return attempt(number)
+
+    tried: list[Tried] = []
+    try:
+        for one in search(begin, first, most):
+            tried.append(one)
+            trying.end(tried)
+    except KeyboardInterrupt:
+        return tried, False
+    return tried, True
+
+
+class Trying:
+    """Says which number is tried, how far its run is, and about how long it all takes: a run takes as long as
+    there are conversations in it."""
+
+    def __init__(self, duration_s: float) -> None:
+        self._duration_s = duration_s
+        self._status = console.status("")
+        self._number = 0
+        self._began_s = self._told_s = 0.0
+        self._one_s = 0.0
+        """Of a conversation, in the last run."""
+
+    def __enter__(self) -> Trying:
+        if console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def begin(self, number: int) -> None:
+        self._number = number
+        self._began_s = self._told_s = time.monotonic()
+        about = f", about {_rounded(number * self._one_s)}" if self._one_s else ""
+        self._tell(f"trying {number} conversations{about}")
+
+    def saw(self, event: Event) -> None:
+        from antiphon.metrics.log import ServerSampled
+
+        if not isinstance(event, ServerSampled) or not event.t_s:
+            return
+        now = time.monotonic()
+        if console.is_terminal or now - self._told_s >= TELL_EVERY_S:
+            self._told_s = now
+            left_s = (now - self._began_s) * (self._duration_s / event.t_s - 1)
+            self._tell(
+                f"trying {self._number} conversations: {event.t_s:.0f} of {self._duration_s:g} s are "
+                f"simulated, about {_rounded(left_s)} to go"
+            )
+
+    def end(self, tried: list[Tried]) -> None:
+        """The last of these is done."""
+        from antiphon.sim.plan import num_left
+
+        taken_s, left = time.monotonic() - self._began_s, num_left(tried)
+        self._one_s = taken_s / self._number
+        line = f"{_line(tried[-1])} ({_rounded(taken_s)})"
+        if left:
+            about_s = left * self._one_s * max(one.conversations for one in tried if not one.holds)
+            line += f"; at most {left} more, {_rounded(about_s)} or less"
+        console.print(line, soft_wrap=True)
+
+    def _tell(self, words: str) -> None:
+        if console.is_terminal:
+            self._status.update(words)
+        else:
+            console.print(words, soft_wrap=True)
+
+
+def plan_result(tried: list[Tried], is_complete: bool = True) -> dict[str, Any]:
     """JSON-ready: the answer, in a number and in words, and every try."""
     holding = [one.conversations for one in tried if one.holds]
     answer = max(holding, default=0)
     beyond = min((one for one in tried if not one.holds), key=lambda one: one.conversations, default=None)
-    says = [f"{answer} conversations at a time hold the bounds."]
-    if beyond is None:
-        says.append("No bound was missed by any number that was tried; raise --most.")
+    if is_complete:
+        says = [f"{answer} conversations at a time hold the bounds."]
     else:
-        says.append(f"At {beyond.conversations}: {'; '.join(beyond.missed)}.")
-        says.append(f"Shortest was {beyond.short}.")
-    return {"conversations": answer, "says": says, "tried": tried}
+        says = [f"Stopped before the search was over: {answer} conversations or more hold the bounds."]
+    if beyond is not None:
+        says += [f"At {beyond.conversations}: {'; '.join(beyond.missed)}.", f"Shortest was {beyond.short}."]
+    elif is_complete:
+        says.append("No bound was missed by any number that was tried; raise --most.")
+    return {"conversations": answer, "is_complete": is_complete, "says": says, "tried": tried}
 
 
 def plan_table(title: str, tried: list[Tried]) -> Table:
@@ -109,3 +198,7 @@ def plan_table(title: str, tried: list[Tried]) -> Table:
 def _line(one: Tried) -> str:
     outcome = "hold the bounds" if one.holds else "; ".join(one.missed)
     return f"{one.conversations} conversations: {outcome}"
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

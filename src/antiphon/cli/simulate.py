@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from antiphon.cli.bench import RUN_FAILED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
+from antiphon.cli.bench import RUN_FAILED, STOPPED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
 from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.machine import MachineOptions, ModelName, PresetName, assumed, machine_of
 from antiphon.cli.options import Patience, WorkloadName
 from antiphon.cli.shared import console
-from antiphon.cli.simulated import MachineOptions, ModelName, PresetName, Seed, first_line, machine_of
+from antiphon.cli.simulated import Seed, first_line
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @grouped
 def simulate(
     workload: WorkloadName = "voice-chat",
-    preset: PresetName = "baseline",
+    preset: PresetName = "",
     model: ModelName = "",
     machine: MachineOptions = MachineOptions(),
     load: LoadOptions = LoadOptions(),
@@ -44,18 +45,19 @@ def simulate(
     """Play a workload to the server's own scheduling on virtual time, and say what its people would meet.
 
     Log and figures are those of `antiphon bench`. Exit status: 0, 1 if a bound given with --slo-… was missed,
-    2 if the run failed.
+    2 if the run failed, 130 if stopped.
     """
     from antiphon.bench.experiment import workload_of
 
-    label = label or preset
-    path = out / f"simulate-{label}-{seed}.jsonl"
     try:
+        found = machine_of(machine, preset, model)
+        label = label or found.engine.node.preset
+        path = out / f"simulate-{label}-{seed}.jsonl"
         if path.parent != out:
             raise ConfigError(
                 f"--label {label}: it names the log, so it has no / in it; --out is where that goes"
             )
-        found = machine_of(machine, preset, model)
+        console.print(assumed(found), soft_wrap=True)
         made = found.setup(workload_of(workload, load.changes), seed, patience)
         if path.exists() and not force:
             raise ConfigError(f"{path} exists; name another --out or --label, or overwrite it with --force")
@@ -67,6 +69,9 @@ def simulate(
     except (AntiphonError, OSError) as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(RUN_FAILED) from None
+    except KeyboardInterrupt:
+        console.print("stopped: the run has no log, since it was not played to its end")
+        raise typer.Exit(STOPPED) from None
     raise typer.Exit(status)
 
 

@@ -4,6 +4,7 @@ LiveServe §7.1. Thinkers that share a process share its one encoder.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from antiphon.core.config import NodeConfig, Unit
@@ -23,6 +24,14 @@ class Replicas:
         for count in (self.thinkers, self.talkers):
             if count < 1:
                 raise ConfigError(f"{count} replicas; it must be 1 or more of every stage")
+
+
+def devices_of(units: Iterable[Unit]) -> dict[str, list[Unit]]:
+    """Units by the device that they are on, in pipeline order."""
+    found: dict[str, list[Unit]] = {}
+    for unit in units:
+        found.setdefault(unit.device, []).append(unit)
+    return found
 
 
 def placed(node: NodeConfig, replicas: Replicas) -> tuple[Unit, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, log2
 
-from antiphon.metrics.log import RunStarted
+from antiphon.metrics.log import Event, RunStarted
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
@@ -35,11 +36,18 @@ class Tried:
         return not self.missed
 
 
-def run_with(setup: Setup, conversations: int, duration_s: float, slo: Slo, started: RunStarted) -> Tried:
-    """The setup's workload as a closed loop of so many, for so long."""
+def run_with(
+    setup: Setup,
+    conversations: int,
+    duration_s: float,
+    slo: Slo,
+    started: RunStarted,
+    watch: Callable[[Event], None] | None = None,
+) -> Tried:
+    """The setup's workload as a closed loop of so many, for so long; `watch` sees its events."""
     load = {"closed": {"concurrency": conversations, "duration_s": duration_s}}
     tried = replace(setup, workload=changed(setup.workload, {"load": load}))
-    outcome = simulate(tried, started)
+    outcome = simulate(tried, started, watch)
     found = figures(fold(outcome.events), slo)
     units = setup.engine.node.placed
     loads, busy = stage_loads(outcome.events, units), device_loads(outcome.events, units)
@@ -59,6 +67,20 @@ def search(attempt: Callable[[int], Tried], first: int, most: int) -> Iterator[T
             good = number
         else:
             bad = number
-        if bad - good <= max(1, good // 32):
+        if bad - good <= _known_within(good):
             return
         number = min(2 * good, most) if bad > most and good else (good + bad) // 2
+
+
+def num_left(tried: Sequence[Tried]) -> int | None:
+    """How many more tries the search needs at most; None before a bound was missed: it doubles until then."""
+    bad = min((one.conversations for one in tried if not one.holds), default=None)
+    if bad is None:
+        return None
+    good = max((one.conversations for one in tried if one.holds), default=0)
+    return max(0, ceil(log2((bad - good) / _known_within(good))))
+
+
+def _known_within(good: int) -> int:
+    """How far apart the highest number that holds and the lowest that does not may stay."""
+    return max(1, good // 32)
