@@ -261,7 +261,7 @@ def test_a_run_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("antiphon.sim.run.simulate", stopped)
+    monkeypatch.setattr("antiphon.bench.simulated.simulate", stopped)
     status, _, said = run("simulate", *SMOKE, "--out", tmp_path)
     assert status == 130
     assert "has no log" in said

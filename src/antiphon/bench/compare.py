@@ -11,6 +11,7 @@ from the ratios, with what went wrong, and so is that seed of whoever it is comp
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from antiphon.bench.comparison import Comparison, Dropped, Side, against
-from antiphon.bench.servers import Servers, Target
+from antiphon.bench.servers import Ready, Target
 from antiphon.bench.statistics import FEWEST_SEEDS
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.metrics.log import Event, RunEnded
@@ -36,6 +37,18 @@ class Runner(Protocol):
     or OSError if it cannot. Returns the figures, read from that log alone."""
 
     async def __call__(self, target: Target, seed: int, log: Path) -> Figures: ...
+
+
+class Reachable(Protocol):
+    """Has targets answer, one at a time."""
+
+    def ready(self, target: Target) -> AbstractAsyncContextManager[Ready]:
+        """The target, answering. Raises AntiphonError or OSError if it can't."""
+        ...
+
+    def why_ended(self, target: Target) -> str | None:
+        """Its last words, if it is gone; None otherwise."""
+        ...
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -68,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 async def compare(
     plan: Plan,
-    servers: Servers,
+    servers: Reachable,
     runner: Runner,
     directory: Path,
     *,
@@ -97,7 +110,7 @@ async def compare(
 class _Work:
     """The runs of a comparison, as they are done."""
 
-    servers: Servers
+    servers: Reachable
     runner: Runner
     figures: Callable[[Path], Figures]
     plan: Plan

@@ -27,10 +27,13 @@ MAIN = (
     Figure.QOS.value,
     Figure.EFFECTIVE_TOKENS_PER_S.value,
     Figure.BEST_EFFORT_TOKENS_PER_S.value,
+    Figure.BEST_EFFORT_TTFT_S.at("p90"),
+    Figure.BEST_EFFORT_JCT_S.at("p90"),
     Figure.CACHE_HIT_SHARE.value,
     Figure.RELOAD_S.value,
     Figure.UTILISATION.value,
     Figure.UNANSWERED_TURNS.value,
+    Figure.PLACE_WAIT_S.at("p90"),
     Figure.REFUSED_SESSIONS.value,
     Figure.ERRORS.value,
 )

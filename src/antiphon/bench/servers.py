@@ -34,11 +34,13 @@ Say = Callable[[str], None]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """One side of a comparison: `url` of a running server, or else a `preset` to start one with."""
+    """One side of a comparison: `url` of a running server, or else a `preset` to start one with, or to
+    simulate; `options` of its simulated machine, where they are not everybody's."""
 
     name: str
     url: str | None = None
     preset: str | None = None
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,11 @@ def parse_target(text: str) -> Target:
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:
     """Two targets or more with names of their own. Raises ConfigError."""
-    targets = tuple(parse_target(text) for text in texts)
+    return distinct(tuple(parse_target(text) for text in texts))
+
+
+def distinct(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    """The targets, which are two or more of different names. Raises ConfigError."""
     if len(targets) < 2:
         raise ConfigError("compare needs two targets or more, for example `baseline peer=http://host:8000`")
     names = [target.name for target in targets]

@@ -1,12 +1,14 @@
-"""`antiphon compare`."""
+"""`antiphon compare`: servers over the wire, or machines on virtual time."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import sys
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,70 +17,107 @@ from rich.markup import escape
 from antiphon.assembly.preset import preset_names
 from antiphon.cli.bench import STOPPED
 from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.machine import MachineOptions, SimMachine, announce, machine_of, varied
 from antiphon.cli.options import Acks, AcksOption, Patience, WorkloadName
-from antiphon.cli.shared import console, fail
+from antiphon.cli.shared import console, fail, given_options
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
-    from antiphon.bench.compare import Plan
-    from antiphon.bench.compared import PlayWorkload
+    from collections.abc import Sequence
+
+    from antiphon.bench.compare import Plan, Reachable, Runner
     from antiphon.bench.comparison import Comparison
-    from antiphon.bench.servers import Servers
+    from antiphon.bench.servers import Target
+    from antiphon.metrics.log import RunStarted
+    from antiphon.sim.run import Setup
+    from antiphon.workload.spec import Workload
 
 PAGE_COLUMNS = 130
 """Width of the table where it does not go to a terminal."""
 RESULT_FILE = "comparison.json"
+TARGET = re.compile(r"\s*(?:([\w.-]+)=)?(\S+)\s*(.*)", re.DOTALL)
+"""A name, a preset, and options."""
+TARGETS = (
+    f"Presets ({', '.join(preset_names())}) or URLs; NAME=… names them. With --simulate presets, and behind "
+    'each options of its own: "tiered=fcfs --host-kv-tokens 100000".'
+)
+
+
+@dataclass(frozen=True)
+class WireOptions:
+    """Of servers that are driven over the wire."""
+
+    serve: Annotated[str, typer.Option(help='More options of `antiphon serve`: "--threads 1".')] = ""
+    one_at_a_time: Annotated[
+        bool, typer.Option(help="Start each server for its run alone, where memory is short.")
+    ] = False
+    api_key: Annotated[
+        str, typer.Option(envvar=["ANTIPHON_API_KEY", "OPENAI_API_KEY"], help="Sent as a Bearer token.")
+    ] = ""
+    acks: Acks = AcksOption.auto
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is compared by whom, whatever they are."""
+
+    targets: Sequence[str]
+    model: str
+    name: str
+    workload: Workload
+    seeds: tuple[int, ...]
+    patience_s: float
+
+    @property
+    def alike(self) -> dict[str, Any]:
+        """What makes two runs alike, and is kept with the plan."""
+        return {
+            "load": self.workload.load.model_dump(mode="json", exclude_none=True),
+            "turn_detection": self.workload.turn_detection,
+            "model": self.model,
+            "patience_s": self.patience_s,
+        }
 
 
 @grouped
 def compare(
-    targets: Annotated[
-        list[str], typer.Argument(help=f"Presets ({', '.join(preset_names())}) or URLs; NAME=… names them.")
-    ],
-    model: Annotated[str, typer.Option(help="Checkpoint that presets are served with.")] = "",
+    context: typer.Context,
+    targets: Annotated[list[str], typer.Argument(help=TARGETS)],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Checkpoint that presets are served with; with --simulate, the model on a datasheet."
+        ),
+    ] = "",
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="On virtual time, on the machine that the options describe.")
+    ] = False,
     workload: WorkloadName = "smoke",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each target; five or more to judge by.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="The seeds count up from here.")] = 0,
     load: LoadOptions = LoadOptions(),
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("comparison"),
     resume: Annotated[bool, typer.Option(help="Go on with the comparison in --out.")] = False,
-    serve: Annotated[str, typer.Option(help='More options of `antiphon serve`: "--threads 1".')] = "",
-    one_at_a_time: Annotated[
-        bool, typer.Option(help="Start each server for its run alone, where memory is short.")
-    ] = False,
-    api_key: Annotated[
-        str, typer.Option(envvar=["ANTIPHON_API_KEY", "OPENAI_API_KEY"], help="Sent as a Bearer token.")
-    ] = "",
-    acks: Acks = AcksOption.auto,
+    wire: WireOptions = WireOptions(),
     patience: Patience = 60.0,
+    machine: MachineOptions = MachineOptions(),
     everything: Annotated[bool, typer.Option("--all", help="Show every figure.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
 ) -> None:
-    """Play the same people to several servers in turn, and say what differs by how much.
+    """Play the same people to several servers in turn, or to simulated ones, and say what differs.
 
     Each target is held to the first. Exit status: 0, 1 for an error, 130 if stopped.
     """
-    from antiphon.bench.compare import Plan
-    from antiphon.bench.compared import PlayWorkload
     from antiphon.bench.experiment import workload_of
-    from antiphon.bench.servers import Launch, Servers, parse_targets
-    from antiphon.bench.target import Pace
 
     try:
-        played = workload_of(workload, load.changes)
-        options = {
-            "load": played.load.model_dump(mode="json", exclude_none=True),
-            "turn_detection": played.turn_detection,
-            "model": model,
-            "serve": serve,
-            "acks": acks.value,
-            "patience_s": patience,
-        }
-        plan = Plan(parse_targets(targets), tuple(range(first_seed, first_seed + seeds)), workload, options)
-        runner = PlayWorkload(played, Pace(patience_s=patience), console, api_key, acks.value)
-        launch = Launch(model, words_of(serve), out / "servers")
-        servers = Servers(launch if model else None, keep=not one_at_a_time, say=_say)
-        found = asyncio.run(_compare(plan, servers, runner, out, resume))
+        refuse_idle(context, simulate)
+        chosen = tuple(range(first_seed, first_seed + seeds))
+        asked = Asked(targets, model, workload, workload_of(workload, load.changes), chosen, patience)
+        if simulate:
+            found = asyncio.run(_run_all(*_simulated(asked, machine), out, resume))
+        else:
+            found = asyncio.run(_served(asked, wire, out, resume))
     except (asyncio.CancelledError, KeyboardInterrupt):
         console.print(f"stopped: what was measured is in {out}; go on with --resume", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
@@ -87,15 +126,83 @@ def compare(
     _report(found, out, everything, as_json)
 
 
-async def _compare(plan: Plan, servers: Servers, runner: PlayWorkload, out: Path, resume: bool) -> Comparison:
-    from antiphon.bench.compare import compare as run_all
-    from antiphon.bench.compared import figures_of, stop_on_signals
+def refuse_idle(context: typer.Context, is_simulated: bool) -> None:
+    """Raises ConfigError for options that were typed and would do nothing."""
+    idle = WireOptions if is_simulated else MachineOptions
+    named = {field.name for field in fields(idle)} - {"api_key"}
+    named &= given_options(context)
+    typed = ["--" + name.replace("_", "-") for name in context.params if name in named]
+    if typed:
+        why = "is for servers over the wire" if is_simulated else "goes with --simulate"
+        raise ConfigError(f"{', '.join(typed)}: that {why}; leave it out")
 
+
+def _simulated(asked: Asked, base: MachineOptions) -> tuple[Plan, Reachable, Runner]:
+    """The comparison, with the machine of each target made already. Raises ConfigError."""
+    from antiphon.bench.compare import Plan
+    from antiphon.bench.servers import distinct
+    from antiphon.bench.simulated import PlaySimulated, Simulators
+    from antiphon.cli.simulated import first_line
+
+    targets = distinct(tuple(simulated_target(text) for text in asked.targets))
+    machines = {target.name: _machine(target, base, asked.model) for target in targets}
+    for name, machine in machines.items():
+        machine.setup(asked.workload, 0)  # a workload that it cannot serve is refused before any run
+        announce(machine, name)
+
+    def made(target: Target, seed: int) -> tuple[Setup, RunStarted]:
+        machine = machines[target.name]
+        setup = machine.setup(asked.workload, seed, asked.patience_s)
+        return setup, first_line(setup, target.name, machine.title)
+
+    plan = Plan(targets, asked.seeds, asked.name, asked.alike | {"machine": asdict(base)})
+    return plan, Simulators(), PlaySimulated(made, console)
+
+
+def simulated_target(text: str) -> Target:
+    """Of a simulated target: `fcfs`, `NAME=fcfs`, `NAME=fcfs --host-kv-tokens 100000`. Raises ConfigError."""
+    from antiphon.bench.servers import Target
+
+    found = TARGET.fullmatch(text)
+    name, preset, options = found.groups() if found is not None else (None, "", "")
+    if preset not in preset_names():
+        known = ", ".join(preset_names())
+        raise ConfigError(f"target {text!r}: {preset!r} is no preset; to --simulate there are {known}")
+    return Target(name or preset, preset=preset, options=options.strip())
+
+
+def _machine(target: Target, base: MachineOptions, model: str) -> SimMachine:
+    try:
+        options = varied(base, words_of(target.options))
+        return machine_of(options, target.preset or "", model)
+    except ConfigError as error:
+        raise ConfigError(f"target {target.name}: {error}") from None
+
+
+async def _served(asked: Asked, wire: WireOptions, out: Path, resume: bool) -> Comparison:
+    from antiphon.bench.compare import Plan
+    from antiphon.bench.compared import PlayWorkload, stop_on_signals
+    from antiphon.bench.servers import Launch, Servers, parse_targets
+    from antiphon.bench.target import Pace
+
+    options = asked.alike | {"serve": wire.serve, "acks": wire.acks.value}
+    plan = Plan(parse_targets(asked.targets), asked.seeds, asked.name, options)
+    pace = Pace(patience_s=asked.patience_s)
+    runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
+    launch = Launch(asked.model, words_of(wire.serve), out / "servers")
     stop_on_signals()
+    async with Servers(launch if asked.model else None, keep=not wire.one_at_a_time, say=_say) as servers:
+        return await _run_all(plan, servers, runner, out, resume)
+
+
+async def _run_all(plan: Plan, servers: Reachable, runner: Runner, out: Path, resume: bool) -> Comparison:
+    """Every run that is missing."""
+    from antiphon.bench.compare import compare as compared
+    from antiphon.bench.compared import figures_of
+
     for warning in plan.warnings:
         console.print(f"[bold yellow]warning:[/] {warning}")
-    async with servers:
-        return await run_all(plan, servers, runner, out, figures=figures_of, is_resumed=resume, say=_say)
+    return await compared(plan, servers, runner, out, figures=figures_of, is_resumed=resume, say=_say)
 
 
 def words_of(options: str) -> tuple[str, ...]:
@@ -103,7 +210,7 @@ def words_of(options: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(options))
     except ValueError as error:
-        raise ConfigError(f"--serve {options!r}: {error}") from None
+        raise ConfigError(f"options {options!r}: {error}") from None
 
 
 def _say(words: str) -> None:

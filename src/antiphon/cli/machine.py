@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 import typer
 
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.preset import preset_names
+from antiphon.cli.groups import grouped
 from antiphon.cli.options import finite
-from antiphon.cli.shared import console, split
+from antiphon.cli.shared import console, given_options, split
 from antiphon.core.errors import ConfigError
 from antiphon.latency.roofline import hardware_names
 from antiphon.latency.shapes import ModelShape, find_shape, shape_name, shape_names
@@ -183,8 +184,6 @@ def machine_of(options: MachineOptions, preset: str, model: str) -> SimMachine:
         from antiphon.sim.model import engine_of
 
         engine = engine_of(costs, preset or BASELINE, sizes, counted(options.replicas))
-        if costs.served is None and options.max_context_tokens is None:
-            say_context(engine)
     else:
         from antiphon.sim.deployed import deployed_engine
 
@@ -197,6 +196,26 @@ def machine_of(options: MachineOptions, preset: str, model: str) -> SimMachine:
     clock = time.perf_counter if options.decide_ms == MEASURED else None
     network_s = options.network_ms / 1000
     return SimMachine(title, costs, talking(engine, options), network_s, clock, deployment is not None)
+
+
+def varied(base: MachineOptions, words: Sequence[str]) -> MachineOptions:
+    """The options, with those that stand among `words` instead. Raises ConfigError."""
+    command = typer.main.get_command(_parser)
+    try:
+        context = command.make_context("target", list(words))
+    except typer.exceptions.TyperException as error:
+        raise ConfigError(getattr(error, "format_message", error.__str__)()) from None
+    given = given_options(cast("typer.Context", context))
+    return replace(base, **{name: context.params[name] for name in given})
+
+
+_parser = typer.Typer(add_completion=False)
+
+
+@_parser.command(add_help_option=False)
+@grouped
+def _parse(machine: MachineOptions = MachineOptions()) -> None:
+    """Never run: its options are what `varied` reads."""
 
 
 def costs_of(options: MachineOptions, model: str, deployment: Deployment | None) -> Profile:
@@ -232,6 +251,12 @@ def kind_of(deployment: Deployment) -> str:
         return found[0]
     why = f"has devices of several kinds ({', '.join(found)})" if found else "names no kind of its devices"
     raise ConfigError(f"the deployment {why}; say --hardware, which stands for all of them then")
+
+
+def announce(found: SimMachine, name: str = "") -> None:
+    """Say what is assumed of the machine; `name` it where there are several."""
+    for words in (assumed(found), *shortened(found)):
+        console.print(f"{name}: {words}" if name else words, soft_wrap=True)
 
 
 def assumed(found: SimMachine) -> str:
@@ -283,26 +308,25 @@ def shape_of(model: str) -> ModelShape:
 
 def talking(engine: SimEngine, options: MachineOptions) -> SimEngine:
     """The engine with replies as the options have them, where they are not the profile's."""
-    from dataclasses import replace as changed
-
     asked = {"median_tokens": options.reply_tokens, "frames_per_token": options.frames_per_token}
     given = {name: value for name, value in asked.items() if value is not None}
     if not given:
         return engine
     replies = msgspec.structs.replace(engine.replies, **given)
-    return changed(engine, served=msgspec.structs.replace(engine.served, replies=replies))
+    return replace(engine, served=msgspec.structs.replace(engine.served, replies=replies))
 
 
-def say_context(engine: SimEngine) -> None:
-    """Where the KV is too small for what a datasheet's engine would take."""
-    from antiphon.sim.model import ROOMY
+def shortened(found: SimMachine) -> Iterator[str]:
+    """Where the KV is too small for the context that a datasheet's engine would take."""
+    from antiphon.sim.sizes import ROOMY
 
-    most, usual = next(iter(engine.node.ar.values())).max_context_tokens, ROOMY.max_context_tokens
-    if most is not None and usual is not None and most < usual:
-        console.print(
+    config = next(iter(found.engine.node.ar.values()))
+    most, usual = config.max_context_tokens, ROOMY.max_context_tokens
+    is_full = most == config.num_blocks * config.block_size
+    if found.costs.served is None and most is not None and usual is not None and is_full and most < usual:
+        yield (
             f"the KV holds {most} tokens, so longer contexts fail (the limit of a prompt and its reply is "
-            f"{usual} where the KV has room)",
-            soft_wrap=True,
+            f"{usual} where the KV has room)"
         )
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, STOPPED, AsJson
 from antiphon.cli.groups import grouped
-from antiphon.cli.machine import MachineOptions, ModelName, PresetName, assumed, machine_of
+from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
 from antiphon.cli.options import ContinuityLeast, TtfpMost, TtftMost, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console
 from antiphon.cli.simulated import Seed, first_line
@@ -62,7 +62,7 @@ def plan(
     slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity, ttft_s=slo_ttft_p90)
     try:
         found = machine_of(machine, preset, model)
-        console.print(assumed(found), soft_wrap=True)
+        announce(found)
         made = found.setup(workload_of(workload, Changes(turn_detection=turn_detection)), seed)
         started = first_line(made, found.engine.node.preset, found.title)
         with Trying(duration) as trying:

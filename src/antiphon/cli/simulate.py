@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from antiphon.cli.bench import RUN_FAILED, STOPPED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
 from antiphon.cli.groups import LoadOptions, grouped
-from antiphon.cli.machine import MachineOptions, ModelName, PresetName, assumed, machine_of
+from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
 from antiphon.cli.options import Patience, WorkloadName
 from antiphon.cli.shared import console
 from antiphon.cli.simulated import Seed, first_line
@@ -57,7 +57,7 @@ def simulate(
             raise ConfigError(
                 f"--label {label}: it names the log, so it has no / in it; --out is where that goes"
             )
-        console.print(assumed(found), soft_wrap=True)
+        announce(found)
         made = found.setup(workload_of(workload, load.changes), seed, patience)
         if path.exists() and not force:
             raise ConfigError(f"{path} exists; name another --out or --label, or overwrite it with --force")
@@ -76,23 +76,14 @@ def simulate(
 
 
 def _play(setup: Setup, started: RunStarted, record: Path | None) -> Outcome:
-    """Run, with progress by the virtual clock."""
+    """Run, with its record where one is asked for."""
     import dataclasses
 
-    from antiphon.bench.progress import Progress
-    from antiphon.metrics.log import Event, ServerSampled
+    from antiphon.bench.simulated import played
     from antiphon.runtime.record import RecordWriter
-    from antiphon.sim.run import simulate as run
 
-    with Progress(console) as progress, contextlib.ExitStack() as stack:
-        if record is not None:
-            writer = RecordWriter(record, setup.engine.node, setup.engine.depth)
-            stack.callback(writer.close)
-            setup = dataclasses.replace(setup, recorder=writer)
-
-        def saw(event: Event) -> None:
-            progress.saw(event)
-            if isinstance(event, ServerSampled):
-                progress.show(event.t_s)
-
-        return run(setup, started, saw)
+    if record is None:
+        return played(setup, started, console)
+    writer = RecordWriter(record, setup.engine.node, setup.engine.depth)
+    with contextlib.closing(writer):
+        return played(dataclasses.replace(setup, recorder=writer), started, console)
