@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 from evaluation_progress import Progress, curves
 
 from antiphon.assembly.node import Node
@@ -23,9 +22,10 @@ from antiphon.metrics.summary import figures
 from antiphon.sim.costs import find_costs
 from antiphon.sim.driver import VirtualDriver
 from antiphon.sim.events import Agenda
-from antiphon.sim.model import SimEngine, Sizes, engine_of
+from antiphon.sim.model import SimEngine, engine_of
 from antiphon.sim.places import Replicas
 from antiphon.sim.run import Outcome, Setup, Simulation, machine
+from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 from antiphon.workload.spec import Workload
 
@@ -61,9 +61,7 @@ def costs(system: str) -> Profile:
     """The hardware; with a slow link to the host for a system that says so."""
     if not system.endswith("slow"):
         return PROFILE
-    beta_s = 1e-9 / SLOW_GB_PER_S
-    slow = {to: msgspec.structs.replace(PROFILE.links[to], beta_s=beta_s) for to in ("host", "device")}
-    return msgspec.structs.replace(PROFILE, links=PROFILE.links | slow)
+    return PROFILE.with_host_link(SLOW_GB_PER_S * 1e9)
 
 
 def engine(system: str, *, replicas: int = 1, kv_tokens: int = SIMULATED_KV_TOKENS) -> SimEngine:
@@ -72,14 +70,8 @@ def engine(system: str, *, replicas: int = 1, kv_tokens: int = SIMULATED_KV_TOKE
     if system == "roomy":
         kv_tokens = ROOMY_KV_TOKENS
     places = Replicas(replicas, replicas, apart=replicas > 1)
-    made = engine_of(costs(system), "fcfs", Sizes(kv_tokens=kv_tokens), places)
     host_tokens = HOST_TOKENS if system.startswith("fcfs+lru") else 0
-    ar = {
-        stage: msgspec.structs.replace(config, host_blocks=host_tokens // config.block_size)
-        for stage, config in made.node.ar.items()
-    }
-    node = msgspec.structs.replace(made.node, ar=ar)
-    return replace(made, served=msgspec.structs.replace(made.served, node=node))
+    return engine_of(costs(system), "fcfs", Sizes(kv_tokens=kv_tokens, host_kv_tokens=host_tokens), places)
 
 
 def told(outcome: Outcome) -> dict[str, float]:
