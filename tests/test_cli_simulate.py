@@ -74,12 +74,12 @@ def figures_of(where: Path, *options: str | Path) -> dict[str, float]:
 def test_a_deployment_is_simulated_as_it_is_laid_out(tmp_path: Path) -> None:
     status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, "--config", "one-gpu", "--json")
     assert status == 0, said
-    assert "assumes 1 x H200: encoders+thinker+talker+code2wav on 0" in said
+    assert "assumes 1 × H200: encoders+thinker+talker+code2wav on 0" in said
     assert json.loads(shown)["run"]["machine"] == "simulated: H200, qwen3-omni-30b-a3b, one-gpu"
     asked = ["--config", "liveserve-8gpu", "--preset", "fcfs", "--host-kv-tokens", "4096", "--json"]
     status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, *asked)
     assert status == 0, said
-    assert "assumes 8 x H200: encoders.0+thinker.0 on gpu0, encoders.1+thinker.1 on gpu1," in said
+    assert "assumes 8 × H200: encoders.0+thinker.0 on gpu0, encoders.1+thinker.1 on gpu1," in said
     options = json.loads(shown)["run"]["options"]
     assert options["preset"] == "fcfs"
     assert options["engine"]["host_kv_tokens"] == {"thinker": 4096, "talker": 4096}
@@ -89,7 +89,7 @@ def test_devices_that_share_a_decoder_are_assumed_together(tmp_path: Path) -> No
     asked = ["--model", "llama-2-70b", "--hardware", "a100", "--tensor-parallel", "2"]
     more = ["--workload", "readers", "--duration", "3", "--replicas", "thinker=2", "--out", tmp_path]
     _, _, said = run("simulate", *asked, *more)
-    assert "assumes 4 x A100-80: thinker.0 on 0 to 1, thinker.1 on 2 to 3" in said
+    assert "assumes 4 × A100-80: thinker.0 on 0 to 1, thinker.1 on 2 to 3" in said
 
 
 def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_plans(tmp_path: Path) -> None:
 def test_plan_says_what_it_tries_and_what_is_left_of_it(tmp_path: Path) -> None:
     slow = with_steps_of(0.03, tmp_path)
     _, _, said = run("plan", "--duration", "15", "--hardware", slow, "--first", "4")
-    assert "assumes 2 x H200: encoders+thinker on 0, talker+code2wav on 1" in said
+    assert "assumes 2 × H200: encoders+thinker on 0, talker+code2wav on 1" in said
     assert "trying 4 conversations" in said
     assert ", about " in said
     assert "; at most " in said

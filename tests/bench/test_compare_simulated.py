@@ -41,7 +41,7 @@ def test_machines_that_differ_in_an_option_are_told_apart(tmp_path: Path) -> Non
     """Each is held to the first, by the same people; who decides for 80 ms gives a token every 80 ms."""
     status, shown, said = run("fcfs", TIERED, SLOW, *READERS, "--seeds", "2", "--out", tmp_path, "--json")
     assert status == 0, said
-    assert "tiered: assumes 1 x RTX-A6000: thinker on 0" in said
+    assert "tiered: assumes 1 × RTX-A6000: thinker on 0" in said
     result = json.loads(shown)
     assert [side["target"]["name"] for side in result["sides"]] == ["fcfs", "tiered", "slow"]
     assert result["sides"][1]["target"]["options"] == "--host-kv-tokens 1000000"

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.metrics.log import RunStarted
-from antiphon.sim.model import Sizes, released
+from antiphon.sim.model import released
 from antiphon.sim.places import Replicas
 from antiphon.sim.run import Outcome, Setup, simulate
+from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 from sim.linear import LinearCosts
 

@@ -72,6 +72,7 @@ from antiphon.sim.executors import (
 from antiphon.sim.places import Replicas, placed
 from antiphon.sim.prompter import SimPrompter
 from antiphon.sim.run import Simulation, machine
+from antiphon.sim.sizes import Sizes
 from sim.linear import LinearCosts
 from sim.runs import outcome, setup, started
 
@@ -415,7 +416,7 @@ def test_an_engine_that_was_profiled_is_simulated_as_it_was_served() -> None:
     assert engine.inline == {"encoders", "thinker", "talker", "code2wav"}
     assert model.engine_of(profiled(depth=1)).inline == frozenset()
     assert engine.position_bytes == 2048 * 2 * 16 // 8, "of a block that the profile knows"
-    bigger = model.engine_of(profiled(), sizes=model.Sizes(max_rows=9, kv_tokens=1024, depth=1))
+    bigger = model.engine_of(profiled(), sizes=Sizes(max_rows=9, kv_tokens=1024, depth=1))
     assert (bigger.node.ar["talker"].max_rows, bigger.node.ar["talker"].num_blocks) == (9, 128)
     assert bigger.node.ar["talker"].width == 4
     assert bigger.depth == 1
@@ -455,7 +456,7 @@ def test_a_profile_without_its_engine_is_refused() -> None:
     with pytest.raises(ConfigError, match="how its engine was served"):
         model.engine_of(profiled(served=None))
     with pytest.raises(ConfigError, match="at least one context"):
-        model.released(sizes=model.Sizes(kv_tokens=100, max_context_tokens=200))
+        model.released(sizes=Sizes(kv_tokens=100, max_context_tokens=200))
 
 
 def test_a_model_without_a_voice_has_units_that_write() -> None:
@@ -469,7 +470,7 @@ def test_a_model_without_a_voice_has_units_that_write() -> None:
 @pytest.mark.parametrize("wrong", [{"max_rows": 0}, {"depth": 2}, {"kv_tokens": 0}])
 def test_sizes_that_cannot_be(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        model.Sizes(**wrong)
+        Sizes(**wrong)
 
 
 def test_replicas_have_devices_of_their_own() -> None:

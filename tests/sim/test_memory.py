@@ -11,7 +11,8 @@ from antiphon.latency.profile import Profile, Provenance
 from antiphon.latency.roofline import roofline
 from antiphon.latency.shapes import find_shape
 from antiphon.sim.costs import RELEASED, find_costs
-from antiphon.sim.model import SimEngine, Sizes, engine_of
+from antiphon.sim.model import SimEngine, engine_of
+from antiphon.sim.sizes import Sizes
 
 MOST_KV = Sizes(kv_tokens=262_144)
 

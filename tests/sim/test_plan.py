@@ -14,9 +14,10 @@ from antiphon.metrics.log import Event, ServerSampled
 from antiphon.metrics.slo import Slo
 from antiphon.sim.bottleneck import DECIDING, bottleneck, device_loads, stage_loads
 from antiphon.sim.costs import find_costs
-from antiphon.sim.model import Sizes, released
+from antiphon.sim.model import released
 from antiphon.sim.places import Replicas
 from antiphon.sim.plan import Tried, num_left, run_with, search
+from antiphon.sim.sizes import Sizes
 from sim.linear import LinearCosts
 from sim.runs import setup, started
 

@@ -7,7 +7,8 @@ import pytest
 
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.rows import Run
-from antiphon.sim.model import Sizes, released
+from antiphon.sim.model import released
+from antiphon.sim.sizes import Sizes
 from antiphon.sim.twin import Around, Habits, twin
 from sim.runs import setup, started
 

@@ -273,7 +273,7 @@ def assumed(found: SimMachine) -> str:
         named = device if found.is_deployed and device else str(first)
         name = f"{first} to {first + ranks - 1}" if ranks > 1 else named
         where.append(f"{'+'.join(unit.name for unit in units)} on {name}")
-    return f"assumes {len(devices) * ranks} x {kind}: {', '.join(where)}"
+    return f"assumes {len(devices) * ranks} × {kind}: {', '.join(where)}"
 
 
 def milliseconds(text: str) -> float:
