@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from antiphon.checkpoint.demo import make_demo
 from antiphon.cli import app
 from antiphon.latency.profile import Profile
 
@@ -30,6 +31,16 @@ def test_a_checkpoints_config_is_enough_for_a_datasheet(tiny_checkpoint: Path) -
     result = CliRunner().invoke(app, ["profile", str(tiny_checkpoint), "--roofline", "cpu-2core"])
     assert result.exit_code == 0, result.output
     assert "tiny, worked out for cpu-2core, float32" in result.output
+
+
+def test_a_text_checkpoint_has_a_datasheet_too(tmp_path: Path) -> None:
+    make_demo(tmp_path / "text", model="qwen3", size="tiny")
+    result = CliRunner().invoke(app, ["profile", str(tmp_path / "text"), "--roofline", "a6000"])
+    assert result.exit_code == 0, result.output
+    asked = ["--model", str(tmp_path / "text"), "--hardware", "a6000", "--workload", "agents"]
+    result = CliRunner().invoke(app, ["simulate", *asked, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "assumes 1 × RTX-A6000: thinker on 0" in result.output
 
 
 @pytest.mark.parametrize(

@@ -164,9 +164,10 @@ def shape_of(directory: str) -> ModelShape:
     from importlib import import_module
 
     from antiphon.checkpoint.files import open_directory
+    from antiphon.engine.load import takes_media
     from antiphon.graphs import find_graph
 
-    config = open_directory(directory, progress=lambda text: None).config
+    config = open_directory(directory, progress=lambda text: None, takes_media=takes_media).config
     family = import_module(find_graph(config["model_type"]).module)
     return family.read_shape(family.read_config(config), Path(directory).name)
 
