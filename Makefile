@@ -38,7 +38,7 @@ serve: setup
 	@exec $(BIN)/antiphon serve $(MODEL) --port $(PORT) --threads 1
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=3600

@@ -3,9 +3,9 @@
     python benchmarks/deciding.py --rows 256
 
 A node with that many rows in its thinker, each of them decoding, is turned by hand: every step is answered
-at once with one token a row. Reported: the round (the policy's choice), and the whole call of `Node.decide`
-(fold the step in, account, choose, build the delta), milliseconds, medians and P99. All rows fill a block in
-the same steps, one in 16, so that P99 shows them.
+at once with one token a row. Reported: the round (a view of which every column is read, and the policies'
+choice by it), and the whole call of `Node.decide` (fold the step in, account, choose, build the delta),
+milliseconds, medians and P99. All rows fill a block in the same steps, one in 16, so that P99 shows them.
 
 Beside it, what it costs to read who hears what: a session's playback cursor and its phase, of 10,000 that
 are in the midst of a reply, microseconds a read; and all cursors at once, milliseconds.
@@ -38,12 +38,13 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import ArStep, AudioOut, Decision, RenderPrompt
 from antiphon.core.sampling import Sampling
+from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
-from antiphon.policy.base import Budget
-from antiphon.stage.ar import ArScheduler
+from antiphon.policy.base import StepView
 
 PROMPT_TOKENS = 300
 WATCHED = 10_000
+COLUMNS = tuple(name for name, what in vars(StepView).items() if isinstance(what, property))
 SECOND = bytes(4 * 24_000)
 """Of audio."""
 
@@ -118,23 +119,21 @@ def run(rows: int, preset: str, steps: int) -> dict[str, list[float]]:
                 if len(order.rows) == rows and not order.joins:
                     times["decide_ms"].append(took_ms)
         started = time.perf_counter()
-        scheduler.rows.num_spare = scheduler.kv.num_spare
-        scheduler._policy.decide(scheduler.rows, _budget(scheduler), turn * 0.01)
+        scheduler.tell_time(turn * 0.01)
+        view, _ = scheduler.choose(turn * 0.01)
+        for column in COLUMNS:
+            getattr(view, column)
         times["round_ms"].append((time.perf_counter() - started) * 1e3)
     return times
 
 
-def _budget(scheduler: ArScheduler) -> Budget:
-    return Budget(scheduler.config.step_tokens, scheduler.config.max_rows)
-
-
 def reads() -> dict[str, dict[str, float]]:
     """Views of many sessions, in an order of no use to any cache."""
-    monitor, names = Monitor(), [f"s{n}" for n in range(WATCHED)]
+    monitor, names = Monitor(Frontier(3, 0.08)), [f"s{n}" for n in range(WATCHED)]
     for name in names:
         monitor.observe(SessionOpened(name), 0.0)
         monitor.observe(ResponseRequested(name, f"r-{name}", "item"), 0.0)
-        monitor.hear(AudioOut(name, f"r-{name}", 0, SECOND), 0.1)
+        monitor.hear([AudioOut(name, f"r-{name}", 0, SECOND)], 0.1)
     mixed = [names[n] for n in np.random.default_rng(0).permutation(WATCHED)]
     some = parts(mixed)
     cursor = spans([partial(each, lambda name: monitor.buffer_s(name, 0.5), part) for part in some])

@@ -12,6 +12,7 @@ from antiphon.core.conversation import AudioPart, Item
 from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
+from antiphon.latency.finding import find_costs
 from antiphon.latency.profile import Profile
 from antiphon.metrics.log import RunStarted, ServerSampled
 from antiphon.metrics.names import Metric
@@ -19,7 +20,6 @@ from antiphon.metrics.recorder import fold
 from antiphon.metrics.samples import parse_key
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
-from antiphon.sim.costs import find_costs
 from antiphon.sim.driver import VirtualDriver
 from antiphon.sim.events import Agenda
 from antiphon.sim.model import SimEngine, engine_of

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.bench import provenance
+from antiphon.latency.finding import find_costs
 from antiphon.metrics.log import RunStarted
-from antiphon.sim.costs import find_costs
 from antiphon.sim.model import engine_of
 from antiphon.sim.places import Replicas
 from antiphon.sim.run import Setup, simulate

@@ -24,6 +24,7 @@ COMMANDS = [
     [],
     ["serve"],
     ["replay"],
+    ["lift"],
     ["doctor"],
     ["profile"],
     ["checkpoint"],

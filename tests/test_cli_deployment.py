@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,35 @@ def test_the_page_of_keys_is_what_the_keys_say() -> None:
     page = DOCS.read_text(encoding="utf-8")
     assert page.endswith("\n\n" + page_of_keys() + "\n")
     assert explained(find_key("base"))
+
+
+def explain(what: str) -> str:
+    return CliRunner().invoke(app, ["config", "explain", what]).output
+
+
+def test_a_preset_is_explained_by_name_and_by_path(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from antiphon.policy.base import NO_HOLD\n\n\n"
+        'class Own:\n    """Holds what it likes.\n\n    And more."""\n\n'
+        "    def __init__(self, lead_s: float = 2.0, names: tuple[str, ...] = ()): ...\n\n"
+        "    def decide(self, view, now): return NO_HOLD\n"
+    )
+    shipped = files("antiphon.assembly").joinpath("presets/baseline.yaml").read_text()
+    own = "pace: {policy: own.py:Own, lead_s: 3, stages: {talker: {lead_s: 1}}}"
+    (tmp_path / "mine.yaml").write_text(shipped.replace("pace: unpaced", own))
+    said = explain(str(tmp_path / "mine.yaml"))
+    assert "pace: own.py:Own\n  Holds what it likes.\n  lead_s        3  (float, default 2.0)" in said
+    assert "pace, talker: own.py:Own\n  Holds what it likes.\n  lead_s        1" in said
+    assert "And more" not in said
+    assert "pace: unpaced\n  Holds nothing back.\n" in explain("baseline")
+
+
+def test_a_decision_is_explained_by_its_policies() -> None:
+    said = explain("replica")
+    assert "sticky\n  The replica that served" in said
+    assert "least-loaded\n" in said
+    assert "`replica: file.py:Class`" in said
+
+
+def test_the_nearest_preset_is_named_where_a_key_is_none() -> None:
+    assert "fcsf: no such preset or decision; did you mean fcfs?" in explain("fcsf")

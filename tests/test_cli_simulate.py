@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from antiphon.cli import app
+from antiphon.latency.finding import find_costs
 from antiphon.runtime.record import replay
 from antiphon.sim.bottleneck import StageLoad
-from antiphon.sim.costs import find_costs
 from antiphon.sim.plan import Tried
 
 SMOKE = ["--workload", "smoke", "--duration", "8"]
@@ -163,7 +163,7 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--replicas", "thinker=none"], "expected thinker=N"),
         (["--replicas", "thinker=²"], "expected thinker=N"),
         (["--replicas", "thinker=4,thinker=2"], "thinker is there twice"),
-        (["--preset", "nobody"], "unknown preset"),
+        (["--preset", "nobody"], "no preset 'nobody'"),
         (["--depth", "7"], "depth is 7"),
         (["--workload", "nothing"], "unknown workload"),
         (["--label", "a/b"], "--label a/b: it names the log"),

@@ -1,40 +1,221 @@
-"""A preset names one policy for each decision, or says what is wrong with it."""
+"""A preset names one policy for each decision, with options, or says what is wrong with it."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from antiphon.assembly import preset
+from antiphon.assembly.deployment_file import read_deployment
 from antiphon.assembly.node import Node
-from antiphon.assembly.preset import Preset, preset_names
+from antiphon.assembly.preset import (
+    is_path,
+    preset_label,
+    preset_names,
+    read_preset,
+    replayable,
+    resolved,
+    with_preset,
+)
+from antiphon.assembly.registry import DECISIONS
+from antiphon.core.config import NodeConfig
 from antiphon.core.errors import ConfigError
 from fakes.world import toy_config
+
+HOLD = """
+from antiphon.policy.base import NO_HOLD
+
+class Hold:
+    def __init__(self, lead_s: float = 2.0) -> None:
+        self.lead_s = lead_s
+
+    def decide(self, view, now):
+        return NO_HOLD
+
+class Other(Hold):
+    pass
+
+class Both:
+    def decide_step(self, view, budget, now): ...
+    def decide_pace(self, view, now): ...
+"""
+LINES = {
+    "step": "fcfs",
+    "pace": "{policy: hold.py:Hold, lead_s: 3}",
+    "admission": "unlimited",
+    "device": "round-robin",
+    "replica": "sticky",
+    "evict": "lru",
+    "write": "write-back",
+    "fetch": "on-demand",
+}
+
+
+def mine(folder: Path, **others: str) -> str:
+    """A preset of one's own beside its policy."""
+    (folder / "hold.py").write_text(HOLD)
+    path = folder / "mine.yaml"
+    path.write_text("".join(f"{key}: {value}\n" for key, value in {**LINES, **others}.items() if value))
+    return str(path)
 
 
 def test_every_preset_that_ships_makes_a_node() -> None:
     assert "baseline" in preset_names()
     for name in preset_names():
-        Node(msgspec.structs.replace(toy_config(), preset=name)).check_integrity()
+        node = Node(msgspec.structs.replace(toy_config(), preset=name))
+        node.check_integrity()
+        assert node.config.policies.keys() == set(DECISIONS)
+        assert all(not choice.digests for choice in node.config.policies.values())
 
 
-def test_an_unknown_preset_lists_what_exists() -> None:
-    with pytest.raises(ConfigError, match=r"unknown preset '\.\./secret'; known: baseline"):
-        Preset("../secret")
+def test_a_preset_of_ones_own_with_a_policy_in_a_file_beside_it(tmp_path: Path) -> None:
+    path = mine(tmp_path)
+    choice = read_preset(path)["pace"]
+    assert choice.policy == f"{tmp_path}/hold.py:Hold"
+    assert choice.of("talker") == (choice.policy, {"lead_s": 3})
+    assert list(choice.digests) == [choice.policy]
+    node = Node(with_preset(toy_config(), path))
+    assert node.guard.names("thinker")["pace"] == "Hold"
+    assert node.guard.names("thinker")["step"] == "fcfs"
 
 
-@pytest.mark.parametrize("text", ["step: prefill-first", "step: a\ndevice: b\nmood: c"])
-def test_a_decision_left_out_or_too_many(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.yaml").write_text(text)
-    monkeypatch.setattr(preset, "_PRESETS", tmp_path)
-    with pytest.raises(ConfigError, match="'mine' must name each of step, device, replica, evict"):
-        Preset("mine")
+def test_a_path_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert read_preset("mine.yaml")["pace"].policy == f"{tmp_path}/hold.py:Hold"
+    assert read_preset("./mine.yaml").keys() == set(DECISIONS)
 
 
-def test_a_policy_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.yaml").write_text("step: best\ndevice: b\nreplica: r\nevict: c\nwrite: d\nfetch: e")
-    monkeypatch.setattr(preset, "_PRESETS", tmp_path)
-    with pytest.raises(ConfigError, match="unknown step policy 'best'"):
-        Preset("mine").step_policy()
+def test_in_a_deployment_file_it_is_relative_to_that_file(tmp_path: Path) -> None:
+    path = mine(tmp_path)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "base.yaml").write_text("preset: ../mine.yaml\n")
+    (tmp_path / "there.yaml").write_text("base: site/base.yaml\n")
+    assert read_deployment(str(tmp_path / "there.yaml")).preset == path
+    (tmp_path / "named.yaml").write_text("preset: fcfs\n")
+    assert read_deployment(str(tmp_path / "named.yaml")).preset == "fcfs"
+
+
+def test_a_stage_has_options_and_policies_of_its_own(tmp_path: Path) -> None:
+    stages = "{talker: {lead_s: 1}, thinker: {policy: hold.py:Other}}"
+    path = mine(tmp_path, pace=f"{{policy: hold.py:Hold, lead_s: 3, stages: {stages}}}")
+    choice = read_preset(path)["pace"]
+    assert choice.of("talker")[1] == {"lead_s": 1}
+    assert choice.of("thinker") == (f"{tmp_path}/hold.py:Other", {})
+    assert len(choice.digests) == 2
+    assert Node(with_preset(toy_config(), path)).guard.names("thinker")["pace"] == "Other"
+
+
+def test_the_same_policy_with_the_same_options_is_one_object_in_a_unit(tmp_path: Path) -> None:
+    path = mine(tmp_path, step="hold.py:Both", pace="hold.py:Both")
+    node = Node(with_preset(toy_config(), path))
+    made = {one.decision: one.policy for one in node.guard._watched if one.unit == "thinker"}
+    others = {one.decision: one.policy for one in node.guard._watched if one.unit == "talker"}
+    assert made["step"] is made["pace"]
+    assert made["step"] is not others["step"], "each unit has its own"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ({"pace": ""}, "mine.yaml: no policy for pace; each decision needs exactly one"),
+        ({"pcae": "unpaced"}, r"mine.yaml:9: no decision 'pcae'; did you mean pace\? There are step, pace"),
+        ({"step": "fcsf"}, r"mine.yaml:1: step: no policy 'fcsf'; did you mean fcfs\?"),
+        ({"pace": "[unpaced]"}, r"mine.yaml:2: pace: give a policy's name, or \{policy: name"),
+        ({"pace": "{lead_s: 2}"}, "mine.yaml:2: pace: give a policy's name"),
+        ({"pace": "{policy: hold.py:Hold, laed_s: 2}"}, r"no option 'laed_s'; did you mean lead_s\?"),
+        (
+            {"pace": "{policy: hold.py:Hold, stages: {takler: {}}}"},
+            r"no stage 'takler'; did you mean talker\?",
+        ),
+        ({"pace": "{policy: hold.py:Hold, stages: 3}"}, "`stages` maps stages to options"),
+        (
+            {"pace": "{policy: hold.py:Hold, stages: {talker: {lead_s: x}}}"},
+            r"lead_s is 'x': .* \(for stage talker\)",
+        ),
+        ({"device": "{policy: round-robin, stages: {talker: {}}}"}, "device: it is decided among stages"),
+        ({"evict": "lru\nevict: lru"}, "mine.yaml:7: evict stands there twice; keep one"),
+        ({"evict": "!!python/object/apply:os.system [true]"}, "mine.yaml:6: no YAML"),
+        ({"evict": "lru\n7: x"}, "a key must be text"),
+        ({"evict": "{"}, "no YAML"),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_line_and_decision(
+    lines: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        read_preset(mine(tmp_path, **lines))
+    assert str(raised.value).startswith("preset ")
+
+
+def test_what_is_no_preset(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no preset 'basline'; did you mean baseline\?"):
+        read_preset("basline")
+    with pytest.raises(ConfigError, match=r"preset \.\./secret: the file cannot be read"):
+        read_preset("../secret")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    with pytest.raises(ConfigError, match="a preset maps each decision to a policy; this is none"):
+        read_preset(str(tmp_path / "list.yaml"))
+    (tmp_path / "big.yaml").write_text("#" * (2 << 20))
+    with pytest.raises(ConfigError, match="which no preset needs"):
+        read_preset(str(tmp_path / "big.yaml"))
+    assert (is_path("a/b"), is_path("a.yml"), is_path("fcfs")) == (True, True, False)
+    assert preset_label("/x/mine.yaml") == "mine"
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def recorded(config: NodeConfig) -> NodeConfig:
+    """As a record's header gives it back."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(resolved(config)), type=NodeConfig)
+
+
+def test_a_record_of_policies_that_ship_replays_by_itself() -> None:
+    config = recorded(toy_config())
+    assert config.policies
+    assert replayable(config) == config
+
+
+def test_a_record_of_ones_own_policies_replays_where_they_are_named_and_the_same(tmp_path: Path) -> None:
+    served, here = tmp_path / "served", tmp_path / "here"
+    for folder in (served, here):
+        folder.mkdir()
+    config = recorded(with_preset(toy_config(), mine(served)))
+    path = mine(here)
+    shutil.rmtree(served)
+    assert replayable(config, path).policies["pace"].policy == f"{here}/hold.py:Hold"
+    with pytest.raises(
+        ConfigError, match=r"recorded with hold.py:Hold; code that a record names is not loaded"
+    ):
+        replayable(config)
+    (here / "hold.py").write_text(HOLD + "#")
+    with pytest.raises(ConfigError, match=r"pace: the source of policy hold.py:Hold has changed since"):
+        replayable(config, path)
+    with pytest.raises(
+        ConfigError, match=r"recorded with hold.py:Hold \(lead_s: 3\), and preset .* \(lead_s: 4\)"
+    ):
+        replayable(config, mine(here, pace="{policy: hold.py:Hold, lead_s: 4}"))
+    with pytest.raises(ConfigError, match="and preset baseline says"):
+        replayable(config, "baseline")
+
+
+def test_a_record_cannot_have_code_run(tmp_path: Path) -> None:
+    config = recorded(toy_config())
+    crime = {"args": ["touch", str(tmp_path / "gone")]}
+    for policy in ("subprocess:Popen", f"{tmp_path}/x.py:X"):
+        choice = msgspec.structs.replace(config.policies["pace"], policy=policy, options=crime)
+        with pytest.raises(ConfigError, match="code that a record names is not loaded"):
+            replayable(msgspec.structs.replace(config, policies={**config.policies, "pace": choice}))
+    with pytest.raises(ConfigError, match="code that a record names is not loaded"):
+        replayable(msgspec.structs.replace(config, policies={}, preset=mine(tmp_path)))
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_node_refuses_a_source_that_changed_after_it_was_looked_up(tmp_path: Path) -> None:
+    config = with_preset(toy_config(), mine(tmp_path))
+    (tmp_path / "hold.py").write_text(HOLD + "#")
+    with pytest.raises(ConfigError, match="has changed since"):
+        Node(config)

@@ -110,7 +110,7 @@ def test_what_a_target_says(text: str, target: Target) -> None:
     [
         (["fcfs"], "needs two targets or more"),
         (["fcfs", "fcfs --max-rows 2"], "must differ"),
-        (["fcfs", "x=nope"], "'nope' is no preset; to --simulate there are baseline, fcfs"),
+        (["fcfs", "x=nope"], "no preset 'nope'; There are baseline, fcfs"),
         (["fcfs", "peer=http://here:1"], "'http://here:1' is no preset"),
         (["fcfs", "x=fcfs --max-row 2"], "target x: No such option: --max-row"),
         (["fcfs", "x=fcfs --max-rows none"], "target x: Invalid value for '--max-rows'"),

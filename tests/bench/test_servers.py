@@ -28,7 +28,7 @@ def test_targets() -> None:
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["nonesuch", "baseline"], "nor a preset (known: baseline"),
+        (["nonesuch", "baseline"], "is no URL, and as a preset: no preset 'nonesuch'; There are baseline"),
         (["ftp://host", "baseline"], "http(s)"),
         (["a/b=http://host", "baseline"], "a name is letters"),
         (["baseline"], "two targets or more"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from antiphon.core.facts import ResponseRequested, SessionOpened
 from antiphon.core.plans import AudioOut
 from antiphon.core.playback import Playback, Source
+from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor, Phase
 from antiphon.metrics.log import Interrupted
 from antiphon.metrics.timeline import timeline
@@ -89,7 +90,8 @@ def test_a_stop_after_the_end_leaves_the_end_where_it_was() -> None:
 
 def test_all_who_ask_are_told_the_same() -> None:
     """The wire, the monitor, the figures and the overload guard, of one gap: 1.5 s played and 0.5 s left."""
-    spoken, speeches, monitor, pressure = Spoken("r", "i", True), Speeches(), Monitor(), Pressure()
+    spoken, speeches, pressure = Spoken("r", "i", True), Speeches(), Pressure()
+    monitor = Monitor(Frontier(3, 0.08))
     speeches.add(spoken)
     monitor.observe(SessionOpened("s"), 0.0)
     monitor.observe(ResponseRequested("s", "r", "i"), 0.0)

@@ -5,6 +5,9 @@
 In the simulator (`sim-*`), over the toy model (`toy-*`) and on an engine that is served (`engine-*`), which
 needs a checkpoint (`antiphon checkpoint demo CHECKPOINT --size tiny`). Compressed, beside this file. A record
 of the corpus is made again only where a decision changes on purpose.
+
+`v1` has what was recorded before there were policies for all decisions (record version 1). What stands there
+stands here as `antiphon lift` turns it, with the same decisions; only `test_lift.EXCEPTIONS` were made again.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from typing import Any
 
 import msgspec
 
+from antiphon.assembly.preset import with_preset
 from antiphon.core.config import NodeConfig, Unit
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested, SessionClosed, SessionOpened
-from antiphon.runtime.record import RecordWriter
+from antiphon.runtime.record import Header, RecordWriter, framed, frames
 from antiphon.sim.model import Sizes, released
 from antiphon.sim.run import Setup, simulate
 from antiphon.workload.load import changed, find
@@ -47,6 +51,7 @@ SPLIT = (
 
 
 TALKATIVE = str(HERE / "talkative.yaml")
+PACED, TURNS = str(HERE / "paced.yaml"), str(HERE / "turns.yaml")
 
 
 def simulated(
@@ -73,11 +78,13 @@ def simulated(
     return make
 
 
-def toyed(play: Callable[[World], None], depth: int = 0, **sizes: Any) -> Callable[[Path], None]:
+def toyed(
+    play: Callable[[World], None], depth: int = 0, preset: str = "baseline", **sizes: Any
+) -> Callable[[Path], None]:
     """The toy model, played to by hand."""
 
     def make(path: Path) -> None:
-        config: NodeConfig = toy_config(**sizes)
+        config: NodeConfig = with_preset(toy_config(**sizes), preset)
         writer = RecordWriter(path, config, depth)
         play(World(config, depth, writer))
         writer.close()
@@ -162,6 +169,8 @@ def corpus(checkpoint: Path) -> dict[str, Callable[[Path], None]]:
         "sim-short-fcfs": simulated(TALKATIVE, "fcfs", 8, 14.0, 640),
         "sim-short-host-baseline": simulated(TALKATIVE, "baseline", 8, 14.0, 640, 16384),
         "sim-short-host-fcfs": simulated(TALKATIVE, "fcfs", 8, 14.0, 640, 16384),
+        "sim-paced": simulated(TALKATIVE, PACED, 3, 10.0, 65536),
+        "toy-kept": toyed(talk, 1, TURNS, rows=3, blocks=40, host_blocks=60),
         "toy-short-depth1": toyed(talk, 1, rows=3, blocks=26),
         "toy-short-host": toyed(talk, 0, rows=3, blocks=26, host_blocks=60),
         "toy-split": toyed(talk, 1, rows=4, blocks=64, units=SPLIT),
@@ -177,13 +186,21 @@ def corpus(checkpoint: Path) -> dict[str, Callable[[Path], None]]:
     }
 
 
+def anywhere(record: Path) -> bytes:
+    """The record without the name of this folder: its policies are named beside their preset."""
+    header = next(frames(record))
+    named = msgspec.json.encode(msgspec.msgpack.decode(header)).replace(f"{HERE}/".encode(), b"")
+    rest = record.read_bytes()[4 + len(header) :]
+    return framed(msgspec.json.decode(named, type=Header)) + rest
+
+
 def main(checkpoint: str, *names: str) -> None:
     makers = corpus(Path(checkpoint))
     for name in names or makers:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "record"
             makers[name](path)
-            data = path.read_bytes()
+            data = anywhere(path)
             (HERE / f"{name}.xz").write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
         print(f"{name}: {len(data)} bytes, {(HERE / f'{name}.xz').stat().st_size} compressed")  # noqa: T201
 

@@ -113,7 +113,7 @@ class Rig:
             counts=ints(counts),
             emits=ints([row not in leaves for row in rows]),
             reason="",
-            waits=waits,
+            waits=(ints([rows[0]] * len(waits)), ints([*waits])),
             leaves_at=(ints([*leaves]), ints([*leaves.values()])),
             enters_at=(ints([*enters]), ints([*enters.values()])),
         )

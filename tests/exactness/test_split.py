@@ -51,7 +51,7 @@ class Conversations:
         said = self.talk.said[f"{person}-{turn}"]
         check(said, self.world.expect(tuple(self.items[person])), self.world.eos)
         sessions = self.talk.driver.node._orchestrator._sessions
-        self.items[person].append(sessions[str(person)].record.items[-1])
+        self.items[person].append(sessions.record(str(person)).items[-1])
 
     def finish(self) -> None:
         self.talk.close(*map(str, PEOPLE))
@@ -159,7 +159,7 @@ def test_a_move_that_breaks_off(
 def test_a_record_of_it_is_decided_alike(world: World, tmp_path: Path) -> None:
     talk = split_talk(world, depth=1)
     writer = RecordWriter(tmp_path / "record", talk.engine.node, 1)
-    talk.driver._recorder = writer
+    talk.driver.recorder = writer
     for person in PEOPLE:
         talk.open(str(person), world.item(person))
         talk.ask(str(person))

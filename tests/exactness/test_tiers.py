@@ -49,7 +49,7 @@ class Conversations:
         said = self.talk.said[f"{person}-{turn}"]
         check(said, self.world.expect(tuple(self.items[person])), self.world.eos)
         sessions = self.talk.driver.node._orchestrator._sessions
-        self.items[person].append(sessions[str(person)].record.items[-1])
+        self.items[person].append(sessions.record(str(person)).items[-1])
 
     def finish(self) -> None:
         self.talk.close(*(str(person) for person in range(len(TURNS))))

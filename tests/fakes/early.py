@@ -1,10 +1,10 @@
-"""A write policy that copies resting KV to the host at once, a few blocks a step."""
+"""A write policy that copies KV to the host at once, a few blocks a call."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from antiphon.policy.memory import Selection, TierView
+from antiphon.policy.memory import KvView, Selection
 from antiphon.stage.ar import ArScheduler
 
 
@@ -13,10 +13,12 @@ class WriteEarly:
 
     name = "write-early"
 
-    def decide(self, view: TierView, now: float) -> Selection:
-        assert len(view.sessions) == len(view.used_s) == len(view.blocks) == len(view.dirty)
-        dirty = int(view.dirty.sum())
-        return Selection(view.sessions, min(dirty, 3), "as early as can be")
+    def decide(self, view: KvView, now: float) -> Selection:
+        columns = view.columns
+        assert len(view.owners) == len(columns.used_s) == len(columns.device) == len(columns.dirty)
+        dirty = {owner for owner in view.owners if view.find(owner).dirty}
+        assert dirty == {*view.dirty()}, dirty.symmetric_difference(view.dirty())
+        return Selection(view.dirty(), 3, "as early as can be")
 
     @classmethod
     def take_over(cls, scheduler: ArScheduler) -> None:

@@ -186,7 +186,7 @@ class FakeAr(FakeExecutor):
         assert step.counts.sum() <= self.config.step_tokens
         assert len(set(step.rows.tolist())) == len(step.rows), "a row runs twice in a step"
         self._apply(step)
-        self._waits = Waits(self.copies, step.waits, self.moves_out)
+        self._waits = Waits(self.copies, step.tickets, self.moves_out)
         fails |= self._waits.has_failed
         columns = (step.rows, step.starts, step.counts, step.emits)
         work = list(zip(*(column.tolist() for column in columns), strict=True))

@@ -1,4 +1,4 @@
-"""A step policy that preempts whom a test names, and decides as the baseline otherwise."""
+"""A step policy that preempts as a test names, and decides as the baseline otherwise."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.core.plans import ints
-from antiphon.policy.base import Budget, StageView, StepChoice
+from antiphon.policy.base import Budget, StepChoice, StepView
 from antiphon.policy.prefill_first import PrefillFirst
 from antiphon.stage.ar import ArScheduler
 
 
 class Whims:
-    """`victims` are places among the running rows, oldest first; they are preempted at the next step."""
+    """`victims` are places among the rows, oldest first; they are preempted at the next step, and keep their
+    KV if `keeps` says so."""
 
     name = "whims"
 
     def __init__(self) -> None:
         self.victims: list[int] = []
+        self.keeps = False
         self._baseline = PrefillFirst()
 
-    def decide(self, view: StageView, budget: Budget, now: float) -> StepChoice:
-        choice, running = self._baseline.decide(view, budget, now), view.running
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        choice = self._baseline.decide(view, budget, now)
         victims, self.victims = self.victims, []
-        if not victims or not len(running):
+        if not victims or not view.num_rows:
             return choice
-        chosen = ints([int(running[victim % len(running)]) for victim in victims])
-        return replace(choice, preempt=np.union1d(choice.preempt, chosen))
+        chosen = np.union1d(choice.preempt, ints([victim % view.num_rows for victim in victims]))
+        rows = choice.order[(choice.order < view.num_rows) & ~np.isin(choice.order, chosen)]
+        keeps = np.full(len(chosen), self.keeps, np.bool_)
+        return replace(choice, order=rows, preempt=chosen, keeps=keeps)
 
 
 def whims_of(scheduler: ArScheduler) -> Whims:
     """The stage does as its new policy's `victims` say."""
     whims = Whims()
-    scheduler._policy = whims
+    scheduler._chooser._policies = replace(scheduler._chooser._policies, step=whims)
     return whims

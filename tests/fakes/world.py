@@ -185,6 +185,7 @@ class World:
         self.now += STEP_S
         decision = self.node.decide(facts, self.now)
         self.node.check_integrity()
+        assert not self.node.guard.counts, self.node.guard.incidents()
         if self._recorder is not None:
             self._recorder.write(self.now, facts, decision)
         for output in decision.outputs:

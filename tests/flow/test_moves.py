@@ -95,7 +95,7 @@ def test_replies_are_written_where_their_kv_was_moved(groups, depth, copy_lag, u
     by = {name: [step for step in seen.steps if step.stage == name] for name in ("thinker.p", "thinker.d")}
     assert all(len(join.generated) == 0 for step in by["thinker.p"] for join in step.joins)
     assert all(len(join.generated) > 0 for step in by["thinker.d"] for join in step.joins)
-    assert any(step.waits for step in by["thinker.d"])
+    assert any(step.tickets for step in by["thinker.d"])
     leave(world)
 
 

@@ -17,8 +17,9 @@ PEOPLE = ("ann", "bob", "cleo", "dan")
 WORDS = "and then she went on to say what had happened before that on the very same day"
 
 
-def ask(world: World, turn: int, person: str) -> None:
-    item = Item(f"{turn}-{person}", "user", (TextPart(f"{person} {turn} {WORDS}"), toy.tone(turn)))
+def ask(world: World, turn: int, person: str, with_audio: bool = True) -> None:
+    text = TextPart(f"{person} {turn} {WORDS}")
+    item = Item(f"{turn}-{person}", "user", (text, toy.tone(turn)) if with_audio else (text,))
     world.send(ItemAdded(person, item))
     world.send(ResponseRequested(person, f"{turn}-{person}", f"reply-{turn}-{person}", codes=True))
 
@@ -91,12 +92,12 @@ def test_copies_that_break_off_cost_time_and_nothing_else(depth: int, copy_lag: 
         world.send(SessionOpened(person))
     for turn in range(3):
         for number, person in enumerate(PEOPLE):
-            ask(world, turn, person)
+            ask(world, turn, person, with_audio=turn == 0)  # later ones join while their KV is on its way
             world.mover.num_failing = (number + turn) % 4
             world.run()
     assert world.mover.num_failed > 2
     num_preemptions = sum(ar.num_preemptions for ar in world.node.stages.ar.values())
-    assert num_preemptions > 1 if way == "device" else num_preemptions == 0
+    assert (num_preemptions > 0) == (way == "device"), num_preemptions
     for heard in world.responses.values():
         world.check(heard)
         assert heard.end.status in ("completed", "incomplete")

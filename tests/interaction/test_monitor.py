@@ -28,6 +28,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.core.playback import Playback, Source
+from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor, Phase
 
 
@@ -44,7 +45,7 @@ def ended(response: str, status: str = "completed", session: str = "s") -> Respo
 
 
 def opened() -> Monitor:
-    monitor = Monitor()
+    monitor = Monitor(Frontier(3, 0.08))
     monitor.observe(SessionOpened("s"), 0.0)
     return monitor
 
@@ -62,28 +63,28 @@ def test_a_turn() -> None:
     monitor.observe(SpeechEnded("s"), 2.0)
     asked(monitor, "r", 2.0)
     assert (monitor.phase("s", 2.5), monitor.waited_s("s", 2.5)) == (Phase.WAITING, 0.5)
-    monitor.hear(text("r"), 2.6)
+    monitor.hear([text("r")], 2.6)
     assert monitor.phase("s", 2.6) is Phase.WAITING
-    monitor.hear(audio("r", 1.0), 3.0)
+    monitor.hear([audio("r", 1.0)], 3.0)
     assert (monitor.phase("s", 3.0), monitor.ttfp_s("s"), monitor.waited_s("s", 3.0)) == (
         Phase.REPLYING,
         1.0,
         None,
     )
     assert (monitor.buffer_s("s", 3.25), monitor.played_s("s", 3.25)) == (0.75, 0.25)
-    monitor.hear(ended("r"), 3.3)
+    monitor.hear([ended("r")], 3.3)
     assert (monitor.phase("s", 3.9), monitor.phase("s", 4.0)) == (Phase.REPLYING, Phase.LISTENING)
     assert (monitor.heard("s"), monitor.generated_s("s"), monitor.played_s("s", 9.0)) == ("r", 1.0, 1.0)
 
 
 def test_a_written_reply_begins_with_its_text() -> None:
-    for monitor, speech in ((opened(), False), (Monitor(speaks=False), True)):
+    for monitor, speech in ((opened(), False), (Monitor(Frontier(3, 0.08), speaks=False), True)):
         monitor.observe(SessionOpened("s"), 0.0)
         asked(monitor, "r", 1.0, speech=speech)
-        monitor.hear(text("r"), 2.0)
+        monitor.hear([text("r")], 2.0)
         assert (monitor.phase("s", 2.0), monitor.ttfp_s("s")) == (Phase.REPLYING, None)
-        monitor.hear(text("r"), 2.5)
-        monitor.hear(ended("r"), 3.0)
+        monitor.hear([text("r")], 2.5)
+        monitor.hear([ended("r")], 3.0)
         assert monitor.phase("s", 3.0) is Phase.LISTENING
         assert monitor.source("s") is Source.UNKNOWN
 
@@ -91,17 +92,17 @@ def test_a_written_reply_begins_with_its_text() -> None:
 def test_a_reply_that_ends_before_it_is_heard() -> None:
     monitor = opened()
     asked(monitor, "r", 1.0)
-    monitor.hear(ended("r", "failed"), 2.0)
+    monitor.hear([ended("r", "failed")], 2.0)
     assert monitor.phase("s", 2.0) is Phase.LISTENING
 
 
 def test_a_barge_in_silences_the_reply() -> None:
     monitor = opened()
     asked(monitor, "r", 0.0)
-    monitor.hear(audio("r", 5.0), 1.0)
+    monitor.hear([audio("r", 5.0)], 1.0)
     monitor.observe(SpeechStarted("s"), 2.0)
     assert monitor.phase("s", 2.0) is Phase.INTERRUPTING
-    monitor.hear(ended("r", "cancelled"), 2.5)
+    monitor.hear([ended("r", "cancelled")], 2.5)
     assert (monitor.phase("s", 2.5), monitor.buffer_s("s", 9.0)) == (Phase.SPEAKING, 0.0)
     assert monitor.played_s("s", 9.0) == 1.5
     monitor.observe(PlaybackReported("s", "r", 1.4), 2.6)
@@ -113,8 +114,8 @@ def test_a_barge_in_silences_the_reply() -> None:
 def test_a_cut_after_the_end_silences_the_reply() -> None:
     monitor = opened()
     asked(monitor, "r", 0.0)
-    monitor.hear(audio("r", 5.0), 1.0)
-    monitor.hear(ended("r"), 1.0)
+    monitor.hear([audio("r", 5.0)], 1.0)
+    monitor.hear([ended("r")], 1.0)
     monitor.observe(ItemCut("s", "another", 3), 2.0)
     assert monitor.phase("s", 2.0) is Phase.REPLYING
     monitor.observe(ItemCut("s", "item-r", 3), 2.0)
@@ -125,13 +126,13 @@ def test_the_conversations_own_reply_is_followed() -> None:
     monitor = opened()
     asked(monitor, "own", 0.0)
     asked(monitor, "beside", 0.5, remember=False)
-    monitor.hear(audio("beside", 1.0), 1.0)
+    monitor.hear([audio("beside", 1.0)], 1.0)
     assert monitor.phase("s", 1.0) is Phase.WAITING
-    monitor.hear(audio("own", 1.0), 1.5)
+    monitor.hear([audio("own", 1.0)], 1.5)
     asked(monitor, "beside2", 1.6, remember=False)
     assert (monitor.heard("s"), monitor.waited_s("s", 2.0)) == ("own", None)
-    monitor.hear(ended("beside"), 1.7)
-    monitor.hear(ended("own"), 1.8)
+    monitor.hear([ended("beside")], 1.7)
+    monitor.hear([ended("own")], 1.8)
     asked(monitor, "alone", 5.0, remember=False)
     assert monitor.phase("s", 5.0) is Phase.WAITING
 
@@ -141,7 +142,7 @@ def test_who_is_not_there_is_passed_over() -> None:
     monitor.observe(SpeechStarted("nobody"), 1.0)
     monitor.observe(SessionClosed("nobody"), 1.0)
     monitor.observe(CopyDone("thinker", 1), 1.0)
-    monitor.hear(audio("r", 1.0, "nobody"), 1.0)
+    monitor.hear([audio("r", 1.0, "nobody")], 1.0)
     assert monitor.phase("nobody", 1.0) is Phase.LISTENING
     assert monitor.source("nobody") is Source.UNKNOWN
     assert (monitor.generated_s("nobody"), monitor.played_s("nobody", 1.0)) == (0.0, 0.0)
@@ -151,12 +152,12 @@ def test_who_is_not_there_is_passed_over() -> None:
 
 def test_a_read_is_quick_among_ten_thousand() -> None:
     """Issue 05 asks for under 2 us; ten times that, so that a busy machine does not fail it."""
-    monitor = Monitor()
+    monitor = Monitor(Frontier(3, 0.08))
     names = [f"s{n}" for n in range(10_000)]
     for name in names:
         monitor.observe(SessionOpened(name), 0.0)
         monitor.observe(ResponseRequested(name, "r", "i"), 0.0)
-        monitor.hear(audio("r", 0.5, name), 1.0)
+        monitor.hear([audio("r", 0.5, name)], 1.0)
     one_s = min(timeit.repeat(lambda: monitor.buffer_s("s5000", 1.2), number=1000, repeat=5)) / 1000
     assert one_s < 20e-6
     assert all(monitor.buffers_s(names, 1.25) == 0.25)
@@ -202,7 +203,7 @@ class Listener(RuleBasedStateMachine):
     def send(self, eighths: int) -> None:
         assert self.reply is not None
         self.reply.loudspeaker.add(eighths / 8, self.now)
-        self.monitor.hear(audio(self.reply.name, eighths / 8), self.now)
+        self.monitor.hear([audio(self.reply.name, eighths / 8)], self.now)
 
     @precondition(lambda self: self.reply is not None and self.reply.is_open)
     @rule(status=st.sampled_from(["completed", "failed", "incomplete", "cancelled"]))
@@ -211,7 +212,7 @@ class Listener(RuleBasedStateMachine):
         self.reply.is_open = False
         if status == "cancelled":
             self.reply.loudspeaker.stop(self.now)
-        self.monitor.hear(ended(self.reply.name, status), self.now)
+        self.monitor.hear([ended(self.reply.name, status)], self.now)
 
     @precondition(lambda self: self.reply is not None)
     @rule(eighths=st.integers(0, 40), name=st.sampled_from(["r1", "r2", "last"]))
@@ -243,7 +244,7 @@ class Listener(RuleBasedStateMachine):
             self.monitor.observe(SessionOpened(name), self.now)
             self.monitor.observe(SpeechStarted(name), self.now)
             self.monitor.observe(ResponseRequested(name, "r", "i"), self.now)
-            self.monitor.hear(audio("r", 3.0, name), self.now)
+            self.monitor.hear([audio("r", 3.0, name)], self.now)
         for name in names:
             self.monitor.observe(SessionClosed(name), self.now)
         self.monitor.observe(SessionOpened("fresh"), self.now)

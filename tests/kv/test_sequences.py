@@ -3,6 +3,7 @@ what a sequence was given as cached is what it was said to be."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import Sequence, StageKv, common_prefix
 
 SESSIONS = ("a", "b", "c")
+VALUES = st.lists(st.integers(0, 1), min_size=1, max_size=9)
 
 
 def keys(*values: int) -> Ints:
@@ -44,7 +46,7 @@ def parked(kv: StageKv, session: str, positions: Ints, after_step: int | None = 
 
 def give_up(kv: StageKv, session: str, count: int) -> None:
     """Evict, with no tier below that would take a copy."""
-    kv.take_back([one.block for one in kv.evict(session, count)])
+    kv.take_back([block for run in kv.evict(session, count) for block in run.blocks])
 
 
 def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
@@ -186,7 +188,8 @@ class Conversations(RuleBasedStateMachine):
     def begin(self, groups: tuple[str, ...], blocks: int) -> None:
         self.kv = StageKv(groups, blocks, 2)
         self.active: list[tuple[str, Sequence, Ints, int, int]] = []
-        self.slots: dict[tuple[tuple[int, ...], int], tuple[int, bytes]] = {}
+        self.contents: dict[tuple[int, int, int], tuple[int, bytes]] = {}
+        """By group, slot and place in the block: the position computed there, and all keys up to it."""
         self.step = 0
         self.settled = 0
 
@@ -194,30 +197,38 @@ class Conversations(RuleBasedStateMachine):
     def busy(self) -> int | None:
         return self.step if self.step > self.settled else None
 
-    @rule(session=st.sampled_from(SESSIONS), values=st.lists(st.integers(0, 1), min_size=1, max_size=9))
-    def open(self, session: str, values: list[int]) -> None:
-        prompt, most = keys(*values), len(values) + 4
-        if not self.kv.fits(session, prefix(*values), self.kv.blocks_for(most)):
+    @rule(session=st.sampled_from(SESSIONS), values=VALUES, with_coming=st.booleans())
+    def open(self, session: str, values: list[int], with_coming: bool) -> None:
+        prompt, most, found = keys(*values), len(values) + 4, prefix(*values)
+        num_blocks = self.kv.blocks_for(most)
+        if not self.kv.fits(session, found, num_blocks, with_coming=with_coming):
             return
-        expected = self.kv.cached(session, prefix(*values))
-        sequence, cached = self.kv.open(session, prefix(*values), self.kv.blocks_for(most), self.busy)
-        assert cached == expected
+        expected = self.kv.cached(session, found)
+        sequence, cached = self.kv.open(session, found, num_blocks, self.busy, with_coming=with_coming)
+        assert cached >= expected if with_coming else cached == expected
         assert 0 <= cached < len(prompt)
         assert sequence.num_blocks == self.kv.blocks_for(cached)
-        self.check_contents(sequence, prompt[:cached])
+        assert self.kv.resting(session) is None, "one that runs rests no more"
+        self.check_contents(sequence, prompt[: min(cached, sequence.num_ready * 2)])
         self.active.append((session, sequence, prompt, most, cached))
 
     def check_contents(self, sequence: Sequence, expected: Ints) -> None:
-        for position, key in enumerate(expected.tolist()):
-            block = sequence.blocks[position // 2]
-            assert self.slots[block, position % 2] == (position, expected[: position + 1].tobytes()), key
+        slots = self.kv.slots(sequence.blocks)
+        for position, group in product(range(len(expected)), range(len(slots))):
+            held = self.contents[group, slots[group, position // 2], position % 2]
+            assert held == (position, expected[: position + 1].tobytes())
 
     def write(self, sequence: Sequence, held: Ints, start: int) -> None:
         others = {block for _, other, *_ in self.active if other is not sequence for block in other.blocks}
+        slots = self.kv.slots(sequence.blocks)
         for position in range(start, len(held)):
-            block = sequence.blocks[position // 2]
-            assert block not in others, "a shared block is written"
-            self.slots[block, position % 2] = (position, held[: position + 1].tobytes())
+            assert sequence.blocks[position // 2] not in others, "a shared block is written"
+            for group, slot in enumerate(slots[:, position // 2]):
+                self.contents[group, slot, position % 2] = (position, held[: position + 1].tobytes())
+
+    def may_learn(self, sequence: Sequence) -> bool:
+        """Is all there that a reported step has read?"""
+        return True
 
     @precondition(lambda self: self.active)
     @rule(data=st.data())
@@ -234,7 +245,7 @@ class Conversations(RuleBasedStateMachine):
         held = np.concatenate([prompt, keys(0, 1, 0, 1)])[:size]
         self.write(sequence, held, have)
         self.active[at] = (session, sequence, held if size > len(prompt) else prompt, most, size)
-        if data.draw(st.booleans()):
+        if data.draw(st.booleans()) and self.may_learn(sequence):
             self.kv.learn(sequence, held)
 
     @precondition(lambda self: self.active)
@@ -254,6 +265,7 @@ class Conversations(RuleBasedStateMachine):
     def park(self, data: st.DataObject, kept: int) -> None:
         at = data.draw(st.integers(0, len(self.active) - 1))
         session, sequence, prompt, _, have = self.active.pop(at)
+        have = have if self.may_learn(sequence) else len(sequence.chain) * 2
         self.kv.park(session, sequence, prompt[: min(kept, have)], self.busy)
 
     @precondition(lambda self: self.active)
@@ -261,6 +273,11 @@ class Conversations(RuleBasedStateMachine):
     def discard(self, data: st.DataObject) -> None:
         sequence = self.active.pop(data.draw(st.integers(0, len(self.active) - 1)))[1]
         self.kv.discard(sequence, self.busy)
+
+    @rule(session=st.sampled_from(SESSIONS))
+    def touch(self, session: str) -> None:
+        self.kv.touch(session)
+        assert session not in self.kv.owners or list(self.kv.owners)[-1] == session
 
     @rule(session=st.sampled_from(SESSIONS))
     def drop(self, session: str) -> None:
@@ -281,6 +298,13 @@ class Conversations(RuleBasedStateMachine):
         if not hasattr(self, "kv"):
             return
         self.kv.check_integrity()
+        for session in SESSIONS:
+            resting = self.kv.resting(session)
+            if resting is not None:
+                self.check_contents(resting, resting.keys[: self.kv.resident_tokens(resting)])
+        self.check_pending()
+
+    def check_pending(self) -> None:
         if self.settled == self.step:
             assert self.kv.num_pending_free == 0
 

@@ -6,8 +6,8 @@ import pytest
 
 from antiphon.metrics import balance, cache
 from antiphon.metrics.log import ServerSampled
-from antiphon.metrics.names import Metric
-from antiphon.metrics.samples import increases, parse_key, sampled_s
+from antiphon.metrics.names import Metric, parse_key
+from antiphon.metrics.samples import increases, sampled_s
 from fakes.logs import reply, rows, sample
 
 

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from antiphon.core.plans import ints
-from antiphon.policy.base import Budget
+import pytest
+
+from antiphon.policy.base import Budget, StepChoice, StepView, Tier
 from antiphon.policy.fcfs import Fcfs
-from policy.test_prefill_first import View
+from policy.views import short, stage
 
-BUDGET = Budget(16, 8)
+B = Tier.BEST_EFFORT
 
 
-def test_who_runs_goes_on_by_age_before_newcomers() -> None:
-    view = View(ints([4, 1]), ints([0, 3]), 7, ints([0, 4, 3, 1]))
-    choice = Fcfs().decide(view, BUDGET, now=0.0)
-    assert choice.rows.tolist() == [0, 4, 3, 1]
-    assert (choice.admit, choice.admit_at) == (7, 4)
-    assert not len(choice.preempt)
+def chosen(view: StepView) -> StepChoice:
+    choice = Fcfs().decide(view, Budget(16, 8), now=0.0)
     assert choice.reason
+    assert choice.counts is choice.urgency is choice.wake_at is None
+    assert not choice.stops
+    return choice
 
 
-def test_a_row_that_waits_for_its_next_input_sits_out() -> None:
-    choice = Fcfs().decide(View(ints([1]), ints([0]), 0, ints([0, 2, 1])), BUDGET, now=0.0)
-    assert choice.rows.tolist() == [0, 1]
+@pytest.mark.parametrize(
+    ("view", "order"),
+    [
+        (stage(3, 5), [0, 1, 2, 3, 4]),
+        (stage(3, 5, reading=[False, True, False, True, True]), [0, 1, 2, 3, 4]),
+        (stage(3, 5, ready=[True, False, True, False, True]), [0, 2, 4]),
+        (stage(3, 5, tier=[0, B, 0, 0, B]), [0, 2, 3, 1, 4]),
+        (stage(0, 2), [0, 1]),
+        (stage(0, 0), []),
+    ],
+    ids=["by age", "prompts or not", "what is ready", "best effort last", "newcomers only", "nothing"],
+)
+def test_rows_by_age_and_then_newcomers(view: StepView, order: list[int]) -> None:
+    choice = chosen(view)
+    assert choice.order.tolist() == order
+    assert choice.preempt.tolist() == []
 
 
-def test_newcomers_come_before_best_effort_work() -> None:
-    late = ints([0, 0, 1, 0, 0, 0, 0, 0])
-    choice = Fcfs().decide(View(ints([2]), ints([0]), 1, ints([0, 2]), best_effort=late), BUDGET, now=0.0)
-    assert (choice.rows.tolist(), choice.admit_at) == ([0, 2], 1)
-
-
-def test_who_came_last_makes_room() -> None:
-    view = View(ints([4, 1]), ints([0]), 7, ints([0, 4, 1]), starved=True)
-    assert Fcfs().decide(view, BUDGET, now=0.0).preempt.tolist() == [1]
-
-
-def test_nothing_to_do() -> None:
-    choice = Fcfs().decide(View(ints([]), ints([]), 0, ints([])), BUDGET, now=0.0)
-    assert len(choice.rows) == choice.admit == choice.admit_at == 0
+def test_what_came_last_makes_room_and_nothing_joins_in_that_step() -> None:
+    choice = chosen(short(3, 4))
+    assert (choice.order.tolist(), choice.preempt.tolist()) == ([0, 1], [2])
+    assert choice.keeps is None

@@ -24,6 +24,7 @@ from antiphon.core.facts import (
     OutputReleased,
     PayloadArrived,
     PlaybackReported,
+    PolicySuspended,
     PromptFailed,
     PromptReady,
     ResponseCancelled,
@@ -126,7 +127,7 @@ MESSAGES: list[Any] = [
     ResponseCancelled("s", "r"),
     PromptReady(1, {"thinker": PROMPT}),
     PromptFailed(1, "no"),
-    StepDone("talker", 4, ints([1, 2]), np.arange(32).reshape(2, 16), NO_INTS, NO_INTS, (b"\x00",)),
+    StepDone("talker", 4, ints([1, 2]), np.arange(32).reshape(2, 16), NO_INTS, NO_INTS, (b"\x00",), 0.5),
     StepFailed("thinker", 4, ONE, NO_INTS, "no"),
     RenderPrompt(1, (ITEM,), True),
     Handoff("thinker", "talker", "hidden", 1, 2, 3, ONE),
@@ -137,10 +138,11 @@ MESSAGES: list[Any] = [
     MediaArrived("thinker", (1, 2)),
     UnitLost("talker", "killed"),
     UnitReady("talker"),
+    PolicySuspended("talker", "step"),
     ArStep("t", 1, (JOIN,), ONE, (BlockDelta("kv", ONE, ONE, ONE),), ONE, ONE, ONE, ONE, ONE, ONE, "why"),
     CopyBlocks("t", "kv", "host", ONE, ints([4]), 7),
     MoveBlocks("t.0", "t.1", "kv", ONE, ints([4]), 8),
-    CopyDone("t", 7),
+    CopyDone("t", 7, 0.25),
     CopyFailed("t", 8, "no"),
     CodecStep("c", 1, ONE, ONE, ONE, ONE, np.zeros((1, 16), np.int64), "why"),
     EncodeStep("e", 1, ITEM.parts[2:], "why"),
@@ -182,7 +184,9 @@ def test_every_type_is_here() -> None:
 
 def test_an_ar_step_carries_waits_and_moves() -> None:
     step = next(message for message in MESSAGES if isinstance(message, ArStep))
-    moving = msgspec.structs.replace(step, waits=(3, 4), leaves_at=(ONE, ints([2])), enters_at=(ONE, ONE))
+    moving = msgspec.structs.replace(
+        step, waits=(ints([5, 5]), ints([3, 4])), leaves_at=(ONE, ints([2])), enters_at=(ONE, ONE)
+    )
     for message in (step, moving):
         assert plain(decoder(Order).decode(encode(message))) == plain(message)
 

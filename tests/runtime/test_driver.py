@@ -116,7 +116,7 @@ def test_copies_are_carried_out_reported_and_recorded(tiny_checkpoint: Path, tmp
     assert {order.to for order in orders} == {"host", "device"}
     assert {order.group for order in orders} == set(engine.executors["thinker"].runner.pool.groups)
     steps = [order for entry in entries for order in entry.decision.orders if isinstance(order, ArStep)]
-    waited = {ticket for step in steps for ticket in step.waits}
+    waited = {ticket for step in steps for ticket in step.tickets}
     assert waited <= {order.ticket for order in orders if order.to == "device"}
     count, differences = replay(tmp_path / "a.record")
     assert count == len(entries)

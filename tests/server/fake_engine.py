@@ -48,6 +48,7 @@ class Script:
     status: str = "completed"
     reason: str = ""
     message: str = ""
+    retry_s: float | None = None
     pace_s: float = 0.0
     gate: asyncio.Event | None = None
 
@@ -61,6 +62,7 @@ class FakeEngine:
     alive: bool = True
     stats: dict[str, float] = field(default_factory=lambda: dict(STATS))
     lost: dict[str, str] = field(default_factory=dict)
+    stuck: str = ""
     facts: list[PersonFact] = field(default_factory=list)
     sinks: dict[str, Callable[[Output], None]] = field(default_factory=dict)
     viewer: Callable[[Snapshot], None] | None = None
@@ -105,10 +107,12 @@ class FakeEngine:
     def added(self) -> list[ItemAdded]:
         return self.of(ItemAdded)
 
-    def _end(self, response: str, status: str, reason: str, message: str = "") -> None:
+    def _end(
+        self, response: str, status: str, reason: str, message: str = "", retry_s: float | None = None
+    ) -> None:
         session, task = self._open.pop(response)
         task.cancel()
-        self._put(ResponseEnded(session, response, 0, status, reason, message, USAGE))
+        self._put(ResponseEnded(session, response, 0, status, reason, message, USAGE, retry_s))
 
     def _put(self, output: Output) -> None:
         if output.session in self.sinks:
@@ -124,7 +128,7 @@ class FakeEngine:
             await asyncio.sleep(script.pace_s)
             if index == 0 and script.gate is not None:
                 await script.gate.wait()
-        self._end(asked.response, script.status, script.reason, script.message)
+        self._end(asked.response, script.status, script.reason, script.message, script.retry_s)
 
     def _tokens(self, asked: ResponseRequested, text: str) -> TokensOut:
         return TokensOut(

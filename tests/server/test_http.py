@@ -8,9 +8,13 @@ import signal
 import sys
 import textwrap
 from pathlib import Path
+from typing import get_args
 
 import httpx
+import pytest
 
+from antiphon.core.facts import PersonFact
+from antiphon.metrics.names import Metric
 from antiphon.server.app import attach_engine, create_app
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.limits import Limits
@@ -188,3 +192,46 @@ async def test_sigterm_drains_and_serve_returns() -> None:
 async def test_a_free_port_serves_http() -> None:
     async with running() as served, httpx.AsyncClient(base_url=served.http) as client:
         assert (await client.get("/ready")).json() == {"status": "ready"}
+
+
+async def test_a_decision_that_does_not_return_is_no_health() -> None:
+    engine = FakeEngine(stuck="Deciding for 7 s: the policy x (pace of talker) does not answer.")
+    transport = httpx.ASGITransport(create_app(engine, detokenisers=CharDetokeniser))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for path in ("/health", "/ready"):
+            answer = await client.get(path)
+            assert answer.status_code == 503
+            assert "the policy x (pace of talker)" in answer.text
+        engine.stuck = ""
+        assert (await client.get("/health")).json() == {"status": "alive"}
+        assert (await client.get("/ready")).status_code == 200
+
+
+async def test_policies_are_counted_with_their_names_escaped() -> None:
+    engine = FakeEngine()
+    engine.stats[Metric.POLICY.of_policy("thinker", 'a "b"\\\n', "raised")] = 3
+    transport = httpx.ASGITransport(create_app(engine, detokenisers=CharDetokeniser))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        text = (await client.get("/metrics")).text
+    assert 'antiphon_policy_total{event="raised",policy="a \\"b\\"\\\\\\n",unit="thinker"} 3.0' in text or (
+        'antiphon_policy_total{unit="thinker",policy="a \\"b\\"\\\\\\n",event="raised"} 3.0' in text
+    )
+
+
+@pytest.mark.parametrize("field", ["preset", "policy", "policies"])
+async def test_no_request_names_code(field: str, tmp_path: Path) -> None:
+    """Policies are the operator's: what a client says of them loads nothing, and reaches no engine."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    engine = FakeEngine()
+    transport = httpx.ASGITransport(create_app(engine, detokenisers=CharDetokeniser))
+    body = {
+        "model": "test-omni",
+        "messages": [{"role": "user", "content": "hi"}],
+        field: f"{tmp_path}/evil.py:Evil",
+    }
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        await client.post("/v1/chat/completions", json=body)
+    assert not any("evil" in str(fact) for fact in engine.facts)
+    assert not (tmp_path / "ran").exists()
+    names = {name for kind in get_args(PersonFact) for name in kind.__struct_fields__}
+    assert not names & {"preset", "policy", "policies"}, "no fact of a person could say it"

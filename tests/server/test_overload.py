@@ -279,6 +279,24 @@ async def test_open_responses_are_counted_over_all_surfaces() -> None:
         assert served.serving.engine.num_open("latency") == 0
 
 
+async def test_a_response_that_the_engine_refuses_says_when_to_come_back() -> None:
+    """Over HTTP as a status, since nothing was streamed; in a conversation as the end of the response."""
+    said = "No room now: the queue is long. Try again in 7 s."
+    refused = Script("", 0.0, status="failed", reason="server_overloaded", message=said, retry_s=6.2)
+    async with running(ServerSettings(), FakeEngine(refused)) as served:
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            for asked in (HI, {**HI, "stream": True}):
+                answer = await client.post("/v1/chat/completions", json=asked)
+                error = answer.json()["error"]
+                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "7")
+                assert (error["code"], error["message"]) == ("server_overloaded", said)
+        async with served.socket() as talker:
+            await talker.send("response.create")
+            done = (await talker.until("response.done"))[-1]["response"]
+            assert done["status"] == "failed"
+            assert done["status_details"]["error"]["code"] == "server_overloaded"
+
+
 async def test_best_effort_requests_have_a_limit_of_their_own() -> None:
     """They may wait, so they neither use up the room of live replies nor find it used up by them."""
     flex = {**HI, "service_tier": "flex"}

@@ -7,9 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from antiphon.core.config import NodeConfig, Unit
-from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StageFact
+from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StageFact, timed
 from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia, Step
-from antiphon.sim.devices import Devices
+from antiphon.sim.devices import Devices, Span
 from antiphon.sim.driver import MEDIUM_TOKENS
 from fakes.fleet import Fleet
 from sim.linear import LinearCosts
@@ -54,11 +54,11 @@ class Hardware(Devices):
         super().__init__(COSTS, config.placed, BLOCK_BYTES, POSITION_BYTES)
         self._mover = model.payloads.mover
 
-    def copy(self, order: CopyBlocks, now: float) -> float:
+    def copy(self, order: CopyBlocks, now: float) -> Span:
         self._mover.copy(order)
         return super().copy(order, now)
 
-    def move(self, order: MoveBlocks, now: float) -> float:
+    def move(self, order: MoveBlocks, now: float) -> Span:
         self._mover.move(order)
         return super().move(order, now)
 
@@ -84,8 +84,8 @@ class ClockedExecutor:
         self._done: deque[tuple[float, Fact]] = deque()
 
     def submit(self, step: Step) -> None:
-        end_s = self._hardware.run(step, self._clock.now)
-        self._done.append((end_s, self._model.run(step)))
+        end_s, seconds = self._hardware.run(step, self._clock.now)
+        self._done.append((end_s, timed(self._model.run(step), seconds)))
         if self._is_inline:
             self._clock.now = end_s
         else:
@@ -112,12 +112,12 @@ class ClockedMover:
         return len(self._copies)
 
     def copy(self, order: CopyBlocks) -> None:
-        end_s = self._hardware.copy(order, self._clock.now)
-        self._will_end(self._copies, end_s, CopyDone(order.stage, order.ticket))
+        end_s, seconds = self._hardware.copy(order, self._clock.now)
+        self._will_end(self._copies, end_s, CopyDone(order.stage, order.ticket, seconds))
 
     def move(self, order: MoveBlocks) -> None:
-        end_s = self._hardware.move(order, self._clock.now)
-        self._will_end(self._copies, end_s, CopyDone(order.target, order.ticket))
+        end_s, seconds = self._hardware.move(order, self._clock.now)
+        self._will_end(self._copies, end_s, CopyDone(order.target, order.ticket, seconds))
 
     def handoff(self, order: Handoff) -> None:
         self._payloads.handoff(order)

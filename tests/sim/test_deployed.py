@@ -11,11 +11,11 @@ from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.deployment_file import read_deployment
 from antiphon.core.config import NodeConfig
 from antiphon.core.errors import ConfigError
+from antiphon.latency.finding import find_costs
 from antiphon.latency.profile import Profile
 from antiphon.latency.shapes import find_shape
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.summary import figures
-from antiphon.sim.costs import find_costs
 from antiphon.sim.deployed import deployed_engine, kinds
 from antiphon.sim.model import SimEngine
 from antiphon.sim.run import Setup, simulate

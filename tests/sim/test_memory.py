@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from antiphon.core.errors import ConfigError
+from antiphon.latency.finding import RELEASED, find_costs
 from antiphon.latency.profile import Profile, Provenance
 from antiphon.latency.roofline import roofline
 from antiphon.latency.shapes import find_shape
-from antiphon.sim.costs import RELEASED, find_costs
 from antiphon.sim.model import SimEngine, engine_of
 from antiphon.sim.sizes import Sizes
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.core.config import NodeConfig, Unit
-from antiphon.core.facts import MediaArrived, PayloadArrived
-from antiphon.core.plans import CopyBlocks, MoveBlocks
+from antiphon.assembly.node import Node
+from antiphon.assembly.preset import read_preset
+from antiphon.core.config import NodeConfig, PolicyChoice, Unit
+from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StepDone
+from antiphon.core.plans import ArStep, CopyBlocks, MoveBlocks
+from antiphon.latency.costs import Times
+from antiphon.latency.ladder import Ladder
+from antiphon.latency.models import ArModel, AttentionModel, CodecModel, LinkModel
+from antiphon.runtime.codec import decoder, encode
+from antiphon.runtime.record import without_media
 from fakes.world import toy_config
 from sim.parity import Entries, on_virtual_time, on_wall_time
 from sim.scripts import drawn_script
@@ -91,3 +101,39 @@ def test_copies_are_told_beside_other_facts(depth: int, units: tuple[Unit, ...])
     assert any(isinstance(order, MoveBlocks) for order in told.orders) == (units == SPLIT)
     arrived = {type(fact) for fact in told.facts} & {PayloadArrived, MediaArrived}
     assert arrived == ({PayloadArrived, MediaArrived} if units == APART else set())
+
+
+def thrifty(times: dict[str, Any]) -> NodeConfig:
+    """Decided by what steps and copies cost."""
+    choice = PolicyChoice("sim.thrifty:Thrifty")
+    policies = read_preset("baseline") | {"step": choice, "write": choice}
+    return msgspec.structs.replace(tight(), policies=policies, times=times)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("is_profiled", [False, True])
+def test_policies_that_read_costs_are_told_the_same_and_decide_the_same(
+    is_profiled: bool, depth: int
+) -> None:
+    """And again, when the record of it is replayed."""
+    config = thrifty(PROFILED.written if is_profiled else {})
+    told = check_parity(config, seed=5, depth=depth, decide_s=0.0017)
+    done = [fact for fact in told.facts if isinstance(fact, StepDone | CopyDone)]
+    assert all(fact.seconds > 0 for fact in done)
+    reasons = {order.reason for order in told.orders if isinstance(order, ArStep)}
+    assert len(reasons) > 20, "costs were read, and are not all alike"
+    node = Node(config, depth)
+    for now, facts, decision in told.kept:
+        found = node.decide(decoder(tuple[Fact, ...]).decode(facts), now)
+        assert encode(without_media(found)) == decision
+
+
+PROFILED = Times(
+    stages={
+        stage: ArModel(2, Ladder((1, 64), (0.001, 0.02)), Ladder((1,), (0.001,)), AttentionModel(1e-6))
+        for stage in ("thinker", "talker")
+    }
+    | {"code2wav": CodecModel(0.001, 0.0, 0.001, 0.0005)},
+    links={"host": LinkModel(1e-5, 1e-6), "device": LinkModel(1e-5, 1e-6)},
+    block_bytes={"thinker": {"kv": 1900, "hidden": 500}, "talker": {"kv": 1100}},
+)

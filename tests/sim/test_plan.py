@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from antiphon.latency.finding import find_costs
 from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel
 from antiphon.latency.profile import Profile
 from antiphon.metrics.log import Event, ServerSampled
 from antiphon.metrics.slo import Slo
 from antiphon.sim.bottleneck import DECIDING, bottleneck, device_loads, stage_loads
-from antiphon.sim.costs import find_costs
 from antiphon.sim.model import released
 from antiphon.sim.places import Replicas
 from antiphon.sim.plan import Tried, num_left, run_with, search

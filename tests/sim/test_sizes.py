@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import ConfigError
-from antiphon.sim.costs import find_costs
+from antiphon.latency.finding import find_costs
 from antiphon.sim.model import engine_of
 from antiphon.sim.sizes import ROOMY, Sizes, roomy, sized
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from antiphon.core.errors import ConfigError
+from antiphon.latency.finding import find_costs
 from antiphon.latency.shapes import find_shape
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.rows import Run
 from antiphon.metrics.summary import figures
-from antiphon.sim.costs import find_costs
 from antiphon.sim.model import engine_of, released
 from antiphon.sim.run import Setup, simulate
 from antiphon.sim.suited import check_suited, unsuited

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -16,18 +18,22 @@ from antiphon.policy.lru import Lru
 from antiphon.policy.memory import KvPolicies
 from antiphon.policy.on_demand import OnDemand
 from antiphon.policy.prefill_first import PrefillFirst
+from antiphon.policy.unlimited import Unlimited
+from antiphon.policy.unpaced import Unpaced
 from antiphon.policy.write_back import WriteBack
 from antiphon.stage.ar import ArRequest, ArScheduler, Progress
 from antiphon.stage.kv_ledger import MAX_REQUESTS_HASHED_PER_STEP
+from antiphon.stage.policies import StagePolicies
 
 STOP = 1
-BASELINE = KvPolicies(Lru(), WriteBack(), OnDemand())
+KV = KvPolicies(Lru(), WriteBack(), OnDemand())
+BASELINE = StagePolicies(PrefillFirst(), Unpaced(), Unlimited(), KV)
 
 
-def scheduler(survives: Survives = Survives.ALL, conditioned: bool = False, **sizes: int) -> ArScheduler:
+def scheduler(survives: Survives = Survives.ALL, conditioned: bool = False, **sizes: Any) -> ArScheduler:
     stage = Stage("s", StageKind.AR, (KvGroup("kv"),), survives, conditioned)
     sizes = {"max_rows": 2, "block_size": 2, "num_blocks": 8, "step_tokens": 4, **sizes}
-    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), PrefillFirst(), BASELINE)
+    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), BASELINE)
 
 
 def prompt(length: int, num_stable: int = 0, first: int = 100) -> StagePrompt:
@@ -40,7 +46,7 @@ def request(number: int, length: int, max_tokens: int = 3, **more: int) -> ArReq
 
 
 def planned(stage: ArScheduler, step: int) -> ArStep:
-    order = stage.plan(step, 0.0)
+    order = stage.plan(step, 0.0) or stage.join_early(step, 0.0)
     assert order is not None
     stage.check_integrity()
     return order

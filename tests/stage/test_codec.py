@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
 from antiphon.core.config import CodecConfig
 from antiphon.core.facts import NO_INTS, NO_TOKENS, StepDone
 from antiphon.core.graph import Edge
 from antiphon.core.plans import CodecStep, ints
+from antiphon.interaction.frontier import Frontier
+from antiphon.policy.base import Budget, StepChoice, StepView
+from antiphon.stage.candidates import Surroundings
 from antiphon.stage.codec import CodecScheduler, Heard
+from stage.test_ar import BASELINE
 
 FRAME = ints([1, 2, 3])
 
 
 def scheduler(max_rows: int = 2, *, windowed: bool = False) -> CodecScheduler:
     edge = Edge("talker", "code2wav", None, 2, 3)
-    return CodecScheduler("code2wav", CodecConfig(max_rows), edge, windowed=windowed)
+    return CodecScheduler("code2wav", CodecConfig(max_rows), edge, BASELINE, windowed=windowed)
 
 
 def push(codec: CodecScheduler, request: int, count: int) -> None:
+    codec.open(request, None)
     for _ in range(count):
         codec.push(request, FRAME)
 
@@ -60,6 +70,15 @@ def test_a_stream_that_closes_after_its_last_chunk_is_over_at_once() -> None:
     assert codec.close(2) is True, "a stream without a frame was never open"
 
 
+def test_streams_are_in_the_order_of_their_first_frames() -> None:
+    codec = scheduler()
+    push(codec, 1, 2)
+    done(codec, planned(codec, 0))
+    push(codec, 1, 3)
+    push(codec, 2, 2)
+    assert planned(codec, 1).requests.tolist() == [1, 2], "one without a row is not put before it"
+
+
 def test_streams_wait_for_a_row() -> None:
     codec = scheduler(max_rows=1)
     push(codec, 1, 2)
@@ -89,7 +108,8 @@ def test_the_row_of_an_aborted_stream_waits_for_the_step_in_flight() -> None:
 def test_a_windowed_codec_is_told_the_end_with_the_last_frames() -> None:
     codec = scheduler(windowed=True)
     push(codec, 1, 2)
-    codec.push(2, FRAME, "ethan")
+    codec.open(2, "ethan")
+    codec.push(2, FRAME)
     first = planned(codec, 0)
     push(codec, 1, 1)
     assert codec.close(1) is False
@@ -114,3 +134,89 @@ def test_a_windowed_codec_is_told_the_end_though_no_frame_is_left() -> None:
     assert [heard.ended for order in (first, last) for heard in done(codec, order)] == [False, True]
     assert not codec.requests
     assert codec.close(7) is True, "a stream without a frame was never open"
+
+
+class LeastLead:
+    """The stream whose listener runs dry first comes first; each runs at most `most` frames."""
+
+    name = "least-lead"
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.leads: list[float] = []
+        self.stops = False
+
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        ready = view.ready.nonzero()[0]
+        order = ready[np.argsort(view.lead_s[ready], kind="stable")]
+        self.leads = view.lead_s[order].tolist()
+        counts = np.full(len(order), self.most)
+        return StepChoice(
+            order, "who runs dry first", counts=counts, urgency=np.arange(len(order)), stops=self.stops
+        )
+
+
+def by_lead(leads_s: list[float], most: int = 9, max_rows: int = 8) -> tuple[CodecScheduler, LeastLead]:
+    """Streams 0, 1, ... with a chunk each, whose listeners have so much left at 10 s."""
+    frontier, policy = Frontier(3, 0.08), LeastLead(most)
+    edge = Edge("talker", "code2wav", None, 2, 3)
+    codec = CodecScheduler(
+        "code2wav",
+        CodecConfig(max_rows),
+        edge,
+        replace(BASELINE, step=policy),
+        around=Surroundings(frontier, 2),
+    )
+    for number, lead_s in enumerate(leads_s):
+        slot = frontier.take(0.0, is_spoken=True)
+        frontier.play(slot, 10.0 + lead_s)
+        codec.open(number, None, slot)
+        push(codec, number, 2)
+    return codec, policy
+
+
+def test_a_policy_orders_the_batch_by_lead_and_streams_not_begun_are_last() -> None:
+    codec, policy = by_lead([4.0, np.nan, 0.5, 2.0])
+    order = codec.plan(0, 10.0)
+    assert order is not None
+    assert (order.requests.tolist(), order.reason) == ([2, 3, 0, 1], "who runs dry first")
+    assert policy.leads[:3] == [0.5, 2.0, 4.0]
+    assert np.isnan(policy.leads[3])
+    assert order.joins.tolist() == order.rows.tolist() == [0, 1, 2, 3]
+
+
+def test_a_stream_runs_as_many_frames_as_its_policy_grants() -> None:
+    codec, policy = by_lead([1.0, 0.0], most=1)
+    order = codec.plan(0, 10.0)
+    assert order is not None
+    assert (order.requests.tolist(), order.counts.tolist()) == ([1, 0], [1, 1])
+    policy.most = 0
+    push(codec, 0, 3)
+    assert codec.plan(1, 10.0) is None, "none is none"
+    codec.check_integrity()
+
+
+def test_streams_of_less_urgency_sit_out_where_the_device_policy_says_so() -> None:
+    codec, _ = by_lead([4.0, 0.5, 2.0])
+    order = codec.plan(0, 10.0, most=1)
+    assert order is not None
+    assert order.requests.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_stream_that_gets_no_row_takes_no_other_ones_place(stops: bool) -> None:
+    codec, policy = by_lead([0.5, 1.0], max_rows=2)
+    assert done(codec, planned(codec, 0))
+    codec.open(2, None)
+    push(codec, 2, 2)
+    for request in (0, 1):
+        push(codec, request, 3)
+    slot = codec._streams[2].slot = codec._around.frontier.take(0.0, is_spoken=True)
+    codec._around.frontier.play(slot, 10.0)
+    policy.stops = stops
+    order = codec.plan(1, 10.0)
+    if stops:
+        assert order is None, "it is the first that does not fit"
+    else:
+        assert order is not None
+        assert order.requests.tolist() == [0, 1]

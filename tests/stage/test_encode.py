@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from antiphon.core.config import EncoderConfig
 from antiphon.core.facts import NO_INTS, NO_TOKENS, StepDone, StepFailed
 from antiphon.core.plans import EncodeStep
+from antiphon.policy.base import Budget, StepChoice, StepView
 from antiphon.stage.encode import EncodeScheduler
 from fakes import toy
+from stage.test_ar import BASELINE
 
 A, B, C = (toy.tone(number) for number in range(3))
 
 
 def scheduler(step_media: int = 4, cached_media: int = 1) -> EncodeScheduler:
-    return EncodeScheduler("encoders", EncoderConfig(step_media, cached_media))
+    return EncodeScheduler("encoders", EncoderConfig(step_media, cached_media), BASELINE)
 
 
 def planned(encode: EncodeScheduler, step: int) -> list[int]:
@@ -100,3 +106,41 @@ def test_a_suspect_that_nobody_waits_for_is_not_tried() -> None:
     encode.unpin((A, B))
     assert not encode.has_work
     encode.check_integrity()
+
+
+class Latest:
+    """By lead, and what was wanted last first where that says nothing; `grants` tokens for each, in order."""
+
+    name = "latest"
+
+    def __init__(self, grants: list[int]) -> None:
+        self.grants = grants
+        self.budget: Budget | None = None
+
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        assert np.isnan(view.lead_s).all(), "nothing that is heard comes of a medium"
+        assert view.num_rows == 0
+        assert view.row.tolist() == [-1] * len(view.ready)
+        self.budget = budget
+        order = np.lexsort((-view.request, view.lead_s))
+        return StepChoice(order, "latest", counts=np.array(self.grants[: len(order)]))
+
+
+def test_a_policy_orders_the_media_of_a_step() -> None:
+    policy = Latest([1, 1, 1])
+    encode = EncodeScheduler("encoders", EncoderConfig(2, 1), replace(BASELINE, step=policy))
+    for number, medium in enumerate((A, B, C)):
+        encode.want((medium,), request=number)
+    assert planned(encode, 0) == [C.key, B.key], "as many as a step takes"
+    assert policy.budget == Budget(2, 2)
+    assert planned(encode, 1) == [A.key]
+    encode.check_integrity()
+
+
+def test_a_medium_without_a_grant_sits_out() -> None:
+    encode = EncodeScheduler("encoders", EncoderConfig(2, 1), replace(BASELINE, step=Latest([0, 1, 1])))
+    for number, medium in enumerate((A, B, C)):
+        encode.want((medium,), request=number)
+    assert planned(encode, 0) == [B.key, A.key]
+    assert encode.plan(1, 0.0) is None
+    assert encode.has_work

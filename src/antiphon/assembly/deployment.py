@@ -172,6 +172,30 @@ class Sampling(Written):
     max_tokens: Positive | None = Field(default=None, description="Tokens of one reply.", examples=[1024])
 
 
+class ClassBounds(Written):
+    """What requests of a class are promised, for policies that go by it."""
+
+    ttft_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds from the end of the person's turn to the first token.",
+        examples=[1.0],
+    )
+    tpot_s: float | None = Field(
+        default=None, gt=0, description="Seconds per token after the first.", examples=[0.1]
+    )
+
+
+class Classes(Written):
+    """Each class of requests."""
+
+    latency: ClassBounds = Field(default=ClassBounds(), description="Requests that a person waits for.")
+    best_effort: ClassBounds = Field(
+        default=ClassBounds(), description="`service_tier: flex`, and transcriptions."
+    )
+    preparatory: ClassBounds = Field(default=ClassBounds(), description="What will be wanted soon.")
+
+
 class Sizes(Written):
     """How much a unit of a stage has, and does in a step."""
 
@@ -179,6 +203,11 @@ class Sizes(Written):
         default=None,
         description="Requests that run at once in each unit (16 where nothing says).",
         examples=[64],
+    )
+    step_rows: Positive | None = Field(
+        default=None,
+        description="Of them, those that run in one step at most; unless said all.",
+        examples=[32],
     )
     kv_tokens: Positive | None = Field(
         default=None,
@@ -319,7 +348,16 @@ class Deployment(Written):
         examples=["Qwen/Qwen3-Omni-30B-A3B-Instruct"],
     )
     preset: str = Field(
-        default="baseline", description="Which policy decides what, by the preset's name.", examples=["fcfs"]
+        default="baseline",
+        description="Which policy decides what: a preset that ships, or a file relative to this one.",
+        examples=["fcfs"],
+    )
+    profile: str | None = Field(
+        default=None,
+        description="What steps and copies take, for policies that ask: a kind of hardware in the table of "
+        "datasheets, or a file that `antiphon profile` wrote, relative to this one. Unless said, what they "
+        "report.",
+        examples=["H200"],
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
         default="auto",
@@ -349,6 +387,9 @@ class Deployment(Written):
     )
     limits: Limits = Field(default=Limits(), description="How much of everything; more is refused.")
     defaults: Sizes = Field(default=Sizes(), description="Sizes of all stages that say nothing of their own.")
+    classes: Classes = Field(
+        default=Classes(), description="What requests are promised by their class; policies may go by it."
+    )
     devices: dict[Name, Device] = Field(
         default_factory=dict, description="Devices by the names that stages use.", examples=[{"gpu0": {}}]
     )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from pydantic import ValidationError
 
 from antiphon.assembly.deployment import Deployment
-from antiphon.assembly.keys import model_at, nearest, unknown
+from antiphon.assembly.keys import model_at, unknown
+from antiphon.assembly.preset import is_path
+from antiphon.assembly.registry import nearest
+from antiphon.assembly.yaml_file import MAX_BYTES, child, parse, spaced
 from antiphon.core.errors import ConfigError
+from antiphon.latency.roofline import datasheet_name
 
 Tree = dict[str, Any]
 
-MAX_BYTES = 1 << 20
-MAX_NODES = 100_000
-_ARROW = re.compile(r"\s*->\s*")
 _LIBRARY = files("antiphon.assembly").joinpath("deployments")
 
 
@@ -110,48 +109,16 @@ def _open(what: str, folder: Path | None) -> Source:
 
 
 def _parsed(text: str, where: str, folder: Path | None) -> Source:
-    try:
-        node = cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{where}: a deployment is a mapping of keys such as `stages`; this is none")
-        _check_nodes(node, where)
-        tree: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{where}{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
-    edges = tree.get("edges")
+    tree, node = parse(text, where, "a deployment is a mapping of keys such as `stages`")
+    edges, preset = tree.get("edges"), tree.get("preset")
     if isinstance(edges, dict):
-        tree["edges"] = {_spaced(key): edge for key, edge in cast(dict[str, Any], edges).items()}
+        tree["edges"] = {spaced(key): edge for key, edge in cast(dict[str, Any], edges).items()}
+    if isinstance(preset, str) and is_path(preset) and folder is not None:
+        tree["preset"] = str((folder / Path(preset).expanduser()).resolve())
+    profile = tree.get("profile")
+    if isinstance(profile, str) and folder is not None and datasheet_name(profile) is None:
+        tree["profile"] = str((folder / Path(profile).expanduser()).resolve())
     return Source(where, tree, node, folder)
-
-
-def _check_nodes(node: Any, where: str) -> None:
-    """Raises ConfigError for keys that are no text or stand there twice, and for what aliases blow up."""
-    waiting, count = [node], 0
-    while waiting:
-        node = waiting.pop()
-        count += 1
-        if count > MAX_NODES:
-            raise ConfigError(f"{where}: over {MAX_NODES} values with its aliases, which no deployment needs")
-        if isinstance(node, yaml.SequenceNode):
-            waiting += cast(list[Any], node.value)
-        if isinstance(node, yaml.MappingNode):
-            _check_keys(node, where)
-            waiting += [value for _, value in node.value]
-
-
-def _check_keys(node: yaml.MappingNode, where: str) -> None:
-    names: set[str] = set()
-    for key, _ in node.value:
-        at = f"{where}:{key.start_mark.line + 1}"
-        if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-            shown = key.value if isinstance(key.value, str) else "it"
-            raise ConfigError(f"{at}: a key must be text, and {shown!r} is none; put it in quotes")
-        name = _spaced(key.value)
-        if name in names:
-            raise ConfigError(f"{at}: {name} stands there twice; keep one")
-        names.add(name)
 
 
 def _explained(mistake: Any, chain: Sequence[Source]) -> str:
@@ -177,24 +144,8 @@ def _line(node: Any, loc: Sequence[str]) -> int | None:
     """The line of a key; None where it is not written there."""
     line: int | None = None
     for part in loc:
-        found = _child(node, part)
+        found = child(node, part)
         if found is None:
             return None
         line, node = found
     return line
-
-
-def _child(node: Any, part: str) -> tuple[int, Any] | None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if _spaced(key.value) == part:
-                return key.start_mark.line + 1, value
-    if isinstance(node, yaml.SequenceNode) and part.isdecimal() and int(part) < len(node.value):
-        inner = node.value[int(part)]
-        return inner.start_mark.line + 1, inner
-    return None
-
-
-def _spaced(name: Any) -> Any:
-    """`a->b` is `a -> b`."""
-    return _ARROW.sub(" -> ", name.strip()) if isinstance(name, str) and "->" in name else name

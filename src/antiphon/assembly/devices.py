@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
+from math import nan
+
+import numpy as np
+
 from antiphon.core.plans import Step
-from antiphon.flow.stages import Stages
+from antiphon.flow.stages import Scheduler, Stages
 from antiphon.policy.base import DevicePolicy
+from antiphon.stage.ar import ArScheduler
+
+
+class UnitHead:
+    """Implements `policy.base.Head` for a unit with work: its policies are asked when this is read."""
+
+    def __init__(self, scheduler: Scheduler, place: int, now: float) -> None:
+        self.unit = scheduler.name
+        self.place = place
+        self._scheduler = scheduler
+        self._now = now
+
+    @property
+    def urgency(self) -> int:
+        _, choice = self._scheduler.choose(self._now)
+        return 0 if choice.urgency is None or not len(choice.urgency) else int(choice.urgency.min())
+
+    @property
+    def slack_s(self) -> float:
+        view, choice = self._scheduler.choose(self._now)
+        leads_s = view.lead_s[choice.order]
+        return nan if not len(leads_s) or np.isnan(leads_s).all() else float(np.nanmin(leads_s))
+
+    @property
+    def step_s(self) -> float:
+        view, choice = self._scheduler.choose(self._now)
+        if view.cost is None:
+            return nan
+        counts = view.tokens[choice.order] if choice.counts is None else choice.counts
+        return view.cost.seconds(counts, view.context[choice.order])
 
 
 class Device:
@@ -18,22 +52,36 @@ class Device:
         self._policy = policy
         self._depth = depth
         self._last: int | None = None
+        self.wake_at: float | None = None
+        """When the policy wishes to be asked again, of the last plan."""
 
     def plan(self, step: int, now: float) -> Step | None:
         """The next step, numbered so: of the unit that the policy prefers, or of the next that can really
-        run. None if the device is busy, or nothing can run."""
+        run; if none can, of one whose KV is on its way. None if the device is busy, or nothing can run."""
+        self.wake_at = None
         schedulers = self._stages.these(self._units)
         num_in_flight = 0
         for scheduler in schedulers:
             num_in_flight += scheduler.num_in_flight
         if num_in_flight > self._depth:
             return None
-        ready = [index for index, scheduler in enumerate(schedulers) if scheduler.has_work]
-        while ready:
-            index = self._policy.decide(ready, self._last, now)
-            planned = schedulers[index].plan(step, now)
+        heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
+        asked: list[tuple[int, int | None]] = []
+        while heads:
+            choice = self._policy.decide(heads, self._last, now)
+            if choice.wake_at is not None:
+                self.wake_at = choice.wake_at if self.wake_at is None else min(self.wake_at, choice.wake_at)
+            head = heads.pop(choice.index)
+            asked.append((head.place, choice.most))
+            planned = schedulers[head.place].plan(step, now, choice.most)
             if planned is not None:
-                self._last = index
+                self._last = head.place
                 return planned
-            ready.remove(index)
+        for place, most in asked:
+            scheduler = schedulers[place]
+            if most is None and isinstance(scheduler, ArScheduler):
+                planned = scheduler.join_early(step, now)
+                if planned is not None:
+                    self._last = place
+                    return planned
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -13,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from antiphon.assembly.deployment import Deployment, Written
 from antiphon.assembly.preset import preset_names
+from antiphon.assembly.registry import nearest
 from antiphon.core.errors import ConfigError
 from antiphon.latency.roofline import hardware_names
 
@@ -43,7 +43,7 @@ class Key:
     def allowed(self) -> str:
         """Names, bounds or a form; empty where the type says all."""
         if self.path == "preset":
-            return " or ".join(preset_names())
+            return f"{' or '.join(preset_names())}, or the path of a .yaml file"
         if self.path.endswith(".kind"):
             return " or ".join(hardware_names())
         return self.bounds
@@ -122,12 +122,6 @@ def unknown(path: Sequence[str], model: type[Written] | None) -> str:
         homes = [key.path for key in keys() if key.path.rpartition(".")[2] == name]
         said = f"; did you mean {homes[0]}?" if homes else ""
     return f"{'.'.join(path)}: no such key{said or '.'} Keys of {where}: {', '.join(known)}"
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """`; did you mean X?`, or nothing where no name is like it."""
-    close = get_close_matches(name, known, 1, 0.6)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def held(annotation: Any) -> tuple[type[Written] | None, bool]:

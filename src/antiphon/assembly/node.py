@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
 
 from antiphon.assembly.devices import Device
-from antiphon.assembly.preset import Preset
+from antiphon.assembly.guard import Guard
+from antiphon.assembly.preset import Preset, resolved
+from antiphon.assembly.times import NodeTimes
 from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
 from antiphon.core.config import NodeConfig
-from antiphon.core.facts import Fact
+from antiphon.core.facts import Fact, PolicySuspended
 from antiphon.core.plans import Decision, Order, Output, Step
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.stages import Stages
+from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.metrics.names import Metric
+from antiphon.stage.tiers import unknown
 
 
 class Node:
@@ -24,33 +31,54 @@ class Node:
     At most one step per device is ordered per call, and none while `depth` + 1 of its steps are in flight.
     """
 
-    def __init__(self, config: NodeConfig, depth: int = 0) -> None:
-        self.config = config
+    def __init__(
+        self, config: NodeConfig, depth: int = 0, stopwatch: Callable[[], float] | None = None
+    ) -> None:
+        """stopwatch: a clock by which policies that are slow are told; None: none is. Raises ConfigError."""
+        self.config = resolved(config)
         self.graph = graph_of(config)
-        preset = Preset(config.preset)
+        self.guard = Guard(stopwatch)
+        preset = Preset(self.config.policies, self.guard)
         units = units_of(self.graph, config)
-        self.stages = Stages(units, maker(self.graph, config, preset), preset.replica_policy())
-        self._orchestrator = Orchestrator(self.graph, self.stages, config.end_inputs, config.call_ids)
-        self.monitor = Monitor(self.stages.talker_stage is not None)
+        makes_reply = [name for name in self.graph.reply_stages if name in (*config.ar, *config.codec)]
+        self.frontier = Frontier(len(makes_reply), self.graph.frame_s)
+        self.monitor = Monitor(self.frontier, len(config.ar) > 1)
+        people = self.monitor, self.frontier
+        self._times = NodeTimes(self.config, units)
+        make = maker(self.graph, config, preset, people, self._times)
+        self.stages = Stages(units, make, preset.replica_policy())
+        self._orchestrator = Orchestrator(self.graph, self.stages, people, config.end_inputs, config.call_ids)
         self._watch: Watch | None = None
         self._devices = _devices(self.stages, preset, depth)
         self._next_step = 0
 
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
         """Fold `facts`, in order, then plan. `now` in seconds of the host's monotonic clock."""
-        for ar in self.stages.ar.values():
-            ar.tiers.tell_time(now)
+        self._times.tell_time(now)
+        for scheduler in self.stages.all:
+            scheduler.tell_time(now)
         for fact in facts:
+            if isinstance(fact, PolicySuspended):
+                self.guard.suspend(fact)
+                continue
             self.monitor.observe(fact, now)
             self._orchestrator.observe(fact, now)
+            self._times.observe(fact)
             if self._watch is not None:
                 self._watch.observe(fact)
         orders, outputs, steps = self._planned(now)
+        self._write(steps)
         if self._watch is not None:
             for step in steps:
                 self._watch.note(step, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
-        return Decision((*orders, *copies, *steps), tuple(outputs))
+        return Decision((*orders, *copies, *steps), tuple(outputs), self._wake_at)
+
+    @property
+    def _wake_at(self) -> float | None:
+        """The least of what the policies that were asked in this call wish."""
+        wished = (*(one.wake_at for one in self.stages.all), *(one.wake_at for one in self._devices))
+        return min((at for at in wished if at is not None), default=None)
 
     @property
     def num_in_flight(self) -> int:
@@ -59,9 +87,8 @@ class Node:
     def watch(self, is_watched: bool) -> None:
         """Begin or end taking note of what `snapshot` shows; decisions are the same either way."""
         if is_watched != self.is_watched:
-            self._watch = (
-                Watch(self.stages, self.monitor, self._orchestrator.responses) if is_watched else None
-            )
+            watch = Watch(self.stages, self.monitor, self.frontier, self._orchestrator.responses)
+            self._watch = watch if is_watched else None
 
     @property
     def is_watched(self) -> bool:
@@ -70,7 +97,7 @@ class Node:
     def snapshot(self, now: float) -> Snapshot:
         """What people see, while the node is watched."""
         assert self._watch is not None, "snapshot needs a node that is watched"
-        return self._watch.snapshot(now)
+        return msgspec.structs.replace(self._watch.snapshot(now), policies=self.guard.shown())
 
     def stats(self) -> dict[str, float]:
         """Gauges and counters of the deciding half, by metric name."""
@@ -94,6 +121,8 @@ class Node:
                 stats[Metric.KV_BLOCKS_WRITTEN.of(name)] = ar.tiers.num_written_blocks
                 stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.num_fetched_blocks
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
+        for key, count in self.guard.events.items():
+            stats[Metric.POLICY.of_policy(*key)] = count
         return stats
 
     def check_integrity(self) -> None:
@@ -104,9 +133,10 @@ class Node:
     def _planned(self, now: float) -> tuple[list[Order], list[Output], tuple[Step, ...]]:
         """What follows from the facts, and the next steps.
 
-        Evicting for one request can evict its own cached prefix, and then it needs more: room, or media. Plan
-        again while a pass evicted blocks, or found media missing, and produced no step: each pass shrinks the
-        cache or asks for the media, so this ends.
+        Evicting for one request can evict its own cached prefix, and then it needs more: room, or media; and
+        where a row was given up, KV may be fetched into its place. Plan again while a pass evicted blocks,
+        preempted, or found media missing, and produced no step: each pass shrinks the cache, frees a row or
+        asks for the media, so this ends.
         """
         orders: list[Order] = []
         outputs: list[Output] = []
@@ -115,21 +145,51 @@ class Node:
             orders += ordered
             outputs += said
             self._hear(said, now)
-            evicted = self._num_evicted
+            given_up = self._num_given_up
             steps = self._next(now)
             is_lacking = any(ar.is_lacking for ar in self.stages.ar.values())
-            if steps or (self._num_evicted == evicted and not is_lacking):
-                return orders, outputs, steps
+            if steps or (self._num_given_up == given_up and not is_lacking):
+                return orders, outputs, steps or self._unstalled(now)
 
-    def _hear(self, outputs: Iterable[Output], now: float) -> None:
-        for output in outputs:
-            self.monitor.hear(output, now)
-            if self._watch is not None:
+    def _unstalled(self, now: float) -> tuple[Step, ...]:
+        """Steps as the baseline chooses them, where something could run and nothing that is under way, nor a
+        policy's wish, would ever have it asked again."""
+        copies = sum(ar.tiers.num_in_flight for ar in self.stages.ar.values())
+        if self.num_in_flight or copies or self._wake_at is not None:
+            return ()
+        stalled = [one for one in self.stages.all if one.has_work and one.choose(now)[0].could_run.any()]
+        at_fault = [one for one in stalled if self.guard.stalled(one.name)]
+        if not at_fault:
+            return ()
+        for scheduler in at_fault:
+            scheduler.tell_time(now)
+        steps = self._next(now)
+        self.guard.go_on()
+        return steps
+
+    def _write(self, steps: tuple[Step, ...]) -> None:
+        """Write what will have to leave the devices, beside the steps that were ordered there."""
+        on = {self._place(step.stage): step for step in steps}
+        for step in steps:
+            self._times.ordered(step)
+        for name, ar in self.stages.ar.items():
+            step = on.get(self._place(name))
+            ar.write(unknown if step is None else partial(self._times.step_s, step))
+
+    def _place(self, unit: str) -> tuple[str, str]:
+        found = self.stages.units[unit]
+        return found.process, found.device
+
+    def _hear(self, outputs: Sequence[Output], now: float) -> None:
+        self.monitor.hear(outputs, now)
+        if self._watch is not None:
+            for output in outputs:
                 self._watch.hear(output)
 
     @property
-    def _num_evicted(self) -> int:
-        return sum(ar.kv.num_evicted_blocks for ar in self.stages.ar.values())
+    def _num_given_up(self) -> int:
+        """Blocks and rows."""
+        return sum(ar.kv.num_evicted_blocks + ar.num_preemptions for ar in self.stages.ar.values())
 
     def _next(self, now: float) -> tuple[Step, ...]:
         """A step of every device that can take one. KV is looked after first, whether a device is busy or
@@ -151,4 +211,6 @@ def _devices(stages: Stages, preset: Preset, depth: int) -> tuple[Device, ...]:
     for name in (*stages.encoders, *stages.ar, *stages.codec):
         unit = stages.units[name]
         units.setdefault((unit.process, unit.device), []).append(name)
-    return tuple(Device(stages, tuple(names), preset.device_policy(), depth) for names in units.values())
+    return tuple(
+        Device(stages, tuple(names), preset.device_policy("+".join(names)), depth) for names in units.values()
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from antiphon.assembly.deployment import Deployment, Device, Stage
 from antiphon.assembly.footprint import GIB
-from antiphon.assembly.keys import nearest
+from antiphon.assembly.registry import nearest
 from antiphon.core.config import Role, Unit
 from antiphon.core.graph import Stage as GraphStage
 from antiphon.core.graph import StageKind

@@ -1,25 +1,42 @@
-"""Presets: a YAML file that names one policy for each decision, checked when it is loaded."""
+"""Presets: a YAML file that names one policy for each decision, with options, checked when it is read.
+
+    step: fcfs
+    pace: {policy: mine.py:Hold, lead_s: 2.0, stages: {thinker: {lead_s: 4.0}}}
+    ...
+
+One that ships goes by its name, an operator's own by its path. A file that is not named is never loaded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
 
-import yaml
+import msgspec
 
+from antiphon.assembly.guard import Guard
 from antiphon.assembly.registry import (
-    DEVICE_POLICIES,
-    EVICT_POLICIES,
-    FETCH_POLICIES,
-    REPLICA_POLICIES,
-    STEP_POLICIES,
-    WRITE_POLICIES,
+    DECISIONS,
+    digest,
+    is_foreign,
+    make_policy,
+    nearest,
+    placed,
+    policy_label,
 )
+from antiphon.assembly.yaml_file import MAX_BYTES, child, parse
+from antiphon.core.config import NodeConfig, PolicyChoice, Unit
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import DevicePolicy, ReplicaPolicy, StepPolicy
+from antiphon.graphs import all_graphs
+from antiphon.policy.base import DevicePolicy, ReplicaPolicy
 from antiphon.policy.memory import KvPolicies
+from antiphon.stage.policies import StagePolicies
 
-DECISIONS = ("step", "device", "replica", "evict", "write", "fetch")
-
+BASELINE = "baseline"
+WHOLE = ("device", "replica")
+"""Decisions among stages and replicas: there is one policy for all of them."""
 _PRESETS = files("antiphon.assembly").joinpath("presets")
 
 
@@ -28,31 +45,196 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(file.name[:-5] for file in _PRESETS.iterdir() if file.name.endswith(".yaml")))
 
 
+def is_path(preset: str) -> bool:
+    """Is it a file's path, and not a name?"""
+    return preset.endswith((".yaml", ".yml")) or "/" in preset
+
+
+def preset_label(preset: str) -> str:
+    """As logs and tables call it: a file without folder and ending."""
+    return Path(preset).stem if is_path(preset) else preset
+
+
+def read_preset(preset: str) -> dict[str, PolicyChoice]:
+    """What a preset says, by decision. Every policy is made once to see that it can be. Raises ConfigError
+    with the file, the line and the decision that is wrong, and what is allowed there."""
+    if is_path(preset):
+        text, folder = _read(preset), Path(preset).expanduser().resolve().parent
+    elif preset in preset_names():
+        text, folder = _PRESETS.joinpath(f"{preset}.yaml").read_text(encoding="utf-8"), Path()
+    else:
+        said = nearest(preset, preset_names()) or ";"
+        raise ConfigError(
+            f"no preset {preset!r}{said} There are {', '.join(preset_names())}, or the path of a .yaml file"
+        )
+    where = f"preset {preset}"
+    written, node = parse(text, where, "a preset maps each decision to a policy")
+    for key in written:
+        if key not in DECISIONS:
+            line, _ = child(node, key) or (0, None)
+            said = nearest(key, DECISIONS) or ";"
+            raise ConfigError(f"{where}:{line}: no decision {key!r}{said} There are {', '.join(DECISIONS)}")
+    if missing := [decision for decision in DECISIONS if decision not in written]:
+        raise ConfigError(f"{where}: no policy for {', '.join(missing)}; each decision needs exactly one")
+    choices: dict[str, PolicyChoice] = {}
+    for decision in DECISIONS:
+        line, _ = child(node, decision) or (0, None)
+        try:
+            choices[decision] = _choice(decision, written[decision], folder)
+        except ConfigError as error:
+            raise ConfigError(f"{where}:{line}: {error}") from None
+    return choices
+
+
+def with_preset(config: NodeConfig, preset: str) -> NodeConfig:
+    """With what another preset says. Raises ConfigError."""
+    return msgspec.structs.replace(config, preset=preset, policies=read_preset(preset))
+
+
+def resolved(config: NodeConfig) -> NodeConfig:
+    """With what its preset says, if that was not looked up yet. Raises ConfigError, also where the source of
+    a policy has changed since it was."""
+    if not config.policies:
+        return with_preset(config, config.preset)
+    for decision, choice in config.policies.items():
+        for policy, known in choice.digests.items():
+            if digest(decision, policy) != known:
+                raise ConfigError(_changed(decision, policy))
+    return config
+
+
+def replayable(config: NodeConfig, preset: str = "") -> NodeConfig:
+    """The configuration of a record. A record is data: policies that neither ship nor are registered by an
+    installed package are loaded only if the operator names their `preset`, which must say what the record
+    says. Raises ConfigError."""
+    if not preset:
+        foreign = [config.preset] if not config.policies and is_path(config.preset) else _foreign(config)
+        if foreign:
+            raise ConfigError(
+                f"this was recorded with {', '.join(foreign)}; code that a record names is not loaded unless "
+                "you name it too: say --preset FILE, the preset that was served with"
+            )
+        return resolved(config)
+    given = with_preset(config, preset)
+    for decision in DECISIONS if config.policies else ():
+        was, now = config.policies[decision], given.policies[decision]
+        if _labels(was) != _labels(now):
+            raise ConfigError(
+                f"{decision}: this was recorded with {_said(was)}, and preset {preset} says {_said(now)}"
+            )
+        if sorted(was.digests.values()) != sorted(now.digests.values()):
+            raise ConfigError(_changed(decision, now.policy))
+    return given
+
+
+def _changed(decision: str, policy: str) -> str:
+    return (
+        f"{decision}: the source of policy {policy_label(policy)} has changed since this was recorded, so it "
+        "may decide otherwise; replay with the source that was served with"
+    )
+
+
+def _foreign(config: NodeConfig) -> list[str]:
+    """Policies of the record that its operator must name."""
+    asked = {
+        (decision, choice.of(stage)[0])
+        for decision, choice in config.policies.items()
+        for stage in ("", *choice.stages)
+    }
+    return sorted({policy_label(policy) for decision, policy in asked if is_foreign(decision, policy)})
+
+
+def _labels(choice: PolicyChoice) -> object:
+    """What must be the same, wherever its files are."""
+    stages = {name: choice.of(name) for name in ("", *choice.stages)}
+    return {name: (policy_label(policy), options) for name, (policy, options) in stages.items()}
+
+
+def _said(choice: PolicyChoice) -> str:
+    written = choice.options | ({"stages": choice.stages} if choice.stages else {})
+    options = ", ".join(f"{name}: {value}" for name, value in written.items())
+    return f"{policy_label(choice.policy)} ({options})" if options else policy_label(choice.policy)
+
+
+def _read(path: str) -> str:
+    """Raises ConfigError."""
+    file = Path(path).expanduser()
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"preset {path}: over {MAX_BYTES} bytes, which no preset needs")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"preset {path}: the file cannot be read ({error})") from None
+
+
+def _choice(decision: str, value: Any, folder: Path) -> PolicyChoice:
+    written = {"policy": value} if isinstance(value, str) else value
+    if not isinstance(written, dict) or not isinstance(cast(dict[str, Any], written).get("policy"), str):
+        raise ConfigError(f"{decision}: give a policy's name, or {{policy: name, option: value, …}}")
+    options = dict(cast(dict[str, Any], written))
+    policy = placed(options.pop("policy"), folder)
+    stages = _stages(decision, options.pop("stages", {}))
+    for own in stages.values():
+        if "policy" in own:
+            own["policy"] = placed(str(own["policy"]), folder)
+    choice = PolicyChoice(policy, options, stages)
+    digests: dict[str, str] = {}
+    for stage in ("", *stages):
+        asked, chosen = choice.of(stage)
+        try:
+            make_policy(decision, asked, chosen)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (for stage {stage})" if stage else str(error)) from None
+        if source := digest(decision, asked):
+            digests[asked] = source
+    return msgspec.structs.replace(choice, digests=digests)
+
+
+def _stages(decision: str, value: Any) -> dict[str, dict[str, Any]]:
+    """Options for single stages. Raises ConfigError for what is no stage of any model."""
+    if not isinstance(value, dict) or not all(
+        isinstance(one, dict) for one in cast(dict[Any, Any], value).values()
+    ):
+        raise ConfigError(f"{decision}: `stages` maps stages to options, such as {{talker: {{alpha: 2}}}}")
+    stages = {str(stage): dict(one) for stage, one in cast(dict[Any, dict[str, Any]], value).items()}
+    if stages and decision in WHOLE:
+        raise ConfigError(f"{decision}: it is decided among stages, so it has no `stages`; take them out")
+    known = tuple(dict.fromkeys(stage.name for graph in all_graphs() for stage in graph.stages))
+    for stage in stages:
+        if stage not in known:
+            said = nearest(stage, known) or ";"
+            raise ConfigError(f"{decision}: no stage {stage!r}{said} There are {', '.join(known)}")
+    return stages
+
+
 class Preset:
-    """One policy per decision. Raises ConfigError for a preset, decision or policy that does not exist."""
+    """Makes the policies of a node, guarded: the same policy with the same options for several decisions of a
+    unit is one object."""
 
-    def __init__(self, name: str) -> None:
-        if name not in preset_names():
-            raise ConfigError(f"unknown preset {name!r}; known: {', '.join(preset_names())}")
-        choice: dict[str, str] = yaml.safe_load(_PRESETS.joinpath(f"{name}.yaml").read_text())
-        if set(choice) != set(DECISIONS):
-            wanted = ", ".join(DECISIONS)
-            raise ConfigError(f"preset {name!r} must name each of {wanted} once; it has {sorted(choice)}")
-        self.name = name
-        self._choice = choice
+    def __init__(self, policies: Mapping[str, PolicyChoice], guard: Guard) -> None:
+        self._policies = policies
+        self._guard = guard
+        self._baseline = read_preset(BASELINE)
 
-    def step_policy(self) -> StepPolicy:
-        return STEP_POLICIES.create(self._choice["step"])
+    def policies(self, unit: Unit) -> StagePolicies:
+        """New ones for a unit."""
+        made: dict[tuple[str, str], Any] = {}
+        step, pace, admission, evict, write, fetch = (
+            self._made(decision, unit.name, unit.stage, made)
+            for decision in ("step", "pace", "admission", "evict", "write", "fetch")
+        )
+        return StagePolicies(step, pace, admission, KvPolicies(evict, write, fetch))
 
-    def device_policy(self) -> DevicePolicy:
-        return DEVICE_POLICIES.create(self._choice["device"])
+    def device_policy(self, name: str) -> DevicePolicy:
+        return self._made("device", name, "", {})
 
     def replica_policy(self) -> ReplicaPolicy:
-        return REPLICA_POLICIES.create(self._choice["replica"])
+        return self._made("replica", "", "", {})
 
-    def kv_policies(self) -> KvPolicies:
-        return KvPolicies(
-            EVICT_POLICIES.create(self._choice["evict"]),
-            WRITE_POLICIES.create(self._choice["write"]),
-            FETCH_POLICIES.create(self._choice["fetch"]),
-        )
+    def _made(self, decision: str, unit: str, stage: str, made: dict[tuple[str, str], Any]) -> Any:
+        policy, options = self._policies[decision].of(stage)
+        key = policy, repr(sorted(options.items()))
+        if key not in made:
+            made[key] = make_policy(decision, policy, options)
+        fallback = make_policy(decision, *self._baseline[decision].of(stage))
+        return self._guard.watched(decision, unit, made[key], fallback)

@@ -1,102 +1,218 @@
-"""Policies by name. Creators import late, so that naming one costs nothing."""
+"""Policies by name, by dotted path, and in files. Nothing is imported before one is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from math import isnan
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import msgspec
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import DevicePolicy, ReplicaPolicy, StepPolicy
-from antiphon.policy.memory import EvictPolicy, FetchPolicy, WritePolicy
 
-T = TypeVar("T")
+SHIPPED: Mapping[str, Mapping[str, str]] = {
+    "step": {
+        "prefill-first": "antiphon.policy.prefill_first:PrefillFirst",
+        "fcfs": "antiphon.policy.fcfs:Fcfs",
+    },
+    "pace": {"unpaced": "antiphon.policy.unpaced:Unpaced"},
+    "admission": {"unlimited": "antiphon.policy.unlimited:Unlimited"},
+    "device": {"round-robin": "antiphon.policy.round_robin:RoundRobin"},
+    "replica": {
+        "sticky": "antiphon.policy.sticky:Sticky",
+        "least-loaded": "antiphon.policy.least_loaded:LeastLoaded",
+    },
+    "evict": {"lru": "antiphon.policy.lru:Lru"},
+    "write": {"write-back": "antiphon.policy.write_back:WriteBack"},
+    "fetch": {"on-demand": "antiphon.policy.on_demand:OnDemand"},
+}
+"""Every decision, and the policies for it that ship."""
 
-
-class Registry(Generic[T]):
-    """Name -> creator. A duplicate raises; an unknown name lists what exists."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self._creators: dict[str, Callable[[], T]] = {}
-
-    def register(self, name: str) -> Callable[[Callable[[], T]], Callable[[], T]]:
-        def add(creator: Callable[[], T]) -> Callable[[], T]:
-            if name in self._creators:
-                raise ConfigError(f"{self.kind} {name!r} is registered twice")
-            self._creators[name] = creator
-            return creator
-
-        return add
-
-    def create(self, name: str) -> T:
-        if name not in self._creators:
-            raise ConfigError(f"unknown {self.kind} {name!r}; known: {', '.join(sorted(self._creators))}")
-        return self._creators[name]()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._creators))
+DECISIONS = tuple(SHIPPED)
+GROUP = "antiphon.policies"
+"""Of entry points: a package that is installed beside this one may bring policies."""
 
 
-STEP_POLICIES: Registry[StepPolicy] = Registry("step policy")
-DEVICE_POLICIES: Registry[DevicePolicy] = Registry("device policy")
-REPLICA_POLICIES: Registry[ReplicaPolicy] = Registry("replica policy")
-EVICT_POLICIES: Registry[EvictPolicy] = Registry("evict policy")
-WRITE_POLICIES: Registry[WritePolicy] = Registry("write policy")
-FETCH_POLICIES: Registry[FetchPolicy] = Registry("fetch policy")
+def known_policies(decision: str) -> tuple[str, ...]:
+    """Names that a preset may give for a decision, those of installed packages included."""
+    return tuple(sorted({*SHIPPED[decision], *(point.name for point in entry_points(group=GROUP))}))
 
 
-@STEP_POLICIES.register("prefill-first")
-def _prefill_first() -> StepPolicy:
-    from antiphon.policy.prefill_first import PrefillFirst
-
-    return PrefillFirst()
-
-
-@STEP_POLICIES.register("fcfs")
-def _fcfs() -> StepPolicy:
-    from antiphon.policy.fcfs import Fcfs
-
-    return Fcfs()
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing where no name is like it."""
+    close = get_close_matches(name, list(known), 1, 0.6)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
-@DEVICE_POLICIES.register("round-robin")
-def _round_robin() -> DevicePolicy:
-    from antiphon.policy.round_robin import RoundRobin
-
-    return RoundRobin()
+def is_file(policy: str) -> bool:
+    """Is the policy in a file of its own?"""
+    return policy.rpartition(":")[0].endswith(".py")
 
 
-@REPLICA_POLICIES.register("sticky")
-def _sticky() -> ReplicaPolicy:
-    from antiphon.policy.sticky import Sticky
-
-    return Sticky()
-
-
-@REPLICA_POLICIES.register("least-loaded")
-def _least_loaded() -> ReplicaPolicy:
-    from antiphon.policy.least_loaded import LeastLoaded
-
-    return LeastLoaded()
+def placed(policy: str, folder: Path) -> str:
+    """With its file's whole path, where it is in one: beside the preset, unless it says otherwise."""
+    if not is_file(policy):
+        return policy
+    path, _, name = policy.rpartition(":")
+    return f"{(folder / Path(path).expanduser()).resolve()}:{name}"
 
 
-@EVICT_POLICIES.register("lru")
-def _lru() -> EvictPolicy:
-    from antiphon.policy.lru import Lru
-
-    return Lru()
+def is_foreign(decision: str, policy: str) -> bool:
+    """Is it named by its code's place, and so neither shipped nor registered by an installed package?"""
+    return policy not in known_policies(decision)
 
 
-@WRITE_POLICIES.register("write-back")
-def _write_back() -> WritePolicy:
-    from antiphon.policy.write_back import WriteBack
+def digest(decision: str, policy: str) -> str:
+    """Of the source that a policy is in; of one that ships "". Raises ConfigError."""
+    if policy in SHIPPED[decision]:
+        return ""
+    try:
+        path = policy.rpartition(":")[0] if is_file(policy) else _source_file(decision, policy)
+        return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"policy {policy}: its source cannot be read ({error.strerror})") from None
 
-    return WriteBack()
+
+def find_policy(decision: str, policy: str) -> type:
+    """The class. Raises ConfigError for a name that does not exist, and for code that cannot be loaded."""
+    if policy in SHIPPED[decision]:
+        return _imported(SHIPPED[decision][policy])
+    if ":" in policy:
+        return _from_file(policy) if is_file(policy) else _imported(policy)
+    for point in entry_points(group=GROUP):
+        if point.name == policy:
+            return _imported(point.value)
+    known = ", ".join(known_policies(decision))
+    if others := [other for other, names in SHIPPED.items() if policy in names]:
+        raise ConfigError(
+            f"{policy!r} decides {', '.join(others)}, not {decision}; for that there are {known}"
+        )
+    said = nearest(policy, known_policies(decision)) or ";"
+    raise ConfigError(f"no policy {policy!r}{said} There are {known}, file.py:Class and package.module:Class")
 
 
-@FETCH_POLICIES.register("on-demand")
-def _on_demand() -> FetchPolicy:
-    from antiphon.policy.on_demand import OnDemand
+def make_policy(decision: str, policy: str, options: Mapping[str, Any]) -> Any:
+    """An object of the policy's class, with options as its constructor takes them. Raises ConfigError for
+    options that it does not take or of another type, and if it cannot be made."""
+    try:
+        kind = find_policy(decision, policy)
+    except ConfigError as error:
+        raise ConfigError(f"{decision}: {error}") from None
+    shown = f"{decision}: {policy_label(policy)}"
+    checked = _checked(shown, options_of(kind), options)
+    try:
+        made = kind(**checked)
+    except ConfigError as error:
+        raise ConfigError(f"{shown}: {error}") from None
+    except Exception as error:
+        raise ConfigError(f"{shown} cannot be made: {type(error).__name__}: {error}") from error
+    if decider(made, decision) is None:
+        raise ConfigError(f"{shown} has neither `decide` nor `decide_{decision}`, so it does not decide this")
+    return made
 
-    return OnDemand()
+
+def policy_label(policy: str) -> str:
+    """As people call it: a file without its folder."""
+    path, _, name = policy.rpartition(":")
+    return f"{Path(path).name}:{name}" if is_file(policy) else policy
+
+
+def decider(policy: object, decision: str) -> Callable[..., Any] | None:
+    """What a policy decides this by: `decide_step`, say, where it takes several decisions, or `decide`."""
+    found = getattr(policy, f"decide_{decision}", None) or getattr(policy, "decide", None)
+    return found if callable(found) else None
+
+
+def decides(decision: str, policy: str) -> bool:
+    """Can it take this decision? Raises ConfigError if it cannot be loaded."""
+    kind: Any = find_policy(decision, policy)
+    return decider(kind, decision) is not None
+
+
+def options_of(kind: type) -> dict[str, tuple[Any, Any]]:
+    """(type, default) of each option that a policy takes; the default is inspect's `empty` where it must be
+    given."""
+    try:
+        hints = get_type_hints(kind.__init__)
+        parameters = list(inspect.signature(kind).parameters.values())
+    except (NameError, TypeError, ValueError) as error:
+        raise ConfigError(f"policy {kind.__name__}: its options cannot be read ({error})") from None
+    named = (one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    return {one.name: (hints.get(one.name, Any), one.default) for one in named}
+
+
+def _checked(where: str, known: Mapping[str, tuple[Any, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    takes = ", ".join(known) or "none"
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError(f"{where}: no option {name!r}{nearest(name, known) or ';'} It takes {takes}")
+        if isinstance(value, float) and isnan(value):
+            raise ConfigError(f"{where}: {name} is nan, which is no number")
+        try:
+            checked[name] = msgspec.convert(value, known[name][0])
+        except (msgspec.ValidationError, TypeError) as error:
+            raise ConfigError(f"{where}: {name} is {value!r}: {error}") from None
+    needed = [name for name, (_, default) in known.items() if default is inspect.Parameter.empty]
+    if lacking := [name for name in needed if name not in checked]:
+        raise ConfigError(f"{where}: it needs a value for {', '.join(lacking)}")
+    return checked
+
+
+def _source_file(decision: str, policy: str) -> str:
+    kind = find_policy(decision, policy)
+    try:
+        return inspect.getsourcefile(kind) or ""
+    except TypeError:
+        raise ConfigError(f"policy {policy}: it has no source file, so a record could not name it") from None
+
+
+def _imported(path: str) -> type:
+    module, _, name = path.rpartition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:
+        raise ConfigError(f"policy {path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return _class(path, found)
+
+
+def _from_file(policy: str) -> type:
+    """A file is run once for each content that it has had."""
+    path, _, name = policy.rpartition(":")
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"policy {policy_label(policy)}: cannot read {path} ({error.strerror})") from None
+    content = hashlib.blake2b(path.encode() + source, digest_size=16).hexdigest()
+    unique = f"antiphon_policy_{Path(path).stem}_{content}"
+    module = sys.modules.get(unique)
+    if module is None:
+        module = sys.modules[unique] = ModuleType(unique)  # dataclasses look their module up
+        module.__file__ = path
+        try:
+            exec(compile(source, path, "exec"), vars(module))
+        except Exception as error:
+            del sys.modules[unique]
+            said = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"policy {policy_label(policy)} cannot be loaded: {said}") from error
+    found = vars(module).get(name)
+    if found is None:
+        kinds = [each for each, value in vars(module).items() if isinstance(value, type)]
+        raise ConfigError(
+            f"policy {policy_label(policy)}: no {name!r} in {path}{nearest(name, kinds) or '.'}"
+        )
+    return _class(policy, found)
+
+
+def _class(path: str, found: object) -> type:
+    if not isinstance(found, type):
+        raise ConfigError(f"policy {policy_label(path)} is no class")
+    return found

@@ -8,17 +8,18 @@ from typing import Any
 
 from antiphon.assembly.deployment import Deployment, Edge, Stage
 from antiphon.assembly.footprint import ModelFacts
-from antiphon.assembly.keys import nearest
 from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.placement import Machine, Placement, place
-from antiphon.assembly.preset import preset_names
+from antiphon.assembly.preset import read_preset
 from antiphon.assembly.session_size import Rates, rates_of
 from antiphon.assembly.sizing import Memory, Sizing, overfull, usual_kv_tokens, written
-from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions
+from antiphon.core.config import ClassBounds, EngineOptions, LinkOptions, ProcessOptions
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOptions
 from antiphon.graphs import find_graph
+from antiphon.latency.finding import find_costs
+from antiphon.latency.roofline import datasheet_name
 from antiphon.latency.shapes import find_shape
 from antiphon.wire.limits import Limits
 
@@ -60,7 +61,12 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     graph = find_graph(USUAL_FAMILY) if model is None else model.graph
     held = [stage for stage in graph.stages if model is None or stage.name in model.stages]
     placement = place(deployment, held, machine)
-    problems = [*placement.problems, *_names(deployment), *_ranks(deployment, placement, graph)]
+    problems = [
+        *placement.problems,
+        *_preset(deployment),
+        *_profile(deployment, model),
+        *_ranks(deployment, placement, graph),
+    ]
     sizing = Sizing(deployment, placement, graph, model, problems)
     sizes = {stage.name: sizing.sizes(stage.name) for stage in held}
     memory: Memory = {} if model is None else sizing.memory(sizes)
@@ -83,11 +89,26 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     )
 
 
-def _names(deployment: Deployment) -> list[str]:
-    if deployment.preset in preset_names():
+def _preset(deployment: Deployment) -> list[str]:
+    """What is wrong with the preset."""
+    try:
+        read_preset(deployment.preset)
+    except ConfigError as error:
+        said = str(error)
+        return [said if said.startswith("preset ") else f"preset: {said}"]
+    return []
+
+
+def _profile(deployment: Deployment, model: ModelFacts | None) -> list[str]:
+    """What is wrong with the profile."""
+    if deployment.profile is None:
         return []
-    said = nearest(deployment.preset, preset_names()) or ";"
-    return [f"preset: no preset {deployment.preset!r}{said} There are {', '.join(preset_names())}"]
+    is_datasheet = datasheet_name(deployment.profile) is not None
+    try:
+        find_costs(deployment.profile, model.shape if model is not None and is_datasheet else None)
+    except ConfigError as error:
+        return [f"profile: {error}"]
+    return []
 
 
 def _ranks(deployment: Deployment, placement: Placement, graph: StageGraph) -> list[str]:
@@ -148,6 +169,8 @@ def _options(
         dtype=deployment.dtype,
         attention=deployment.attention,
         preset=deployment.preset,
+        profile=deployment.profile or "",
+        classes=_classes(deployment),
         **defaults,
         max_context_tokens=deployment.limits.max_context_tokens,
         start_limit_s=deployment.limits.start_limit_s,
@@ -175,6 +198,12 @@ def _options(
         edges=tuple(edge for edge in edges if edge.chosen),
         places={} if is_plain else _places(placement, main),
     )
+
+
+def _classes(deployment: Deployment) -> dict[str, ClassBounds]:
+    """Those that are promised anything."""
+    written = deployment.classes.model_dump(exclude_none=True)
+    return {name: ClassBounds(**bounds) for name, bounds in written.items() if bounds}
 
 
 def _main_device(deployment: Deployment, placement: Placement) -> str:

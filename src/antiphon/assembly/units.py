@@ -7,12 +7,16 @@ from collections.abc import Callable
 from itertools import count
 
 from antiphon.assembly.preset import Preset
+from antiphon.assembly.times import NodeTimes
 from antiphon.core.config import EncoderConfig, NodeConfig, Role, Unit
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import Stage, StageGraph, StageKind
 from antiphon.flow.stages import Scheduler
 from antiphon.graphs import find_graph
+from antiphon.interaction.frontier import Frontier
+from antiphon.interaction.monitor import Monitor
 from antiphon.stage.ar import ArScheduler
+from antiphon.stage.candidates import Surroundings
 from antiphon.stage.codec import CodecScheduler
 from antiphon.stage.encode import EncodeScheduler
 
@@ -69,22 +73,41 @@ def graph_of(config: NodeConfig) -> StageGraph:
     return graph
 
 
-def maker(graph: StageGraph, config: NodeConfig, preset: Preset) -> Callable[[Unit], Scheduler]:
+def maker(
+    graph: StageGraph,
+    config: NodeConfig,
+    preset: Preset,
+    people: tuple[Monitor, Frontier],
+    times: NodeTimes,
+) -> Callable[[Unit], Scheduler]:
     """Makes a unit's scheduler, bare: when a node begins, and when a unit is lost."""
     tickets = count()
+    monitor, frontier = people
+    reply_stages = [name for name in graph.reply_stages if name in (*config.ar, *config.codec)]
 
     def make(unit: Unit) -> Scheduler:
+        policies = preset.policies(unit)
         if unit is NO_ENCODER:
-            return EncodeScheduler("", EncoderConfig())
+            return EncodeScheduler("", EncoderConfig(), policies)
         stage = graph.stage(unit.stage)
+        place = reply_stages.index(stage.name) if stage.name in reply_stages else None
+        around = Surroundings(frontier, place, config.classes, times.steps(unit), times.lanes(unit))
         match stage.kind:
             case StageKind.ENCODER:
-                return EncodeScheduler(unit.name, config.encoder[stage.name])
+                return EncodeScheduler(unit.name, config.encoder[stage.name], policies, around)
             case StageKind.AR:
-                policies = preset.step_policy(), preset.kv_policies()
-                return ArScheduler(stage, config.ar[stage.name], *policies, unit.name, tickets)
+                ar = ArScheduler(stage, config.ar[stage.name], policies, unit.name, tickets, around)
+                ar.tiers.people = monitor
+                return ar
             case StageKind.CODEC:
                 edge = next(edge for edge in graph.edges if edge.target == stage.name)
-                return CodecScheduler(unit.name, config.codec[stage.name], edge, windowed=stage.windowed)
+                return CodecScheduler(
+                    unit.name,
+                    config.codec[stage.name],
+                    edge,
+                    policies,
+                    windowed=stage.windowed,
+                    around=around,
+                )
 
     return make

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from antiphon.core.facts import Fact, Ints, ResponseRequested, StepDone
+from antiphon.core.facts import Fact, Ints, ResponseRequested
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Output, ResponseEnded, Step, Usage
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
-from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Stages
+from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 
 KEPT_STEPS = 256
@@ -21,11 +21,18 @@ KEPT_STEPS = 256
 
 
 class Watch:
-    """From the moment somebody looks. Owner of what only people need: steps not shown yet, ended replies'
-    counts, and how long a frame sounds."""
+    """From the moment somebody looks. Owner of what only people need: steps not shown yet, and ended replies'
+    counts."""
 
-    def __init__(self, stages: Stages, monitor: Monitor, responses: Mapping[int, ResponseState]) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        monitor: Monitor,
+        frontier: Frontier,
+        responses: Mapping[int, ResponseState],
+    ) -> None:
         self._stages = stages
+        self._frontier = frontier
         self._monitor = monitor
         self._responses = responses
         self._steps: deque[StepShown] = deque(maxlen=KEPT_STEPS)
@@ -33,18 +40,11 @@ class Watch:
         self._ended: dict[str, Usage] = {}
         self._asides: set[tuple[str, str]] = set()
         """Open responses that leave the conversation alone, such as transcriptions."""
-        self._num_frames: dict[int, int] = {}
-        """Frames of each vocoder step in flight; beside it, what those that are done came to."""
-        self._sounded_frames = 0
-        self._sounded_samples = 0
 
     def observe(self, fact: Fact) -> None:
-        """Vocoder steps tell how long a frame sounds."""
+        """Which responses leave the conversation alone."""
         if isinstance(fact, ResponseRequested) and not fact.remember:
             self._asides.add((fact.session, fact.response))
-        if isinstance(fact, StepDone) and fact.step in self._num_frames:
-            self._sounded_frames += self._num_frames.pop(fact.step)
-            self._sounded_samples += int(fact.samples.sum())
 
     def hear(self, output: Output) -> None:
         """A reply's last counts stay to be seen while it is still played, whatever else ends meanwhile."""
@@ -63,7 +63,6 @@ class Watch:
                 named = self._stages.ar[step.stage].named_by(step.step)
                 self._keep(step, now, self._kind(step), len(step.rows), step.counts, self._sessions(named))
             case CodecStep():
-                self._num_frames[step.step] = int(step.counts.sum())
                 named = tuple(step.requests.tolist())
                 self._keep(step, now, "vocode", len(step.rows), step.counts, self._sessions(named))
             case EncodeStep():  # pragma: no branch
@@ -158,10 +157,8 @@ class Watch:
         return (None, None) if usage is None else (usage.output_text_tokens, usage.output_audio_tokens)
 
     def _sound_s(self, frames: int | None) -> float | None:
-        """What so many frames come to, once a vocoder has shown how long one is."""
-        if frames is None or not self._sounded_frames:
-            return None
-        return frames * self._sounded_samples / self._sounded_frames / WIRE_SAMPLE_RATE_HZ
+        """How long so many frames sound."""
+        return None if frames is None else frames * self._frontier.frame_s
 
     def _stages_shown(self) -> tuple[StageShown, ...]:
         return tuple(

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from antiphon.assembly.preset import preset_names
+from antiphon.assembly.preset import preset_label, read_preset
 from antiphon.core.errors import AntiphonError, ConfigError
 
 READY = re.compile(r"is ready: open (https?://[^/\s]+)")
@@ -63,7 +63,7 @@ class Launch:
 
 
 def parse_target(text: str) -> Target:
-    """A URL, or the name of a preset; `NAME=` before either gives it a name. Raises ConfigError."""
+    """A URL, or a preset's name or path; `NAME=` before either gives it a name. Raises ConfigError."""
     name, equals, what = text.partition("=")
     if not equals or "://" in name:
         name, what = "", text
@@ -71,10 +71,11 @@ def parse_target(text: str) -> Target:
         raise ConfigError(f"target {text!r}: a name is letters, digits, '.', '-' and '_'")
     if "://" in what:
         return Target(name or re.sub(r"[^\w.-]+", "-", urlsplit(what).netloc), url=_checked(what))
-    if what not in preset_names():
-        known = ", ".join(preset_names())
-        raise ConfigError(f"target {what!r} is neither a URL nor a preset (known: {known})")
-    return Target(name or what, preset=what)
+    try:
+        read_preset(what)
+    except ConfigError as error:
+        raise ConfigError(f"target {what!r} is no URL, and as a preset: {error}") from None
+    return Target(name or preset_label(what), preset=what)
 
 
 def parse_targets(texts: Sequence[str]) -> tuple[Target, ...]:

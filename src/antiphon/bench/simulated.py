@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from antiphon.bench.compared import figures_of
 from antiphon.bench.progress import Progress
@@ -56,4 +57,7 @@ def played(setup: Setup, started: RunStarted, console: Console) -> Outcome:
             if isinstance(event, ServerSampled):
                 progress.show(event.t_s)
 
-        return simulate(setup, started, saw)
+        outcome = simulate(setup, started, saw)
+    for incident in outcome.incidents:
+        console.print(f"[bold yellow]warning:[/] {escape(str(incident))}", soft_wrap=True)
+    return outcome

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from antiphon.assembly.node import Node
+from antiphon.assembly.preset import replayable
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import ResponseRequested, StepDone, StepFailed
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, ResponseEnded, Step
@@ -83,11 +84,12 @@ def read_trace(path: Path) -> Trace:
     return Trace(stages, tuple(reader.steps), tuple(reader.responses))
 
 
-def read_residency(path: Path) -> list[KvSample]:
+def read_residency(path: Path, preset: str = "") -> list[KvSample]:
     """KV blocks of every stage, whenever they change: a node decides again on the recorded facts and its
-    ledgers are read. Raises ConfigError if it decides otherwise than the record says."""
+    ledgers are read. `preset`: as `replay` takes it. Raises ConfigError if it decides otherwise than the
+    record says."""
     header, entries = read_record(path)
-    node = Node(header.node, header.depth)
+    node = Node(replayable(header.node, preset), header.depth)
     samples: list[KvSample] = []
     last: dict[str, tuple[int, int, int]] = {}
     origin_s: float | None = None

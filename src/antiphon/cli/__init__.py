@@ -9,7 +9,7 @@ from antiphon.cli.compare import compare
 from antiphon.cli.doctor import doctor
 from antiphon.cli.plan import plan
 from antiphon.cli.profile import profile
-from antiphon.cli.serve import replay, serve
+from antiphon.cli.serve import lift, replay, serve
 from antiphon.cli.simulate import simulate
 from antiphon.cli.sweep import sweep
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(replay)
+app.command()(lift)
 app.command()(doctor)
 app.command()(profile)
 app.add_typer(bench.app, name="bench")

@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from antiphon.assembly.preset import preset_names
+from antiphon.assembly.preset import preset_label, read_preset
 from antiphon.cli.bench import STOPPED
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, SimMachine, announce, machine_of, varied
-from antiphon.cli.options import Acks, AcksOption, Patience, WorkloadName
+from antiphon.cli.options import PRESETS, Acks, AcksOption, Patience, WorkloadName
 from antiphon.cli.shared import console, fail, given_options
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -38,7 +38,7 @@ RESULT_FILE = "comparison.json"
 TARGET = re.compile(r"\s*(?:([\w.-]+)=)?(\S+)\s*(.*)", re.DOTALL)
 """A name, a preset, and options."""
 TARGETS = (
-    f"Presets ({', '.join(preset_names())}) or URLs; NAME=… names them. With --simulate presets, and behind "
+    f"Presets ({PRESETS}) or URLs; NAME=… names them. With --simulate presets, and behind "
     'each options of its own: "tiered=fcfs --host-kv-tokens 100000".'
 )
 
@@ -165,10 +165,13 @@ def simulated_target(text: str) -> Target:
 
     found = TARGET.fullmatch(text)
     name, preset, options = found.groups() if found is not None else (None, "", "")
-    if preset not in preset_names():
-        known = ", ".join(preset_names())
-        raise ConfigError(f"target {text!r}: {preset!r} is no preset; to --simulate there are {known}")
-    return Target(name or preset, preset=preset, options=options.strip())
+    try:
+        if "://" in preset:
+            raise ConfigError(f"{preset!r} is no preset; a server is not simulated")
+        read_preset(preset)
+    except ConfigError as error:
+        raise ConfigError(f"target {text!r}: {error}") from None
+    return Target(name or preset_label(preset), preset=preset, options=options.strip())
 
 
 def _machine(target: Target, base: MachineOptions, model: str) -> SimMachine:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +13,18 @@ from rich.console import Console
 from antiphon.assembly.deployment import Stage
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.keys import Key, find_key, keys
+from antiphon.assembly.preset import is_path, preset_names, read_preset
+from antiphon.assembly.registry import (
+    DECISIONS,
+    decides,
+    find_policy,
+    known_policies,
+    nearest,
+    options_of,
+    policy_label,
+)
 from antiphon.cli.shared import console, fail
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Deployments as files: what their keys mean, what they come to.")
 page = Console(highlight=False, markup=False, soft_wrap=True)
@@ -23,20 +35,35 @@ What = Annotated[str, typer.Argument(help=f"{', '.join(deployment_names())}, or 
 @app.command()
 def explain(
     key: Annotated[
-        str, typer.Argument(help="A dotted key, such as stages.thinker.kv_tokens; none: a list of all.")
+        str,
+        typer.Argument(
+            help="A dotted key, such as stages.thinker.kv_tokens; a preset's name or path; a decision of "
+            f"presets ({', '.join(DECISIONS)}); none: a list of all keys."
+        ),
     ] = "",
 ) -> None:
-    """Say what a key means: type, default, what is allowed, an example, which deployments use it."""
+    """Say what a key means: type, default, what is allowed, an example, which deployments use it. Of a
+    preset: which policy takes each decision, what it does, its options. Of a decision: its policies."""
     try:
-        found = [find_key(key)] if key else list(keys())
+        for line in lines_of(key):
+            page.print(line)
     except AntiphonError as error:
         fail(error)
-    if key:
-        for line in explained(found[0]):
-            page.print(line)
-        return
-    for each in found:
-        page.print(f"{each.path:44}{each.meaning}")
+
+
+def lines_of(key: str) -> list[str]:
+    """What to say of a key, a preset or a decision; of "" every key. Raises ConfigError."""
+    if not key:
+        return [f"{each.path:44}{each.meaning}" for each in keys()]
+    if key in DECISIONS:
+        return explained_decision(key)
+    if key in preset_names() or is_path(key):
+        return explained_preset(key)
+    try:
+        return explained(find_key(key))
+    except ConfigError as error:
+        said = nearest(key, (*preset_names(), *DECISIONS))
+        raise ConfigError(f"{key}: no such preset or decision{said}" if said else str(error)) from None
 
 
 @app.command()
@@ -84,6 +111,39 @@ def explained(key: Key) -> list[str]:
     return [*lines, f"  used by   {'; '.join(used) or 'no deployment that ships'}"]
 
 
+def explained_preset(preset: str) -> list[str]:
+    """What each decision's policy does, and its options; per stage where a stage has its own."""
+    lines = [preset]
+    for decision, choice in read_preset(preset).items():
+        for stage in ("", *choice.stages):
+            policy, options = choice.of(stage)
+            place = f"{decision}, {stage}" if stage else decision
+            lines += ["", f"{place}: {policy_label(policy)}", *explained_policy(decision, policy, options)]
+    return lines
+
+
+def explained_decision(decision: str) -> list[str]:
+    """The policies that a preset may name for it."""
+    lines = [f"{decision}: a decision of presets"]
+    for policy in known_policies(decision):
+        if decides(decision, policy):
+            lines += ["", policy, *explained_policy(decision, policy, {})]
+    return [*lines, "", f"or your own, as `{decision}: file.py:Class` or `package.module:Class`"]
+
+
+def explained_policy(decision: str, policy: str, options: Mapping[str, Any]) -> list[str]:
+    """What it does, and each option with value, type and default."""
+    kind = find_policy(decision, policy)
+    lines = [f"  {(inspect.getdoc(kind) or 'It does not say what it does.').splitlines()[0]}"]
+    for name, (hint, default) in options_of(kind).items():
+        is_needed = default is inspect.Parameter.empty
+        of = f"{hint.__name__ if isinstance(hint, type) else hint}"
+        usual = "needed" if is_needed else f"default {written(default)}"
+        value = written(options[name]) if name in options else "" if is_needed else written(default)
+        lines.append(f"  {name:14}{value}  ({of}, {usual})")
+    return lines
+
+
 def page_of_keys() -> str:
     """Every key as Markdown, for the documentation."""
     lines: list[str] = []
@@ -115,7 +175,10 @@ def _at(tree: Any, parts: list[str]) -> list[str]:
 
 
 def written(value: Any) -> str:
-    """As YAML would have it on one line."""
+    """As YAML would have it on one line; what YAML has no form for, as Python."""
     if value is None:
         return "none"
-    return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    try:
+        return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    except yaml.YAMLError:
+        return repr(value)

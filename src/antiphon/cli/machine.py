@@ -13,9 +13,8 @@ import msgspec
 import typer
 
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
-from antiphon.assembly.preset import preset_names
 from antiphon.cli.groups import grouped
-from antiphon.cli.options import finite
+from antiphon.cli.options import PRESETS, finite
 from antiphon.cli.shared import console, given_options, split
 from antiphon.core.errors import ConfigError
 from antiphon.latency.roofline import hardware_names
@@ -33,9 +32,7 @@ BASELINE, HARDWARE = "baseline", "H200"
 MEASURED = "measured"
 PresetName = Annotated[
     str,
-    typer.Option(
-        help=f"Which policies decide: {', '.join(preset_names())}. By default --config's, else baseline."
-    ),
+    typer.Option(help=f"Which policies decide: {PRESETS}. By default --config's, else baseline."),
 ]
 ModelName = Annotated[
     str,
@@ -220,7 +217,7 @@ def _parse(machine: MachineOptions = MachineOptions()) -> None:
 
 def costs_of(options: MachineOptions, model: str, deployment: Deployment | None) -> Profile:
     """What steps, copies and decisions take. Raises ConfigError."""
-    from antiphon.sim.costs import find_costs
+    from antiphon.latency.finding import find_costs
 
     hardware = options.hardware or HARDWARE
     if deployment is not None:

@@ -8,6 +8,11 @@ from typing import Annotated
 
 import typer
 
+from antiphon.assembly.preset import preset_names
+
+PRESETS = f"{', '.join(preset_names())}, or a YAML file"
+"""What may be said of presets."""
+
 
 class AcksOption(StrEnum):
     """When playback is reported."""
@@ -63,6 +68,12 @@ ContinuityLeast = typer.Option(
 TtftMost = typer.Option(
     "--slo-ttft-p90", min=0, callback=finite, help="Most seconds of P90 time to first text."
 )
+RecordPreset = Annotated[
+    str,
+    typer.Option(
+        "--preset", help="The preset that was served with, where its policies do not ship with Antiphon."
+    ),
+]
 ApiKey = Annotated[str, typer.Option(envvar="ANTIPHON_API_KEY", help="Sent as a Bearer token.")]
 
 LOCAL_URL = "http://127.0.0.1:8000"

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from antiphon.assembly.preset import preset_label
 from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, STOPPED, AsJson
 from antiphon.cli.groups import grouped
 from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
@@ -64,7 +65,7 @@ def plan(
         found = machine_of(machine, preset, model)
         announce(found)
         made = found.setup(workload_of(workload, Changes(turn_detection=turn_detection)), seed)
-        started = first_line(made, found.engine.node.preset, found.title)
+        started = first_line(made, preset_label(found.engine.node.preset), found.title)
         with Trying(duration) as trying:
             tried, is_complete = searched(
                 lambda number: run_with(made, number, duration, slo, started, trying.saw), trying, first, most

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from antiphon.cli.options import RecordPreset
 from antiphon.cli.shared import console, fail
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -70,13 +71,13 @@ def timeline(
 
 
 @app.command()
-def kv(file: File, out: Out = Path("kv.png"), title: Title = "") -> None:
+def kv(file: File, out: Out = Path("kv.png"), title: Title = "", preset: RecordPreset = "") -> None:
     """KV blocks of every stage over time: used, idle, free."""
     from antiphon.bench.plots import sources
     from antiphon.bench.plots.kv import draw_kv
 
     try:
-        draw_kv(sources.residency(file), out, title=title)
+        draw_kv(sources.residency(file, preset), out, title=title)
     except AntiphonError as error:
         fail(error)
     console.print(f"wrote {out}")
@@ -102,13 +103,13 @@ def gantt(
 
 
 @app.command()
-def perfetto(record: Record, out: Out = Path("trace.json")) -> None:
+def perfetto(record: Record, out: Out = Path("trace.json"), preset: RecordPreset = "") -> None:
     """Steps, KV blocks and responses as a trace for https://ui.perfetto.dev."""
     from antiphon.bench.plots.perfetto import write_perfetto
     from antiphon.bench.trace import read_residency, read_trace
 
     try:
-        write_perfetto(read_trace(record), read_residency(record), out)
+        write_perfetto(read_trace(record), read_residency(record, preset), out)
     except (AntiphonError, OSError) as error:
         fail(error)
     console.print(f"wrote {out}: open it in https://ui.perfetto.dev")

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from antiphon.assembly.deployment_file import deployment_names
-from antiphon.assembly.preset import preset_names
-from antiphon.cli.options import finite
+from antiphon.assembly.preset import read_preset
+from antiphon.cli.options import PRESETS, RecordPreset, finite
 from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -36,9 +36,14 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
     name: Annotated[str, typer.Option(help="Name clients ask for; the checkpoint's name by default.")] = "",
-    preset: Annotated[
-        str, typer.Option(help=f"Scheduling preset: {', '.join(preset_names())}.")
-    ] = "baseline",
+    preset: Annotated[str, typer.Option(help=f"Which policies decide: {PRESETS}.")] = "baseline",
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="What steps and copies take, for policies that ask: a datasheet's hardware, or a file that "
+            "`antiphon profile` wrote; by default what they report."
+        ),
+    ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
     attention: Annotated[
@@ -132,6 +137,7 @@ def serve(
             dtype=dtype,
             attention=attention,
             preset=preset,
+            profile=profile,
             max_rows=max_rows,
             kv_tokens=kv_tokens,
             host_kv_tokens=host_kv_tokens,
@@ -159,6 +165,7 @@ def serve(
             options, settings = applied(deployed, given_options(context), flags.keywords, settings)
         else:
             options = flags()
+        read_preset(options.preset)  # what is wrong there is said before anything starts
         if not model:
             raise ConfigError("no model: name a checkpoint directory or a hub id, or a --config that does")
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
@@ -172,12 +179,13 @@ def serve(
 def replay(
     record: Annotated[Path, typer.Argument(help="File written by `antiphon serve --record`.")],
     most: Annotated[int, typer.Option(help="Differences to print.")] = 20,
+    preset: RecordPreset = "",
 ) -> None:
     """Decide again on recorded facts and show where the decisions differ (exit status 1 if any does)."""
     from antiphon.runtime.record import replay as decide_again
 
     try:
-        count, differences = decide_again(record)
+        count, differences = decide_again(record, preset)
     except (AntiphonError, OSError) as error:
         fail(error)
     for difference in differences[:most]:
@@ -186,3 +194,16 @@ def replay(
         console.print(f"  replayed: {difference.replayed}", markup=False)
     console.print(f"{count} decisions, {len(differences)} differences")
     raise typer.Exit(1 if differences else 0)
+
+
+def lift(
+    record: Annotated[Path, typer.Argument(help="A record of version 1.")],
+    new: Annotated[Path, typer.Argument(help="Where one of the present version is written.")],
+) -> None:
+    """Turn a record that an earlier Antiphon wrote into one that this one reads."""
+    from antiphon.runtime.lift import lift as turn
+
+    try:
+        console.print(f"{turn(record, new)} decisions")
+    except (AntiphonError, OSError) as error:
+        fail(error)

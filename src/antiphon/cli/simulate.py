@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from antiphon.assembly.preset import preset_label
 from antiphon.cli.bench import RUN_FAILED, STOPPED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
@@ -51,7 +52,7 @@ def simulate(
 
     try:
         found = machine_of(machine, preset, model)
-        label = label or found.engine.node.preset
+        label = label or preset_label(found.engine.node.preset)
         path = out / f"simulate-{label}-{seed}.jsonl"
         if path.parent != out:
             raise ConfigError(

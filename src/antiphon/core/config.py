@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -10,14 +10,39 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.sampling import Sampling
 from antiphon.core.stage_options import EdgeOptions, StageOptions
 
+CLASSES = ("latency", "best_effort", "preparatory")
+
+
+class ClassBounds(msgspec.Struct, frozen=True):
+    """What requests of a class (tier) are promised; None: nothing.
+
+    ttft_s  seconds from the end of the person's turn to the first token
+    tpot_s  seconds per token after it
+
+    Raises ConfigError for what is not over 0.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "tpot_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} is {value:g}; it must be over 0 seconds")
+
 
 class ArConfig(msgspec.Struct, frozen=True):
     """An AR stage. Blocks are per KV group, tokens per step over all rows.
+
+    max_rows   rows of the row table: requests that hold KV and may run
+    step_rows  of them that run in one step at most; None: all
 
     Raises ConfigError where `layer_groups` leave a gap, overlap or share a name.
     """
 
     max_rows: int = 8
+    step_rows: int | None = None
     block_size: int = 16
     num_blocks: int = 1024
     step_tokens: int = 1024
@@ -84,6 +109,26 @@ class Unit(msgspec.Struct, frozen=True):
     role: Role = "both"
 
 
+class PolicyChoice(msgspec.Struct, frozen=True):
+    """Who takes a decision, as a preset says.
+
+    policy   a name that ships or that a package registered, `package.module:Class`, or `file.py:Class`
+    options  of the policy; `stages` has others for single stages, and may name another `policy` there
+    digests  of the sources of policies that do not ship, by policy: a record replays with the same ones only
+    """
+
+    policy: str
+    options: dict[str, Any] = {}
+    stages: dict[str, dict[str, Any]] = {}
+    digests: dict[str, str] = {}
+
+    def of(self, stage: str) -> tuple[str, dict[str, Any]]:
+        """Policy and options for a stage."""
+        own = dict(self.stages.get(stage, {}))
+        policy = own.pop("policy", self.policy)
+        return policy, ({**self.options, **own} if policy == self.policy else own)
+
+
 class NodeConfig(msgspec.Struct, frozen=True):
     """All that a node decides by.
 
@@ -91,6 +136,9 @@ class NodeConfig(msgspec.Struct, frozen=True):
     call_ids    text tokens that begin a tool call: from there on a reply is not spoken
     units       replicas of the stages, in pipeline order; empty: one of each, all on one device
     edges       chunks that differ from the graph's
+    classes     what requests of a class (latency, best_effort) are promised
+    policies    what the preset says, by decision; empty: not looked up yet
+    times       what a profile says of steps and copies (`latency.costs.Times`); empty: it is observed
     """
 
     graph: str
@@ -102,6 +150,9 @@ class NodeConfig(msgspec.Struct, frozen=True):
     call_ids: tuple[int, ...] = ()
     units: tuple[Unit, ...] = ()
     edges: tuple[EdgeOptions, ...] = ()
+    classes: dict[str, ClassBounds] = {}
+    policies: dict[str, PolicyChoice] = {}
+    times: dict[str, Any] = {}
 
     @property
     def placed(self) -> tuple[Unit, ...]:
@@ -147,7 +198,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
     device      auto | cpu | cuda | cuda:N
     dtype       auto | float32 | bfloat16 | float16 | float64; auto is float32 on a CPU, bfloat16 on CUDA
     attention   auto | the name of a back-end; auto is the fastest that is verified on the device
+    profile     what steps and copies take, for policies: a datasheet's hardware, or a profile's JSON file;
+                "": what they report
     max_rows    requests that run at once in a stage
+    step_rows   of them, those that run in one step at most; None: all
     kv_tokens   KV capacity of each AR stage, in tokens
     host_kv_tokens  the same of the host tier, where idle KV goes when the device is full; 0: there is none
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
@@ -165,6 +219,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     links       connectors between stages in different processes; who is not listed has shared memory
     stages      sizes and sampling of single stages, where they differ from those above
     edges       chunks of single edges, where they differ from the graph's
+    classes     what requests of a class (latency, best_effort, preparatory) are promised
     places      torch devices by the names that units have for them; who is not listed is on `device`
     stages_apart  every stage in a process of its own, where `units` says nothing
     start_limit_s  how long processes of units may take until they are ready
@@ -175,7 +230,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     dtype: str = "auto"
     attention: str = "auto"
     preset: str = "baseline"
+    profile: str = ""
     max_rows: int = 16
+    step_rows: int | None = None
     block_size: int = 16
     kv_tokens: int = 32768
     host_kv_tokens: int = 0
@@ -197,6 +254,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     silence_limit_s: float = 60.0
     stages: dict[str, StageOptions] = {}
     edges: tuple[EdgeOptions, ...] = ()
+    classes: dict[str, ClassBounds] = {}
     places: dict[str, str] = {}
 
     @property
@@ -233,6 +291,13 @@ class EngineOptions(msgspec.Struct, frozen=True):
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.step_rows is not None and not 1 <= self.step_rows <= self.max_rows:
+            raise ConfigError(
+                f"step_rows is {self.step_rows}; it must be from 1 to max_rows, which is {self.max_rows}"
+            )
+        for name in self.classes:
+            if name not in CLASSES:
+                raise ConfigError(f"classes: {name!r} is none of {', '.join(CLASSES)}")
         if self.threads < 0:
             raise ConfigError(f"threads is {self.threads}; it must be 0 (torch's default) or more")
         if self.depth not in (None, 0, 1):

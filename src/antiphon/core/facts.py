@@ -6,6 +6,7 @@ All are msgspec structs, so the same type crosses a process border and fills a r
 
 from __future__ import annotations
 
+from math import nan
 from typing import Literal
 
 import msgspec
@@ -204,6 +205,7 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     codec:     requests int64 [n], samples int64 [n], audio: float32 little-endian bytes per row
     encoder:   media int64 [n] keys that are ready
     `audio` is a payload: carried along, never recorded, never decided upon.
+    seconds    that its device was busy with it; nan: not known
     """
 
     stage: str
@@ -213,6 +215,7 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     samples: Ints
     media: Ints
     audio: tuple[bytes, ...] = ()
+    seconds: float = nan
 
 
 class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):
@@ -226,10 +229,14 @@ class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):
 
 
 class CopyDone(msgspec.Struct, frozen=True, tag=True):
-    """Every block of a CopyBlocks order, or a MoveBlocks one, is where it should be. `stage`: the unit."""
+    """Every block of a CopyBlocks order, or a MoveBlocks one, is where it should be. `stage`: the unit.
+
+    seconds  that its link was busy with it; nan: not known
+    """
 
     stage: str
     ticket: int
+    seconds: float = nan
 
 
 class CopyFailed(msgspec.Struct, frozen=True, tag=True):
@@ -267,6 +274,13 @@ class UnitReady(msgspec.Struct, frozen=True, tag=True):
     unit: str
 
 
+class PolicySuspended(msgspec.Struct, frozen=True, tag=True):
+    """A policy of a unit was too slow too often: the baseline takes its decision from now on."""
+
+    unit: str
+    decision: str
+
+
 PersonFact = (
     SessionOpened
     | SessionClosed
@@ -284,7 +298,13 @@ PersonFact = (
 StageFact = StepDone | StepFailed
 CopyFact = CopyDone | CopyFailed
 UnitFact = PayloadArrived | MediaArrived | UnitLost | UnitReady
-Fact = PersonFact | PromptReady | PromptFailed | StageFact | CopyFact | UnitFact
+Fact = PersonFact | PromptReady | PromptFailed | StageFact | CopyFact | UnitFact | PolicySuspended
+
+
+def timed(fact: Fact, seconds: float) -> Fact:
+    """A reported step with how long it took; a failed one as it is."""
+    return msgspec.structs.replace(fact, seconds=seconds) if isinstance(fact, StepDone) else fact
+
 
 NO_INTS: Ints = np.zeros(0, np.int64)
 NO_TOKENS: Ints = np.zeros((0, 1), np.int64)

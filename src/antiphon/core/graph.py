@@ -89,8 +89,15 @@ class StageGraph:
     """What a checkpoint's config.json may say that it is."""
     audio_tokens_per_s: int = 0
     """Of what is said to it."""
+    frame_s: float = 0.0
+    """How long a frame of the talker sounds, and a token of text lasts it."""
     token_pixels: int = 1
     """Of a picture, that one token stands for."""
+
+    @property
+    def reply_stages(self) -> tuple[str, ...]:
+        """Those that make a reply, in pipeline order: all but encoders."""
+        return tuple(stage.name for stage in self.stages if stage.kind is not StageKind.ENCODER)
 
     @property
     def takes_media(self) -> bool:

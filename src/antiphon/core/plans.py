@@ -72,7 +72,7 @@ class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     emits                 bool [n] as int64: the row samples a token after its last position
     inputs_rows/_tokens   int64 [m]: upstream tokens appended to rows before the step (conditioned stages)
     leaves                int64: rows given up before the step
-    waits                 tickets of CopyBlocks and MoveBlocks orders that bring blocks which the step reads:
+    waits                 int64 (rows, tickets): CopyBlocks and MoveBlocks orders that bring blocks of a row;
                           each layer waits for its own part only
     leaves_at             int64 (rows, layers): rows of one token behind their prompt that stop before the
                           attention of a layer and are parked there; they emit nothing
@@ -93,9 +93,14 @@ class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     counts: Ints
     emits: Ints
     reason: str
-    waits: tuple[int, ...] = ()
+    waits: tuple[Ints, Ints] = (NO_INTS, NO_INTS)
     leaves_at: tuple[Ints, Ints] = (NO_INTS, NO_INTS)
     enters_at: tuple[Ints, Ints] = (NO_INTS, NO_INTS)
+
+    @property
+    def tickets(self) -> tuple[int, ...]:
+        """What the step waits for, in order."""
+        return tuple(sorted(set(self.waits[1].tolist())))
 
 
 class CopyBlocks(msgspec.Struct, frozen=True, tag=True, eq=False):
@@ -245,6 +250,7 @@ class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
 
     status  completed | cancelled | failed | incomplete
     reason  for incomplete: max_output_tokens; for cancelled: who; for failed: an error code
+    retry_s of one that was refused: after how long its client may try again
     """
 
     session: str
@@ -254,6 +260,7 @@ class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
     reason: str
     message: str
     usage: Usage
+    retry_s: float | None = None
 
 
 Output = TokensOut | AudioOut | ResponseEnded

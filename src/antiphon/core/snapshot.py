@@ -69,6 +69,20 @@ class StageShown(msgspec.Struct, frozen=True):
     kv_blocks_idle: int
 
 
+class PolicyShown(msgspec.Struct, frozen=True):
+    """A policy of a unit (of several that share it, by their joint names; "" of the whole node).
+
+    decisions  that it takes; `suspended` are those that the baseline takes for it, since it was too slow
+    events     that it counted, or that were counted of it
+    """
+
+    unit: str
+    policy: str
+    decisions: tuple[str, ...]
+    suspended: tuple[str, ...]
+    events: dict[str, int]
+
+
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
     """A node at `at`, seconds of its monotonic clock.
 
@@ -81,3 +95,4 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     stages: tuple[StageShown, ...]
     steps: tuple[StepShown, ...]
     num_steps: int
+    policies: tuple[PolicyShown, ...] = ()

@@ -27,6 +27,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     """Sizes of each unit of a stage; None is what EngineOptions says for all stages."""
 
     max_rows: int | None = None
+    step_rows: int | None = None
     block_size: int | None = None
     kv_tokens: int | None = None
     host_kv_tokens: int | None = None

@@ -8,11 +8,13 @@ CPU, a stream of its own on CUDA. Each direction has a lane, so that writing to 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 from typing import Literal, Protocol
 
 import numpy as np
@@ -33,6 +35,11 @@ CopyOrder = CopyBlocks | MoveBlocks
 
 class Copy(Arrival, Protocol):
     """A copy under way, as its lane sees it."""
+
+    @property
+    def seconds(self) -> float:
+        """That its lane was busy with it, once it is there."""
+        ...
 
     def poll(self) -> bool:
         """Is every layer there? Raises what the copy raised."""
@@ -154,11 +161,13 @@ class KvCopies:
             log.exception("copy %d of unit %s failed", ticket, unit)
             return CopyFailed(unit, ticket, f"{type(error).__name__}: {error}")
         self.pools[unit].arrived(ticket)
-        return CopyDone(unit, ticket)
+        return CopyDone(unit, ticket, pending.copy.seconds)
 
 
 class BrokenCopy:
     """A copy that could not even be begun."""
+
+    seconds = nan
 
     def __init__(self, group: str, error: Exception) -> None:
         self.group = group
@@ -178,15 +187,27 @@ class ThreadLane:
         self._worker = ThreadPoolExecutor(1, "kv-copies")
 
     def start(self, group: str, moves: list[Move]) -> Copy:
-        return ThreadCopy(group, [self._worker.submit(move) for move in moves])
+        spans = [0.0] * len(moves)
+
+        def timed(layer: int) -> None:
+            began = time.perf_counter()
+            moves[layer]()
+            spans[layer] = time.perf_counter() - began
+
+        return ThreadCopy(group, [self._worker.submit(timed, layer) for layer in range(len(moves))], spans)
 
 
 class ThreadCopy:
-    """A future per layer."""
+    """A future per layer, and how long each took."""
 
-    def __init__(self, group: str, layers: list[Future[None]]) -> None:
+    def __init__(self, group: str, layers: list[Future[None]], spans: list[float]) -> None:
         self.group = group
         self._layers = layers
+        self._spans = spans
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._spans)
 
     def wait(self, layer: int) -> None:
         self._layers[layer].result()
@@ -208,21 +229,30 @@ class StreamLane:
 
     def start(self, group: str, moves: list[Move]) -> Copy:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        events = [torch.cuda.Event() for _ in moves]
+        began = torch.cuda.Event(enable_timing=True)
+        events = [torch.cuda.Event(enable_timing=move is moves[-1]) for move in moves]
         with torch.cuda.stream(self._stream):
+            began.record(self._stream)
             for move, event in zip(moves, events, strict=True):
                 move()
                 event.record(self._stream)
-        return StreamCopy(group, events, self._device)
+        return StreamCopy(group, events, self._device, began)
 
 
 class StreamCopy:
-    """An event per layer; a wait holds the device back, not the host."""
+    """An event per layer, and one before the first; a wait holds the device back, not the host."""
 
-    def __init__(self, group: str, layers: list[torch.cuda.Event], device: torch.device) -> None:
+    def __init__(
+        self, group: str, layers: list[torch.cuda.Event], device: torch.device, began: torch.cuda.Event
+    ) -> None:
         self.group = group
         self._layers = layers
         self._device = device
+        self._began = began
+
+    @property
+    def seconds(self) -> float:
+        return self._began.elapsed_time(self._layers[-1]) * 1e-3
 
     def wait(self, layer: int) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._layers[layer])

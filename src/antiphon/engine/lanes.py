@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,7 +20,7 @@ from typing import Protocol
 
 import torch
 
-from antiphon.core.facts import Fact
+from antiphon.core.facts import Fact, timed
 from antiphon.core.plans import DropMedia, DropPayload, Handoff, SendMedia, Step
 from antiphon.core.ports import PayloadMover
 
@@ -76,7 +77,9 @@ class InlineExecutor(ABC):
     def launch(self, step: Step) -> Landing: ...
 
     def submit(self, step: Step) -> None:
-        self._done.append(self.launch(step)())
+        began = time.perf_counter()
+        fact = self.launch(step)()
+        self._done.append(timed(fact, time.perf_counter() - began))
 
     def poll(self) -> list[Fact]:
         done, self._done = self._done, []
@@ -101,7 +104,13 @@ class Lane:
 
     def run(self, launcher: Launcher, step: Step, report: Callable[[Fact], None]) -> None:
         """Let the step run after all that came before it; `report` is called in the lane's thread."""
-        self._queue(lambda: report(launcher.launch(step)()))
+
+        def land() -> None:
+            began = time.perf_counter()
+            fact = launcher.launch(step)()
+            report(timed(fact, time.perf_counter() - began))
+
+        self._queue(land)
 
     def carry_out(self, work: Callable[[], None]) -> None:
         """After all that came before it. What it raises comes out of `clear`."""
@@ -136,9 +145,20 @@ class StreamLane(Lane):
     Unverified: has not run on an accelerator.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._landed_at = 0.0
+
     def run(self, launcher: Launcher, step: Step, report: Callable[[Fact], None]) -> None:
+        launched_at = time.perf_counter()
         lands = launcher.launch(step)
-        self._queue(lambda: report(lands()))
+
+        def land() -> None:
+            fact = lands()
+            began, self._landed_at = max(launched_at, self._landed_at), time.perf_counter()
+            report(timed(fact, self._landed_at - began))
+
+        self._queue(land)
 
     def carry_out(self, work: Callable[[], None]) -> None:
         work()

@@ -77,7 +77,7 @@ class Piggyback:
             return self._begin(_Stay(step, self._pool.num_layers), step, x)
         columns = step.rows, step.starts, step.counts
         batches = self._tables.batches(self._pool.layer_groups, columns, self._device)
-        return x, self._pool.kv(lambda _, group: batches[group], step.waits), None
+        return x, self._pool.kv(lambda _, group: batches[group], step.tickets), None
 
     def passing(self, step: ArStep, layer: int) -> Tensor | None:
         """Tokens of the step that have a residual before `layer` in it; None: all."""
@@ -102,8 +102,8 @@ class Piggyback:
     def _begin(self, stay: _Stay, step: ArStep, x: Tensor) -> tuple[Tensor, list[LayerKv], Transfers | None]:
         assert not any(row in self.parked for row in step.rows[stay.enter < 0].tolist()), "a parked row runs"
         exchanges = [self._exchange(stay, layer) for layer in range(self._pool.num_layers)]
-        kv = self._pool.kv(self._batches(step, stay.staying), step.waits)
-        at_entry = self._pool.kv(self._batches(step, stay.entering), step.waits)
+        kv = self._pool.kv(self._batches(step, stay.staying), step.tickets)
+        at_entry = self._pool.kv(self._batches(step, stay.entering), step.tickets)
         for layer, exchange in enumerate(exchanges):
             if len(exchange.entering):
                 left = self.parked.take(step.rows[stay.entering(layer)].tolist(), layer)

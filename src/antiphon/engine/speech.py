@@ -81,7 +81,7 @@ class SpeechRunner:
         batches = self._tables.batches(
             self.pool.layer_groups, (step.rows, step.starts, step.counts), self._device
         )
-        kv = self.pool.kv(lambda _, group: batches[group], step.waits)
+        kv = self.pool.kv(lambda _, group: batches[group], step.tickets)
         flat = self._rows.flatten(step)
         positions = upload(self._rows.positions(flat), self._device)
         wanted, drawing = drawing_tokens(flat, step, self._device)

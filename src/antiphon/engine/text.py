@@ -93,7 +93,7 @@ class TextRunner:
             wanted=wanted,
         )
         self._piggyback.end(step, transfers)
-        if (ready := self.pool.ready("hidden", 0, step.waits)) is not None:
+        if (ready := self.pool.ready("hidden", 0, step.tickets)) is not None:
             ready()  # whether or not this step writes there: a hand-off after it may read what came
         if captured is not None:
             slots = self._tables.batch("hidden", step, self._device).slots

@@ -5,7 +5,7 @@ Facts come in one by one; what follows is collected as orders and outputs and dr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from antiphon.core.facts import (
     CopyDone,
@@ -19,6 +19,7 @@ from antiphon.core.facts import (
     OutputReleased,
     PayloadArrived,
     PlaybackReported,
+    PolicySuspended,
     PromptFailed,
     PromptReady,
     ResponseCancelled,
@@ -42,6 +43,8 @@ from antiphon.flow.reply_route import ReplyRoute
 from antiphon.flow.response import ResponseState, Voice
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
+from antiphon.interaction.frontier import Frontier
+from antiphon.interaction.monitor import Monitor
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
 from antiphon.stage.encode import EncodeScheduler
@@ -56,15 +59,17 @@ class Orchestrator:
         self,
         graph: StageGraph,
         stages: Stages,
+        people: tuple[Monitor, Frontier],
         end_inputs: dict[str, int],
         call_ids: tuple[int, ...] = (),
     ) -> None:
+        monitor, frontier = people
         self._stages = stages
         self._outbox = Outbox()
-        self._sessions = Sessions(stages, self._outbox)
+        self._sessions = Sessions(stages, self._outbox, monitor)
         self._moves = Moves(stages)
         self._preparation = Preparation(stages, self._sessions, self._moves, self._outbox)
-        self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox)
+        self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox, frontier)
 
     @property
     def num_sessions(self) -> int:
@@ -98,10 +103,12 @@ class Orchestrator:
                 self._prompt_failed(fact)
             case UnitLost() | UnitReady() | PayloadArrived() | MediaArrived():
                 self._unit(fact)
+            case PolicySuspended():
+                pass  # the node's
             case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
             case CopyDone() | CopyFailed():
-                self._stages.ar[fact.stage].copied(fact, now)
+                self._stages.ar[fact.stage].copied(fact)
 
     def drain(self) -> tuple[tuple[Order, ...], tuple[Output, ...]]:
         """Orders and outputs since the last call."""
@@ -124,10 +131,11 @@ class Orchestrator:
         if response is None or not self._preparation.rendered(response, fact, now):
             return
         if fact.reply is None:
-            self._preparation.queue(response)
+            self._preparation.queue(response, now)
         else:
             self._route.say(response, fact.reply, now)
-            self._end_if_mute(response)
+            if response.voice is Voice.LOST:
+                self._end_as_mute(response)
 
     def _prompt_failed(self, fact: PromptFailed) -> None:
         response = self.responses.get(fact.request)
@@ -153,8 +161,7 @@ class Orchestrator:
         if isinstance(scheduler, ArScheduler):
             if isinstance(fact, StepFailed):
                 retried = scheduler.retry(fact)
-            for progress in scheduler.observe(fact):
-                self._progress(name, progress, now)
+            self._progressed(name, scheduler.observe(fact), now)
         else:
             for heard in scheduler.observe(fact):
                 self._heard(name, heard)
@@ -169,20 +176,24 @@ class Orchestrator:
         response = self.responses.get(request)
         return response is not None and response.path is not None and response.path.reader == unit
 
-    def _progress(self, unit: str, progress: Progress, now: float) -> None:
-        response = self.responses[progress.request]
-        if self._stages.is_entry(unit):
-            if progress.end is not None:
-                self._sessions.unpin(response)
-            self._route.text(response, progress, now)
-        else:
-            self._route.frame(response, progress)
-        if self._end_if_mute(response):
-            return
-        if progress.end is not None:
-            self._done(response, unit)
-        elif self._stages.is_entry(unit):
-            self._moves.hand_on(response, now)
+    def _progressed(self, unit: str, brought: Iterable[Progress], now: float) -> None:
+        """What a step brought, request by request."""
+        responses, stages = self.responses, self._stages
+        is_entry, hands_on = stages.is_entry(unit), stages.hands_on(unit)
+        for progress in brought:
+            response = responses[progress.request]
+            if is_entry:
+                if progress.end is not None:
+                    self._sessions.unpin(response)
+                self._route.text(response, progress, now)
+            else:
+                self._route.frame(response, progress)
+            if response.voice is Voice.LOST:
+                self._end_as_mute(response)
+            elif progress.end is not None:
+                self._done(response, unit)
+            elif hands_on:
+                self._moves.hand_on(response, now)
 
     def _heard(self, unit: str, heard: Heard) -> None:
         response = self.responses[heard.request]
@@ -200,12 +211,9 @@ class Orchestrator:
         else:
             self._sessions.end(response, "completed", "")
 
-    def _end_if_mute(self, response: ResponseState) -> bool:
-        is_mute = response.voice is Voice.LOST
-        if is_mute:
-            message = f"The {self._stages.talker_stage} stage is starting again"
-            self._sessions.end(response, "failed", STAGE_LOST, message)
-        return is_mute
+    def _end_as_mute(self, response: ResponseState) -> None:
+        message = f"The {self._stages.talker_stage} stage is starting again"
+        self._sessions.end(response, "failed", STAGE_LOST, message)
 
     # -- units ---------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ media."""
 from __future__ import annotations
 
 from collections import Counter
+from math import ceil, isnan
 
 from antiphon.core.conversation import media_of
 from antiphon.core.facts import PromptReady, StageFact, StepFailed
@@ -15,10 +16,13 @@ from antiphon.flow.response import Phase, ResponseState
 from antiphon.flow.retention import shortened
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
+from antiphon.policy.base import Refuse
 
 CONTEXT_LENGTH = "context_length_exceeded"
 STAGE_LOST = "stage_lost"
 """A unit of the pipeline is gone, and starts again: a client that asks again may be served."""
+
+OVERLOADED = "server_overloaded"
 
 
 class Preparation:
@@ -74,11 +78,16 @@ class Preparation:
 
     # -- media ---------------------------------------------------------------------------------------
 
-    def queue(self, response: ResponseState) -> None:
-        """Submit the request that writes its text, once the media that it lacks are encoded."""
+    def queue(self, response: ResponseState, now: float) -> None:
+        """Submit the request that writes its text, once the media that it lacks are encoded; or end it, if
+        the stage takes no more."""
         assert response.path is not None
         entry = self._stages.ar[response.path.entry]
         response.entry = response.entry_request(entry)
+        refused = entry.admit(response.entry, now)
+        if refused is not None:
+            self._sessions.end(response, "failed", OVERLOADED, _said(refused), refused.retry_s)
+            return
         self._moves.limit(response)
         self._want(response, entry.lacks(response.entry))
 
@@ -127,7 +136,8 @@ class Preparation:
         new = {part.key: part for part in response.media if part.key in keys}
         for part in response.pinned:
             new.pop(part.key, None)
-        self._stages.encoders[response.path.encode].want(tuple(new.values()))
+        encoder = self._stages.encoders[response.path.encode]
+        encoder.want(tuple(new.values()), response.request, response.slot, response.tier)
         response.pinned += tuple(new.values())
         response.phase = Phase.ENCODING
         self._submit_if_ready(response)
@@ -159,3 +169,9 @@ class Preparation:
             here = [one for one in responses if one.path is not None and one.path.encode == name]
             pins = Counter(part.key for response in here for part in response.pinned)
             assert encoder.pins == pins, "media are pinned for no response, or needed and not pinned"
+
+
+def _said(refused: Refuse) -> str:
+    """To the client of a response that is not taken."""
+    wait = "" if isnan(refused.predicted_s) else f" The reply would begin in {refused.predicted_s:.1f} s."
+    return f"No room now: {refused.reason}.{wait} Try again in {ceil(refused.retry_s)} s."

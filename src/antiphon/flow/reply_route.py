@@ -9,9 +9,16 @@ from antiphon.flow.outbox import Outbox
 from antiphon.flow.response import ResponseState, Voice
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
+from antiphon.interaction.frontier import Frontier
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
 from antiphon.stage.requests import UNBOUNDED, Progress
+
+ENTRY = 0
+"""The frontier's place of the stage that writes."""
+
+SPOKEN = Voice.PENDING, Voice.OPEN
+"""What is written is, or will be, spoken."""
 
 
 class ReplyRoute:
@@ -28,7 +35,9 @@ class ReplyRoute:
         call_ids: tuple[int, ...],
         sessions: Sessions,
         outbox: Outbox,
+        frontier: Frontier,
     ) -> None:
+        self._frontier = frontier
         self._graph = graph
         self._stages = stages
         self._end_inputs = end_inputs
@@ -47,7 +56,7 @@ class ReplyRoute:
             response.reply.append(progress.first)
             self._emit_tokens(response, self._stages.entry_stage, tokens)
         response.is_cut = progress.end == "length"
-        if response.voice not in (Voice.PENDING, Voice.OPEN):
+        if response.voice not in SPOKEN:
             return
         last = response.reply if first else response.reply[-1:]
         is_calling = bool(response.tools) and not self._call_ids.isdisjoint(last)
@@ -59,10 +68,12 @@ class ReplyRoute:
             self._speak_behind(response, known, now, over)
         if is_calling and response.voice is Voice.PENDING:
             response.voice = Voice.SILENT
+            self._frontier.end_speech(response.slot)
 
     def say(self, response: ResponseState, reply: Ints, now: float) -> None:
         """The reply is given. The talker needs nothing of it but its tokens, so no stage has to write it."""
         response.reply = reply.tolist()
+        self._frontier.make(ENTRY, response.slot, len(reply))
         self._emit_tokens(response, self._stages.entry_stage, reply.reshape(-1, 1))
         if not self._start_speaking(response, now):
             return
@@ -78,10 +89,12 @@ class ReplyRoute:
         talker, vocoder = self._talker(response), self._stages.codec[response.path.vocoder]
         if progress.tokens is not None:
             response.num_frames += 1
-            vocoder.push(response.request, progress.tokens, response.spec.voice)
+            vocoder.open(response.request, response.spec.voice, response.slot, response.tier)
+            vocoder.push(response.request, progress.tokens)
             if response.spec.codes:
                 self._emit_tokens(response, talker.stage, progress.tokens[None])
         if progress.end is not None:
+            self._frontier.end_speech(response.slot)
             self._sessions.drop_payload(response, talker.name)
             if vocoder.close(response.request):
                 response.open_units.discard(vocoder.name)
@@ -138,6 +151,7 @@ class ReplyRoute:
 
     def _end_text(self, response: ResponseState) -> None:
         """The text is over, once all of it is there."""
+        self._frontier.end_speech(response.slot)
         if response.on_the_way:
             response.voice = Voice.CLOSING
             return

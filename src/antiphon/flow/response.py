@@ -15,8 +15,11 @@ from antiphon.core.ids import content_key
 from antiphon.core.plans import Usage
 from antiphon.core.sampling import Sampling
 from antiphon.flow.stages import Path
+from antiphon.policy.base import Tier
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.requests import ArRequest
+
+TIERS = {"latency": Tier.LATENCY, "best_effort": Tier.BEST_EFFORT}
 
 
 class Phase(StrEnum):
@@ -71,6 +74,8 @@ class ResponseState:
     epoch: int
     spec: ResponseRequested
     items: tuple[Item, ...]
+    slot: int
+    """Where the frontier knows it."""
     after: str
     """The item that was last when the reply was asked for ("root" if none): the reply comes after it."""
     media: tuple[Media, ...] = ()
@@ -97,6 +102,10 @@ class ResponseState:
     """The unit that hands over what the talker needs."""
     on_the_way: deque[int] = field(default_factory=deque[int])
     """Tokens whose states are on their way to another process."""
+
+    @property
+    def tier(self) -> Tier:
+        return TIERS[self.spec.tier]
 
     @property
     def is_spoken(self) -> bool:
@@ -135,7 +144,8 @@ class ResponseState:
             self.session,
             self.prompts[stage.stage],
             sampling,
-            is_best_effort=self.spec.tier == "best_effort",
+            tier=self.tier,
+            slot=self.slot,
             is_aside=not self.spec.remember,
             **more,
         )

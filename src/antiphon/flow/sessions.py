@@ -11,6 +11,8 @@ from antiphon.flow.outbox import Outbox
 from antiphon.flow.record import Record
 from antiphon.flow.response import ResponseState, Voice
 from antiphon.flow.stages import Stages
+from antiphon.interaction.frontier import NOWHERE
+from antiphon.interaction.monitor import Monitor
 
 
 class Session:
@@ -25,8 +27,9 @@ class Session:
 class Sessions:
     """Owner of sessions, their records, and which responses are open."""
 
-    def __init__(self, stages: Stages, outbox: Outbox) -> None:
+    def __init__(self, stages: Stages, outbox: Outbox, monitor: Monitor) -> None:
         self._stages = stages
+        self._monitor = monitor
         self._outbox = outbox
         self._sessions: dict[str, Session] = {}
         self._responses: dict[int, ResponseState] = {}
@@ -96,6 +99,7 @@ class Sessions:
             session.epoch,
             spec,
             items,
+            self._monitor.slot(spec.session, spec.response) or NOWHERE,
             session.record.last_id,
             media_of(items),
             Voice.PENDING if is_spoken else Voice.SILENT,
@@ -119,7 +123,14 @@ class Sessions:
         if response is not None:
             self.end(response, "failed", code, message)
 
-    def end(self, response: ResponseState, status: str, reason: str, message: str = "") -> None:
+    def end(
+        self,
+        response: ResponseState,
+        status: str,
+        reason: str,
+        message: str = "",
+        retry_s: float | None = None,
+    ) -> None:
         """The one terminal event. Whatever the response still had in the stages is taken out."""
         self.unpin(response)
         for unit in self._stages.abort(response.request):
@@ -133,7 +144,14 @@ class Sessions:
         usage = response.usage(self._stages.entry_stage)
         self._outbox.outputs.append(
             ResponseEnded(
-                response.session, response.spec.response, response.epoch, status, reason, message, usage
+                response.session,
+                response.spec.response,
+                response.epoch,
+                status,
+                reason,
+                message,
+                usage,
+                retry_s,
             )
         )
 

@@ -25,6 +25,7 @@ GRAPH = StageGraph(
         Edge("talker", "token2wav", first_chunk=36, chunk=24, credit=256),
     ),
     audio_tokens_per_s=25,
+    frame_s=0.02,
     token_pixels=28 * 28,
     module="antiphon.models.qwen2_5_omni.family",
 )

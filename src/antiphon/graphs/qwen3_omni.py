@@ -35,6 +35,7 @@ GRAPH = StageGraph(
         Edge("talker", "code2wav", first_chunk=2, chunk=4, credit=64),
     ),
     audio_tokens_per_s=13,
+    frame_s=0.08,
     token_pixels=32 * 32,
     module="antiphon.models.qwen3_omni.family",
 )

@@ -6,7 +6,7 @@ read at once. Of a session, the reply asked for last and the reply heard last ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
@@ -31,7 +31,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
 from antiphon.core.playback import Playback, Source
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
-from antiphon.interaction.cursors import NOWHERE, Cursors, Floats, Slots
+from antiphon.interaction.frontier import NOWHERE, Floats, Frontier, Slots
 
 SECONDS_PER_BYTE = 1.0 / (4 * WIRE_SAMPLE_RATE_HZ)
 """Of an output's audio, which is float32."""
@@ -66,6 +66,7 @@ class _Reply(Playback):
 
     __slots__ = (
         "asked_at",
+        "awaits_text",
         "due_at",
         "held",
         "is_open",
@@ -82,6 +83,8 @@ class _Reply(Playback):
         self.asked_at = now
         self.is_spoken = is_spoken
         self.is_open = True
+        self.awaits_text = not is_spoken
+        """Its person reads it, and nothing of it has left yet."""
         self.held: list[Output] | None = None
         """What was put out and is kept from the client; None: all goes there at once."""
         self.due_at = inf
@@ -118,10 +121,11 @@ class Monitor:
     `speaks`: the model has a voice, so that a reply may begin with audio.
     """
 
-    def __init__(self, speaks: bool = True) -> None:
+    def __init__(self, frontier: Frontier, speaks: bool = True) -> None:
+        """frontier: what is played is told there, response by response; this monitor gives out its slots."""
         self._speaks = speaks
         self._sessions: dict[str, _Session] = {}
-        self._cursors = Cursors()
+        self._frontier = frontier
         self._ending: list[tuple[float, int, _Session, _Reply]] = []
         """A heap of replies that are over and still played, by `due_at`."""
         self._num_pushed = 0
@@ -152,23 +156,28 @@ class Monitor:
                 if fold is not None and session is not None:
                     fold(session, fact, now)
 
-    def hear(self, output: Output, now: float) -> None:
-        """Fold an output in: it leaves for the client at `now`, unless it is held."""
+    def hear(self, outputs: Iterable[Output], now: float) -> None:
+        """Fold outputs in: they leave for their clients at `now`, unless they are held."""
         self._let_go(now)
-        session = self._sessions.get(output.session)
-        reply = None if session is None else session.replies.get(output.response)
-        if session is None or reply is None:
-            return
-        if reply.held is not None:
-            reply.held.append(output)
-        else:
-            self._leaves(session, reply, output, now)
+        sessions = self._sessions
+        for output in outputs:
+            session = sessions.get(output.session)
+            reply = None if session is None else session.replies.get(output.response)
+            if session is None or reply is None:
+                continue
+            if reply.held is not None:
+                reply.held.append(output)
+            elif reply.awaits_text or not isinstance(output, TokensOut):
+                self._leaves(session, reply, output, now)
 
     def _leaves(self, session: _Session, reply: _Reply, output: Output, now: float) -> None:
         match output:
             case TokensOut():
-                if reply is session.asked and not reply.is_spoken:
-                    self._begin(session, reply)
+                if reply.awaits_text:
+                    self._frontier.begin(reply.slot)
+                    reply.awaits_text = False
+                    if reply is session.asked:
+                        self._begin(session, reply)
             case AudioOut():
                 self._audio(session, reply, output, now)
             case ResponseEnded():  # pragma: no branch
@@ -193,6 +202,11 @@ class Monitor:
             return Phase.REPLYING
         return Phase.LISTENING if known.asked is None else Phase.WAITING
 
+    def is_speaking(self, session: str) -> bool:
+        """The person speaks, over a reply or not."""
+        known = self._sessions.get(session)
+        return known is not None and known.is_speaking
+
     def source(self, session: str) -> Source:
         """How the playback of the reply heard last is known."""
         heard = self._heard(session)
@@ -206,7 +220,7 @@ class Monitor:
     def buffers_s(self, sessions: Sequence[str], now: float) -> Floats:
         """`buffer_s` of many open sessions, 0 where nothing was heard: float64 [n]."""
         slots = np.array([self._sessions[name].slot for name in sessions], np.intp)
-        return np.fmax(self._cursors.leads_s(slots, now), 0.0)  # of nan and 0 the 0
+        return np.fmax(self._frontier.heard_leads_s(slots, now), 0.0)  # of nan and 0 the 0
 
     def generated_s(self, session: str) -> float:
         """Seconds of the reply heard last that were sent."""
@@ -249,7 +263,7 @@ class Monitor:
 
     def leads_s(self, slots: Slots, now: float) -> Floats:
         """`lead_s` of many responses by slot, nan while nothing of one has been sent: float64 [n]."""
-        return self._cursors.leads_s(slots, now)
+        return self._frontier.heard_leads_s(slots, now)
 
     # -- people --------------------------------------------------------------------------------------
 
@@ -280,7 +294,8 @@ class Monitor:
         """Follow it, unless it runs beside the conversation's own reply."""
         if fact.response in session.replies:
             return
-        reply = _Reply(fact, fact.speech and self._speaks, self._cursors.take(), now)
+        is_spoken = fact.speech and self._speaks
+        reply = _Reply(fact, is_spoken, self._frontier.take(now, is_spoken), now)
         session.replies[reply.name] = reply
         is_busy = session.asked is not None or (session.heard is not None and session.heard.is_open)
         if fact.remember or not is_busy:
@@ -325,6 +340,7 @@ class Monitor:
             self._begin(session, reply)
         if reply.first_at is None:
             reply.ttfp_s = now - reply.asked_at
+            self._frontier.begin(reply.slot)
         reply.add(len(output.audio) * SECONDS_PER_BYTE, now)
         self._changed(session, reply, now)
 
@@ -350,9 +366,9 @@ class Monitor:
             self._free(session, reply)
             return
         if reply.slot == NOWHERE:  # by the client's own word it plays longer than was thought
-            reply.slot = session.slot = self._cursors.take()
+            reply.slot = session.slot = self._frontier.take(reply.asked_at, reply.is_spoken)
             session.replies[reply.name] = reply
-        self._cursors.set(reply.slot, reply.dry_at)
+        self._frontier.play(reply.slot, reply.dry_at)
         if not reply.is_open and reply.dry_at < reply.due_at:
             reply.due_at = reply.dry_at
             self._num_pushed += 1
@@ -368,7 +384,7 @@ class Monitor:
     def _free(self, session: _Session, reply: _Reply) -> None:
         if reply.slot != NOWHERE:
             del session.replies[reply.name]
-            self._cursors.free(reply.slot)
+            self._frontier.free(reply.slot)
             reply.slot = NOWHERE
             if reply is session.heard:
                 session.slot = NOWHERE

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+ABSENT = -1
+"""The slot of a block in a group that does not hold it."""
+
 
 class OutOfBlocks(Exception):
     """More slots were asked for than are free: the caller did not check first."""

@@ -1,50 +1,54 @@
 """The host tier of one stage's KV: copies of full blocks, found by what they hold.
 
 A copy is named like the block it was made of (kv.prefix): any prompt that begins with the same keys finds it,
-and a block whose name is known here need not be copied again. Sessions hold copies; what nobody holds and no
-copy under way touches is free.
+and a block whose name is known here need not be copied again. Sequences hold copies, by their owners' names;
+what none holds and no copy under way touches is free.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass
 
-from antiphon.kv.blocks import BlockPool
+from antiphon.kv.blocks import ABSENT, BlockPool
 
 
 @dataclass(slots=True, eq=False)
 class HostCopy:
     """A full block's content on the host.
 
-    block    its slot in the pool of each KV group
-    holders  sessions whose past it is
+    slots    in the pool of each KV group, ABSENT where that is not copied
+    written  indices of the groups that are there, and to be read
+    holders  sequences whose past it is
     pins     copies under way that write or read it
-    is_ready  written, and to be read
     """
 
     name: bytes
-    block: tuple[int, ...]
+    slots: list[int]
+    written: frozenset[int] = frozenset()
     holders: int = 0
     pins: int = 0
-    is_ready: bool = False
 
 
 class HostTier:
-    """Owner of one stage's host blocks. Every group has the same number."""
+    """Owner of one stage's host blocks. Every group has the same number of slots."""
 
     def __init__(self, num_groups: int, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._pools = [BlockPool(num_blocks) for _ in range(num_groups)]
+        self._all = frozenset(range(num_groups))
         self._copies: dict[bytes, HostCopy] = {}
         self._held: OrderedDict[str, list[HostCopy | None]] = OrderedDict()
-        """What each session holds, by its place in the sequence; least recently used first."""
+        """What each owner holds, by its place in the sequence; least recently used first."""
         self._pinned: set[HostCopy] = set()
+        self._gone: list[bytes] = []
+        self._leaving = [0] * num_groups
+        """Slots of each group in copies that no sequence holds."""
 
     @property
     def num_free(self) -> int:
-        return self._pools[0].num_free if self._pools else 0
+        return min(pool.num_free for pool in self._pools)
 
     @property
     def num_used(self) -> int:
@@ -54,74 +58,108 @@ class HostTier:
     @property
     def num_leaving(self) -> int:
         """Blocks that are free once copies under way are done."""
-        return sum(not copy.holders for copy in self._pinned)
+        soon = (pool.num_free + leaving for pool, leaving in zip(self._pools, self._leaving, strict=True))
+        return min(soon) - self.num_free
 
     @property
-    def sessions(self) -> tuple[str, ...]:
-        """Who holds something, least recently used first."""
-        return tuple(self._held)
+    def owners(self) -> KeysView[str]:
+        """Sequences that hold something, least recently used first."""
+        return self._held.keys()
 
-    def held(self, session: str) -> list[int]:
-        """Places in the session's sequence whose blocks have a copy here."""
-        return [index for index, copy in enumerate(self._held.get(session, ())) if copy is not None]
+    def held(self, owner: str) -> list[int]:
+        """Places in the owner's sequence whose blocks have a copy here."""
+        return [index for index, copy in enumerate(self._held.get(owner, ())) if copy is not None]
 
-    def find(self, name: bytes) -> HostCopy | None:
-        """A copy that is ready, or is being written."""
-        return self._copies.get(name)
+    def num_held(self, owner: str) -> int:
+        """Blocks of the owner's sequence that have a copy here."""
+        held = self._held.get(owner)
+        return 0 if held is None else len(held) - held.count(None)
 
-    def run_of(self, names: Sequence[bytes]) -> list[HostCopy]:
-        """The longest run of copies that are ready, from the first name on."""
+    def lacks(self, name: bytes, groups: Iterable[int] | None = None) -> tuple[int, ...]:
+        """Those of the groups (None: of all) that are neither copied nor being copied."""
+        copy = self._copies.get(name)
+        return tuple(
+            group
+            for group in (self._all if groups is None else groups)
+            if copy is None or copy.slots[group] == ABSENT
+        )
+
+    def run_of(self, names: Iterable[bytes], groups: Iterable[int] | None = None) -> list[HostCopy]:
+        """The longest run of copies that are there in these groups (None: in all), from the first name on."""
+        wanted = self._all if groups is None else frozenset(groups)
         run: list[HostCopy] = []
         for name in names:
             copy = self._copies.get(name)
-            if copy is None or not copy.is_ready:
+            if copy is None or not wanted <= copy.written:
                 break
             run.append(copy)
         return run
 
-    def begin(self, name: bytes) -> HostCopy:
-        """A free block for content that has no copy yet: pinned, and ready once it has `landed`."""
-        assert name not in self._copies, "there is a copy already"
-        block = tuple(pool.allocate(1)[0] for pool in self._pools)
-        copy = self._copies[name] = HostCopy(name, block)
+    def begin(self, name: bytes, groups: Iterable[int] | None = None) -> HostCopy:
+        """The copy of that name with free slots for these groups, which it lacks: pinned, and there once
+        `landed` says so."""
+        copy = self._copies.setdefault(name, HostCopy(name, [ABSENT] * len(self._pools)))
+        for group in self._all if groups is None else groups:
+            assert copy.slots[group] == ABSENT, "there is a copy already"
+            copy.slots[group] = self._pools[group].allocate(1)[0]
+            self._leaving[group] += not copy.holders
         self.pin([copy])
         return copy
 
-    def hold(self, session: str, index: int, copy: HostCopy) -> None:
-        """The copy is the session's block number `index`."""
-        held = self._held.setdefault(session, [])
+    def find(self, name: bytes) -> HostCopy | None:
+        """A copy that is there, or is being written."""
+        return self._copies.get(name)
+
+    def landed(self, copies: Iterable[HostCopy], groups: Iterable[int] | None = None) -> None:
+        """These groups of the copies were written."""
+        written = self._all if groups is None else frozenset(groups)
+        for copy in copies:
+            copy.written |= written
+
+    def hold(self, owner: str, index: int, copy: HostCopy) -> None:
+        """The copy is the sequence's block number `index`."""
+        held = self._held.setdefault(owner, [])
         held += [None] * (index + 1 - len(held))
         before = held[index]
         if before is copy:
             return
+        if not copy.holders:
+            self._count_leaving(copy, -1)
         copy.holders += 1
         held[index] = copy
         self._let_go(before)
 
-    def touch(self, session: str) -> None:
-        """The session's past was used."""
-        if session in self._held:
-            self._held.move_to_end(session)
+    def touch(self, owner: str) -> None:
+        """The owner's past was used."""
+        if owner in self._held:
+            self._held.move_to_end(owner)
 
-    def rest(self, session: str, chain: Sequence[bytes]) -> None:
-        """The session's past is `chain`: what it holds of another one is given up."""
-        held = self._held.get(session, [])
+    def rest(self, owner: str, chain: Sequence[bytes]) -> None:
+        """The owner's past is `chain`: what it holds of another one is given up."""
+        held = self._held.get(owner, [])
         pairs = enumerate(zip(held, chain, strict=False))
         other = next((at for at, (copy, name) in pairs if copy is not None and copy.name != name), None)
         if other is not None:
-            self._cut(session, other)
+            self._cut(owner, other)
 
-    def forget(self, session: str) -> None:
-        """The session holds nothing any more."""
-        self._cut(session, 0)
+    def rename(self, owner: str, name: str) -> None:
+        """What the owner holds goes by `name` from now on; what that held before is given up."""
+        held = self._held.pop(owner, None)
+        if held is not None:
+            self._cut(name, 0)
+            self._held[name] = held
 
-    def evict(self, session: str, count: int) -> int:
-        """Give up the session's last copies until `count` blocks are free, or will be; returns how many."""
-        freed = 0
-        while freed < count and (held := self._held.get(session)):
-            last = held[-1]
-            freed += last is not None and last.holders == 1
-            self._cut(session, len(held) - 1)
+    def forget(self, owner: str) -> None:
+        """The owner holds nothing any more."""
+        self._cut(owner, 0)
+
+    def evict(self, owner: str, count: int) -> int:
+        """Give up the owner's last copies until `count` more blocks are free in every group, or will be.
+        Returns how many are."""
+        before, freed = self.num_free + self.num_leaving, 0
+        while freed < count and (held := self._held.get(owner)):
+            self._cut(owner, len(held) - 1)
+            freed = self.num_free + self.num_leaving - before
         return freed
 
     def pin(self, copies: Iterable[HostCopy]) -> None:
@@ -139,52 +177,73 @@ class HostTier:
 
     def lose(self, copies: Iterable[HostCopy]) -> None:
         """These hold nothing of use: nobody finds or holds them from now on."""
-        lost = set(copies)
+        lost = dict.fromkeys(copies)
         for copy in lost:
-            if self._copies.get(copy.name) is copy:
-                del self._copies[copy.name]
-        for session, held in list(self._held.items()):
+            self._unlist(copy)
+        for owner, held in list(self._held.items()):
             for index, copy in enumerate(held):
                 if copy in lost:
                     held[index] = None
                     self._let_go(copy)
-            self._trim(session)
+            self._trim(owner)
+
+    def gone(self) -> list[bytes]:
+        """Names that copies were found by until they were given up or lost, since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is where its holders say."""
         held = Counter(copy for copies in self._held.values() for copy in copies if copy is not None)
         alive = held.keys() | self._pinned
         for group, pool in enumerate(self._pools):
-            pool.check_integrity([copy.block[group] for copy in alive])
+            pool.check_integrity([c.slots[group] for c in alive if c.slots[group] != ABSENT])
         assert all(copy.holders == held[copy] for copy in alive), "holders of a host block are miscounted"
         assert all(copies and copies[-1] is not None for copies in self._held.values()), "a hold on nothing"
         assert set(self._copies.values()) == held.keys(), "the index of host blocks is wrong"
-        assert all(copy.is_ready or copy.pins for copy in alive), "a host block that nobody writes"
+        for group, leaving in enumerate(self._leaving):
+            loose = [copy for copy in alive if not copy.holders and copy.slots[group] != ABSENT]
+            assert leaving == len(loose), "host blocks that leave are miscounted"
+        for copy in alive:
+            here = {group for group in self._all if copy.slots[group] != ABSENT}
+            assert here == copy.written or copy.pins, "a host block that no copy writes"
 
-    def _cut(self, session: str, start: int) -> None:
-        held = self._held.get(session, [])
+    def _cut(self, owner: str, start: int) -> None:
+        held = self._held.get(owner, [])
         given_up = held[start:]
         del held[start:]
         for copy in given_up:
             self._let_go(copy)
-        self._trim(session)
+        self._trim(owner)
 
-    def _trim(self, session: str) -> None:
-        held = self._held.get(session)
+    def _trim(self, owner: str) -> None:
+        held = self._held.get(owner)
         while held and held[-1] is None:
             held.pop()
         if held is not None and not held:
-            del self._held[session]
+            del self._held[owner]
 
     def _let_go(self, copy: HostCopy | None) -> None:
         if copy is None:
             return
         copy.holders -= 1
-        if not copy.holders and self._copies.get(copy.name) is copy:
-            del self._copies[copy.name]
+        if not copy.holders:
+            self._count_leaving(copy, 1)
+            self._unlist(copy)
         self._free_if_loose(copy)
+
+    def _unlist(self, copy: HostCopy) -> None:
+        if self._copies.get(copy.name) is copy:
+            del self._copies[copy.name]
+            self._gone.append(copy.name)
 
     def _free_if_loose(self, copy: HostCopy) -> None:
         if not copy.holders and not copy.pins:
-            for pool, one in zip(self._pools, copy.block, strict=True):
-                pool.release([one], None)
+            self._count_leaving(copy, -1)
+            for pool, slot in zip(self._pools, copy.slots, strict=True):
+                if slot != ABSENT:
+                    pool.release([slot], None)
+
+    def _count_leaving(self, copy: HostCopy, change: int) -> None:
+        for group, slot in enumerate(copy.slots):
+            self._leaving[group] += change * (slot != ABSENT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +10,7 @@ from antiphon.core.facts import CopyFact, CopyFailed
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.kv.host import HostCopy
 from antiphon.kv.leases import KvLease
-from antiphon.kv.sequences import StageKv
+from antiphon.kv.sequences import Arrival, StageKv
 
 
 @dataclass(slots=True, eq=False)
@@ -18,16 +18,20 @@ class Transfer:
     """Whole blocks on their way, an order for each KV group.
 
     blocks    on the device; `copies` on the host, one for each, or else the last ones of `lease`
+    groups    indices of the groups that are copied; None: all
+    arrival   what a resting sequence is brought; None: a running one, or nothing
+    reload_wait_since_s  since when a request waits for it that has joined meanwhile
     tickets   orders that are not answered yet
     has_failed  one of them broke off: what it was to bring is of no use
-    reload_wait_since_s  since when a request waits for it, if one does
     """
 
     to: Literal["device", "host"]
     blocks: Sequence[int]
-    copies: Sequence[HostCopy]
-    reload_wait_since_s: float | None = None
+    copies: Sequence[HostCopy] = ()
+    groups: tuple[int, ...] | None = None
+    arrival: Arrival | None = None
     lease: KvLease | None = None
+    reload_wait_since_s: float | None = None
     tickets: set[int] = field(default_factory=set[int])
     has_failed: bool = False
 
@@ -48,14 +52,25 @@ class Transfers:
     has waited for its last layer has waited for all.
     """
 
-    def __init__(self, unit: str, kv: StageKv, order: Sequence[int], tickets: Iterator[int]) -> None:
+    def __init__(
+        self,
+        unit: str,
+        kv: StageKv,
+        order: Sequence[int],
+        tickets: Iterator[int],
+        told: Callable[[CopyOrder], None],
+    ) -> None:
+        """told: of every order."""
         self._unit = unit
         self._kv = kv
         self._order = order
         self._tickets = tickets
+        self._told = told
         self._orders: list[CopyOrder] = []
         self._under_way: dict[int, Transfer] = {}
         self._arriving: dict[int, Transfer] = {}
+        self.num_blocks = {"device": 0, "host": 0}
+        """On their way, by where to."""
 
     @property
     def num_in_flight(self) -> int:
@@ -65,10 +80,15 @@ class Transfers:
     def begin(self, transfer: Transfer) -> None:
         """Order its copies."""
         for group in self._order:
+            if transfer.groups is not None and group not in transfer.groups:
+                continue
             ticket = next(self._tickets)
-            self._orders.append(self._ordered(transfer, group, ticket))
+            copy = self._ordered(transfer, group, ticket)
+            self._orders.append(copy)
+            self._told(copy)
             transfer.tickets.add(ticket)
             self._under_way[ticket] = transfer
+        self.num_blocks[transfer.to] += len(transfer.blocks)
         if transfer.to == "device":
             self._arriving.update(dict.fromkeys(transfer.blocks, transfer))
 
@@ -78,7 +98,7 @@ class Transfers:
         if lease is not None:
             there = lease.slots[group, -len(transfer.blocks) :]
             return MoveBlocks(lease.source, self._unit, name, there, here, ticket)
-        there = ints([copy.block[group] for copy in transfer.copies])
+        there = ints([copy.slots[group] for copy in transfer.copies])
         ends = (there, here) if transfer.to == "device" else (here, there)
         return CopyBlocks(self._unit, name, transfer.to, *ends, ticket)
 
@@ -89,9 +109,11 @@ class Transfers:
             return None
         transfer.tickets.remove(fact.ticket)
         transfer.has_failed |= isinstance(fact, CopyFailed)
-        if not transfer.tickets and transfer.to == "device":
-            for block in transfer.blocks:
-                del self._arriving[block]
+        if not transfer.tickets:
+            self.num_blocks[transfer.to] -= len(transfer.blocks)
+            if transfer.to == "device":
+                for block in transfer.blocks:
+                    del self._arriving[block]
         return transfer
 
     def bringing(self, blocks: Iterable[int]) -> tuple[Transfer, ...]:

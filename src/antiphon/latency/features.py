@@ -6,6 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from antiphon.core.conversation import AudioPart, Media, VideoPart
+from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
 
@@ -17,7 +18,8 @@ VIDEO_FRAME_TOKENS = 128, 768
 
 
 class ArFeatures(NamedTuple):
-    """A step of a decoder. Cheap to make and to change, so that a policy may search over what it plans.
+    """A step of a decoder. Cheap to make and to change, so that a policy may search over what it plans. A row
+    that is in the step for some of the layers counts as that share of a row, in all but `emits`.
 
     num_tokens    n(t), query tokens over all rows
     prefill_load  c_PA(t), the sum over rows of more than one token of l + 1 ... l + q
@@ -28,12 +30,12 @@ class ArFeatures(NamedTuple):
     joins         rows that are handed out with the step, and join_tokens what they join with
     """
 
-    num_tokens: int = 0
-    prefill_load: int = 0
-    decode_load: int = 0
-    decode_rows: int = 0
+    num_tokens: float = 0
+    prefill_load: float = 0
+    decode_load: float = 0
+    decode_rows: float = 0
     emits: int = 0
-    prefill_rows: int = 0
+    prefill_rows: float = 0
     joins: int = 0
     join_tokens: int = 0
 
@@ -80,11 +82,11 @@ class EncodeFeatures(NamedTuple):
 Features = ArFeatures | CodecFeatures | EncodeFeatures
 
 
-def features_of(step: Step, most_tokens: float = inf) -> Features:
-    """What the models of a stage's kind are asked with; `most_tokens` of a picture."""
+def features_of(step: Step, most_tokens: float = inf, layers: int = 0) -> Features:
+    """What the models of a stage's kind are asked with; `most_tokens` of a picture, `layers` of a decoder."""
     match step:
         case ArStep():
-            return ar_features(step)
+            return ar_features(step, layers)
         case CodecStep():
             return codec_features(step)
         case EncodeStep():
@@ -96,9 +98,20 @@ def pair_load(start: int, count: int) -> int:
     return count * start + count * (count + 1) // 2
 
 
-def ar_features(step: ArStep) -> ArFeatures:
-    counts, starts = step.counts, step.starts
-    num_rows = len(counts)
+def ar_features(step: ArStep, layers: int = 0) -> ArFeatures:
+    """`layers` of the decoder; 0: not known, so that rows count whole which are in it for some of them."""
+    features = row_features(step.counts, step.starts)._replace(
+        emits=int(step.emits.sum()),
+        joins=len(step.joins),
+        join_tokens=sum(len(join.prompt.token_ids) + len(join.generated) for join in step.joins),
+    )
+    if layers and (len(step.leaves_at[0]) or len(step.enters_at[0])):
+        return _without_absent(features, step, layers)
+    return features
+
+
+def row_features(counts: Ints, starts: Ints) -> ArFeatures:
+    """Of rows that run so many tokens each after so many, int64 [n]; each of them draws."""
     loads = counts * starts + counts * (counts + 1) // 2
     ones = counts == 1
     whole, decode_rows = int(loads.sum()), int(ones.sum())
@@ -108,10 +121,24 @@ def ar_features(step: ArStep) -> ArFeatures:
         prefill_load=whole - decode_load,
         decode_load=decode_load,
         decode_rows=decode_rows,
-        emits=int(step.emits.sum()),
-        prefill_rows=num_rows - decode_rows,
-        joins=len(step.joins),
-        join_tokens=sum(len(join.prompt.token_ids) + len(join.generated) for join in step.joins),
+        emits=len(counts),
+        prefill_rows=len(counts) - decode_rows,
+    )
+
+
+def _without_absent(features: ArFeatures, step: ArStep, layers: int) -> ArFeatures:
+    """Less what rows that leave or enter between layers, of one token each, do not run of the step."""
+    at = {row: i for i, row in enumerate(step.rows.tolist())}
+    first, end = dict.fromkeys(at, 0), dict.fromkeys(at, layers)
+    first.update(zip(step.enters_at[0].tolist(), step.enters_at[1].tolist(), strict=True))
+    end.update(zip(step.leaves_at[0].tolist(), step.leaves_at[1].tolist(), strict=True))
+    absent = {row: 1 - (end[row] - first[row]) / layers for row in at}
+    rows = sum(absent.values())
+    load = sum(share * (int(step.starts[at[row]]) + 1) for row, share in absent.items() if share)
+    return features._replace(
+        num_tokens=features.num_tokens - rows,
+        decode_load=features.decode_load - load,
+        decode_rows=features.decode_rows - rows,
     )
 
 

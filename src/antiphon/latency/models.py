@@ -30,7 +30,7 @@ class AttentionModel(msgspec.Struct, frozen=True):
     row_s: float = 0.0
     base_s: float = 0.0
 
-    def seconds(self, load: float, rows: int) -> float:
+    def seconds(self, load: float, rows: float) -> float:
         """`rows` tokens that look at `load` tokens in all."""
         return self.token_s * load + self.row_s * rows + self.base_s if rows else 0.0
 
@@ -42,7 +42,7 @@ class Collectives(msgspec.Struct, frozen=True):
     count: int
     token_bytes: int
 
-    def seconds(self, num_tokens: int) -> float:
+    def seconds(self, num_tokens: float) -> float:
         return self.count * self.link.seconds(num_tokens * self.token_bytes) if num_tokens else 0.0
 
 

@@ -135,7 +135,7 @@ class Profile(msgspec.Struct, frozen=True):
         model = self.stage(stage or step.stage).model
         if isinstance(step, ArStep):
             if isinstance(model, ArModel):
-                return model.seconds(ar_features(step))
+                return model.seconds(ar_features(step, model.layers))
         elif isinstance(step, CodecStep):
             if isinstance(model, CodecModel):
                 return model.seconds(codec_features(step))

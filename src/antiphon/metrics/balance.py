@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from antiphon.metrics.log import ServerSampled
-from antiphon.metrics.names import Metric
-from antiphon.metrics.samples import increases, parse_key, sampled_s
+from antiphon.metrics.names import Metric, parse_key
+from antiphon.metrics.samples import increases, sampled_s
 
 LOAD = (Metric.REQUESTS_RUNNING, Metric.REQUESTS_WAITING)
 

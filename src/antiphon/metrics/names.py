@@ -14,8 +14,8 @@ from typing import Literal
 class Metric(StrEnum):
     """Names as they appear in logs, Prometheus, bench JSON and the console.
 
-    Per-stage metrics are written `name{stage="…"}`, those of units `name{unit="…"}`; `of` and `of_unit` make
-    these forms.
+    Per-stage metrics are written `name{stage="…"}`, those of units `name{unit="…"}`, those of policies with
+    three labels; `of`, `of_unit` and `of_policy` make these forms.
     """
 
     SESSIONS = "antiphon_sessions"
@@ -37,14 +37,37 @@ class Metric(StrEnum):
     EMITTED = "antiphon_emitted_tokens_total"
     RELOAD_SECONDS = "antiphon_reload_seconds_total"
 
+    POLICY = "antiphon_policy_total"
+
     UNIT_UP = "antiphon_unit_up"
     UNIT_RESTARTS = "antiphon_unit_restarts_total"
 
     def of(self, stage: str) -> str:
         return f'{self.value}{{stage="{stage}"}}'
 
+    def of_policy(self, unit: str, policy: str, event: str) -> str:
+        """Names are as Prometheus has them in quotes: policies are people's, and may say anything."""
+        labels = {"unit": unit, "policy": policy, "event": event}
+        return f"{self.value}{{{','.join(f'{name}={quoted(value)}' for name, value in labels.items())}}}"
+
     def of_unit(self, unit: str) -> str:
         return f'{self.value}{{unit="{unit}"}}'
+
+
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+
+
+def quoted(value: str) -> str:
+    return f'"{"".join(ESCAPES.get(letter, letter) for letter in value)}"'
+
+
+def parse_key(key: str) -> tuple[str, dict[str, str]]:
+    """`name{a="x",b="y"}` -> name and labels."""
+    name, _, labels = key.partition("{")
+    plain = {escaped: letter for letter, escaped in ESCAPES.items()}
+    found = LABEL.findall(labels)
+    return name, {each: re.sub(r"\\.", lambda hit: plain.get(hit[0], hit[0]), value) for each, value in found}
 
 
 DESCRIPTIONS: dict[str, str] = {
@@ -66,6 +89,8 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
+    Metric.POLICY: "What policies counted and what was counted of them (raised, nonsense, slow, suspended, "
+    "wake_in_past); the unit of decisions among several is all of them.",
     Metric.UNIT_UP: "1 while a unit in a process of its own is there, else 0.",
     Metric.UNIT_RESTARTS: "Times that the process of a unit was started again.",
 }

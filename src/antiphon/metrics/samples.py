@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 
 from antiphon.metrics.log import ServerSampled
-from antiphon.metrics.names import Metric
-
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
-def parse_key(key: str) -> tuple[str, dict[str, str]]:
-    """`name{a="x",b="y"}` -> name and labels."""
-    name, _, labels = key.partition("{")
-    return name, dict(LABEL.findall(labels))
+from antiphon.metrics.names import Metric, parse_key
 
 
 def increases(samples: Sequence[ServerSampled], metric: Metric) -> dict[str, float]:

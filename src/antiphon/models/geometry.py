@@ -22,6 +22,7 @@ def stage_sizes(options: EngineOptions, stage: str) -> Json:
     options = options.of(stage)
     return {
         "max_rows": options.max_rows,
+        "step_rows": options.step_rows,
         "block_size": options.block_size,
         "num_blocks": options.kv_tokens // options.block_size,
         "step_tokens": options.step_tokens,

@@ -1,105 +1,400 @@
-"""Protocols of the decisions taken so far: who runs in the next step, which stage steps next, and which of a
-stage's replicas serves a turn."""
+"""Protocols of the decisions about requests: who may run ahead, who runs in the next step and who gives way,
+which stage steps next, who is let in, and which replica serves a turn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
+from math import inf, nan
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.core.facts import NO_INTS, Ints
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class Tier(IntEnum):
+    """Of a request: all others go before what has a higher number."""
+
+    LATENCY = 0
+    """A person waits for it."""
+    BEST_EFFORT = 1
+    PREPARATORY = 2
+    """What would be wanted soon is prepared; nothing is delayed by it."""
+
+
+class Place(IntEnum):
+    """Where the KV lies that a request begins with."""
+
+    DEVICE = 0
+    HOST = 1
+    """Some of it only on the host, from where it may be brought."""
+    COMING = 2
+    """It is being brought."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one step may spend. Policies consume it in the order they choose."""
+    """What one step may spend. Policies consume it in the order they choose.
+
+    rows  that run in the step; the row table may have more
+    """
 
     tokens: int
     rows: int
 
 
-class StageView(Protocol):
-    """What a step policy may read of an AR stage. Columns are aligned; rows are row-table indices."""
+class StepCost(Protocol):
+    """How long a step of this stage takes, by its profile or by what was observed."""
+
+    def seconds(self, counts: Ints, contexts: Ints) -> float:
+        """Of rows that run so many tokens each after so many, int64 [n] each. nan: not known yet."""
+        ...
+
+
+class StepView(Protocol):
+    """What a policy may read of a stage: its candidates, requests that have a row and then those that wait,
+    each oldest first. Columns have an entry for each, [n], and are computed when they are read.
+
+    A codec's candidates are its streams, an encoder's its media: both read prompts never and hold no KV.
+    """
 
     @property
-    def prefilling(self) -> Ints:
-        """Rows whose prompt is not wholly computed or planned, oldest first."""
+    def unit(self) -> str:
+        """The replica's name."""
         ...
 
     @property
-    def decoding(self) -> Ints:
-        """Rows that could sample their next token now, oldest first."""
+    def num_rows(self) -> int:
+        """How many of the candidates, the first ones, have a row."""
         ...
 
     @property
-    def num_waiting(self) -> int:
-        """Requests without a row, first come first."""
+    def row(self) -> Ints:
+        """-1: it waits."""
         ...
 
     @property
-    def best_effort(self) -> Ints:
-        """Per row of the row table, 1: all others go first. Such rows count as younger than all others."""
+    def request(self) -> Ints: ...
+
+    @property
+    def tier(self) -> Ints:
+        """`Tier`."""
         ...
 
     @property
-    def running(self) -> Ints:
-        """All rows in use, oldest first. A request keeps its age when it is preempted."""
+    def age_s(self) -> Floats:
+        """Since the person's turn was complete, the same in every stage."""
         ...
 
     @property
-    def starved(self) -> bool:
-        """Some row cannot get the block that its next token needs, not even when steps in flight are done."""
+    def ttft_s(self) -> Floats:
+        """Bound on the time to its first token; inf: none."""
         ...
 
     @property
-    def crowded(self) -> bool:
-        """Somebody could join if the best-effort rows, of which there are some, made room."""
+    def tpot_s(self) -> Floats:
+        """Bound on the time per token after the first; inf: none."""
+        ...
+
+    @property
+    def context(self) -> Ints:
+        """Tokens before those that it runs next. Of one that waits, as of the last look at the cache."""
+        ...
+
+    @property
+    def tokens(self) -> Ints:
+        """Tokens (frames of a codec) that it could run next: the rest of its prompt, or one."""
+        ...
+
+    @property
+    def reading(self) -> Mask:
+        """Its prompt is not wholly computed or planned."""
+        ...
+
+    @property
+    def ready(self) -> Mask:
+        """It could run now: payload, inputs, credit and KV are there, and no pace policy holds it. Media are
+        looked at when a waiting request is about to join."""
+        ...
+
+    @property
+    def held(self) -> Ints:
+        """Blocks that it holds on the device."""
+        ...
+
+    @property
+    def needs(self) -> Ints:
+        """Blocks beyond those for all that it runs next. Of one that waits: that must be free for it to join,
+        exact for the first one that does."""
+        ...
+
+    @property
+    def place(self) -> Ints:
+        """`Place`."""
+        ...
+
+    @property
+    def reload_s(self) -> Floats:
+        """Until its KV is there if it is brought, what is queued before it included; nan: not known."""
+        ...
+
+    @property
+    def recompute_s(self) -> Floats:
+        """To compute what is not on the device; nan: not known."""
+        ...
+
+    @property
+    def lead_s(self) -> Floats:
+        """Seconds until its consumer runs dry: what this stage and those behind it have made and the person
+        has not heard (or read); nan: not known."""
+        ...
+
+    @property
+    def begun(self) -> Mask:
+        """The person has the first of its audio, or of its text where that is read."""
+        ...
+
+    @property
+    def rate(self) -> Floats:
+        """Units of this stage that its consumer takes in a second; nan: not known, or nothing is spoken."""
+        ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the device, per KV group."""
+        ...
+
+    @property
+    def num_free(self) -> int: ...
+
+    @property
+    def num_pending_free(self) -> int:
+        """Blocks that come back by themselves once steps and copies under way are done."""
+        ...
+
+    @property
+    def num_evictable(self) -> int:
+        """Blocks that resting KV holds."""
+        ...
+
+    @property
+    def num_promised(self) -> int:
+        """Blocks that rows were admitted for and do not hold yet."""
+        ...
+
+    @property
+    def num_free_rows(self) -> int: ...
+
+    @property
+    def num_pending_rows(self) -> int:
+        """Rows that come back by themselves once steps in flight are done."""
+        ...
+
+    @property
+    def cost(self) -> StepCost | None:
+        """None: nothing is known of this stage's times."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepChoice:
-    """Who takes from the step's budget, in order.
+    """Which candidates run in the next step. All columns name candidates by their index in the view.
 
-    admit     how many of the waiting get a row, as far as rows and memory allow
-    rows      priority order of the rows that run
-    admit_at  where among `rows` the admitted come
-    preempt   rows that are given up first; their requests wait in front of all others, and compute again what
-              was lost. A step that preempts admits nobody.
+    order    in the order in which they take from the budget. One that waits and is reached gets a row, if one
+             is free and its KV fits; the first that does not fit ends the admissions of this step
+    counts   tokens for each of `order`; None: as many as it can take
+    urgency  of each of `order`, smaller is more urgent, for the device policy; None: all alike
+    preempt  candidates that give up their rows first, and wait again; of a decoder only
+    keeps    of each of `preempt`: its KV is kept, to go on from; otherwise what it drew is computed again.
+             None: no KV is kept
+    stops    the step ends at the first candidate that does not fit (LiveServe Algorithm 1), not only
+             the admissions
+    wake_at  when to be asked again although nothing happens
     """
 
-    admit: int
-    rows: Ints
-    admit_at: int
+    order: Ints
     reason: str
+    counts: Ints | None = None
+    urgency: Ints | None = None
     preempt: Ints = field(default_factory=lambda: NO_INTS)
+    keeps: Mask | None = None
+    stops: bool = False
+    wake_at: float | None = None
 
 
 class StepPolicy(Protocol):
-    """Decides who runs in the next step of a stage.
+    """Decides which candidates run in the next step of a stage.
 
-    If nobody can run after a preemption it is asked again at once. Who is starved and preempts nobody may
-    come to rest with work left: a policy has to make room, and may do it as `last_come` does.
+    If nothing can run after a preemption it is asked again at once. If rows are starved, `preempt` must be
+    non-empty, or the stage can stall (see `last_come`). If something is ready and it runs nothing of that, it
+    must say until when (`wake_at`).
     """
 
     name: str
 
-    def decide(self, view: StageView, budget: Budget, now: float) -> StepChoice: ...
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice: ...
 
 
-def last_come(view: StageView) -> Ints:
-    """The youngest row, if blocks are short or best-effort work is in somebody's way. The oldest is never
-    alone and starved, so it always gets on."""
-    return view.running[-1:] if view.starved or view.crowded else NO_INTS
+def is_short(view: StepView) -> Mask:
+    """Of each candidate with a row that is ready: its next token needs another block."""
+    return view.ready & (view.row >= 0) & (view.context >= view.held * view.block_size)
+
+
+def is_starved(view: StepView) -> bool:
+    """True if a row cannot get the block that its next token needs, even when steps in flight are done."""
+    spare = view.num_free + view.num_pending_free + view.num_evictable
+    if spare >= view.num_rows:
+        return False
+    return int(np.count_nonzero(is_short(view))) > spare
+
+
+def is_crowded(view: StepView) -> bool:
+    """True if the first waiting request that a person waits for could join if best-effort rows made room.
+    What is pending free comes by itself."""
+    num_rows, tier = view.num_rows, view.tier
+    waiting = (tier[num_rows:] == Tier.LATENCY).nonzero()[0]
+    if not len(waiting) or not (tier[:num_rows] != Tier.LATENCY).any():
+        return False
+    first = num_rows + int(waiting[0])
+    if view.num_pending_free or view.num_pending_rows:
+        return False
+    apart = view.num_promised + int(np.count_nonzero(is_short(view)))
+    fits = view.num_free_rows > 0 and view.needs[first] <= view.num_free + view.num_evictable - apart
+    return not fits and bool(view.ready[first])
+
+
+def last_come(view: StepView) -> Ints:
+    """The youngest row, best effort before all else, if blocks are short or best-effort work is in the way of
+    a waiting request. The oldest is never alone and starved, so it always gets on. A stage without KV
+    preempts nothing."""
+    if not (view.num_blocks and view.num_rows) or not (is_starved(view) or is_crowded(view)):
+        return NO_INTS
+    late = (view.tier[: view.num_rows] != Tier.LATENCY).nonzero()[0]
+    return np.array([late[-1] if len(late) else view.num_rows - 1], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Candidates that are held back, [n], and when to ask again although nothing happens."""
+
+    held: Mask | None
+    reason: str
+    wake_at: float | None = None
+
+
+NO_HOLD = Hold(None, "nothing is held back")
+
+
+class PacePolicy(Protocol):
+    """Decides how far a request may run ahead of its consumer: what it holds is not ready in this step.
+
+    If it holds all that could run it must say until when (`wake_at`): nothing else may ever happen.
+    """
+
+    name: str
+
+    def decide(self, view: StepView, now: float) -> Hold: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request at the door of the stage that writes it.
+
+    tokens       of its prompt; cached of them need not be computed
+    tier, ttft_s, tpot_s  as in StepView
+    """
+
+    tokens: int
+    cached: int
+    tier: Tier
+    ttft_s: float = inf
+    tpot_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The request is not taken: its client is told to come back.
+
+    predicted_s  what it would have waited for its first token; nan: not known
+    retry_s      after how long to try again
+    """
+
+    reason: str
+    predicted_s: float = nan
+    retry_s: float = 1.0
+
+
+class AdmissionPolicy(Protocol):
+    """Decides which requests a stage takes; None takes it."""
+
+    name: str
+
+    def decide(self, view: StepView, candidate: Candidate, now: float) -> Refuse | None: ...
+
+
+class Head(Protocol):
+    """A stage of a device that has work. What its step policy would choose is asked for when it is read."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def place(self) -> int:
+        """Among the units of the device, in pipeline order."""
+        ...
+
+    @property
+    def urgency(self) -> int:
+        """The least of its choice's; 0 where the policy tells none."""
+        ...
+
+    @property
+    def slack_s(self) -> float:
+        """The least lead of what its choice runs; nan: not known, or nothing runs."""
+        ...
+
+    @property
+    def step_s(self) -> float:
+        """What the chosen step would take; nan: not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """Which head steps next, by index, and the urgency up to which its candidates do (None: all)."""
+
+    index: int
+    most: int | None = None
+    wake_at: float | None = None
+
+
+class DevicePolicy(Protocol):
+    """Decides which of the stages that share a device steps next."""
+
+    name: str
+
+    def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
+        """`heads`: units with work, in pipeline order, never empty; `last`: the place of the one that stepped
+        last. Asked again for the others where the chosen one turns out to have nothing that can run."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A stage's units that could serve a turn; lists are aligned and never empty.
+    """A stage's replicas that could serve a turn; lists are aligned and never empty.
 
-    loads     requests that a unit has, waiting and running
+    loads     requests that a replica has, waiting and running
     sessions  conversations whose last turn it served
-    home      the unit that served this conversation's last turn, if it is among them
+    home      the replica that served this conversation's last turn, if it is among them
     """
 
     loads: Sequence[int]
@@ -108,7 +403,7 @@ class ReplicaView:
 
 
 def least_loaded(view: ReplicaView) -> int:
-    """The unit with the fewest requests; among equals, the one with the fewest conversations."""
+    """The replica with the fewest requests; among equals, the one with the fewest conversations."""
     return min(range(len(view.loads)), key=lambda unit: (view.loads[unit], view.sessions[unit]))
 
 
@@ -118,15 +413,5 @@ class ReplicaPolicy(Protocol):
     name: str
 
     def decide(self, view: ReplicaView, now: float) -> int:
-        """Index of a unit in the view."""
-        ...
-
-
-class DevicePolicy(Protocol):
-    """Decides which of the stages that share a device steps next."""
-
-    name: str
-
-    def decide(self, ready: Sequence[int], last: int | None, now: float) -> int:
-        """`ready`: indices of stages with work, in pipeline order, never empty; `last`: who stepped last."""
+        """Index of a replica in the view."""
         ...

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.policy.base import Budget, StageView, StepChoice, last_come
+from antiphon.policy.base import Budget, StepChoice, StepView, Tier, last_come
 
 
 class Fcfs:
-    """Whoever runs goes on, oldest first, in its prompt or its reply; newcomers take what is left.
+    """What runs goes on, oldest first, in its prompt or its reply; newcomers take what is left.
 
-    Best-effort work comes after newcomers, and is preempted before all else; then who came last.
+    Best-effort work comes after newcomers, and is preempted before all else; then what came last. A step that
+    preempts admits no request.
     """
 
     name = "fcfs"
 
-    def decide(self, view: StageView, budget: Budget, now: float) -> StepChoice:
-        rows = view.running[np.isin(view.running, np.concatenate([view.prefilling, view.decoding]))]
-        num_urgent = int((view.best_effort[rows] == 0).sum())
-        return StepChoice(view.num_waiting, rows, num_urgent, "first come first served", last_come(view))
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        preempt, first = last_come(view), view.num_rows
+        ready = view.ready.nonzero()[0]
+        if len(preempt):
+            ready = ready[(ready < first) & (ready != preempt[0])]
+        order = ready[np.lexsort((ready >= first, view.tier[ready] != Tier.LATENCY))]
+        return StepChoice(order, "first come first served", preempt=preempt)

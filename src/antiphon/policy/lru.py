@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from antiphon.policy.memory import NOTHING, Selection, TierView
+from antiphon.policy.memory import NOTHING, KvView, Selection
 
 AHEAD = 1 / 16
-"""Share of a tier that is kept free while the tier below has room, so that who comes need not wait for
+"""Share of a tier that is kept free while the tier below has room, so that a request need not wait for
 copies."""
 
 
 class Lru:
-    """Frees what somebody waits for, and a little ahead where nothing is lost by it."""
+    """Frees what is waited for, and a little ahead where nothing is lost by it."""
 
     name = "lru"
 
-    def decide(self, view: TierView, now: float) -> Selection:
+    def decide(self, view: KvView, now: float) -> Selection:
         needed = max(view.num_wanted - view.num_free, 0)
         spare = max(view.num_free - view.num_wanted, 0)
         ahead = min(max(int(view.num_blocks * AHEAD) - spare, 0), view.num_below)
         if not needed + ahead:
             return NOTHING
-        return Selection(view.sessions, needed + ahead, "used longest ago")
+        return Selection(view.oldest(), needed + ahead, "used longest ago")

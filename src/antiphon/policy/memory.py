@@ -1,14 +1,19 @@
-"""Protocols of the decisions about resting KV: what leaves a tier, is written down early, and comes back.
+"""Protocols of the decisions about KV: what leaves a tier, what is written before it has to leave, and what
+is brought back.
 
-A session's KV rests when no request of it runs. It lies on the device from its first block on and may go on
-on the host; what lies on the host may lie on the device as well.
+KV goes by its owner's name: a session whose past rests, a request that was preempted and keeps its KV, or one
+that runs. It lies on the device from its first block on, and full blocks of it may lie on the host as well.
+The three decisions are asked for at every call of the node, busy or idle, and say whose KV moves; how far is
+up to the room and the links there are, and they are asked again at the next call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from enum import IntEnum
+from math import nan
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +22,71 @@ from antiphon.core.facts import Ints
 
 Tier = Literal["device", "host"]
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
-class TierView(Protocol):
-    """What may be read of one tier of a stage. Columns are computed when read, aligned with `sessions`."""
+class KvState(IntEnum):
+    """What KV is to its owner."""
+
+    RESTING = 0
+    """The past of a session without a request here."""
+    PAUSED = 1
+    """A preempted request goes on from it."""
+    WAITING = 2
+    """A request that has no row yet begins with it."""
+    RUNNING = 3
+    """A request holds it in a row; it is neither evicted nor fetched."""
+
+
+class Lane(NamedTuple):
+    """A link in one direction. Seconds are nan while nothing is known of its speed.
+
+    num_blocks  of this stage on their way
+    queued_s    until all that is on its way over the link is there, of other stages too
+    block_s     of one block, in all its KV groups
+    """
+
+    num_blocks: int = 0
+    queued_s: float = nan
+    block_s: float = nan
+
+
+class Held(NamedTuple):
+    """What is known of one owner's KV. Blocks count every KV group together; what several owners share counts
+    for each.
+
+    device    blocks on the device, those that are being brought included
+    host      of its full blocks, those with a copy on the host
+    dirty     full blocks on the device without one
+    used_s    when it was used last, seconds of the node's clock
+    due_s     when it will be needed again; nan: unknown
+    speaking  its person speaks: the next turn is coming
+    lead_s    audio that its person has still to hear; nan: unknown
+    """
+
+    state: KvState
+    device: int
+    host: int
+    dirty: int
+    used_s: float
+    due_s: float
+    speaking: bool
+    lead_s: float
+
+
+class KvView(Protocol):
+    """What may be read of a stage's KV and of one tier of it. Nothing is computed before it is read:
+    iterators and `find` cost what is taken of them, columns a pass over all owners."""
 
     @property
-    def tier(self) -> Tier: ...
+    def tier(self) -> Tier:
+        """The tier that something is to leave (evict); the device otherwise."""
+        ...
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """KV groups of the stage."""
+        ...
 
     @property
     def num_blocks(self) -> int:
@@ -37,7 +100,7 @@ class TierView(Protocol):
 
     @property
     def num_wanted(self) -> int:
-        """Blocks that somebody waits for; 0 where the tier is only looked after."""
+        """Blocks that are waited for; 0 where the tier is only looked after."""
         ...
 
     @property
@@ -46,85 +109,134 @@ class TierView(Protocol):
         ...
 
     @property
-    def sessions(self) -> Sequence[str]:
-        """Whose KV rests here, least recently used first."""
+    def out(self) -> Lane:
+        """From the device to the host."""
         ...
 
     @property
-    def used_s(self) -> Floats:
-        """When each was used last, in seconds of the node's clock."""
+    def back(self) -> Lane:
+        """From the host to the device."""
         ...
 
     @property
-    def blocks(self) -> Ints:
-        """Blocks of each that no running request holds. What several sessions share counts for each."""
+    def step_s(self) -> float:
+        """Seconds that the step ordered in this call will take; nan: none was, or it is unknown."""
+        ...
+
+    def oldest(self) -> Iterator[str]:
+        """Owners of what is in the tier and can leave it, least recently used first."""
+        ...
+
+    def farthest(self) -> Iterator[str]:
+        """The same, the one that will be needed last first; by `oldest` where nothing is known."""
+        ...
+
+    def waiting(self) -> Iterator[str]:
+        """Owners that requests without a row begin with and that are not wholly on the device, in the order
+        of the queue, as far as there are rows for them."""
+        ...
+
+    def dirty(self) -> Iterator[str]:
+        """Owners with full blocks that have no copy on the host, least recently used first, running ones
+        last."""
+        ...
+
+    def find(self, owner: str) -> Held | None:
+        """What is known of an owner's KV; None if it has none here."""
         ...
 
     @property
-    def dirty(self) -> Ints:
-        """Those of its full blocks that the tier below has no copy of."""
+    def owners(self) -> Sequence[str]:
+        """All of them, in the order of the columns."""
+        ...
+
+    @property
+    def columns(self) -> KvColumns:
+        """`find` of all owners."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Blocks of resting sessions: each session's last ones first, session after session, until there are
-    `count`."""
+class KvColumns:
+    """`Held`, a column per field: [n]."""
 
-    sessions: Sequence[str]
+    state: Ints
+    device: Ints
+    host: Ints
+    dirty: Ints
+    used_s: Floats
+    due_s: Floats
+    speaking: Mask
+    lead_s: Floats
+
+    @classmethod
+    def of(cls, held: Sequence[Held]) -> KvColumns:
+        columns = list(zip(*held, strict=True)) or [()] * len(Held._fields)
+        dtypes = (np.int64, np.int64, np.int64, np.int64, np.float64, np.float64, np.bool_, np.float64)
+        made: list[Any] = [np.array(one, dtype) for one, dtype in zip(columns, dtypes, strict=True)]
+        return cls(*made)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Whose KV moves, in order.
+
+    count    blocks at most, of all owners together: more than are there is as many as are there
+    groups   KV groups that are evicted; None: all. The others stay where they are
+    reach    of owners that are fetched: how many leading blocks shall be on the device; all of those that are
+             not named
+    wake_at  when to be asked again although nothing happens; None: at the next call
+    """
+
+    owners: Iterable[str]
     count: int
     reason: str
+    groups: tuple[str, ...] | None = None
+    reach: Mapping[str, int] | None = None
+    wake_at: float | None = None
 
 
 NOTHING = Selection((), 0, "nothing to do")
 
 
-@dataclass(frozen=True, slots=True)
-class FetchView:
-    """A request that is about to join, and where the beginning of its prompt lies, in blocks."""
-
-    session: str
-    num_device: int
-    num_host: int
-    block_size: int
-
-
 class EvictPolicy(Protocol):
     """Decides what leaves a tier: the device when blocks are short, the host when it is to take what leaves
-    the device, and both when nothing is short but free blocks may be wanted soon.
+    the device, and both when nothing is short but free blocks may be wanted soon. Each owner gives up its
+    last blocks first; what the host has room for is copied there.
 
-    What it leaves short goes all the same, least recently used first: nobody waits for ever.
+    What it leaves short goes all the same, least recently used first: no request waits for ever.
     """
 
     name: str
 
-    def decide(self, view: TierView, now: float) -> Selection: ...
+    def decide(self, view: KvView, now: float) -> Selection: ...
 
 
 class WritePolicy(Protocol):
-    """Decides what is copied to the host before it has to leave the device. Asked at every step planned."""
+    """Decides what is copied to the host before it has to leave the device, into room that is free there:
+    each owner's first blocks first, in chunks. Asked once the call's step is chosen."""
 
     name: str
 
-    def decide(self, view: TierView, now: float) -> Selection: ...
+    def decide(self, view: KvView, now: float) -> Selection: ...
 
 
 class FetchPolicy(Protocol):
-    """Decides how much of what lies on the host comes back for a request that joins; the rest is computed.
+    """Decides whose KV is brought back from the host, the first blocks first.
 
-    Asked again while nothing has changed, it says the same.
+    What a request waits for (`view.waiting`) is brought at once; what of it is not selected, the request
+    computes. What no request waits for is brought in chunks: the next one follows as
+    long as it is selected.
     """
 
     name: str
 
-    def decide(self, view: FetchView, now: float) -> int:
-        """Blocks to copy, of `view.num_host`."""
-        ...
+    def decide(self, view: KvView, now: float) -> Selection: ...
 
 
 @dataclass(frozen=True, slots=True)
 class KvPolicies:
-    """One policy for each decision about resting KV."""
+    """One policy for each decision about KV."""
 
     evict: EvictPolicy
     write: WritePolicy

@@ -1,8 +1,8 @@
-"""Baseline: KV comes back from the host when the request that reads it joins, and not before."""
+"""Baseline: KV comes back from the host when the request that reads it could join, and not before."""
 
 from __future__ import annotations
 
-from antiphon.policy.memory import FetchView
+from antiphon.policy.memory import KvView, Selection
 
 
 class OnDemand:
@@ -10,5 +10,5 @@ class OnDemand:
 
     name = "on-demand"
 
-    def decide(self, view: FetchView, now: float) -> int:
-        return view.num_host
+    def decide(self, view: KvView, now: float) -> Selection:
+        return Selection(view.waiting(), view.num_blocks, "a request waits for it")

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.policy.base import Budget, StageView, StepChoice, last_come
+from antiphon.policy.base import Budget, StepChoice, StepView, Tier, last_come
 
 
 class PrefillFirst:
     """A new prompt runs at once; running replies share what is left of the step.
 
-    Best-effort work gets what is left over after both. Who came last is preempted first, best effort before
-    all else.
+    Best-effort work gets what is left over after both. What came last is preempted first, best effort before
+    all else; a step that preempts admits no request. Where there are no prompts, as in a codec, all go
+    in their order.
     """
 
     name = "prefill-first"
 
-    def decide(self, view: StageView, budget: Budget, now: float) -> StepChoice:
-        prefilling, decoding = view.prefilling, view.decoding
-        rows = np.concatenate([prefilling, decoding]) if len(prefilling) else decoding
-        late = view.best_effort[rows]
-        num_urgent = len(prefilling) - int(np.count_nonzero(late[: len(prefilling)]))
-        if late.any():
-            rows = rows[late.argsort(kind="stable")]
-        return StepChoice(view.num_waiting, rows, num_urgent, "prompts first", last_come(view))
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        preempt, first = last_come(view), view.num_rows
+        ready = view.ready.nonzero()[0]
+        if len(preempt):
+            ready = ready[(ready < first) & (ready != preempt[0])]
+        reading, waits = view.reading[ready], ready >= first
+        late = view.tier[ready] != Tier.LATENCY
+        # prompts, then those that wait, then replies; of best effort, those that wait come last
+        turn = np.where(reading, np.where(waits, np.where(late, 3, 1), 0), 2)
+        order = ready[np.lexsort((turn, late))]
+        return StepChoice(order, "prompts first", preempt=preempt)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from antiphon.policy.base import DeviceChoice, Head
+
 
 class RoundRobin:
     """The next stage with work after the one that stepped last, in pipeline order."""
 
     name = "round-robin"
 
-    def decide(self, ready: Sequence[int], last: int | None, now: float) -> int:
-        if last is None:
-            return ready[0]
-        return next((stage for stage in ready if stage > last), ready[0])
+    def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
+        after = -1 if last is None else last
+        return DeviceChoice(next((at for at, head in enumerate(heads) if head.place > after), 0))

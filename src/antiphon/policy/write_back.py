@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.policy.memory import NOTHING, Selection, TierView
+from antiphon.policy.memory import NOTHING, KvView, Selection
 
 
 class WriteBack:
@@ -10,5 +10,5 @@ class WriteBack:
 
     name = "write-back"
 
-    def decide(self, view: TierView, now: float) -> Selection:
+    def decide(self, view: KvView, now: float) -> Selection:
         return NOTHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import time
 from collections.abc import Callable
@@ -27,6 +28,10 @@ from antiphon.core.snapshot import Snapshot
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 
+log = logging.getLogger(__name__)
+
+STUCK_S = 5.0
+"""A decision that takes longer may never return."""
 COPY_WAIT_S = 0.001
 """Between two looks at copies under way, where nothing else is to be waited for."""
 
@@ -48,15 +53,16 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         recorder: Recorder | None = None,
     ) -> None:
-        self.node = Node(engine.node, engine.depth)
+        self.node = Node(engine.node, engine.depth, time.perf_counter)
         self.wake_at: float | None = None
         """When to advance again although nothing has happened; None: only on a new fact."""
         self._engine = engine
         self._emit = emit
         self._clock = clock
-        self._recorder = recorder
+        self.recorder = recorder
         self._facts: list[Fact] = []
         self._ordered = False
+        self._deciding_since: float | None = None
         self._begun: dict[int, float] = {}
         self._places = {unit.name: (unit.process, unit.device) for unit in engine.node.placed}
         self._ended_at = dict.fromkeys(self._places.values(), 0.0)
@@ -82,10 +88,15 @@ class Driver:
         return self._ordered or bool(self._facts) or in_flight > 0
 
     def _decide(self, facts: list[Fact], now: float) -> None:
+        self._deciding_since = time.monotonic()
         decision = self.node.decide(facts, now)
+        self._deciding_since = None
         self.wake_at = decision.wake_at
-        if self._recorder is not None:
-            self._recorder.write(now, facts, decision)
+        self._facts += self.node.guard.overdue()
+        for incident in self.node.guard.incidents():
+            log.warning("%s", incident)
+        if self.recorder is not None:
+            self.recorder.write(now, facts, decision)
         if decision.outputs:
             self._emit(decision.outputs)
         for order in decision.orders:
@@ -93,6 +104,14 @@ class Driver:
         self._ordered = bool(decision.orders)
         if self._engine.wakeup is None:
             self._collect()  # steps have run: their time ends here, not when the next fact comes
+
+    def why_stuck(self) -> str:
+        """In words, which decision does not return; "" where all is well. For another thread to ask."""
+        since, asking = self._deciding_since, self.node.guard.asking
+        if since is None or (taken_s := time.monotonic() - since) < STUCK_S:
+            return ""
+        who = "" if asking is None else f": {asking.described} does not answer"
+        return f"The engine has been deciding for {taken_s:.0f} s{who}."
 
     @property
     def lost(self) -> dict[str, str]:

@@ -31,6 +31,7 @@ from antiphon.runtime.messages import (
     Start,
     Stats,
     Stop,
+    Stuck,
     ToEngine,
     Watch,
 )
@@ -57,6 +58,7 @@ class EngineProcess:
         self._open: dict[tuple[str, str], None] = {}
         self._stats: dict[str, float] = {}
         self._lost: dict[str, str] = {}
+        self._stuck = ""
         self._viewer: Callable[[Snapshot], None] | None = None
         self._link: _Link | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -76,6 +78,10 @@ class EngineProcess:
     @property
     def lost(self) -> dict[str, str]:
         return self._lost
+
+    @property
+    def stuck(self) -> str:
+        return self._stuck
 
     @property
     def pid(self) -> int | None:
@@ -195,6 +201,10 @@ class EngineProcess:
                     self._deliver(output)
             case Lost():
                 self._lost = message.units
+            case Stuck():
+                if message.why and not self._stuck:
+                    log.error("%s", message.why)
+                self._stuck = message.why
             case Snapshot():
                 if self._viewer is not None:
                     self._viewer(message)

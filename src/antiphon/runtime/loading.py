@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
 from antiphon.assembly.links import idle, peers_of
+from antiphon.assembly.preset import read_preset
+from antiphon.assembly.times import with_profile
 from antiphon.assembly.units import units_of
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError
@@ -18,6 +25,8 @@ from antiphon.engine.load import (
     open_source,
 )
 from antiphon.engine.load import load_engine as load_inline
+from antiphon.latency.finding import find_costs
+from antiphon.latency.roofline import datasheet_name
 from antiphon.runtime.crossings import Begin
 from antiphon.runtime.fleet import Fleet
 from antiphon.runtime.local_units import LocalUnits
@@ -25,8 +34,26 @@ from antiphon.runtime.stage_processes import StageProcesses
 
 
 def load_engine(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
-    """Load a checkpoint, wherever its units live. Raises CheckpointError or ConfigError, and AntiphonError
-    where a process of units cannot start; nothing is left behind then."""
+    """Load a checkpoint, wherever its units live; preset and profile are looked up before. Raises
+    CheckpointError or ConfigError, and AntiphonError where a process of units cannot start; nothing is left
+    behind then."""
+    policies, times = read_preset(options.preset), _times(source, options)
+    engine = _loaded(source, options, name, progress)
+    node = msgspec.structs.replace(engine.node, policies=policies, times=times, classes=options.classes)
+    return replace(engine, node=node)
+
+
+def _times(source: str, options: EngineOptions) -> dict[str, Any]:
+    """`NodeConfig.times`, by the profile that the options name."""
+    if not options.profile:
+        return {}
+    opened = open_source(source, options, lambda what, done, total: None)
+    is_datasheet = datasheet_name(options.profile) is not None
+    shape = opened.family.read_shape(opened.config, "") if is_datasheet else None
+    return with_profile(opened.node, find_costs(options.profile, shape)).times
+
+
+def _loaded(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
     if not options.is_apart:
         return load_inline(source, options, name, progress)
     opened = open_source(source, options, progress)

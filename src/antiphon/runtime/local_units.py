@@ -68,7 +68,7 @@ class LocalUnits:
 
     def is_held(self, order: RemoteOrder) -> bool:
         """Would it wait for another process, in the thread that takes in what comes from there?"""
-        return self.lane is None and isinstance(order, ArStep) and not self.moves.has_come(order.waits)
+        return self.lane is None and isinstance(order, ArStep) and not self.moves.has_come(order.tickets)
 
     def take_in(self, message: Message) -> None:
         """A parcel, or pages; the message may be released after. Raises msgspec.MsgspecError."""

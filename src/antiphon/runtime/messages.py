@@ -66,5 +66,11 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     units: dict[str, str]
 
 
+class Stuck(msgspec.Struct, frozen=True, tag=True):
+    """A decision does not return: which, for how long, in words; "" once it has."""
+
+    why: str
+
+
 ToEngine = PersonFact | Start | Stop | Watch
-FromEngine = Outputs | Hello | ModelInfo | Progress | Failed | Stats | Lost | Snapshot
+FromEngine = Outputs | Hello | ModelInfo | Progress | Failed | Stats | Lost | Stuck | Snapshot

@@ -100,7 +100,7 @@ class Omni:
     """A loaded model, driven by whoever calls it. Not for use from several threads at once.
 
     model    checkpoint directory or hub id
-    preset   name of a scheduling preset
+    preset   which policies decide: a preset that ships, or a YAML file
     device   auto | cpu | cuda | cuda:N
     dtype    auto | float32 | bfloat16 | float16 | float64
     options  further fields of EngineOptions (max_rows, kv_tokens, step_tokens, depth, stages_apart, …)

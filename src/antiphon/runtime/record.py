@@ -1,7 +1,8 @@
 """Record and replay: every fact and decision of a node in order, and the same decisions made again.
 
 A record file is a sequence of length-prefixed msgpack frames: a header with the node's configuration, then
-one frame per decision. Raw media and audio are left out: nothing is decided upon them.
+one frame per decision. Raw media and audio are left out: nothing is decided upon them but how long audio is,
+so it is silence of the same length when a record is read.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Any
 import msgspec
 
 from antiphon.assembly.node import Node
+from antiphon.assembly.preset import replayable, resolved
 from antiphon.core.config import NodeConfig
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import Fact
+from antiphon.core.facts import Fact, StepDone
 from antiphon.core.plans import Decision
 from antiphon.runtime.codec import decoder, encode
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
+SAMPLE_BYTES = 4
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -55,7 +58,8 @@ class Difference(msgspec.Struct, frozen=True):
 class RecordWriter:
     """Writes entries as they happen. Implements `runtime.driver.Recorder`.
 
-    Raises ConfigError if the file cannot be begun. If it cannot be continued (a full disk), the record ends
+    The header has the policies, their options and the digests of those that do not ship. Raises ConfigError
+    if the file cannot be begun. If it cannot be continued (a full disk), the record ends
     there and the engine goes on.
     """
 
@@ -64,7 +68,7 @@ class RecordWriter:
             # unbuffered: what was decided is on record however the process ends
             self._file = path.open("wb", buffering=0)
             try:
-                self._frame(Header(VERSION, depth, node))
+                self._frame(Header(VERSION, depth, resolved(node)))
             except OSError:
                 self._file.close()
                 raise
@@ -84,29 +88,36 @@ class RecordWriter:
         self._file.close()
 
     def _frame(self, message: Header | Entry) -> None:
-        data = encode(without_media(message))
-        frame = struct.pack("<I", len(data)) + data
+        frame = framed(message)
         if self._file.write(frame) < len(frame):
             raise OSError("the disk is full")
+
+
+def framed(message: Header | Entry) -> bytes:
+    """As it lies in the file."""
+    data = encode(without_media(message))
+    return struct.pack("<I", len(data)) + data
 
 
 def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
     """Header and entries. A frame cut short by a crash ends the record; raises ConfigError for a foreign file
     and, while entries are read, for a damaged one."""
-    frames = _frames(path)
+    read = frames(path)
     try:
-        header: Header = decoder(Header).decode(next(frames))
+        header: Header = decoder(Header).decode(next(read))
     except (StopIteration, msgspec.MsgspecError):
         raise ConfigError(f"{path} is no record file (written by `antiphon serve --record`)") from None
     if header.version != VERSION:
-        raise ConfigError(f"{path} has record version {header.version}; this program reads {VERSION}")
-    return header, _entries(path, frames)
+        way = f", and `antiphon lift {path} NEW` makes one of it" if header.version == 1 else ""
+        raise ConfigError(f"{path} has record version {header.version}; this program reads {VERSION}{way}")
+    return header, _entries(path, read)
 
 
-def replay(path: Path) -> tuple[int, list[Difference]]:
-    """Decide again on the recorded facts; returns how many decisions, and those that differ."""
+def replay(path: Path, preset: str = "") -> tuple[int, list[Difference]]:
+    """Decide again on the recorded facts; returns how many decisions, and those that differ. `preset`: names
+    the code of policies that do not ship. Raises ConfigError where that is another, or is not named."""
     header, entries = read_record(path)
-    node = Node(header.node, header.depth)
+    node = Node(replayable(header.node, preset), header.depth)
     differences: list[Difference] = []
     count = 0
     for count, entry in enumerate(entries, 1):
@@ -145,16 +156,26 @@ def without_media(message: Any) -> Any:
     return type(message)(**values)
 
 
-def _entries(path: Path, frames: Iterator[bytes]) -> Iterator[Entry]:
+def _entries(path: Path, read: Iterator[bytes]) -> Iterator[Entry]:
     entries = decoder(Entry)
-    for index, frame in enumerate(frames):
+    for index, frame in enumerate(read):
         try:
-            yield entries.decode(frame)
+            entry = entries.decode(frame)
         except msgspec.MsgspecError as error:
             raise ConfigError(f"{path}: entry {index} is damaged ({error})") from None
+        yield Entry(entry.now, tuple(map(_sounding, entry.facts)), entry.decision)
 
 
-def _frames(path: Path) -> Iterator[bytes]:
+def _sounding(fact: Fact) -> Fact:
+    """With silence for the audio that was left out."""
+    if not isinstance(fact, StepDone) or not fact.audio:
+        return fact
+    silence = tuple(bytes(SAMPLE_BYTES * count) for count in fact.samples.tolist())
+    return msgspec.structs.replace(fact, audio=silence)
+
+
+def frames(path: Path) -> Iterator[bytes]:
+    """Header and entries as bytes. One cut short ends them."""
     with path.open("rb") as file:
         while len(head := file.read(4)) == 4:
             size = struct.unpack("<I", head)[0]

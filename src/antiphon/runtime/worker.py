@@ -36,11 +36,13 @@ from antiphon.runtime.messages import (
     Start,
     Stats,
     Stop,
+    Stuck,
     ToEngine,
     Watch,
 )
 from antiphon.runtime.parent import end_with_parent
 from antiphon.runtime.record import RecordWriter
+from antiphon.runtime.stuck import StuckWatch
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +73,12 @@ class Link:
             socket.set_hwm(0)
             socket.connect(f"ipc://{folder}/{name}")
         self._decoder = decoder(ToEngine)
+        self._sending = threading.Lock()
 
     def send(self, message: FromEngine) -> None:
-        self._events.send(encode(message))
+        """From any thread."""
+        with self._sending:
+            self._events.send(encode(message))
 
     def begin(self) -> list[Message]:
         """Say hello, and what is said to that. Raises Orphaned."""
@@ -158,7 +163,8 @@ def _serve(link: Link) -> int:
         driver = Driver(engine, lambda outputs: link.send(Outputs(outputs)), recorder=recorder)
         gc.freeze()  # the model's objects never die: a collection in mid-step need not walk them
         link.send(engine.info)
-        _loop(link, driver, early)
+        with StuckWatch(driver.why_stuck, lambda why: link.send(Stuck(why))):
+            _loop(link, driver, early)
     finally:
         if recorder is not None:
             recorder.close()

@@ -48,6 +48,10 @@ class GatedEngine:
     def lost(self) -> dict[str, str]:
         return self._engine.lost
 
+    @property
+    def stuck(self) -> str:
+        return self._engine.stuck
+
     def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
         self._engine.watch(viewer)
 

@@ -60,9 +60,10 @@ async def model(name: str, serving: KeyedServed) -> JSONResponse:
 
 @router.get("/health", responses={**answers(Status), 503: answers(Status)[200]})
 async def health(serving: Served) -> JSONResponse:
-    """503 when the engine is dead: whoever watches should restart the server."""
-    status = "alive" if serving.is_alive else "engine dead"
-    return JSONResponse({"status": status}, 200 if serving.is_alive else 503)
+    """503 when the engine is dead, or a decision of it does not return: whoever watches should restart the
+    server."""
+    reason = serving.why_not_alive()
+    return JSONResponse({"status": reason or "alive"}, 503 if reason else 200)
 
 
 @router.get("/ready", responses=answers(Status, errors=(503,)))

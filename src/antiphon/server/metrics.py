@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded
-from antiphon.metrics.names import DESCRIPTIONS
+from antiphon.metrics.names import DESCRIPTIONS, parse_key
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import error_object
 
@@ -23,7 +23,7 @@ Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class EngineStats(Collector):
-    """The engine's latest figures under the names it gives them, `name` or `name{stage="…"}` (or unit)."""
+    """The engine's latest figures under the names it gives them, `name` or `name{stage="…"}`."""
 
     def __init__(self, stats: Callable[[], dict[str, float]]) -> None:
         self._stats = stats
@@ -31,12 +31,11 @@ class EngineStats(Collector):
     def collect(self) -> Iterator[Family]:
         families: dict[str, Family] = {}
         for key, value in sorted(self._stats().items()):
-            name, _, label = key.partition("{")
-            kind_of, _, value_of = label.removesuffix('"}').partition('="')
+            name, labels = parse_key(key)
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             if name not in families:
-                families[name] = kind(name, DESCRIPTIONS.get(name, name), labels=[kind_of] if label else None)
-            families[name].add_metric([value_of] if label else [], value)
+                families[name] = kind(name, DESCRIPTIONS.get(name, name), labels=[*labels])
+            families[name].add_metric([*labels.values()], value)
         yield from families.values()
 
 

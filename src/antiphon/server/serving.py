@@ -91,10 +91,12 @@ class Serving:
         """The least audio that a live listener had left lately, in seconds; inf where nobody listened."""
         return self.engine.pressure.least_lead_s(time.monotonic()) if self.engine else inf
 
-    @property
-    def is_alive(self) -> bool:
-        """Loading counts as alive; a dead engine does not."""
-        return self.engine is None or self.engine.alive
+    def why_not_alive(self) -> str | None:
+        """In words, or None: loading counts as alive, an engine that is dead or never stops deciding does
+        not."""
+        if self.engine is None or (self.engine.alive and not self.engine.stuck):
+            return None
+        return self.engine.stuck if self.engine.alive else "engine dead"
 
     def why_not_ready(self) -> str | None:
         """In words, or None when sessions are welcome."""
@@ -102,7 +104,7 @@ class Serving:
             return "The server is shutting down and takes no new sessions."
         if self.engine is None:
             return "The model is still loading."
-        return None if self.engine.alive else "The engine has stopped."
+        return (self.engine.stuck or None) if self.engine.alive else "The engine has stopped."
 
     def why_not_whole(self) -> str | None:
         """In words, why traffic should go elsewhere, or None. Where only a stage is lost, sessions are still

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from antiphon.core.config import Unit
 from antiphon.metrics.balance import utilisation
 from antiphon.metrics.log import Event, ServerSampled
-from antiphon.metrics.names import Metric
-from antiphon.metrics.samples import increases, parse_key
+from antiphon.metrics.names import Metric, parse_key
+from antiphon.metrics.samples import increases
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,20 @@ import msgspec
 from antiphon.assembly.deployment import Deployment, Stage
 from antiphon.assembly.footprint import GIB, facts_of
 from antiphon.assembly.placement import Machine
+from antiphon.assembly.preset import with_preset
 from antiphon.assembly.resolve import USUAL_FAMILY, resolve
 from antiphon.assembly.sizing import SIZES
+from antiphon.assembly.times import rescaled, with_profile
 from antiphon.core.config import ArConfig, CodecConfig, EngineOptions
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph
 from antiphon.core.stage_options import StageOptions
 from antiphon.graphs import find_graph
+from antiphon.latency.finding import find_costs
 from antiphon.latency.profile import Profile
-from antiphon.sim.model import SimEngine, bare_engine, num_layers
-from antiphon.sim.sizes import Sizes, rescaled, sized
+from antiphon.latency.roofline import datasheet_name
+from antiphon.sim.model import SimEngine, bare_engine, block_sizes, num_layers
+from antiphon.sim.sizes import Sizes, sized
 
 MOST_GPUS = 256
 OF_A_STAGE = ("max_rows", "kv_tokens", "host_kv_tokens", "step_tokens", "block_size")
@@ -79,8 +83,7 @@ def _laid_out(profile: Profile, base: SimEngine, options: EngineOptions) -> SimE
     node, layers = base.node, num_layers(profile)
     entry = next(iter(node.ar))
     made = msgspec.structs.replace(
-        node,
-        preset=options.preset,
+        with_preset(node, options.preset),
         ar={
             stage: _decoder(config, options, stage, layers, is_entry=stage == entry)
             for stage, config in node.ar.items()
@@ -88,13 +91,19 @@ def _laid_out(profile: Profile, base: SimEngine, options: EngineOptions) -> SimE
         codec={stage: CodecConfig(options.of(stage).max_rows) for stage in node.codec},
         units=options.units,
         edges=options.edges,
+        classes=options.classes,
     )
+    if options.profile:
+        sheet = profile.datasheet
+        is_datasheet = sheet is not None and datasheet_name(options.profile) is not None
+        known = find_costs(options.profile, sheet.shape if sheet and is_datasheet else None)
+        made = with_profile(made, known)
     depth = options.depth
     if depth is None:
         is_host = profile.datasheet is not None and profile.datasheet.memory_gib is None
         depth = base.depth if profile.served is not None else int(not is_host)
     served = msgspec.structs.replace(base.served, node=made, depth=depth)
-    return SimEngine(served, rescaled(base.block_bytes, node, made))
+    return SimEngine(served, rescaled(base.block_bytes, block_sizes(node), made))
 
 
 def _decoder(
@@ -104,4 +113,4 @@ def _decoder(
     chosen = {name: getattr(own, name) for name in (*OF_A_STAGE, "layer_groups", "max_context_tokens")}
     made = sized(config, Sizes(**chosen), layers.get(stage), is_entry=is_entry)
     sampling = options.stages.get(stage, StageOptions()).sampling.over(config.sampling)
-    return msgspec.structs.replace(made, sampling=sampling)
+    return msgspec.structs.replace(made, sampling=sampling, step_rows=own.step_rows)

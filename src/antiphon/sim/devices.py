@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from antiphon.core.config import Unit
 from antiphon.core.errors import ConfigError
@@ -11,6 +12,13 @@ from antiphon.sim.costs import CostModel
 
 Place = tuple[str, str]
 """A process and a device of it."""
+
+
+class Span(NamedTuple):
+    """When a step or a copy is reported, and how long its device or its link was busy with it."""
+
+    end_s: float
+    seconds: float
 
 
 class Devices:
@@ -46,8 +54,8 @@ class Devices:
         """Do the units live in two processes?"""
         return self._units[source].process != self._units[target].process
 
-    def run(self, step: Step, now: float) -> float:
-        """Begin it as soon as the device is free and what it needs is there; returns when it ends.
+    def run(self, step: Step, now: float) -> Span:
+        """Begin it as soon as the device is free and what it needs is there.
 
         A step that waits for copies overlaps with them, layer by layer, and ends no sooner than they do.
         """
@@ -56,29 +64,30 @@ class Devices:
         end_s = max(begin_s + self._costs.step_s(step, stage), self._copies_at(step))
         self._free_at[place] = end_s
         self.busy_s[step.stage] += end_s - begin_s
-        return end_s
+        return Span(end_s, end_s - begin_s)
 
-    def copy(self, order: CopyBlocks, now: float) -> float:
-        """Returns when it is reported.
-
-        Copies of one direction go one after the other. The host's memory serves all devices in the order of
-        their orders, so what they copy together takes no less than its bandwidth allows. Raises ConfigError
-        for a KV group whose size nobody knows.
+    def copy(self, order: CopyBlocks, now: float) -> Span:
+        """Copies of one direction go one after the other. The host's memory serves all devices in the order
+        of their orders, so what they copy together takes no less than its bandwidth allows. Raises
+        ConfigError for a KV group whose size nobody knows.
         """
         unit = self._units[order.stage]
         num_bytes = self._num_bytes(unit.stage, order.group, len(order.sources))
         self._host_free_at = max(now, self._host_free_at) + self._costs.host_s(num_bytes)
-        end_s = self._cross((unit.device, order.to), self._costs.copy_s(order, num_bytes), now)
-        return self._reported(order.stage, order.ticket, max(end_s, self._host_free_at))
+        taken_s = self._costs.copy_s(order, num_bytes)
+        crossed_s = self._cross((unit.device, order.to), taken_s, now)
+        end_s = max(crossed_s, self._host_free_at)
+        return Span(self._reported(order.stage, order.ticket, end_s), end_s - crossed_s + taken_s)
 
-    def move(self, order: MoveBlocks, now: float) -> float:
-        """From device to device, one after the other in each direction; returns when it is reported. Raises
-        ConfigError for a KV group whose size nobody knows."""
+    def move(self, order: MoveBlocks, now: float) -> Span:
+        """From device to device, one after the other in each direction. Raises ConfigError for a KV group
+        whose size nobody knows."""
         source, target = self._units[order.source], self._units[order.target]
         num_bytes = self._num_bytes(target.stage, order.group, len(order.sources))
         lane = f"{target.process}/{source.device}", target.device
-        end_s = self._cross(lane, self._costs.send_s(num_bytes), now)
-        return self._reported(order.target, order.ticket, end_s)
+        taken_s = self._costs.send_s(num_bytes)
+        end_s = self._cross(lane, taken_s, now)
+        return Span(self._reported(order.target, order.ticket, end_s), taken_s)
 
     def hand_over(self, order: Handoff, now: float) -> float:
         """Returns when it is there: within one device at once. Within one process nobody reports it, and
@@ -131,5 +140,5 @@ class Devices:
         return max((self._handed_at.get((step.stage, join.request), 0.0) for join in joins), default=0.0)
 
     def _copies_at(self, step: Step) -> float:
-        waits = step.waits if isinstance(step, ArStep) else ()
+        waits = step.tickets if isinstance(step, ArStep) else ()
         return max((self._copied_at.get((step.stage, ticket), 0.0) for ticket in waits), default=0.0)

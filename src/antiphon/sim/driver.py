@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.assembly.node import Node
-from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StageFact
+from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StageFact, timed
 from antiphon.core.plans import (
     ArStep,
     CodecStep,
@@ -199,11 +199,11 @@ class VirtualDriver:
             case Handoff() | DropPayload() | DropMedia() | SendMedia():
                 self._carry(order, now)
             case CopyBlocks():
-                end_s = devices.copy(order, now)
-                self._agenda.at(end_s, Rank.DEVICE, lambda: self._copy_done(order.stage, order.ticket))
+                span = devices.copy(order, now)
+                self._copies(CopyDone(order.stage, order.ticket, span.seconds), span.end_s)
             case MoveBlocks():
-                end_s = devices.move(order, now)
-                self._agenda.at(end_s, Rank.DEVICE, lambda: self._copy_done(order.target, order.ticket))
+                span = devices.move(order, now)
+                self._copies(CopyDone(order.target, order.ticket, span.seconds), span.end_s)
             case _:
                 self._run(order, now)
 
@@ -238,22 +238,25 @@ class VirtualDriver:
         self._agenda.at(there_s, Rank.DEVICE, arrive)
 
     def _run(self, step: Step, now: float) -> None:
-        end_s = self._machine.devices.run(step, now)
-        fact = self._machine.models[step.stage].run(step)
+        end_s, seconds = self._machine.devices.run(step, now)
+        fact = timed(self._machine.models[step.stage].run(step), seconds)
         self._steps[step.stage] += 1
         if step.stage in self._machine.inline:
             self._busy_until = end_s
         self._agenda.at(end_s, Rank.DEVICE, lambda: self._step_done(step.stage, fact))
 
-    def _step_done(self, stage: str, fact: StageFact) -> None:
+    def _step_done(self, stage: str, fact: Fact) -> None:
         self._done[stage].append(fact)
         self._emitted[stage] += len(getattr(fact, "tokens", ()))
         self._ask(self._agenda.now)
 
-    def _copy_done(self, unit: str, ticket: int) -> None:
-        self._copied.append(CopyDone(unit, ticket))
-        self._machine.devices.forget_copy(unit, ticket)
-        self._ask(self._agenda.now)
+    def _copies(self, fact: CopyDone, end_s: float) -> None:
+        def copied() -> None:
+            self._copied.append(fact)
+            self._machine.devices.forget_copy(fact.stage, fact.ticket)
+            self._ask(self._agenda.now)
+
+        self._agenda.at(end_s, Rank.DEVICE, copied)
 
 
 def _num_steps(decision: Decision) -> int:

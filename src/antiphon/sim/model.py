@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from antiphon.assembly.preset import with_preset
+from antiphon.assembly.times import BlockBytes, rescaled
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.sampling import Sampling
@@ -17,7 +19,7 @@ from antiphon.latency.profile import Profile, Replies, Served
 from antiphon.sim.executors import DEFAULT_REPLIES, FRAME_SAMPLES
 from antiphon.sim.memory import Room, room_of
 from antiphon.sim.places import Replicas, placed
-from antiphon.sim.sizes import AS_SERVED, ROOMY, BlockBytes, Sizes, rescaled, roomy, sized
+from antiphon.sim.sizes import AS_SERVED, ROOMY, Sizes, roomy, sized
 
 THINKER, TALKER, VOCODER, ENCODERS = "thinker", "talker", "code2wav", "encoders"
 STOP, CODEC_STOP, END_INPUT = 1, 2, 3
@@ -180,8 +182,7 @@ def _asked(
     node, known = engine.node, layers or {}
     entry = next(iter(node.ar))
     asked = msgspec.structs.replace(
-        node,
-        preset=preset,
+        with_preset(node, preset),
         ar={
             stage: sized(config, sizes, known.get(stage), is_entry=stage == entry)
             for stage, config in node.ar.items()
@@ -195,7 +196,12 @@ def _asked(
         asked = msgspec.structs.replace(asked, units=placed(asked, replicas))
     depth = engine.depth if sizes.depth is None else sizes.depth
     served = msgspec.structs.replace(engine.served, node=asked, depth=depth)
-    return SimEngine(served, rescaled(engine.block_bytes, node, asked))
+    return SimEngine(served, rescaled(engine.block_bytes, block_sizes(node), asked))
+
+
+def block_sizes(node: NodeConfig) -> dict[str, int]:
+    """Of its decoders."""
+    return {stage: config.block_size for stage, config in node.ar.items()}
 
 
 def _decoder(stop: int, width: int, max_tokens: int) -> ArConfig:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
+from antiphon.assembly.guard import Incident
 from antiphon.assembly.node import Node
 from antiphon.core.graph import Stage, StageKind
 from antiphon.core.plans import Output
@@ -79,6 +80,7 @@ class Outcome:
     """A run's log as bytes and as events, why it ended, and how much was done for it.
 
     deciding_share  of its time the node was deciding
+    incidents       what policies did wrong
     """
 
     log: bytes
@@ -87,6 +89,7 @@ class Outcome:
     num_events: int
     num_decisions: int
     deciding_share: float
+    incidents: tuple[Incident, ...] = ()
 
 
 def simulate(setup: Setup, started: RunStarted, watch: Callable[[Event], None] | None = None) -> Outcome:
@@ -143,7 +146,8 @@ class Simulation:
         self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason))
         num_done, num_decisions = self.agenda.num_done, self.driver.num_decisions
         share = self.driver.decided_s / max(self.agenda.now, SAMPLE_S)
-        return Outcome(self.log.encoded(), self.log.events, reason, num_done, num_decisions, share)
+        incidents = tuple(self.driver.node.guard.incidents())
+        return Outcome(self.log.encoded(), self.log.events, reason, num_done, num_decisions, share, incidents)
 
     # -- who comes when ------------------------------------------------------------------------------
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import msgspec
 
-from antiphon.core.config import ArConfig, NodeConfig
+from antiphon.core.config import ArConfig
 from antiphon.core.errors import ConfigError
-from antiphon.core.graph import LAYERS
-from antiphon.graphs import find_graph
 from antiphon.models.geometry import layer_groups
-
-BlockBytes = Mapping[tuple[str, str], int]
-"""Of a block, per (stage, KV group)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,34 +91,3 @@ def in_blocks(kv_tokens: int, block_size: int) -> int:
     if kv_tokens < block_size:
         raise ConfigError(f"kv_tokens is {kv_tokens}; it must hold a block at least, {block_size} tokens")
     return kv_tokens // block_size * block_size
-
-
-def rescaled(block_bytes: BlockBytes, before: NodeConfig, after: NodeConfig) -> BlockBytes:
-    """Of the blocks and KV groups of the node `after`: its stages keep as many bytes a token as `before`."""
-    return {
-        (stage, group): num_bytes
-        for stage, config in after.ar.items()
-        for group, num_bytes in _of_stage(
-            {group: size for (name, group), size in block_bytes.items() if name == stage},
-            {group.name for group in find_graph(after.graph).stage(stage).groups} - {LAYERS},
-            before.ar[stage].block_size,
-            config,
-        ).items()
-    }
-
-
-def _of_stage(
-    known: Mapping[str, int], payloads: set[str], block_size: int, config: ArConfig
-) -> dict[str, int]:
-    """Payloads are groups of their own; each group of layers has its share of what all layers keep."""
-    scale = config.block_size / block_size
-    found = {group: round(size * scale) for group, size in known.items() if group in payloads}
-    layers = [size for group, size in known.items() if group not in payloads]
-    if not layers:
-        return found
-    whole = sum(layers) * scale
-    if not config.layer_groups:
-        return {LAYERS: round(whole), **found}
-    num_layers = config.layer_groups[-1][2]
-    shares = {name: (end - first) / num_layers for name, first, end in config.layer_groups}
-    return {name: round(whole * share) for name, share in shares.items()} | found

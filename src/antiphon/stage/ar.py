@@ -1,10 +1,11 @@
-"""The step scheduler of an autoregressive stage: asks the policy, plans the next step, folds in what it
+"""The step scheduler of an autoregressive stage: asks the policies, plans the next step, folds in what it
 brought."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
+from typing import cast
 
 import numpy as np
 
@@ -15,16 +16,16 @@ from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.leases import KvLease
 from antiphon.kv.transfers import CopyOrder, Transfer
-from antiphon.policy.base import Budget, StepChoice, StepPolicy
-from antiphon.policy.memory import KvPolicies
+from antiphon.policy.base import Budget, Candidate, Place, Refuse, StepChoice, StepView, Tier
+from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight, Flights
 from antiphon.stage.kv_ledger import KvLedger
+from antiphon.stage.policies import Chooser, StagePolicies, up_to
 from antiphon.stage.requests import ArRequest, Progress
 from antiphon.stage.rows import RowLedger
+from antiphon.stage.tiers import unknown
 from antiphon.stage.waiting import WaitingQueue
 
-BEST_EFFORT_ORDER = 1 << 40
-"""Added to a best-effort request's place in the order of arrival."""
 MOST_RETRIES = 3
 """How often a request may begin anew after a step that failed while it waited for copies."""
 
@@ -40,10 +41,10 @@ class ArScheduler:
         self,
         stage: Stage,
         config: ArConfig,
-        policy: StepPolicy,
-        kv_policies: KvPolicies,
+        policies: StagePolicies,
         name: str = "",
         tickets: Iterator[int] | None = None,
+        around: Surroundings | None = None,
     ) -> None:
         """name: the unit's, where the stage has several; tickets: ascending, where several share them."""
         self.name = name or stage.name
@@ -51,15 +52,20 @@ class ArScheduler:
         self.survives = stage.survives
         self.config = config
         self.rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
-        self._held = KvLedger(stage, config, kv_policies, self.name, tickets or count(), self.rows)
+        self._around = around or Surroundings()
+        tickets = tickets or count()
+        self._held = KvLedger(stage, config, policies.kv, self.name, tickets, self.rows, self._around.lanes)
         self.kv, self.tiers = self._held.kv, self._held.tiers
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
-        self._policy = policy
+        self._chooser = Chooser[ArCandidates](policies)
+        self._admission = policies.admission
         self._requests: dict[int, ArRequest] = {}
-        self._waiting = WaitingQueue(stage.conditioned, self._held.lacks)
+        self._waiting = WaitingQueue(stage.conditioned)
         self._flights = Flights()
         self._num_submitted = 0
+        self._head: ArRequest | None = None
+        """The first that a person waits for, as of the last view."""
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -70,12 +76,24 @@ class ArScheduler:
         if reach > room:
             raise LimitExceeded(f"{self.stage} context tokens", room, reach, "Shorten the input")
 
+    def admit(self, request: ArRequest, now: float) -> Refuse | None:
+        """What the policy says of a request whose prompt passed `check`, before it is submitted."""
+        candidate = Candidate(
+            len(request.prompt.token_ids),
+            self._held.cached(request),
+            request.tier,
+            float(self._around.ttft_s[request.tier]),
+            float(self._around.tpot_s[request.tier]),
+        )
+        return self._admission.decide(cast(StepView, self._candidates(now)), candidate, now)
+
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
-        request.order = self._num_submitted + BEST_EFFORT_ORDER * request.is_best_effort
+        request.order = self._num_submitted
         self._num_submitted += 1
         self._requests[request.request] = request
         self._waiting.add(request)
+        self._held.look(request)
 
     def push(self, request: int, token: int) -> None:
         """One more upstream token for a conditioned stage."""
@@ -119,7 +137,7 @@ class ArScheduler:
             return None
         if active.row is None:
             self._waiting.remove(active)
-            self.tiers.give_back(active)
+            self._held.give_up(active)
         else:
             self._leave(active)
         return active
@@ -141,12 +159,12 @@ class ArScheduler:
         self._held.take_back(lease)
 
     def forget(self, session: str) -> None:
-        """Drop the session's idle KV."""
+        """Drop the session's resting KV."""
         self._held.forget(session, self._flights.last)
 
     def lacks(self, request: ArRequest) -> frozenset[int]:
-        """Media that a request would have to compute if it joined now, and that are not at hand."""
-        return self._held.lacks(request)
+        """Media that a new request will have to compute, as it looks now."""
+        return self._held.lacks(request, with_host=True)
 
     @property
     def is_lacking(self) -> bool:
@@ -160,7 +178,7 @@ class ArScheduler:
     @property
     def held(self) -> dict[str, tuple[int, int]]:
         """KV of each session, as (tokens, blocks): its running request's, or what it left behind."""
-        held = self.kv.idle
+        held = self._held.held
         for active in self._requests.values():
             if active.row is not None and active.sequence is not None:
                 held[active.session] = int(self.rows.confirmed[active.row]), active.sequence.num_blocks
@@ -187,114 +205,145 @@ class ArScheduler:
     def has_work(self) -> bool:
         return bool(self._waiting) or self.rows.has_work
 
-    # -- planning ------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------
 
     def drain(self) -> tuple[CopyOrder, ...]:
         """Copies ordered since the last call: they go before the step that was planned with them."""
         return self.tiers.drain()
 
-    def tend(self, now: float) -> None:
-        """At every decision, whether a step is planned or not: the policies move KV that nobody waits for."""
-        head = self._waiting.head
-        self.tiers.tend("" if head is None else head.owner, now)
+    def tell_time(self, now: float) -> None:
+        """Before facts of `now` are folded in."""
+        self._chooser.tell_time()
+        self.tiers.tell_time(now)
 
-    def plan(self, step: int, now: float) -> ArStep | None:
-        """The next step, or None if nothing can run."""
-        budget = Budget(self.config.step_tokens, self.config.max_rows)
+    def tend(self, now: float) -> None:
+        """At every decision, before steps are planned: evict ahead, and fetch."""
+        if not self.tiers.host.num_blocks:
+            self.tiers.tend([], "", 0)
+            return
+        in_turn = [one for one in self._waiting.in_turn if self._waiting.has_inputs(one)]
+        could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
+        wanted = [self._held.wanted(one) for one in could_join]
+        self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
+        for request in could_join:
+            if self.tiers.is_coming(request.owner) and request.reload_wait_since_s is None:
+                request.reload_wait_since_s = None if request.tokens else now
+
+    def write(self, step_s: Callable[[], float] = unknown) -> None:
+        """At every decision, after steps are planned: write what will have to leave. `step_s`: seconds that
+        the step will take which was ordered on this device."""
+        self.tiers.write(step_s)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
+        wished = [at for at in (self._chooser.wake_at, self.tiers.wake_at) if at is not None]
+        return min(wished, default=None)
+
+    # -- planning ------------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.config.step_tokens, self.config.step_rows or self.config.max_rows)
+
+    def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
+        """What the policies say of the stage as it stands. Nothing is changed by it."""
+        return self._chooser.ask(lambda: self._candidates(now), self.budget, now)
+
+    def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
+        """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""
         while True:
             self.tiers.begin_plan()
-            self.rows.num_waiting = len(self._waiting)
-            self.rows.num_spare = self.kv.num_spare
-            self.rows.crowded = self._is_crowded()
-            choice = self._policy.decide(self.rows, budget, now)
-            self._preempt(choice.preempt)
-            order = self._carry_out(step, choice, budget)
-            if order is not None or not len(choice.preempt):
-                return order
+            view, choice = self.choose(now)
+            self._chooser.changed()
+            order, counts = up_to(view, choice, most)
+            preempted = self._preempt(view, choice) if len(order) or most is None else False
+            planned = self._carry_out(step, view, choice, order, counts)
+            if planned is not None or not preempted:
+                return planned
 
-    def _is_crowded(self) -> bool:
-        """Could the next request join if best-effort work gave up its rows? What is pending free comes by
-        itself."""
-        head = self._waiting.head
-        if head is None or head.is_best_effort or self._num_pending_free:
-            return False
-        if not self.rows.best_effort[self.rows.running].any():
-            return False
-        joins = self.rows.num_free > 0 and self._held.fits(head, self.rows.num_needy)
-        return not joins and self._waiting.is_ready(head)
-
-    def _carry_out(self, step: int, choice: StepChoice, budget: Budget) -> ArStep | None:
-        joins = self._admit(0 if len(choice.preempt) else choice.admit)
-        rows, counts = self._take(self._order(choice, joins), budget)
-        if not len(rows) and not joins:
-            return None
-        starts = self.rows.planned[rows]
-        emits = (starts + counts >= self.rows.to_compute[rows]).astype(np.int64)
-        self.rows.plan(rows, counts, emits)
-        requests = self.rows.request[rows]
-        newcomers = tuple(join.request for join in joins)
-        flight = Flight(rows, requests, starts + counts, newcomers, self._waits(requests))
-        self._flights.begin(step, flight)
-        return self._step(step, joins, (rows, starts, counts, emits), choice.reason)
-
-    def _order(self, choice: StepChoice, joins: list[Join]) -> Ints:
-        """Rows as chosen, without those given up, with those that join."""
-        if len(choice.preempt):
-            return choice.rows[~np.isin(choice.rows, choice.preempt)]
-        if not joins:
-            return choice.rows
-        at, joined = choice.admit_at, ints([join.row for join in joins])
-        late = self.rows.best_effort[joined] == 1
-        return np.concatenate([choice.rows[:at], joined[~late], choice.rows[at:], joined[late]])
-
-    def _waits(self, requests: Ints) -> tuple[Transfer, ...]:
-        """What has still to come back from the host before these can be computed."""
-        if not self.tiers.num_in_flight:
-            return ()
-        sequences = (self._requests[request].sequence for request in requests.tolist())
-        return self.tiers.bringing(sequence for sequence in sequences if sequence is not None)
-
-    def _step(
-        self, step: int, joins: list[Join], columns: tuple[Ints, Ints, Ints, Ints], reason: str
-    ) -> ArStep:
-        blocks, changes = self._held.drain(), self.rows.drain()
-        waits = self._flights[step].waits
-        return ArStep(
-            stage=self.name,
-            step=step,
-            joins=tuple(joins),
-            leaves=changes.leaves,
-            blocks=blocks,
-            inputs_rows=changes.inputs_rows,
-            inputs_tokens=changes.inputs_tokens,
-            rows=columns[0],
-            starts=columns[1],
-            counts=columns[2],
-            emits=columns[3],
-            reason=reason,
-            waits=tuple(sorted(ticket for transfer in waits for ticket in transfer.tickets)),
+    def _candidates(self, now: float) -> ArCandidates:
+        self._head = self._waiting.first()
+        for head in (self._head, self._waiting.first(Tier.BEST_EFFORT)):
+            if head is not None:
+                self._held.look(head)
+        return ArCandidates(
+            self.name,
+            self._around,
+            now,
+            (self.rows, self.kv, self._held.sizes),
+            list(self._waiting),
+            self._could_join,
+            self._place,
+            self._held.reload_s,
         )
 
-    def _admit(self, most: int) -> list[Join]:
-        """First come first served, until rows or blocks run out. Requests that are not ready are passed over,
-        and hold up no other."""
-        if not most or not self._waiting or not self.rows.num_free:
-            return []
-        joins: list[Join] = []
-        needed = self.rows.num_needy
-        for request in list(self._waiting):
-            if len(joins) == most or not self.rows.num_free:
-                break
-            if not self._waiting.is_ready(request):
-                continue
-            if not self._has_room(request, needed):
-                break
-            self._waiting.remove(request)
-            joins.append(self._join(request))
-        return joins
+    def _could_join(self, request: ArRequest) -> bool:
+        """By what is cheap to know; of the first request, also its media. Those that it lacks are noted."""
+        if not self._waiting.has_inputs(request) or self.tiers.is_coming(request.owner):
+            return False
+        return request is not self._head or self._has_media(request, with_host=True)
 
-    def _join(self, request: ArRequest) -> Join:
-        cached = self._held.open(request, self._flights.last)
+    def _has_media(self, request: ArRequest, with_host: bool = False) -> bool:
+        lacking = self._held.lacks(request, with_host)
+        if lacking:
+            self._waiting.note_lacking(request, lacking)
+        return not lacking
+
+    def _place(self, request: ArRequest) -> Place:
+        if self.tiers.is_coming(request.owner):
+            return Place.COMING
+        return Place.HOST if self._held.has_on_host(request) else Place.DEVICE
+
+    def _carry_out(
+        self, step: int, view: ArCandidates, choice: StepChoice, order: Ints, counts: Ints | None
+    ) -> ArStep | None:
+        rows, counts, joins = self._seated(view, order, counts, choice.stops)
+        rows, counts = self._take(rows, counts, choice.stops)
+        return self._ordered(step, rows, counts, joins, choice.reason)
+
+    def _seated(
+        self, view: ArCandidates, order: Ints, counts: Ints | None, stops: bool
+    ) -> tuple[Ints, Ints | None, list[Join]]:
+        """The rows of the candidates in order, those that join included; and tokens for each."""
+        rows = np.full(len(view), -1, np.int64)
+        rows[: view.num_rows] = view.rows_in_use
+        rows[: view.num_rows][self.rows.request[view.rows_in_use] < 0] = -1  # preempted meanwhile
+        joins: list[Join] = []
+        waiting = (order >= view.num_rows).nonzero()[0]
+        apart = self.rows.num_short if len(waiting) else 0
+        for at in waiting.tolist():
+            if not self.rows.num_free:
+                order = order[:at] if stops else order
+                break
+            request = view.waiting[int(order[at]) - view.num_rows]
+            if request.row is not None or not self._is_ready(request):
+                continue
+            if self.tiers.is_unfit(request.owner):
+                fits = False
+            else:
+                fits = self._held.fits(request, apart) and self._is_ready(request)
+            if not fits:
+                order = order[:at] if stops else order
+                break
+            join = self._join(request)
+            joins.append(join)
+            rows[order[at]] = join.row
+        seated = rows[order]
+        runs = (seated >= 0) & self.rows.could_run[seated]
+        if counts is not None:
+            counts = counts[: len(order)][runs]
+        return seated[runs], counts, joins
+
+    def _is_ready(self, request: ArRequest) -> bool:
+        """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
+        if not self._waiting.has_inputs(request) or self.tiers.is_coming(request.owner):
+            return False
+        return self._has_media(request)
+
+    def _join(self, request: ArRequest, with_coming: bool = False) -> Join:
+        self._waiting.remove(request)
+        cached = self._held.open(request, self._flights.last, with_coming)
         assert request.row is not None
         return Join(
             request.row,
@@ -308,27 +357,86 @@ class ArScheduler:
             request.residual,
         )
 
-    def _has_room(self, request: ArRequest, needed: int) -> bool:
-        """True if there are blocks for it beside `needed` ones, for what comes back from the host too. May
-        evict what it would have begun with, so readiness is checked again."""
-        has_room = self._held.fits(request, needed) and self._held.has_way_back(request)
-        return has_room and self._waiting.is_ready(request)
+    def join_early(self, step: int, now: float) -> ArStep | None:
+        """Nothing else can run on the device: the first request whose KV is on its way joins, and its step
+        waits for the copies layer by layer. None if there is none."""
+        if not self.tiers.num_in_flight:
+            return None
+        view, choice = self.choose(now)
+        self._chooser.changed()
+        for at, request in enumerate(view.waiting, view.num_rows):
+            is_held = view.held_back is not None and bool(view.held_back[at])
+            if request.row is not None or is_held or not self.rows.num_free:
+                continue
+            if not self._waiting.has_inputs(request) or not self.tiers.is_ordered(request.owner):
+                continue
+            if self._held.lacks(request, with_host=True) or not self._held.fits(request, 0, with_coming=True):
+                continue
+            join = self._join(request, with_coming=True)
+            rows, counts = self._take(ints([join.row]), None, choice.stops)
+            return self._ordered(step, rows, counts, [join], choice.reason)
+        return None
 
-    def _take(self, order: Ints, budget: Budget) -> tuple[Ints, Ints]:
-        """Rows take tokens from the budget in order; a row that gets none, or no block, sits out."""
-        order = order[: budget.rows]
-        counts = self.rows.wanted(order)
+    def _take(self, rows: Ints, counts: Ints | None, stops: bool) -> tuple[Ints, Ints]:
+        """Rows take tokens from the budget in order; a row that gets none, or no block, sits out, or ends the
+        step if it `stops`."""
+        budget = self.budget
+        rows = rows[: budget.rows]
+        wanted = self.rows.wanted(rows)
+        counts = wanted if counts is None else np.minimum(counts[: budget.rows], wanted)
         through = counts.cumsum()
-        if len(order) and through[-1] > budget.tokens:
+        if len(rows) and through[-1] > budget.tokens:
             counts = np.maximum(np.minimum(counts, budget.tokens - through + counts), 0)
-            order, counts = order[counts > 0], counts[counts > 0]
-        ends = self.rows.planned[order] + counts
-        short = (ends > self.rows.blocks[order] * self.config.block_size).nonzero()[0]
+            rows, counts = rows[counts > 0], counts[counts > 0]
+        ends = self.rows.planned[rows] + counts
+        short = (ends > self.rows.blocks[rows] * self.config.block_size).nonzero()[0]
         if not len(short):
-            return order, counts
-        runs = np.ones(len(order), np.bool_)
-        runs[short] = self._held.grow(self._of(order[short]), ends[short])
-        return order[runs], counts[runs]
+            return rows, counts
+        runs = np.ones(len(rows), np.bool_)
+        runs[short] = self._held.grow(self._of(rows[short]), ends[short])
+        if stops:
+            runs = np.logical_and.accumulate(runs)
+        return rows[runs], counts[runs]
+
+    def _ordered(self, step: int, rows: Ints, counts: Ints, joins: list[Join], reason: str) -> ArStep | None:
+        """The step that runs so many tokens of these rows; None where nothing runs and no request joins."""
+        if not len(rows) and not joins:
+            return None
+        starts = self.rows.planned[rows]
+        emits = (starts + counts >= self.rows.to_compute[rows]).astype(np.int64)
+        self.rows.plan(rows, counts, emits)
+        requests = self.rows.request[rows]
+        newcomers = tuple(join.request for join in joins)
+        waits = self._waits(rows)
+        self._flights.begin(step, Flight(rows, requests, starts + counts, newcomers, tuple(waits)))
+        blocks, changes = self._held.drain(), self.rows.drain()
+        pairs = sorted((ticket, row) for one, row in waits.items() for ticket in one.tickets)
+        return ArStep(
+            stage=self.name,
+            step=step,
+            joins=tuple(joins),
+            leaves=changes.leaves,
+            blocks=blocks,
+            inputs_rows=changes.inputs_rows,
+            inputs_tokens=changes.inputs_tokens,
+            rows=rows,
+            starts=starts,
+            counts=counts,
+            emits=emits,
+            reason=reason,
+            waits=(ints([row for _, row in pairs]), ints([ticket for ticket, _ in pairs])),
+        )
+
+    def _waits(self, rows: Ints) -> dict[Transfer, int]:
+        """Copies that bring what these rows read, and the row that waits for each."""
+        if not self.tiers.num_in_flight:
+            return {}
+        found: dict[Transfer, int] = {}
+        for request in self._of(rows):
+            assert request.row is not None
+            assert request.sequence is not None
+            found |= dict.fromkeys(self.tiers.bringing(request.sequence), request.row)
+        return found
 
     def _of(self, rows: Ints) -> list[ArRequest]:
         """The requests of these rows."""
@@ -336,18 +444,27 @@ class ArScheduler:
 
     # -- giving up rows ------------------------------------------------------------------------------
 
-    def _leave(self, request: ArRequest) -> None:
-        """It loses row and sequence; what survives a turn is kept as the session's past."""
+    def _leave(self, request: ArRequest, keep: bool = False) -> None:
+        """It loses row and sequence; what survives a turn is kept as the session's past, or (`keep`) all of
+        it for itself."""
         assert request.row is not None
-        self._held.leave(request, self._flights.last)
+        self._held.leave(request, self._flights.last, keep)
         self.rows.leave(request.row, self._flights.last)
         request.row = None
 
-    def _preempt(self, rows: Ints) -> None:
-        for request in self._of(rows):
-            self._leave(request)
-            self._waiting.add(request)
-            self.num_preemptions += 1
+    def _preempt(self, view: ArCandidates, choice: StepChoice) -> bool:
+        keeps = choice.keeps
+        for at, candidate in enumerate(choice.preempt.tolist()):
+            request = self._requests[int(view.request[candidate])]
+            self._requeue(request, keeps is not None and bool(keeps[at]))
+        return len(choice.preempt) > 0
+
+    def _requeue(self, request: ArRequest, keep: bool = False) -> None:
+        """It gives up its row, and waits again."""
+        self._leave(request, keep)
+        self._waiting.add(request)
+        self._held.look(request)
+        self.num_preemptions += 1
 
     # -- accounting ----------------------------------------------------------------------------------
 
@@ -359,14 +476,12 @@ class ArScheduler:
         """Requests that ran or joined in a step in flight, whatever its executor will say of them."""
         return self._flights[step].named
 
-    def copied(self, fact: CopyFact, now: float) -> None:
+    def copied(self, fact: CopyFact) -> None:
         """A copy was answered. On failure, preempt every row whose blocks it was filling."""
-        broken = set(self.tiers.copied(fact, now))
-        if not broken:
-            return
-        rows = self.rows.running
-        sequences = zip(rows.tolist(), (request.sequence for request in self._of(rows)), strict=True)
-        self._preempt(ints([row for row, one in sequences if one and not broken.isdisjoint(one.blocks)]))
+        broken = set(self.tiers.copied(fact))
+        for request in self._of(self.rows.running) if broken else ():
+            if request.sequence is not None and not broken.isdisjoint(request.sequence.blocks):
+                self._requeue(request)
 
     def retry(self, fact: StepFailed) -> frozenset[int]:
         """Before a failed step is observed: if it waited for a copy that may have failed, all that it named
@@ -379,10 +494,10 @@ class ArScheduler:
         alive = [self._requests[one] for one in flight.named if one in self._requests]
         seated = [one for one in alive if one.row is not None and one.row == row_of.get(one.request, one.row)]
         spent = {one.request for one in seated if one.num_retries == MOST_RETRIES}
-        again = [one for one in seated if one.request not in spent]
-        for one in again:
-            one.num_retries += 1
-        self._preempt(ints([one.row for one in again if one.row is not None]))
+        for one in seated:
+            if one.request not in spent:
+                one.num_retries += 1
+                self._requeue(one)
         return frozenset(one.request for one in alive) - spent
 
     def observe(self, fact: StageFact) -> list[Progress]:
@@ -390,14 +505,14 @@ class ArScheduler:
         flight = self._flights.end(fact.step)
         progress: list[Progress] = []
         if isinstance(fact, StepDone):
-            self._confirm(flight)
-            progress = self._emitted(flight, fact)
+            progress = self._emitted(fact, self._confirm(flight))
         self.kv.settle(fact.step)
         self.rows.settle(fact.step)
         return progress
 
-    def _confirm(self, flight: Flight) -> None:
-        """The rows still theirs have come this far; the blocks that they filled may be shared."""
+    def _confirm(self, flight: Flight) -> frozenset[int]:
+        """The rows still theirs have come this far; the blocks that they filled may be shared. Returns the
+        requests that have left their rows since, preempted or for good."""
         current = self.rows.request[flight.rows] == flight.requests
         rows, reach = flight.rows[current], flight.reach[current]
         size = self.config.block_size
@@ -405,27 +520,32 @@ class ArScheduler:
         self.rows.confirm(rows, reach)
         for request in self._of(rows[filled]):
             self._held.fill(request)
+        return frozenset(flight.requests[~current].tolist())
 
-    def _emitted(self, flight: Flight, fact: StepDone) -> list[Progress]:
-        """A token each. That of a request that has left its row since, preempted or for good, is surplus."""
+    def _emitted(self, fact: StepDone, left: frozenset[int]) -> list[Progress]:
+        """A token each. Those of requests that have left their rows since are surplus."""
         progress: list[Progress] = []
-        row_of, requests, stops = flight.row_of, self._requests, self.config.stop_ids
+        requests, stops = self._requests, self.config.stop_ids
         firsts: list[int] = fact.tokens[:, 0].tolist()
+        emitted: list[int] = []
         for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens, strict=True):
             active = requests.get(request)
-            if active is None or active.row is None or active.row != row_of.get(request):
+            if request in left or active is None or active.row is None:
                 self.num_surplus_tokens += 1
                 continue
             if first in stops:
                 progress.append(Progress(request, None, first, "stop"))
                 self._finish(active)
                 continue
+            emitted.append(active.slot)
             active.tokens.append(tokens)
             active.fresh.append(first)
             is_over = len(active.tokens) >= active.limit
             progress.append(Progress(request, tokens, first, "length" if is_over else None))
             if is_over:
                 self._finish(active)
+        if self._around.stage is not None:
+            self._around.frontier.make(self._around.stage, np.array(emitted, np.intp))
         return progress
 
     def _finish(self, active: ArRequest) -> None:

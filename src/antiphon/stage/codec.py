@@ -11,7 +11,11 @@ from antiphon.core.config import CodecConfig
 from antiphon.core.facts import Ints, StageFact, StepDone
 from antiphon.core.graph import Edge
 from antiphon.core.plans import CodecStep, ints
+from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.blocks import BlockPool
+from antiphon.policy.base import Budget, StepChoice, Tier
+from antiphon.stage.candidates import Listed, Surroundings
+from antiphon.stage.policies import Chooser, StagePolicies, up_to
 
 
 @dataclass(slots=True)
@@ -28,6 +32,9 @@ class _Stream:
     in_flight: int = 0
     taken: int = 0
     """Frames in steps so far."""
+    slot: int = NOWHERE
+    """Where the frontier knows its response, and its tier."""
+    tier: Tier = Tier.LATENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +55,35 @@ class CodecScheduler:
     A windowed codec holds sound back until it is told the end, so every stream of it ends with a step.
     """
 
-    def __init__(self, name: str, config: CodecConfig, edge: Edge, *, windowed: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: CodecConfig,
+        edge: Edge,
+        policies: StagePolicies,
+        *,
+        windowed: bool = False,
+        around: Surroundings | None = None,
+    ) -> None:
         self.name = name
         self.edge = edge
         self._windowed = windowed
+        self._max_rows = config.max_rows
+        self._around = around or Surroundings()
+        self._chooser = Chooser[Listed](policies)
         self._row_pool = BlockPool(config.max_rows)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
-        self._flights: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        self._flights: OrderedDict[int, tuple[tuple[int, int], ...]] = OrderedDict()
+        """Requests and frames of each step in flight."""
 
-    def push(self, request: int, frame: Ints, voice: str | None = None) -> None:
-        """One more frame, int64 [codebooks]. The first opens the stream."""
-        self._streams.setdefault(request, _Stream(request, voice)).frames.append(frame)
+    def open(self, request: int, voice: str | None, slot: int = NOWHERE, tier: Tier = Tier.LATENCY) -> None:
+        """A stream begins, if it has not begun."""
+        if request not in self._streams:
+            self._streams[request] = _Stream(request, voice, slot=slot, tier=tier)
+
+    def push(self, request: int, frame: Ints) -> None:
+        """One more frame of an open stream, int64 [codebooks]."""
+        self._streams[request].frames.append(frame)
 
     def close(self, request: int) -> bool:
         """No more frames will come. True if the stream is over with that (nothing is left to decode)."""
@@ -92,15 +117,58 @@ class CodecScheduler:
 
     @property
     def has_work(self) -> bool:
-        return any(self._due(stream) or self._owes_end(stream) for stream in self._streams.values())
+        return any(self._could_run(stream) for stream in self._streams.values())
 
-    def plan(self, step: int, now: float) -> CodecStep | None:
-        """Every stream with a whole chunk (or the rest of a closed one) that has or can get a row."""
+    def tell_time(self, now: float) -> None:
+        """Before facts of `now` are folded in."""
+        self._chooser.tell_time()
+
+    @property
+    def wake_at(self) -> float | None:
+        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
+        return self._chooser.wake_at
+
+    def choose(self, now: float) -> tuple[Listed, StepChoice]:
+        """What the policies say of the stage as it stands. Nothing is changed by it."""
+        budget = Budget(self._max_rows * max(self.edge.first_chunk, self.edge.chunk), self._max_rows)
+        return self._chooser.ask(lambda: self._candidates(now), budget, now)
+
+    def _candidates(self, now: float) -> Listed:
+        """Streams: those with a row, and those without."""
+        seated = [stream for stream in self._streams.values() if stream.row is not None]
+        others = [stream for stream in self._streams.values() if stream.row is None]
+        columns = [
+            (
+                -1 if stream.row is None else stream.row,
+                stream.request,
+                stream.tier,
+                stream.slot,
+                self._due(stream),
+                self._could_run(stream),
+            )
+            for stream in (*seated, *others)
+        ]
+        return Listed(self.name, self._around, now, len(seated), columns)
+
+    def _could_run(self, stream: _Stream) -> bool:
+        return self._due(stream) > 0 or self._owes_end(stream)
+
+    def plan(self, step: int, now: float, most: int | None = None) -> CodecStep | None:
+        """Chosen streams with a whole chunk (or the rest of a closed one) that have or can get a row, as many
+        frames of it as they are granted. `most`: only those of this urgency and below it."""
+        view, choice = self.choose(now)
+        self._chooser.changed()
         joins: list[int] = []
         taken: list[tuple[_Stream, list[Ints]]] = []
-        for stream in self._streams.values():
-            due = self._due(stream)
-            if not (due or self._owes_end(stream)) or not self._seat(stream, joins):
+        order, counts = up_to(view, choice, most)
+        granted = {} if counts is None else dict(zip(order.tolist(), counts.tolist(), strict=True))
+        for at in order.tolist():
+            stream = self._streams[int(view.request[at])]
+            due = self._due(stream)  # a stream without a row begins with a first chunk
+            due = min(due, granted.get(at, due))
+            if not self._seat(stream, joins):
+                if choice.stops:
+                    break
                 continue
             stream.in_flight += 1
             stream.taken += due
@@ -108,7 +176,12 @@ class CodecScheduler:
             taken.append((stream, [stream.frames.popleft() for _ in range(due)]))
         if not taken:
             return None
-        self._flights[step] = tuple(stream.request for stream, _ in taken)
+        self._flights[step] = tuple((stream.request, len(frames)) for stream, frames in taken)
+        return self._ordered(step, joins, taken, choice.reason)
+
+    def _ordered(
+        self, step: int, joins: list[int], taken: list[tuple[_Stream, list[Ints]]], reason: str
+    ) -> CodecStep:
         return CodecStep(
             stage=self.name,
             step=step,
@@ -117,7 +190,7 @@ class CodecScheduler:
             requests=ints([stream.request for stream, _ in taken]),
             counts=ints([len(frames) for _, frames in taken]),
             frames=np.array([frame for _, frames in taken for frame in frames], np.int64),
-            reason="whole chunks",
+            reason=reason,
             ends=ints([int(stream.ended) for stream, _ in taken]),
             voices=tuple(stream.voice for stream, _ in taken),
         )
@@ -128,22 +201,30 @@ class CodecScheduler:
 
     def named_by(self, step: int) -> tuple[int, ...]:
         """Requests of a step in flight."""
-        return self._flights[step]
+        return tuple(request for request, _ in self._flights[step])
 
     def observe(self, fact: StageFact) -> list[Heard]:
         """Fold a reported step in; streams that were aborted meanwhile bring nothing."""
-        requests = self._flights.pop(fact.step)
-        for request in requests:
-            if request in self._streams:
-                self._streams[request].in_flight -= 1
+        flight = self._flights.pop(fact.step)
+        for request, num_frames in flight:
+            stream = self._streams.get(request)
+            if stream is not None:
+                stream.in_flight -= 1
+                self._tell(stream, num_frames)
         heard: list[Heard] = []
         if isinstance(fact, StepDone):
+            self._around.frontier.sound(sum(count for _, count in flight), int(fact.samples.sum()))
             for request, samples, audio in zip(
                 fact.requests.tolist(), fact.samples.tolist(), fact.audio, strict=True
             ):
                 heard += self._decoded(request, samples, audio)
         self._row_pool.settle(fact.step)
         return heard
+
+    def _tell(self, stream: _Stream, num_frames: int) -> None:
+        """The frontier hears that so many frames of it were taken up."""
+        if self._around.stage is not None:
+            self._around.frontier.make(self._around.stage, stream.slot, num_frames)
 
     def _decoded(self, request: int, samples: int, audio: bytes) -> list[Heard]:
         stream = self._streams.get(request)

@@ -16,10 +16,11 @@ from antiphon.core.plans import BlockDelta
 from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import StageKv
-from antiphon.policy.memory import KvPolicies
+from antiphon.policy.memory import KvPolicies, KvState
+from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes, kv_groups
 from antiphon.stage.rows import RowLedger
-from antiphon.stage.tiers import Tiers
+from antiphon.stage.tiers import Tiers, Wanted
 
 MAX_REQUESTS_HASHED_PER_STEP = 32
 """Bounds prefix hashing per plan: all rows may fill a block in one step. The rest is hashed on lookup."""
@@ -43,9 +44,10 @@ class KvLedger:
         unit: str,
         tickets: Iterator[int],
         rows: RowLedger,
+        lanes: Lanes | None = None,
     ) -> None:
         self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
-        self.tiers = Tiers(unit, self.kv, config, policies, tickets)
+        self.tiers = Tiers(unit, self.kv, config, policies, tickets, lanes)
         self.sizes = Sizes(config, self.kv.num_blocks)
         self.leases: dict[KvLease, None] = {}
         """What other units may copy from here, in order."""
@@ -59,41 +61,93 @@ class KvLedger:
 
     # -- what a waiting request finds ----------------------------------------------------------------
 
-    def cached(self, request: ArRequest) -> int:
-        """Leading tokens that it would find cached if it joined now."""
-        return self.tiers.cached(request, self._prefix(request))
+    def look(self, request: ArRequest) -> None:
+        """Note what it would find on the device if it joined now."""
+        match = self.kv.find(request.owner, self._prefix(request))
+        request.found, request.found_used = match
 
-    def lacks(self, request: ArRequest) -> frozenset[int]:
-        """Media that it would have to compute if it joined now, and that are not at hand."""
+    def lacks(self, request: ArRequest, with_host: bool = False) -> frozenset[int]:
+        """Media that it would have to compute if it joined now, and that are not at hand. `with_host`: once
+        what the host has was brought."""
         if request.media is None or not request.prompt.spans:
             return frozenset()
-        cached, spans = self.cached(request), request.prompt.spans
+        prefix, spans = self._prefix(request), request.prompt.spans
+        if with_host:
+            cached = self.tiers.cached(request.owner, prefix, request.lease)
+        else:
+            lease = self.tiers.lease_of(request, prefix)
+            cached = self.kv.cached(request.owner, prefix) if lease is None else lease[1]
         return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
 
-    def fits(self, request: ArRequest, apart: int) -> bool:
-        """Are there blocks for it beside `apart` others?"""
-        return self.kv.fits(request.owner, self._prefix(request), self.sizes.promise(request), apart)
+    def fits(self, request: ArRequest, apart: int, with_coming: bool = False) -> bool:
+        """Are there blocks for it beside `apart` others, and for what its lease brings? Makes room for the
+        latter."""
+        prefix, promise = self._prefix(request), self.sizes.promise(request)
+        fits = self.kv.fits(request.owner, prefix, promise, apart, with_coming=with_coming)
+        return fits and self.tiers.has_room_for(request, prefix, promise)
 
-    def has_way_back(self, request: ArRequest) -> bool:
-        """Can what the host has of its prompt be copied now? If not, room is made for it."""
-        return self.tiers.is_ready(request, self._prefix(request), self.sizes.promise(request))
+    def has_on_host(self, request: ArRequest) -> bool:
+        """Has the host more of what it begins with than the device?"""
+        prefix = self._prefix(request)
+        found = self.kv.cached(request.owner, prefix)
+        return self.tiers.cached(request.owner, prefix, None) > found
+
+    def cached(self, request: ArRequest) -> int:
+        """Leading tokens that it would not have to compute, what the host has included."""
+        return self.tiers.cached(request.owner, self._prefix(request), request.lease)
+
+    def reload_s(self, request: ArRequest) -> float:
+        """Until what it lacks of what the host has is there."""
+        return self.tiers.arrival_s(request.owner, self._prefix(request))
+
+    def wanted(self, request: ArRequest) -> Wanted:
+        """What it begins with, as the tiers are told."""
+        prefix = self._prefix(request)
+        return Wanted(request.owner, request.session, prefix, self.sizes.promise(request))
+
+    def give_up(self, request: ArRequest) -> None:
+        """A waiting request is over: what was kept or brought for it alone is dropped, or becomes its
+        session's past."""
+        self.tiers.give_back(request)
+        self.tiers.no_more_wanted(request.owner)
+        if request.owner == request.session:
+            return
+        keys = request.reusable(self._survives, self.kv.held_tokens(request.owner))
+        is_past = not request.is_aside and self._survives is not Survives.NONE
+        if is_past and len(keys):
+            self.kv.rename(request.owner, request.session, keys)
+            self.tiers.rename(request.owner, request.session)
+            self.tiers.rest(request.session, request.session)
+        else:
+            self.kv.drop(request.owner, None)
+            self.tiers.forget(request.owner)
 
     # -- running requests ----------------------------------------------------------------------------
 
-    def open(self, request: ArRequest, after_step: int | None) -> int:
-        """Give a waiting request that fits its KV and a row. Returns how many leading tokens are cached."""
-        promise, prefix = self.sizes.promise(request), self._prefix(request)
-        coming = self.tiers.coming(request, prefix)
-        until = 0 if coming is None else coming.until
-        sequence, cached = self.kv.open(request.owner, prefix, promise, after_step, until)
+    def open(self, request: ArRequest, after_step: int | None, with_coming: bool = False) -> int:
+        """Give a waiting request that fits its KV and a row. Returns how many leading tokens are cached.
+        `with_coming`: what is on its way from the host counts, and steps wait for it."""
+        prefix, owner = self._prefix(request), request.owner
+        filled = self.tiers.lease_of(request, prefix)
+        until = 0 if filled is None else filled[1]
+        sequence, cached = self.kv.open(
+            owner,
+            prefix,
+            self.sizes.promise(request),
+            after_step,
+            until=until,
+            with_coming=with_coming,
+        )
         request.sequence, request.limit = sequence, self.sizes.limit(request)
         request.cached = cached if request.cached is None else request.cached
         request.row = self._rows.seat(request, cached, request.limit)
-        if coming is not None:
-            self.tiers.fetch(request, sequence, coming)
-            # no reported step has read them yet: a request that leaves before has only what was there
+        if filled is not None:
+            self.tiers.move(request, sequence, filled[0])
+        there = sequence.num_ready * self._block_size
+        if there < cached:  # no reported step has read the rest: a request that leaves before has this much
             self._rows.confirm(request.row, len(sequence.chain) * self._block_size)
         self.tiers.give_back(request)
+        self.tiers.joined(owner, request.session, sequence, request.reload_wait_since_s)
         request.reload_wait_since_s = None
         self._tell_blocks(request)
         return cached
@@ -127,19 +181,34 @@ class KvLedger:
         """Reported steps filled blocks of it: they may be shared from now on."""
         self._filled[request.request] = request
 
-    def leave(self, request: ArRequest, after_step: int | None) -> None:
-        """Keep what survives a turn, as far as reported steps filled it. A request beside the conversation
-        leaves the session's past as it is, if there is one."""
+    def leave(self, request: ArRequest, after_step: int | None, keep: bool = False) -> None:
+        """Keep what survives a turn, as far as reported steps filled it, as the session's past; or all of it
+        (`keep`) for the request itself. A request beside the conversation leaves the session's past as it is,
+        if there is one."""
         sequence = request.sequence
         assert sequence is not None
         self._filled.pop(request.request, None)
+        self.tiers.left(request.owner, sequence)
+        owner, confirmed = request.owner, self._confirmed(request)
         is_beside = request.is_aside and self.kv.resting(request.session) is not None
-        if self._survives is Survives.NONE or is_beside:
+        if keep:
+            if not request.paused_as:
+                if self.kv.resting(owner) is None:  # the session's past may be another request's since
+                    self.tiers.rename(owner, request.own_name)
+                request.paused_as = request.own_name
+            keys = request.keys(self._survives)[:confirmed]
+            self.kv.park(request.paused_as, sequence, keys, after_step)
+            self.tiers.rest(request.paused_as, request.session, KvState.PAUSED)
+        elif self._survives is Survives.NONE or is_beside:
             self.kv.discard(sequence, after_step)
+            self.tiers.forget(owner)
         else:
-            keys = request.reusable(self._survives, self._confirmed(request))
+            keys = request.reusable(self._survives, confirmed)
             self.kv.park(request.session, sequence, keys, after_step)
-            self.tiers.rest(request.session)
+            if owner != request.session:
+                self.tiers.rename(owner, request.session)
+                request.paused_as = ""
+            self.tiers.rest(request.session, request.session)
         request.sequence = request.prefix = None
 
     def forget(self, session: str, after_step: int | None) -> None:
@@ -207,6 +276,14 @@ class KvLedger:
         if len(index):
             self._entries.append((np.full(len(index), row), index, sequence.blocks[first:]))
             self._rows.grow(row, len(index))
+
+    @property
+    def held(self) -> dict[str, tuple[int, int]]:
+        """(tokens, blocks) on the device of what rests, by owner."""
+        resting = ((owner, self.kv.resting(owner)) for owner in self.kv.owners)
+        return {
+            owner: (self.kv.resident_tokens(one), one.num_blocks) for owner, one in resting if one is not None
+        }
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless blocks, tiers and copies agree."""

@@ -12,9 +12,11 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.graph import LAYERS, Stage, Survives
 from antiphon.core.sampling import Sampling
+from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Sequence
+from antiphon.policy.base import Tier
 
 UNBOUNDED = 1 << 60
 """More tokens than any request draws."""
@@ -52,11 +54,12 @@ class GrowingInts:
 class ArRequest:
     """A request of this stage. It has a row and a sequence while it runs, and loses them when preempted.
 
+    slot    where the frontier knows its response
     inputs  upstream tokens received
     media   keys whose features are at hand until the request ends; None: this stage reads none
     sought  keys that it turned out to lack, and whose features were asked for
     limit   tokens that it may draw, known once it has a row
-    order   smaller is older; who is best effort counts as younger than all who are not
+    order   smaller came earlier
     cached  tokens found cached when it first joined
     tokens  confirmed tokens, each int64 [width], the stop token left out
     prefix  what identifies prompt and tokens to the KV, while it waits
@@ -64,10 +67,12 @@ class ArRequest:
     fresh   keys of tokens drawn since, their first numbers
     waits_for_payload  what another process hands over for it is still on its way
     granted  tokens that may be drawn in all, as far as its consumer has come
-    is_best_effort  all others go first
     is_aside  it is beside the conversation: its KV does not replace the session's past
+    paused_as  under which name its KV rested when it was preempted and kept it; "": it never did
+    found     leading tokens that were on the device at the last look, and `found_used` blocks of them that
+              running requests hold
     reload_wait_since_s  since when it could have joined, but for KV that has to come back from the host
-    lease      what it has computed at another unit, until it has a row here and is brought it
+    lease     what it has computed at another unit, until it has a row here and is brought it
     num_retries  how often a step failed that had waited for such KV, and the request began anew
     """
 
@@ -91,8 +96,12 @@ class ArRequest:
     prefix: Prefix | None = None
     waits_for_payload: bool = False
     granted: int = UNBOUNDED
-    is_best_effort: bool = False
+    tier: Tier = Tier.LATENCY
+    slot: int = NOWHERE
     is_aside: bool = False
+    paused_as: str = ""
+    found: int = 0
+    found_used: int = 0
     known: GrowingInts | None = None
     fresh: list[int] = field(default_factory=list[int])
     reload_wait_since_s: float | None = None
@@ -101,25 +110,43 @@ class ArRequest:
 
     @property
     def owner(self) -> str:
-        """Whose idle KV it continues: the session's, which a request beside the conversation leaves alone."""
-        return "" if self.is_aside else self.session
+        """Under which name its KV rests: the session's, which a request beside the conversation leaves alone,
+        or its own if it was preempted and kept it."""
+        if self.paused_as:
+            return self.paused_as
+        return self.own_name if self.is_aside else self.session
+
+    @property
+    def own_name(self) -> str:
+        """A name for KV that is this request's alone."""
+        return f"{self.session} #{self.request}"
 
     def keys(self, survives: Survives) -> Ints:
-        """Keys of the prompt, and of what was drawn where a later prompt may show that again."""
-        if survives is not Survives.ALL:
+        """Keys of the prompt, and of what was drawn where a later prompt, or the request itself when it comes
+        back to its KV, may show that again."""
+        if survives is not Survives.ALL and not self.paused_as:
             return self.prompt.keys
         if self.known is None:
             self.known = GrowingInts(self.prompt.keys)
-        self.known.extend(self.fresh)
-        self.fresh.clear()
+        if survives is Survives.ALL:
+            self.known.extend(self.fresh)
+            self.fresh.clear()
+        else:
+            drawn = len(self.known) - len(self.prompt.keys)
+            self.known.extend([self._private_key(i) for i in range(drawn, len(self.tokens))])
         return self.known.view
+
+    def _private_key(self, position: int) -> int:
+        """Of a drawn token whose KV no other request can begin with. Keys of content are not negative."""
+        return -1 - (self.request << 32) - position
 
     def reusable(self, survives: Survives, filled: int) -> Ints:
         """Keys of those of the `filled` leading positions that another prompt may begin with."""
         if survives is Survives.NONE:
             return NO_INTS
-        keys = self.keys(survives)[:filled]
-        return keys[: self.prompt.num_stable] if survives is Survives.PROMPT else keys
+        if survives is Survives.PROMPT:
+            return self.prompt.keys[: min(filled, self.prompt.num_stable)]
+        return self.keys(survives)[:filled]
 
 
 class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -138,6 +165,11 @@ class Sizes:
     def __init__(self, config: ArConfig, num_blocks: int) -> None:
         self._config = config
         self._held = num_blocks * config.block_size
+
+    @property
+    def step_tokens(self) -> int:
+        """Of one step, over all rows."""
+        return self._config.step_tokens
 
     @property
     def capacity(self) -> int:

@@ -29,8 +29,7 @@ class RowChanges:
 
 
 class RowLedger:
-    """Columns over rows. Planned counts run ahead of confirmed ones by the steps in flight. Implements
-    `policy.base.StageView`.
+    """Columns over rows. Planned counts run ahead of confirmed ones by the steps in flight.
 
     request     number of the request in the row, -1 of a free one
     to_compute  tokens that are computed before the row draws: the prompt, and what its request drew before
@@ -42,28 +41,25 @@ class RowLedger:
     inputs      upstream tokens received (conditioned stages)
     closed      1: no more upstream tokens will come, padding follows
     blocks      blocks held per group
-    order       smaller is older; best effort counts as younger than all else
-    best_effort  1: all others go first
+    order       smaller is older
+    tier        `policy.base.Tier`
+    slot        where the frontier knows the response
     """
 
     def __init__(self, size: int, block_size: int, conditioned: bool) -> None:
         self.request = np.full(size, -1, np.int64)
-        columns = np.zeros((11, size), np.int64)
+        columns = np.zeros((12, size), np.int64)
         self.to_compute, self.planned, self.confirmed, self.sampled, self.limit, self.granted = columns[:6]
-        self.inputs, self.closed, self.blocks, self.order, self.best_effort = columns[6:]
+        self.inputs, self.closed, self.blocks, self.order, self.tier, self.slot = columns[6:]
         self._block_size = block_size
         self._conditioned = conditioned
         self._pool = BlockPool(size)
         self._leaves: list[int] = []
         self._inputs: list[tuple[int, int]] = []
-        self._masks: tuple[Mask, Mask] | None = None
-        """Which rows prefill and which decode, since the last change: it is asked several times a step."""
+        self._could_run: Mask | None = None
+        """Since the last change: it is asked several times a step."""
         self._has_work: bool | None = None
-        self.num_waiting = 0
-        self.crowded = False
-        """Best-effort work has the rows or blocks that another request waits for."""
-        self.num_spare = 0
-        """Blocks per group that can be had now, or once the steps in flight are done."""
+        self._running: Ints | None = None
 
     # -- writing -------------------------------------------------------------------------------------
 
@@ -77,8 +73,9 @@ class RowLedger:
         self.sampled[row], self.limit[row], self.granted[row] = drawn, limit, request.granted
         self.inputs[row], self.closed[row] = len(request.inputs), request.closed
         self.blocks[row] = 0
-        self.order[row], self.best_effort[row] = request.order, request.is_best_effort
+        self.order[row], self.tier[row], self.slot[row] = request.order, request.tier, request.slot
         self._inputs += [(row, token) for token in request.inputs]
+        self._running = None
         self._changed()
         return row
 
@@ -88,6 +85,7 @@ class RowLedger:
         self._pool.release([row], after_step)
         self._leaves.append(row)
         self._inputs = [entry for entry in self._inputs if entry[0] != row]
+        self._running = None
         self._changed()
 
     def push(self, row: int, token: int) -> None:
@@ -136,7 +134,7 @@ class RowLedger:
 
     def _changed(self) -> None:
         """Another row may run now, or no more."""
-        self._masks = self._has_work = None
+        self._could_run = self._has_work = None
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -152,54 +150,40 @@ class RowLedger:
     @property
     def running(self) -> Ints:
         """Rows in use, oldest first."""
-        return self._oldest_first(self.request >= 0)
-
-    @property
-    def num_needy(self) -> int:
-        """Rows whose next token needs another block."""
-        full = self.planned >= self.blocks * self._block_size
-        prefilling, decoding = self._could_run()
-        return int(np.count_nonzero(full & (prefilling | decoding)))
+        if self._running is None:
+            rows = (self.request >= 0).nonzero()[0]
+            self._running = rows[self.order[rows].argsort(kind="stable")] if len(rows) > 1 else rows
+            self._running.flags.writeable = False  # policies see it
+        return self._running
 
     @property
     def has_work(self) -> bool:
         """Some row could run."""
         if self._has_work is None:
-            prefilling, decoding = self._could_run()
-            self._has_work = bool(prefilling.any() or decoding.any())
+            self._has_work = bool(self.could_run.any())
         return self._has_work
 
     @property
-    def starved(self) -> bool:
-        return self.num_spare < len(self.request) and self.num_needy > self.num_spare
+    def could_run(self) -> Mask:
+        """Rows with more of their prompt to compute, and rows that can draw: bool [rows]."""
+        could_run = self._could_run
+        if could_run is None:
+            read = self.planned >= self.to_compute
+            draws = self.sampled < np.minimum(self.limit, self.granted)
+            if self._conditioned:
+                draws &= (self.inputs >= self.sampled) | (self.closed == 1)
+            could_run = self._could_run = (self.request >= 0) & (~read | draws)
+        return could_run
 
     @property
-    def prefilling(self) -> Ints:
-        """Rows whose prompt is not wholly planned, oldest first."""
-        return self._oldest_first(self._could_run()[0])
-
-    @property
-    def decoding(self) -> Ints:
-        """Rows that can draw their next token now, oldest first."""
-        return self._oldest_first(self._could_run()[1])
+    def num_short(self) -> int:
+        """Rows that could run and whose next token needs another block."""
+        full = self.planned >= self.blocks * self._block_size
+        return int(np.count_nonzero(full & self.could_run))
 
     def wanted(self, rows: Ints) -> Ints:
         """Tokens each row could run in the next step."""
         return np.maximum(self.to_compute[rows] - self.planned[rows], 1)
-
-    def _could_run(self) -> tuple[Mask, Mask]:
-        """Rows with more of their prompt to compute, and rows that can draw; no row is both."""
-        if self._masks is None:
-            live, read = self.request >= 0, self.planned >= self.to_compute
-            decoding = live & read & (self.sampled < np.minimum(self.limit, self.granted))
-            if self._conditioned:
-                decoding &= (self.inputs >= self.sampled) | (self.closed == 1)
-            self._masks = live & ~read, decoding
-        return self._masks
-
-    def _oldest_first(self, mask: Mask) -> Ints:
-        rows = mask.nonzero()[0]
-        return rows[self.order[rows].argsort(kind="stable")] if len(rows) > 1 else rows
 
     def check_integrity(self, seated: dict[int, ArRequest]) -> None:
         """Rows of all these, and of no other; raises AssertionError otherwise."""

@@ -1,97 +1,180 @@
-"""What policies see of the tiers of a stage: columns over resting sessions, computed when they are read."""
+"""What policies see of a stage's KV: `policy.memory.KvView` over the ledgers, computed when it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import nan
+from typing import Protocol
 
-import numpy as np
-
-from antiphon.core.facts import Ints
-from antiphon.core.plans import ints
 from antiphon.kv.host import HostTier
+from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.sequences import StageKv
-from antiphon.policy.memory import Floats, Tier
+from antiphon.policy.memory import Held, KvColumns, KvState, Lane, Tier
+
+FIRST_LOOK = 8
+"""Owners that are read before the first is taken; each further look reads as many as all before it."""
 
 
-class DeviceView:
-    """Implements `policy.memory.TierView` for the device."""
+class People(Protocol):
+    """What interaction says of the person behind an owner's session."""
 
-    tier: Tier = "device"
+    def is_speaking(self, session: str) -> bool: ...
 
-    def __init__(self, kv: StageKv, host: HostTier, used_s: Mapping[str, float], num_wanted: int) -> None:
-        self._kv = kv
-        self._host = host
-        self._used_s = used_s
-        self.num_wanted = num_wanted
+    def buffer_s(self, session: str, now: float) -> float | None: ...
+
+
+class NextUse(Protocol):
+    """When sessions will need their KV again."""
+
+    def due_s(self, session: str, now: float) -> float:
+        """nan: unknown."""
+        ...
+
+    def farthest(self, now: float) -> Iterator[str]:
+        """Sessions by when they are due, the latest first."""
+        ...
+
+
+@dataclass(slots=True)
+class Owners:
+    """Owner of what is known of each owner of KV beside its blocks.
+
+    used_s   when it was used last
+    states   of those that are not merely resting
+    session  of those that do not go by its name
+    running  sequences of requests in rows, by owner
+    waiting  owners that requests without a row begin with and that are not wholly on the device, in order
+    unwritten  owners that may have full blocks without a copy on the host, oldest first
+    """
+
+    used_s: dict[str, float] = field(default_factory=dict[str, float])
+    states: dict[str, KvState] = field(default_factory=dict[str, KvState])
+    session: dict[str, str] = field(default_factory=dict[str, str])
+    running: dict[str, Kv] = field(default_factory=dict[str, Kv])
+    waiting: list[str] = field(default_factory=list[str])
+    unwritten: dict[str, None] = field(default_factory=dict[str, None])
+
+
+@dataclass(slots=True)
+class View:
+    """Implements `policy.memory.KvView` for one call of a policy."""
+
+    tier: Tier
+    num_wanted: int
+    kv: StageKv
+    host: HostTier
+    known: Owners
+    now: float
+    people: People | None
+    next_use: NextUse | None
+    lane: Callable[[Tier], Lane]
+    step_cost: Callable[[], float]
+
+    @property
+    def out(self) -> Lane:
+        return self.lane("host")
+
+    @property
+    def back(self) -> Lane:
+        return self.lane("device")
+
+    @property
+    def step_s(self) -> float:
+        return self.step_cost()
+
+    @property
+    def groups(self) -> Sequence[str]:
+        return self.kv.groups
 
     @property
     def num_blocks(self) -> int:
-        return self._kv.num_blocks
+        return self.kv.num_blocks if self.tier == "device" else self.host.num_blocks
 
     @property
     def num_free(self) -> int:
-        return self._kv.num_free + self._kv.num_pending_free
+        if self.tier == "host":
+            return self.host.num_free + self.host.num_leaving
+        return self.kv.num_free_soon
 
     @property
     def num_below(self) -> int:
-        return self._host.num_free
+        return self.host.num_free if self.tier == "device" else 0
+
+    def oldest(self) -> Iterator[str]:
+        yield from _in_order(self._here)
+
+    def farthest(self) -> Iterator[str]:
+        if self.next_use is None:
+            yield from self.oldest()
+            return
+        here, seen = self._here, set[str]()
+        for owner in self.next_use.farthest(self.now):
+            if owner in here:
+                seen.add(owner)
+                yield owner
+        yield from (owner for owner in self.oldest() if owner not in seen)
+
+    def waiting(self) -> Iterator[str]:
+        yield from self.known.waiting
+
+    def dirty(self) -> Iterator[str]:
+        for owner in _in_order(self.known.unwritten):
+            if self._num_dirty(self.kv.resting(owner)):
+                yield owner
+            else:
+                del self.known.unwritten[owner]
+        yield from (owner for owner, one in self.known.running.items() if self._num_dirty(one))
+
+    def find(self, owner: str) -> Held | None:
+        sequence = self.known.running.get(owner) or self.kv.resting(owner)
+        num_host = self.host.num_held(owner)
+        if sequence is None and not num_host:
+            return None
+        session = self.known.session.get(owner, owner)
+        lead_s = None if self.people is None else self.people.buffer_s(session, self.now)
+        return Held(
+            state=KvState.RUNNING if owner in self.known.running else self._state(owner),
+            device=0 if sequence is None else len(sequence.blocks),
+            host=num_host,
+            dirty=self._num_dirty(sequence),
+            used_s=self.known.used_s.get(owner, nan),
+            due_s=nan if self.next_use is None else self.next_use.due_s(session, self.now),
+            speaking=self.people is not None and self.people.is_speaking(session),
+            lead_s=nan if lead_s is None else lead_s,
+        )
 
     @property
-    def sessions(self) -> Sequence[str]:
-        return self._kv.sessions
+    def owners(self) -> Sequence[str]:
+        here = (self.kv.owners, self.kv.away, self.host.owners, self.known.running)
+        return list(dict.fromkeys(owner for owners in here for owner in owners))
 
     @property
-    def used_s(self) -> Floats:
-        return np.array([self._used_s[session] for session in self.sessions], np.float64)
+    def columns(self) -> KvColumns:
+        return KvColumns.of([held for owner in self.owners if (held := self.find(owner)) is not None])
 
     @property
-    def blocks(self) -> Ints:
-        return ints([sum(not self._kv.is_active(b) for b in self._blocks(s)) for s in self.sessions])
+    def _here(self) -> Collection[str]:
+        return self.kv.owners if self.tier == "device" else self.host.owners
 
-    @property
-    def dirty(self) -> Ints:
-        return ints([sum(self._host.find(n) is None for n in self._names(s)) for s in self.sessions])
+    def _state(self, owner: str) -> KvState:
+        return self.known.states.get(owner, KvState.RESTING)
 
-    def _blocks(self, session: str) -> Sequence[int]:
-        sequence = self._kv.resting(session)
-        return () if sequence is None else sequence.blocks
-
-    def _names(self, session: str) -> Sequence[bytes]:
-        sequence = self._kv.resting(session)
-        return () if sequence is None else sequence.chain
+    def _num_dirty(self, sequence: Kv | None) -> int:
+        """Of its full blocks that are there, those without a copy."""
+        if sequence is None:
+            return 0
+        num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
+        return sum(bool(self.host.lacks(name)) for name in sequence.chain[:num_there])
 
 
-class HostView:
-    """Implements `policy.memory.TierView` for the host, below which there is nothing."""
-
-    tier: Tier = "host"
-    num_below = 0
-
-    def __init__(self, host: HostTier, used_s: Mapping[str, float], num_wanted: int) -> None:
-        self._host = host
-        self._used_s = used_s
-        self.num_wanted = num_wanted
-
-    @property
-    def num_blocks(self) -> int:
-        return self._host.num_blocks
-
-    @property
-    def num_free(self) -> int:
-        return self._host.num_free + self._host.num_leaving
-
-    @property
-    def sessions(self) -> Sequence[str]:
-        return self._host.sessions
-
-    @property
-    def used_s(self) -> Floats:
-        return np.array([self._used_s[session] for session in self.sessions], np.float64)
-
-    @property
-    def blocks(self) -> Ints:
-        return ints([len(self._host.held(session)) for session in self.sessions])
-
-    @property
-    def dirty(self) -> Ints:
-        return self.blocks
+def _in_order(owners: Collection[str]) -> Iterator[str]:
+    """All of them, each once; owners may leave while this runs. It costs what is taken: `owners` is read in
+    looks that double, and each skips those that were taken and are still there."""
+    seen: set[str] = set()
+    size = FIRST_LOOK
+    while look := list(islice((owner for owner in owners if owner not in seen), size)):
+        yield from look
+        seen.update(look)
+        size = len(seen)

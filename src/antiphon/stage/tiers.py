@@ -1,14 +1,16 @@
-"""Where the resting KV of a decoder stage lies, and what is copied to and from its device.
+"""Where the KV of a decoder stage lies, and what is copied to and from its device.
 
 Policies decide; here it is made true. Evicted blocks are copied to the host as far as it has room and lost
-otherwise; what a prompt begins with comes back when its request joins. What a request has computed at another
-unit comes when it joins here. A copy that fails loses KV, which is then computed anew, and nothing else.
+otherwise. What a request begins with is brought back while it waits; what it has computed at another unit
+comes when it joins here. A copy that fails loses KV, which is then computed anew, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
+from math import nan
 
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyFact
@@ -16,273 +18,593 @@ from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Evicted, StageKv
-from antiphon.kv.sequences import Sequence as Cached
+from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.transfers import CopyOrder, Transfer, Transfers
-from antiphon.policy.memory import FetchView, KvPolicies
+from antiphon.policy.memory import KvPolicies, KvState, Lane, Selection, Tier
+from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest
-from antiphon.stage.tier_views import DeviceView, HostView
+from antiphon.stage.tier_views import NextUse, Owners, People, View
+
+CHUNK_BLOCKS = 32
+"""Blocks of one order for what no request waits for: to cancel it is to order no more."""
+MAX_CHUNKS = 2
+"""Orders on their way in a direction, so that the link is never idle while the next one is decided."""
+
+
+def unknown() -> float:
+    """How long something takes of which nothing is known."""
+    return nan
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
-    """What would be filled from elsewhere if a request joined: `num_blocks` after the full ones that the
-    device has, up to position `until`; from the host's `copies`, or the end of a `lease`."""
+class Wanted:
+    """A request that could have a row, if it were not for its KV."""
 
-    num_blocks: int
-    until: int
-    copies: Sequence[HostCopy] = ()
-    lease: KvLease | None = None
+    owner: str
+    session: str
+    prefix: Prefix
+    promise: int
+    """Blocks that must be there for it to join."""
 
 
 class Tiers:
-    """Owner of a stage's host tier and of copies under way; moves what rests in `kv`."""
+    """Owner of a stage's host tier, of copies under way, and of what is known of KV's owners."""
 
     def __init__(
-        self, unit: str, kv: StageKv, config: ArConfig, policies: KvPolicies, tickets: Iterator[int]
+        self,
+        unit: str,
+        kv: StageKv,
+        config: ArConfig,
+        policies: KvPolicies,
+        tickets: Iterator[int],
+        lanes: Lanes | None = None,
     ) -> None:
         self.host = HostTier(len(kv.groups), config.host_blocks)
+        self.known = Owners()
         self.reload_s = 0.0
         """Seconds that requests waited for their KV, from when they could join but for it."""
         self.num_written_blocks = 0
         self.num_fetched_blocks = 0
         self.num_moved_blocks = 0
         """From other units."""
+        self.people: People | None = None
+        self.next_use: NextUse | None = None
         self._kv = kv
         self._policies = policies
         num_layers = max(len(config.layer_groups), 1)
         order = (*range(num_layers, len(kv.groups)), *range(num_layers))
-        self._transfers = Transfers(unit, kv, order, tickets)
-        self._used_s: dict[str, float] = {}
+        self._unit = unit
+        self._lanes = lanes or Lanes()
+        self._transfers = Transfers(unit, kv, order, tickets, self._lanes.ordered)
         self._returned: list[KvLease] = []
         self._now = 0.0
         self._num_claimed = 0
-        """Blocks in limbo that requests of this plan wait for: others have to find more."""
+        """Blocks that are pending free and that requests of the last plan wait for: others have to find
+        more."""
+        self._num_sought = 0
+        """The same, of what is fetched since the last plan."""
+        self._coming: set[str] = set()
+        """Owners whose KV is brought, or is to be as soon as there is room, for a request that waits."""
+        self._unfit: set[str] = set()
+        """Owners whose KV was to be brought, and for whose requests there was not room enough."""
+        self._wake_at: float | None = None
 
     @property
     def num_in_flight(self) -> int:
         """Copies that are ordered and not answered."""
         return self._transfers.num_in_flight
 
+    @property
+    def wake_at(self) -> float | None:
+        """When a policy wishes to be asked again, of those asked since `tell_time`."""
+        return self._wake_at
+
+    def tell_time(self, now: float) -> None:
+        """Before facts of `now` are folded in."""
+        self._now, self._wake_at = now, None
+
     def drain(self) -> tuple[CopyOrder, ...]:
         """Copies ordered since the last call; they go before the step that was planned with them."""
         return self._transfers.drain()
 
-    # -- what rests ----------------------------------------------------------------------------------
+    # -- at every decision ---------------------------------------------------------------------------
 
-    def tell_time(self, now: float) -> None:
-        """Before facts of `now` are folded in."""
-        self._now = now
+    def tend(self, wanted: Sequence[Wanted], last: str, apart: int) -> None:
+        """Before steps are planned: evict ahead, and fetch. `wanted`: in the order of the queue; what rests
+        as `last` is wanted soon; rows need `apart` more blocks now."""
+        self._num_sought = 0
+        self._evict(0, last)
+        if self.host.num_blocks:
+            self._fetch({one.owner: one for one in wanted if self._is_on_host(one)}, apart)
 
-    def tend(self, last: str, now: float) -> None:
-        """At every decision: what the policies want moved though nobody waits for it. What the session `last`
-        left behind is wanted soon."""
+    def write(self, step_s: Callable[[], float] = unknown) -> None:
+        """After steps are planned, of which that of this device takes so long (nan: there is none, or it is
+        not known): write what will have to leave."""
         if not self.host.num_blocks:
             return
-        self._evict(0, last)
-        view = DeviceView(self._kv, self.host, self._used_s, 0)
-        selection = self._policies.write.decide(view, now)
-        count = min(selection.count, self.host.num_free)
-        if count:  # nothing leaves the host for what need not leave the device
-            self._write(self._dirty(selection.sessions, count))
+        for name in self.host.gone():
+            self.known.unwritten.update(dict.fromkeys(self._kv.owners_of(name)))
+        selection = self._asked(self._policies.write.decide(self._view("device", 0, step_s), self._now))
+        count = min(selection.count, self.host.num_free)  # nothing leaves the host for what need not leave
+        if count:
+            self._write(self._unwritten(selection.owners, count))
 
-    def rest(self, session: str) -> None:
-        """The session has just left its sequence behind."""
-        self._used_s[session] = self._now
-        sequence = self._kv.resting(session)
-        if sequence is not None:
-            self.host.rest(session, sequence.chain)
+    def joined(self, owner: str, session: str, sequence: Kv, since_s: float | None) -> None:
+        """A request of a session runs on what rested under this name. It waited for copies since `since_s`,
+        and goes on waiting, in its steps, for those that are not there."""
+        self.known.running[owner], self.known.session[owner] = sequence, session
+        self.known.used_s[owner] = self._now
+        self.known.states.pop(owner, None)
+        self._coming.discard(owner)
+        if since_s is None:
+            return
+        awaited = self.bringing(sequence)
+        if awaited:
+            awaited[-1].reload_wait_since_s = since_s
+        else:
+            self.reload_s += self._now - since_s
 
-    def forget(self, session: str) -> None:
-        """Nobody wants the session's past any more."""
-        self.host.forget(session)
-        self._used_s.pop(session, None)
-
-    def begin_plan(self) -> None:
-        """Nobody has claimed what is in limbo."""
+    def left(self, owner: str, sequence: Kv) -> None:
+        """It runs no more."""
+        if self.known.running.get(owner) is sequence:
+            del self.known.running[owner]
         self._num_claimed = 0
 
-    def make_room(self, count: int, last: str = "") -> None:
-        """Have `count` blocks free, now or once what is under way is done, beside those that were claimed in
-        this plan; what the session `last` left behind goes only if nothing else does."""
-        wanted = count + self._num_claimed
-        if self._kv.num_free + self._kv.num_pending_free < wanted and count <= self._kv.num_spare:
-            self._evict(wanted, last)
+    def no_more_wanted(self, owner: str) -> None:
+        """The request that was to begin with it is over."""
+        if self.known.states.get(owner) is KvState.WAITING:
+            del self.known.states[owner]
+        self._coming.discard(owner)
+
+    def rest(self, owner: str, session: str, state: KvState = KvState.RESTING) -> None:
+        """KV was just left behind under this name."""
+        self.known.used_s[owner] = self._now
+        self.known.states[owner], self.known.session[owner] = state, session
+        self.known.unwritten.pop(owner, None)
+        sequence = self._kv.resting(owner)
+        if sequence is not None:
+            self.known.unwritten[owner] = None
+            self.host.rest(owner, sequence.chain)
+
+    def forget(self, owner: str) -> None:
+        """The KV under this name is of no use any more; the device's is dropped already."""
+        self.host.forget(owner)
+        for known in (self.known.used_s, self.known.states, self.known.session, self.known.unwritten):
+            known.pop(owner, None)
+
+    def rename(self, owner: str, name: str) -> None:
+        """What is on the host under `owner` goes by `name`, as the device's does already."""
+        if owner == name:
+            return
+        self.host.rename(owner, name)
+        self.forget(owner)
+
+    # -- room ----------------------------------------------------------------------------------------
+
+    def begin_plan(self) -> None:
+        """Nothing that is pending free is claimed."""
+        self._num_claimed = self._num_sought = 0
+
+    def make_room(
+        self, count: int, last: str = "", keep: Set[str] = frozenset(), by_policy: bool = False
+    ) -> None:
+        """Have `count` blocks free, now or once what is under way is done, beside those that were claimed;
+        what rests as `last` goes only if nothing else does, and as one of `keep` not at all. `by_policy`:
+        only what the policy gives up."""
+        wanted = count + self._num_claimed + self._num_sought
+        if self._kv.num_free_soon < wanted and count <= self._kv.num_spare:
+            self._evict(wanted, last, keep, by_policy)
 
     def claim(self, count: int) -> None:
-        """Somebody for whom room was made waits until so many blocks are free."""
+        """A request for which room was made waits until so many blocks are free."""
         self._num_claimed += count
 
-    def _evict(self, wanted: int, last: str) -> None:
-        view = DeviceView(self._kv, self.host, self._used_s, wanted)
-        selection = self._policies.evict.decide(view, self._now)
+    def _evict(self, wanted: int, last: str, keep: Set[str] = frozenset(), by_policy: bool = False) -> None:
+        """As the policy chooses, and then, for what is wanted, whatever there is: what waiting requests begin
+        with after all other, the last in the queue first, and what rests as `last` in the end. The policy may
+        choose the KV of a request that was preempted, though it waits."""
+        view = self._view("device", wanted)
+        selection = self._asked(self._policies.evict.decide(view, self._now))
         if not selection.count and not wanted:
             return
-        order = dict.fromkeys((*selection.sessions, *(self._kv.sessions if wanted else ())))
-        if last in order:
-            del order[last]
-            order[last] = None
-        start = view.num_free
-        goal = max(start + selection.count, wanted)
-        evicted: list[Evicted] = []
-        for session in order:
-            if (short := goal - view.num_free) <= 0:
-                break
-            evicted += self._kv.evict(session, short)
+        goal = max(view.num_free + selection.count, wanted)
+        waiting = self.known.waiting
+        paused = (owner for owner, state in self.known.states.items() if state is KvState.PAUSED)
+        put_off = {last, *waiting} - {*paused} | keep
+        chosen: list[str] = []
+        evicted = self._evict_from(selection.owners, goal, put_off, keep, chosen, self._groups(selection))
+        if not by_policy:
+            put_off |= {last, *waiting}
+            others = (owner for owner in view.oldest() if owner not in put_off)
+            late = chain(others, (owner for owner in reversed(waiting) if owner != last), [last])
+            evicted += self._evict_from(late, wanted, keep, keep, chosen)
         self._write(evicted)
+        self._prune(chosen)
+
+    def _evict_from(
+        self,
+        owners: Iterable[str],
+        goal: int,
+        put_off: Set[str],
+        keep: Set[str],
+        chosen: list[str],
+        groups: tuple[int, ...] | None = None,
+    ) -> list[Evicted]:
+        """Owner after owner gives up its last blocks until `goal` are free, or as many slots of these groups
+        as blocks are short; those of `put_off` give up none, nor goes a block that one of `keep` holds too.
+        `chosen`: those looked at."""
+        kv = self._kv
+        evicted: list[Evicted] = []
+        short = goal - kv.num_free_soon
+        for owner in owners:
+            if short <= 0:
+                break
+            chosen.append(owner)
+            count = int(owner not in put_off)
+            while count and short > 0:
+                before = kv.num_evicted_blocks
+                evicted += kv.evict(owner, short, groups, keep)
+                count = kv.num_evicted_blocks - before
+                short = goal - kv.num_free_soon if groups is None else short - count
+        return evicted
+
+    def _prune(self, owners: Iterable[str]) -> None:
+        """Forget owners that have nothing anywhere, and for which no request waits."""
+        for owner in set(owners).difference(self.known.waiting):
+            sequence = self._kv.resting(owner)
+            if sequence is not None and not sequence.blocks and not self.host.num_held(owner):
+                self._kv.drop(owner, None)
+                self.forget(owner)
+
+    # -- to the host ---------------------------------------------------------------------------------
 
     def _write(self, evicted: list[Evicted]) -> None:
         """Copy these lent blocks as far as the host has no copy yet, and room: the front of what was used
         last before all else. What is not copied is taken back at once."""
-        new = [one for one in evicted if self.host.find(one.name) is None]
-        num_new = len({one.name for one in new})
-        if num_new > self.host.num_free:
-            self._make_host_room(num_new)
-        written: list[tuple[int, HostCopy]] = []
-        for one in reversed(evicted):
-            copy = self.host.find(one.name)
-            if copy is None and self.host.num_free:
-                copy = self.host.begin(one.name)
-                written.append((one.block, copy))
-            else:
-                self._kv.take_back([one.block])
-            if copy is not None:
-                for session in one.sessions:
-                    self.host.hold(session, one.index, copy)
-        if written:
-            self.num_written_blocks += len(written)
-            self._transfers.begin(Transfer("host", [b for b, _ in written], [c for _, c in written]))
-
-    def _make_host_room(self, count: int) -> None:
-        if not self.host.num_blocks:
+        if not evicted:
             return
-        view = HostView(self.host, self._used_s, min(count, self.host.num_blocks))
-        selection = self._policies.evict.decide(view, self._now)
-        goal = view.num_free + selection.count
-        for session in selection.sessions:
-            if (short := goal - view.num_free) <= 0:
-                break
-            self.host.evict(session, short)
+        emptied: list[str] = []
+        if self.host.num_blocks:
+            new = {name for run in evicted for name in run.names if self.host.lacks(name, run.groups)}
+            if len(new) > self.host.num_free:
+                emptied = self._make_host_room(len(new))
+        batches: dict[tuple[int, ...] | None, list[tuple[int, HostCopy]]] = {}
+        for run in reversed(evicted):
+            for index, block, name in zip(
+                range(run.start, run.start + len(run.blocks)), run.blocks, run.names, strict=True
+            ):
+                lacking = self.host.lacks(name, run.groups) if self.host.num_blocks else ()
+                if lacking and self.host.num_free:
+                    whole = len(lacking) == len(self._kv.groups)
+                    copy = self.host.begin(name, lacking)
+                    batches.setdefault(None if whole else lacking, []).append((block, copy))
+                else:
+                    self._kv.take_back([block])
+                found = self.host.find(name)
+                if found is not None:
+                    for owner in run.owners:
+                        self.host.hold(owner, index, found)
+        for groups, written in batches.items():
+            self.num_written_blocks += len(written)
+            blocks, copies = [block for block, _ in written], [copy for _, copy in written]
+            self._transfers.begin(Transfer("host", blocks, copies, groups))
+        self._prune(emptied)
 
-    def _dirty(self, sessions: Sequence[str], count: int) -> list[Evicted]:
-        """Full blocks of resting sequences that the host has no copy of, the first first; lent."""
+    def _make_host_room(self, count: int) -> list[str]:
+        """Returns the owners that were looked at."""
+        view = self._view("host", min(count, self.host.num_blocks))
+        selection = self._asked(self._policies.evict.decide(view, self._now))
+        goal = view.num_free + selection.count
+        emptied: list[str] = []
+        for owners, until in ((selection.owners, goal), (view.oldest(), view.num_wanted)):
+            for owner in owners:
+                if (short := until - view.num_free) <= 0:
+                    break
+                self.host.evict(owner, short)
+                emptied.append(owner)
+        return emptied
+
+    def _unwritten(self, owners: Iterable[str], count: int) -> list[Evicted]:
+        """Full blocks that are there and that the host has no copy of, the first first; lent."""
         found: dict[bytes, Evicted] = {}
-        for session in sessions:
-            sequence = self._kv.resting(session)
-            for index, name in enumerate(sequence.chain if sequence is not None else ()):
-                if len(found) < count and name not in found and self.host.find(name) is None:
-                    assert sequence is not None
-                    found[name] = Evicted((session,), index, sequence.blocks[index], name)
-        self._kv.lend(one.block for one in found.values())
+        room = MAX_CHUNKS * CHUNK_BLOCKS - self._transfers.num_blocks["host"]
+        most = min(count, room)
+        for owner in owners:
+            if len(found) >= most:
+                break
+            sequence = self.known.running.get(owner) or self._kv.resting(owner)
+            if sequence is None:
+                continue
+            num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
+            for index, name in enumerate(sequence.chain[:num_there]):
+                lacking = self.host.lacks(name)
+                if len(found) < most and name not in found and lacking:
+                    groups = None if len(lacking) == len(self._kv.groups) else lacking
+                    found[name] = Evicted((owner,), index, [sequence.blocks[index]], [name], groups)
+        self._kv.lend(block for run in found.values() for block in run.blocks)
         return [*reversed(found.values())]
 
-    # -- what comes back -----------------------------------------------------------------------------
+    # -- to the device -------------------------------------------------------------------------------
 
-    def cached(self, request: ArRequest, prefix: Prefix) -> int:
-        """Leading tokens that the request would not have to compute if it joined now."""
-        coming = self.coming(request, prefix)
-        return self._kv.cached(request.owner, prefix) if coming is None else coming.until
+    def is_coming(self, owner: str) -> bool:
+        """Is its KV being brought, or to be as soon as there is room?"""
+        return owner in self._coming
 
-    def coming(self, request: ArRequest, prefix: Prefix) -> Coming | None:
-        """What would be filled if the request joined now; None if that is nothing."""
-        lease, size = request.lease, self._kv.block_size
-        if not self.host.num_blocks and lease is None:
+    def is_ordered(self, owner: str) -> bool:
+        """Of KV that is coming: are all copies ordered, so that a step can wait for them layer by layer?"""
+        sequence = self._kv.resting(owner)
+        if sequence is None or owner not in self.known.waiting:
+            return False
+        return not self._next_copies(owner, 1, None)
+
+    def cached(self, owner: str, prefix: Prefix, lease: KvLease | None) -> int:
+        """Leading tokens that a request would not have to compute if it joined now: on the device, brought
+        from another unit, or coming from the host."""
+        cached = self._kv.cached(owner, prefix)
+        if lease is not None and not lease.is_void:
+            return max(cached, lease.num_tokens)
+        if not self.host.num_blocks:
+            return cached
+        size, most = self._kv.block_size, len(prefix.keys) - 1
+        sequence, found = self._kv.resting(owner), cached // size
+        beside = 0 if sequence is None else min(len(sequence.blocks), most // size)
+        while found < beside and self._has_rest(sequence, found, prefix.chain[found]):
+            found += 1
+        if found >= beside:
+            found += len(self.host.run_of(prefix.chain[found : most // size]))
+        return max(cached, found * size)
+
+    def _has_rest(self, sequence: Kv | None, index: int, name: bytes) -> bool:
+        """Has the host what the device lacks of block `index` of a prompt, whose beginning may rest in the
+        sequence?"""
+        groups = None
+        if sequence is not None and index < min(len(sequence.blocks), len(sequence.chain)):
+            groups = self._kv.lacks(sequence.blocks[index]) if sequence.chain[index] == name else None
+        return bool(self.host.run_of((name,), groups))
+
+    def _is_on_host(self, wanted: Wanted) -> bool:
+        """Has the host more of it than the device?"""
+        cached = self._kv.cached(wanted.owner, wanted.prefix)
+        return wanted.owner in self._coming or self.cached(wanted.owner, wanted.prefix, None) > cached
+
+    def is_unfit(self, owner: str) -> bool:
+        """Is there KV that the policy would bring, had there been room for the request that reads it? It
+        joins once it was asked for again."""
+        return owner in self._unfit
+
+    def _fetch(self, wanted: dict[str, Wanted], apart: int) -> None:
+        """What a request waits for comes only if the request would fit beside `apart` blocks and the others
+        that wait: otherwise their KV, and that of rows, would chase each other from the device."""
+        self.known.waiting = list(wanted)
+        coming: set[str] = set()
+        self._unfit.clear()
+        view = self._view("device", 0)
+        selection = self._asked(self._policies.fetch.decide(view, self._now))
+        count, fit, prepared = selection.count, set[str](), set[str]()
+        for owner in selection.owners if count else ():
+            if count <= 0:
+                break
+            reach = None if selection.reach is None else selection.reach.get(owner)
+            one = wanted.get(owner)
+            if one is None:
+                if self._transfers.num_blocks["device"] < MAX_CHUNKS * CHUNK_BLOCKS:
+                    prepared.add(owner)
+                    count -= self._prepare(owner, min(count, CHUNK_BLOCKS), reach, {*wanted, *prepared})
+            elif self._kv.fits(owner, one.prefix, one.promise, apart):
+                apart += one.promise
+                count -= self._bring(one, count, reach, fit)
+                fit.add(owner)
+                if not self._is_there(owner, reach):
+                    coming.add(owner)
+            else:
+                self._unfit.add(owner)
+        coming |= {owner for owner in wanted if self._is_filling(owner)}
+        for owner in self._coming - coming:
+            self.known.states.pop(owner, None)
+        self._coming = coming
+
+    def _bring(self, wanted: Wanted, count: int, reach: int | None, keep: set[str]) -> int:
+        """All of it at once, as far as there is room, which is made. Returns the blocks ordered."""
+        owner = wanted.owner
+        self._kv.adopt(owner, wanted.prefix)
+        self.known.used_s[owner], self.known.session[owner] = self._now, wanted.session
+        self.known.states[owner] = KvState.WAITING
+        self.known.unwritten.setdefault(owner)
+        num_ordered = self._order(owner, count, reach, keep)
+        while num_ordered < count and (more := self._order(owner, count - num_ordered, reach, keep)):
+            num_ordered += more
+        return num_ordered
+
+    def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
+        """The next blocks of what no request waits for, into room that is free or that the evict policy
+        gives up."""
+        num_ordered = self._order(owner, count, reach, keep, by_policy=True)
+        if num_ordered:
+            self._kv.touch(owner)
+            self.known.used_s[owner] = self._now
+        return num_ordered
+
+    def _order(
+        self, owner: str, count: int, reach: int | None, keep: set[str], by_policy: bool = False
+    ) -> int:
+        """Bring at most so many of the next blocks that the host has; the KV of `keep` stays, and
+        (`by_policy`) all that the policy does not give up. Returns how many."""
+        run = self._next_copies(owner, count, reach)
+        if not run:
+            return 0
+        self.host.pin(run)  # room on the device may be made at the host's cost
+        self.make_room(len(run), keep={owner, *keep}, by_policy=by_policy)
+        room = max(min(len(run), self._kv.num_free - self._num_claimed), 0)
+        self._num_sought += len(run) - room
+        arrival = self._kv.extend(owner, room) if room else None
+        copies = run[: len(arrival.blocks)] if arrival is not None else []
+        self.host.unpin(run[len(copies) :])
+        if arrival is None:
+            return 0
+        assert arrival.names[0] == run[0].name, "the sequence gave up blocks while it was brought more"
+        self._kv.lend(arrival.blocks)
+        self.host.touch(owner)
+        self.num_fetched_blocks += len(copies)
+        self._transfers.begin(Transfer("device", arrival.blocks, copies, arrival.groups, arrival))
+        return len(copies)
+
+    def _next_copies(self, owner: str, count: int, reach: int | None) -> list[HostCopy]:
+        """At most so many of the next blocks that the device lacks and the host has."""
+        sequence = self._kv.resting(owner)
+        if sequence is None:
+            return []
+        first = sequence.num_coming
+        end = len(sequence.chain) if reach is None else reach
+        groups = self._kv.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
+        return self.host.run_of(sequence.chain[first : min(end, first + count)], groups)
+
+    def _is_there(self, owner: str, reach: int | None) -> bool:
+        """Has the device all that is to be brought?"""
+        sequence = self._kv.resting(owner)
+        if sequence is None:
+            return True
+        is_filling = sequence.num_ready < sequence.num_coming
+        return not is_filling and not self._next_copies(owner, 1, reach)
+
+    def _is_filling(self, owner: str) -> bool:
+        sequence = self._kv.resting(owner)
+        return sequence is not None and sequence.num_ready < sequence.num_coming
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def lease_of(self, request: ArRequest, prefix: Prefix) -> tuple[int, int] | None:
+        """Of a request that brings KV from another unit: how many blocks would be filled if it joined now,
+        and up to which position. None where that is nothing."""
+        lease = request.lease
+        if lease is None or lease.is_void:
             return None
         cached = self._kv.cached(request.owner, prefix)
-        first = cached // size
-        if lease is not None and not lease.is_void:
-            count = len(lease.blocks) - first
-            return Coming(count, lease.num_tokens, lease=lease) if lease.num_tokens > cached else None
-        copies = self._copies(request, prefix, cached)
-        return Coming(len(copies), (first + len(copies)) * size, copies) if copies else None
+        if lease.num_tokens <= cached:
+            return None
+        return len(lease.blocks) - cached // self._kv.block_size, lease.num_tokens
 
-    def _copies(self, request: ArRequest, prefix: Prefix, cached: int) -> list[HostCopy]:
-        """What would come from the host."""
-        size, most = self._kv.block_size, len(prefix.keys) - 1
-        first = cached // size
-        run = self.host.run_of(prefix.chain[first : most // size])
-        if not run:
-            return []
-        view = FetchView(request.session, first, len(run), size)
-        count = self._policies.fetch.decide(view, self._now)
-        return run[:count] if (first + count) * size > cached else []
-
-    def is_ready(self, request: ArRequest, prefix: Prefix, promise: int) -> bool:
-        """Are there free blocks for what has to come back? If not, room is made, for all of the `promise`."""
-        coming = self.coming(request, prefix)
-        if coming is None:
+    def has_room_for(self, request: ArRequest, prefix: Prefix, promise: int) -> bool:
+        """Are there free blocks for what its lease brings? If not, room is made, for all of the `promise`."""
+        filled = self.lease_of(request, prefix)
+        if filled is None:
             return True
-        if request.reload_wait_since_s is None and not request.tokens:
-            request.reload_wait_since_s = self._now
         cached = self._kv.cached(request.owner, prefix) // self._kv.block_size
-        wanted = max(coming.num_blocks, promise - cached)
-        self.make_room(wanted, last=request.owner)
-        coming = self.coming(request, prefix)
-        if coming is None or self._kv.num_free >= coming.num_blocks:
+        count = max(filled[0], promise - cached)
+        self.make_room(count, last=request.owner)
+        filled = self.lease_of(request, prefix)
+        if filled is None or self._kv.num_free >= filled[0]:
             return True
-        self.claim(wanted)
+        self.claim(count)
         return False
 
-    def fetch(self, request: ArRequest, sequence: Cached, coming: Coming) -> None:
-        """The request joins: fill the last blocks of its sequence."""
-        blocks = sequence.blocks[len(sequence.blocks) - coming.num_blocks :]
+    def move(self, request: ArRequest, sequence: Kv, num_blocks: int) -> None:
+        """The request joined: fill the last blocks of its sequence from its lease."""
+        blocks = sequence.blocks[len(sequence.blocks) - num_blocks :]
         self._kv.lend(blocks)
-        if coming.lease is None:
-            self.host.pin(coming.copies)
-            self.host.touch(request.owner)
-            self.num_fetched_blocks += len(blocks)
-        else:
-            request.lease = None
-            self.num_moved_blocks += len(blocks)
-        self._transfers.begin(
-            Transfer("device", blocks, coming.copies, request.reload_wait_since_s, coming.lease)
-        )
+        self.num_moved_blocks += num_blocks
+        self._transfers.begin(Transfer("device", blocks, lease=request.lease))
+        request.lease = None
 
     def give_back(self, request: ArRequest) -> None:
-        """It has no use for what it was lent."""
+        """It has no use for what it was leased."""
         if request.lease is not None:
             self._returned.append(request.lease)
             request.lease = None
+            self._num_claimed = 0
 
     def returned(self) -> list[KvLease]:
-        """KvLeases that are over since the last call."""
+        """Leases that are over since the last call."""
         returned, self._returned = self._returned, []
         return returned
 
-    def bringing(self, sequences: Iterable[Cached]) -> tuple[Transfer, ...]:
-        """What these sequences wait for."""
-        return self._transfers.bringing(block for sequence in sequences for block in sequence.blocks)
+    # -- copies --------------------------------------------------------------------------------------
+
+    def bringing(self, sequence: Kv) -> tuple[Transfer, ...]:
+        """What has still to arrive in a sequence's blocks."""
+        return self._transfers.bringing(sequence.blocks)
 
     def distrust(self, transfers: Iterable[Transfer]) -> None:
         """A step failed that had waited for these: what they were to bring is not tried again."""
         for transfer in transfers:
             self.host.lose(transfer.copies)
 
-    def copied(self, fact: CopyFact, now: float) -> Sequence[int]:
+    def copied(self, fact: CopyFact) -> Sequence[int]:
         """A copy was answered. Returns device blocks that it was to fill and that hold nothing of use. What
         was ordered before the unit was lost and came again counts for nothing.
         """
+        self._lanes.answered(fact)
         transfer = self._transfers.answer(fact)
         if transfer is None:
             return ()
         if transfer.has_failed:
             self.host.lose(transfer.copies)
         if not transfer.tickets:
-            self._finish(transfer, now)
+            self._finish(transfer)
         return transfer.blocks if transfer.has_failed and transfer.to == "device" else ()
 
-    def _finish(self, transfer: Transfer, now: float) -> None:
+    def _finish(self, transfer: Transfer) -> None:
         if transfer.to == "host" and not transfer.has_failed:
-            for copy in transfer.copies:
-                copy.is_ready = True
+            self.host.landed(transfer.copies, transfer.groups)
         self.host.unpin(transfer.copies)
+        if transfer.arrival is not None:
+            self._kv.arrived(transfer.arrival, not transfer.has_failed)
+            owner = transfer.arrival.sequence.owner
+            if owner:  # the host may have given up the copies meanwhile
+                self.known.unwritten.setdefault(owner)
         self._kv.take_back(transfer.blocks)
         if transfer.lease is not None:
             self._returned.append(transfer.lease)
         if transfer.reload_wait_since_s is not None:
-            self.reload_s += now - transfer.reload_wait_since_s
+            self.reload_s += self._now - transfer.reload_wait_since_s
+
+    # -- views ---------------------------------------------------------------------------------------
+
+    def lane(self, to: Tier) -> Lane:
+        """The link to the host, or back."""
+        queued_s = self._lanes.queued_s(to)
+        block_s = self._lanes.block_s(self._unit, self._kv.groups, to)
+        return Lane(self._transfers.num_blocks[to], queued_s, block_s)
+
+    def arrival_s(self, owner: str, prefix: Prefix) -> float:
+        """Until what a waiting request lacks and the host has is there, if it is ordered now, behind all that
+        is on its way; 0 if that is nothing, nan if it is not known."""
+        lacking = self.cached(owner, prefix, None) - self._kv.cached(owner, prefix)
+        if lacking <= 0:
+            return 0.0
+        lane = self.lane("device")
+        if self.is_coming(owner) and self.is_ordered(owner):
+            return lane.queued_s
+        return lane.queued_s + lacking // self._kv.block_size * lane.block_s
+
+    def _view(self, tier: Tier, num_wanted: int, step_s: Callable[[], float] = unknown) -> View:
+        return View(
+            tier,
+            num_wanted,
+            self._kv,
+            self.host,
+            self.known,
+            self._now,
+            self.people,
+            self.next_use,
+            self.lane,
+            step_s,
+        )
+
+    def _asked(self, selection: Selection) -> Selection:
+        """Note when the policy wishes to be asked again."""
+        wished = selection.wake_at
+        if wished is not None:
+            self._wake_at = wished if self._wake_at is None else min(self._wake_at, wished)
+        return selection
+
+    def _groups(self, selection: Selection) -> tuple[int, ...] | None:
+        if selection.groups is None:
+            return None
+        return tuple(self._kv.groups.index(name) for name in selection.groups)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless both tiers and the copies between them agree."""
         self.host.check_integrity()
-        resting = {*self._kv.sessions, *self.host.sessions}
-        assert resting <= self._used_s.keys(), "nobody knows when a session was used last"
+        resting = {*self._kv.owners, *self._kv.away, *self.host.owners} - self.known.running.keys()
+        unknown = resting - self.known.used_s.keys()
+        assert not unknown, f"nobody knows when KV of {unknown} was used last"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 
+from antiphon.policy.base import Tier
 from antiphon.stage.requests import ArRequest
 
 _age = attrgetter("order")
@@ -13,12 +14,10 @@ _age = attrgetter("order")
 
 class WaitingQueue:
     """Owner of the order of requests without a row: by age, so that a preempted one stands before all that
-    came later, and best effort behind all else."""
+    came later."""
 
-    def __init__(self, conditioned: bool, lacks: Callable[[ArRequest], frozenset[int]]) -> None:
-        """lacks: media that a request would have to compute if it joined now, and that are not at hand."""
+    def __init__(self, conditioned: bool) -> None:
         self._conditioned = conditioned
-        self._lacks = lacks
         self._requests: list[ArRequest] = []
         self._lacking: dict[int, frozenset[int]] = {}
         """Media that requests turned out to lack, since they were asked for."""
@@ -29,9 +28,14 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[ArRequest]:
         return iter(self._requests)
 
+    def first(self, tier: Tier = Tier.LATENCY) -> ArRequest | None:
+        """The oldest of a tier."""
+        return next((request for request in self._requests if request.tier is tier), None)
+
     @property
-    def head(self) -> ArRequest | None:
-        return self._requests[0] if self._requests else None
+    def in_turn(self) -> list[ArRequest]:
+        """By tier, and then by age."""
+        return sorted(self._requests, key=attrgetter("tier"))
 
     def add(self, request: ArRequest) -> None:
         """At its place."""
@@ -42,17 +46,17 @@ class WaitingQueue:
         self._requests.remove(request)
         self._lacking.pop(request.request, None)
 
-    def is_ready(self, request: ArRequest) -> bool:
-        """True if its payload, upstream text and media are there. Media that it lacks are noted."""
+    def has_inputs(self, request: ArRequest) -> bool:
+        """Are its payload and its upstream text there?"""
         if request.waits_for_payload:
             return False
-        if self._conditioned and len(request.inputs) < len(request.tokens) and not request.closed:
-            return False
-        lacking = self._lacks(request)
-        if not lacking <= request.sought:
-            self._lacking[request.request] = lacking
-            request.sought |= lacking
-        return not lacking
+        return not self._conditioned or request.closed or len(request.inputs) >= len(request.tokens)
+
+    def note_lacking(self, request: ArRequest, keys: frozenset[int]) -> None:
+        """It cannot join for want of these media. They are told of once."""
+        if not keys <= request.sought:
+            self._lacking[request.request] = keys
+            request.sought |= keys
 
     @property
     def is_lacking(self) -> bool:

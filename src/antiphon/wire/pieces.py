@@ -117,7 +117,7 @@ def error_of(end: ResponseEnded, retry_after_s: float) -> AntiphonError | None:
         return None
     if end.reason in (*BUSY_CODES, *LOST_CODES):
         code = end.reason if end.reason in LOST_CODES else "server_overloaded"
-        return Overloaded(end.message, retry_after_s, code)
+        return Overloaded(end.message, retry_after_s if end.retry_s is None else end.retry_s, code)
     if end.reason in CLIENT_CODES:
         return ProtocolError(end.message, code=end.reason)
     message = end.message or f"The response was {end.status}."

@@ -80,12 +80,13 @@ def replies(paths: Sequence[Path], response: str | None = None) -> list[Response
     return named
 
 
-def residency(path: Path) -> list[KvSample]:
-    """KV blocks over time: of a record, or of a log with samples of the server."""
+def residency(path: Path, preset: str = "") -> list[KvSample]:
+    """KV blocks over time: of a record, or of a log with samples of the server. `preset`: as `replay`
+    takes it."""
     if is_log(path):
         samples = read_run(path).samples
         return [found for sample in samples for found in kv_samples(sample.t_s, sample.values)]
-    return read_residency(path)
+    return read_residency(path, preset)
 
 
 def is_log(path: Path) -> bool:

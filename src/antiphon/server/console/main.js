@@ -2,6 +2,7 @@
 
 import { Conversation } from "./conversation.js";
 import { Decisions } from "./decisions.js";
+import { Policies } from "./policies.js";
 import { Feed } from "./feed.js";
 import { Images } from "./images.js";
 import { Microphone, whyNoMicrophone } from "./microphone.js";
@@ -58,6 +59,7 @@ const sessions = new Sessions({
   sessions: $("sessions"), none: $("no-sessions"), pools: $("pools"), legend: $("legend"), count: $("num-sessions"),
 });
 const decisions = new Decisions({ decisions: $("decisions"), stage: $("stage"), pause: $("pause"), rate: $("rate") });
+const policies = new Policies(document.querySelector("#policies ul"));
 const feed = new Feed(seen, () => sessions.lost());
 
 // What the page shows.
@@ -123,6 +125,7 @@ function seen(snapshot) {
   }
   sessions.show(snapshot);
   decisions.take(snapshot, sessions.own);
+  policies.take(snapshot);
 }
 
 // What the person does.

@@ -21,21 +21,8 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import AudioOut, ResponseEnded, Usage
 from antiphon.core.playback import Playback
-from antiphon.interaction.cursors import NOWHERE, Cursors
+from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor, Phase
-
-
-def test_a_column_grows_and_its_slots_are_used_again() -> None:
-    cursors = Cursors(2)
-    slots = [cursors.take() for _ in range(9)]
-    assert len({NOWHERE, *slots}) == 10
-    assert cursors.num_taken == 9
-    for index, slot in enumerate(slots):
-        cursors.set(slot, 10.0 + index)
-    assert cursors.leads_s(np.array(slots), 12.0).tolist() == [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    cursors.free(slots[8])
-    assert np.isnan(cursors.leads_s(np.array([cursors.take(), NOWHERE]), 12.0)).all()
-    assert cursors.num_taken == 9
 
 
 def audio(response: str, seconds: float) -> AudioOut:
@@ -47,7 +34,7 @@ def ended(response: str, status: str = "completed") -> ResponseEnded:
 
 
 def talking(*responses: str) -> Monitor:
-    monitor = Monitor()
+    monitor = Monitor(Frontier(3, 0.08))
     monitor.observe(SessionOpened("s"), 0.0)
     for response in responses:
         monitor.observe(ResponseRequested("s", response, f"item-{response}", remember=False), 0.0)
@@ -61,9 +48,9 @@ def pass_time(monitor: Monitor, now: float) -> None:
 
 def test_each_response_has_its_own() -> None:
     monitor = talking("a", "b")
-    monitor.hear(audio("a", 2.0), 1.0)
+    monitor.hear([audio("a", 2.0)], 1.0)
     assert (monitor.lead_s("s", "a", 1.5), monitor.lead_s("s", "b", 1.5)) == (1.5, None)
-    monitor.hear(audio("b", 5.0), 2.0)
+    monitor.hear([audio("b", 5.0)], 2.0)
     first, second = monitor.slot("s", "a"), monitor.slot("s", "b")
     assert first is not None
     assert second is not None
@@ -77,8 +64,8 @@ def test_the_next_is_asked_while_the_last_is_played() -> None:
     monitor = talking()
     for response, now in (("a", 0.0), ("b", 2.0)):
         monitor.observe(ResponseRequested("s", response, "i"), now)
-        monitor.hear(audio(response, 4.0), now + 0.5)
-        monitor.hear(ended(response), now + 0.5)
+        monitor.hear([audio(response, 4.0)], now + 0.5)
+        monitor.hear([ended(response)], now + 0.5)
     assert (monitor.lead_s("s", "a", 3.0), monitor.lead_s("s", "b", 3.0)) == (1.5, 3.5)
     assert (monitor.heard("s"), monitor.buffer_s("s", 3.0)) == ("b", 3.5)
     pass_time(monitor, 5.0)
@@ -88,11 +75,11 @@ def test_the_next_is_asked_while_the_last_is_played() -> None:
 
 def test_a_slot_is_free_once_its_response_is_over_and_played() -> None:
     monitor = talking("a")
-    monitor.hear(audio("a", 1.0), 0.0)
+    monitor.hear([audio("a", 1.0)], 0.0)
     pass_time(monitor, 9.0)
     assert monitor.slot("s", "a") is not None, "dry, but more may come"
-    monitor.hear(audio("a", 1.0), 9.0)
-    monitor.hear(ended("a"), 9.0)
+    monitor.hear([audio("a", 1.0)], 9.0)
+    monitor.hear([ended("a")], 9.0)
     pass_time(monitor, 9.875)
     assert monitor.slot("s", "a") is not None
     pass_time(monitor, 10.0)
@@ -103,29 +90,29 @@ def test_a_slot_is_free_once_its_response_is_over_and_played() -> None:
 
 def test_what_never_sounds_is_free_at_its_end() -> None:
     monitor = talking("a")
-    monitor.hear(ended("a", "failed"), 1.0)
+    monitor.hear([ended("a", "failed")], 1.0)
     assert monitor.slot("s", "a") is None
 
 
 def test_a_slot_is_free_at_once_where_playback_stops() -> None:
     monitor = talking("a", "b", "c")
     for response in "abc":
-        monitor.hear(audio(response, 9.0), 0.0)
-    monitor.hear(ended("a", "cancelled"), 1.0)
-    monitor.hear(ended("b"), 1.0)
+        monitor.hear([audio(response, 9.0)], 0.0)
+    monitor.hear([ended("a", "cancelled")], 1.0)
+    monitor.hear([ended("b")], 1.0)
     assert [monitor.slot("s", response) is None for response in "abc"] == [True, False, False]
     monitor.observe(ItemCut("s", "item-b", 3), 2.0)
     assert [monitor.slot("s", response) is None for response in "abc"] == [True, True, False]
     monitor.observe(SessionClosed("s"), 3.0)
     pass_time(monitor, 99.0)
-    assert monitor._cursors.num_taken == 0
+    assert monitor._frontier.num_taken == 0
 
 
 def test_by_the_client_s_word_it_plays_on() -> None:
     """Estimated to be over, it is where its client says; it has a slot again until then."""
     monitor = talking("a")
-    monitor.hear(audio("a", 4.0), 0.0)
-    monitor.hear(ended("a"), 0.0)
+    monitor.hear([audio("a", 4.0)], 0.0)
+    monitor.hear([ended("a")], 0.0)
     monitor.observe(PlaybackReported("s", "a", 1.0), 3.0)
     pass_time(monitor, 4.0)
     assert monitor.lead_s("s", "a", 4.0) == 2.0
@@ -141,11 +128,11 @@ def test_by_the_client_s_word_it_plays_on() -> None:
 
 def test_what_is_held_is_not_with_the_client() -> None:
     monitor = talking("a")
-    monitor.hear(audio("a", 1.0), 0.0)
+    monitor.hear([audio("a", 1.0)], 0.0)
     monitor.observe(OutputHeld("s", "a"), 0.5)
     monitor.observe(OutputHeld("s", "a"), 0.5)
-    monitor.hear(audio("a", 2.0), 0.5)
-    monitor.hear(ended("a"), 0.5)
+    monitor.hear([audio("a", 2.0)], 0.5)
+    monitor.hear([ended("a")], 0.5)
     assert (monitor.lead_s("s", "a", 0.75), monitor.generated_s("s")) == (0.25, 1.0)
     pass_time(monitor, 2.0)
     assert monitor.phase("s", 2.0) is Phase.REPLYING, "its end is held as well"
@@ -159,7 +146,7 @@ def test_what_is_held_is_not_with_the_client() -> None:
 def test_a_first_audio_that_is_held_comes_when_it_is_released() -> None:
     monitor = talking("a")
     monitor.observe(OutputHeld("s", "a"), 0.5)
-    monitor.hear(audio("a", 2.0), 1.0)
+    monitor.hear([audio("a", 2.0)], 1.0)
     assert (monitor.phase("s", 1.0), monitor.ttfp_s("s")) == (Phase.WAITING, None)
     monitor.observe(OutputReleased("s", "a"), 1.5)
     assert (monitor.phase("s", 1.5), monitor.ttfp_s("s")) == (Phase.REPLYING, 1.5)
@@ -169,16 +156,16 @@ def test_a_true_interruption_drops_what_was_held() -> None:
     """Its end as well: the engine was done, and says no more of it."""
     monitor = talking("a", "b")
     for response in "ab":
-        monitor.hear(audio(response, 4.0), 0.0)
+        monitor.hear([audio(response, 4.0)], 0.0)
         monitor.observe(OutputHeld("s", response), 0.5)
-        monitor.hear(audio(response, 4.0), 0.5)
-    monitor.hear(ended("a"), 0.5)
+        monitor.hear([audio(response, 4.0)], 0.5)
+    monitor.hear([ended("a")], 0.5)
     for response in "ab":
         monitor.observe(ResponseCancelled("s", response), 1.0)
     assert monitor.slot("s", "a") is None
     assert (monitor.phase("s", 1.0), monitor.played_s("s", 9.0)) == (Phase.LISTENING, 1.0)
     assert (monitor.slot("s", "b") is not None, monitor.lead_s("s", "b", 1.0)) == (True, 0.0)
-    monitor.hear(ended("b", "cancelled"), 1.0)
+    monitor.hear([ended("b", "cancelled")], 1.0)
     assert monitor.slot("s", "b") is None
 
 
@@ -187,7 +174,7 @@ def test_doubts_over_what_is_not_there_are_passed_over() -> None:
     for fact in (OutputHeld("s", "x"), OutputReleased("s", "x"), ResponseCancelled("s", "x")):
         monitor.observe(fact, 0.0)
     monitor.observe(OutputReleased("s", "a"), 0.0)
-    monitor.hear(audio("a", 1.0), 0.0)
+    monitor.hear([audio("a", 1.0)], 0.0)
     assert monitor.lead_s("s", "a", 0.0) == 1.0
 
 
@@ -228,7 +215,7 @@ def test_both_forms_read_alike(steps: list[tuple[str, str, int]]) -> None:
             _happen(monitor, told[name], kind, name, eighths / 8, now)
         _check(monitor, told, now)
     monitor.observe(SessionClosed("s"), now)
-    assert monitor._cursors.num_taken == 0
+    assert monitor._frontier.num_taken == 0
 
 
 def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, now: float) -> None:
@@ -239,7 +226,7 @@ def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, n
                 one.playback.add(seconds, now)
             else:
                 one.held_s.append(seconds)
-            monitor.hear(audio(name, seconds), now)
+            monitor.hear([audio(name, seconds)], now)
         case "ack" if monitor.slot("s", name) is not None:
             one.playback.acked(seconds, now)
             monitor.observe(PlaybackReported("s", name, seconds), now)
@@ -248,13 +235,13 @@ def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, n
             monitor.observe(ItemCut("s", f"item-{name}", 1), now)
         case "end" if is_made:
             one.is_open, one.is_end_held = one.held_s is not None, one.held_s is not None
-            monitor.hear(ended(name), now)
+            monitor.hear([ended(name)], now)
         case "cancel" if one.is_open:
             one.playback.stop(now)
             one.is_open = one.is_end_held = False
             monitor.observe(ResponseCancelled("s", name), now)
             if is_made:
-                monitor.hear(ended(name, "cancelled"), now)
+                monitor.hear([ended(name, "cancelled")], now)
         case "hold" if one.is_open and one.held_s is None:
             one.held_s = []
             monitor.observe(OutputHeld("s", name), now)
@@ -269,7 +256,7 @@ def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, n
 
 def _check(monitor: Monitor, told: dict[str, Told], now: float) -> None:
     slots = {name: slot for name in told if (slot := monitor.slot("s", name)) is not None}
-    assert monitor._cursors.num_taken == len(slots)
+    assert monitor._frontier.num_taken == len(slots)
     assert set(slots) == {name for name, one in told.items() if one.is_open or one.playback.is_audible(now)}
     for later_s in (0.0, 0.5, 50.0):
         leads_s = monitor.leads_s(np.array(list(slots.values()), np.intp), now + later_s)
@@ -284,8 +271,8 @@ def _check(monitor: Monitor, told: dict[str, Told], now: float) -> None:
 
 def test_who_plays_faster_than_was_thought_is_done_sooner() -> None:
     monitor = talking("a")
-    monitor.hear(audio("a", 4.0), 0.0)
-    monitor.hear(ended("a"), 0.0)
+    monitor.hear([audio("a", 4.0)], 0.0)
+    monitor.hear([ended("a")], 0.0)
     monitor.observe(PlaybackReported("s", "a", 3.0), 1.0)
     pass_time(monitor, 2.0)
     assert monitor.slot("s", "a") is None

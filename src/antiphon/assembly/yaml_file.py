@@ -1,0 +1,73 @@
+"""YAML that operators write, read by the safe loader: every value with its line, and no key twice."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import yaml
+
+from antiphon.core.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+MAX_NODES = 100_000
+
+
+def parse(text: str, where: str, what: str) -> tuple[dict[str, Any], Any]:
+    """The mapping that the text is, and its nodes. `what` names in errors what it should be. Raises
+    ConfigError, also for keys that are no text or stand there twice, and for what aliases blow up."""
+    try:
+        node = cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"{where}: {what}; this is none")
+        _check_nodes(node, where)
+        return yaml.safe_load(text), node
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{where}{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
+
+
+def child(node: Any, part: str) -> tuple[int, Any] | None:
+    """The line and the value of a key (or of a place in a list); None where it is not written there."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if spaced(key.value) == part:
+                return key.start_mark.line + 1, value
+    if isinstance(node, yaml.SequenceNode) and part.isdecimal() and int(part) < len(node.value):
+        inner = node.value[int(part)]
+        return inner.start_mark.line + 1, inner
+    return None
+
+
+def spaced(name: Any) -> Any:
+    """`a->b` is `a -> b`."""
+    if not isinstance(name, str) or "->" not in name:
+        return name
+    return " -> ".join(part.strip() for part in name.split("->"))
+
+
+def _check_nodes(node: Any, where: str) -> None:
+    waiting, count = [node], 0
+    while waiting:
+        node = waiting.pop()
+        count += 1
+        if count > MAX_NODES:
+            raise ConfigError(f"{where}: over {MAX_NODES} values with its aliases, which no file needs")
+        if isinstance(node, yaml.SequenceNode):
+            waiting += cast(list[Any], node.value)
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node, where)
+            waiting += [value for _, value in node.value]
+
+
+def _check_keys(node: yaml.MappingNode, where: str) -> None:
+    names: set[str] = set()
+    for key, _ in node.value:
+        at = f"{where}:{key.start_mark.line + 1}"
+        if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+            shown = key.value if isinstance(key.value, str) else "it"
+            raise ConfigError(f"{at}: a key must be text, and {shown!r} is none; put it in quotes")
+        name = spaced(key.value)
+        if name in names:
+            raise ConfigError(f"{at}: {name} stands there twice; keep one")
+        names.add(name)

@@ -1,0 +1,144 @@
+"""How far each response has been made, stage by stage, ahead of what its person has heard, in columns: one
+slot a response, so that thousands are read at once. Knows no response by name: `monitor` gives out the slots.
+
+What lies between a stage and the person is what the stages behind it have not taken up yet, and what the
+client has not played:
+
+    thinker --tokens--> talker --frames--> vocoder --sound--> client
+       |<------------------ lead of the thinker ----------------->|
+                           |<----------- of the talker ---------->|
+                                              |<-- the vocoder's ->|
+
+A talker takes up a token a frame, and a frame sounds for `frame_s`, so all of it is told in seconds.
+"""
+
+from __future__ import annotations
+
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Slots = NDArray[np.intp]
+
+NOWHERE = 0
+"""The slot of a response that has none: nothing is ever made or heard of it."""
+
+
+class Frontier:
+    """Columns over slots. A slot that was not written since it was taken reads as nan: nothing has come."""
+
+    def __init__(self, num_stages: int, frame_s: float, size: int = 16) -> None:
+        """num_stages: that make a reply, in the order of the pipeline; frame_s: how long a frame sounds, as
+        long as the vocoder has not shown it."""
+        self._dry_at = np.full(size, nan)
+        self._asked_at = np.full(size, nan)
+        self._begun = np.zeros(size, np.bool_)
+        self._is_spoken = np.zeros(size, np.bool_)
+        self._is_silent = np.zeros(size, np.bool_)
+        self._made = np.zeros((num_stages, size), np.int64)
+        self._free = list(range(size - 1, NOWHERE, -1))
+        self._frame_s = frame_s
+        self._sounded_frames = self._sounded_samples = 0
+
+    @property
+    def num_taken(self) -> int:
+        return len(self._dry_at) - 1 - len(self._free)
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds that a frame of the talker sounds."""
+        if not self._sounded_frames:
+            return self._frame_s
+        return self._sounded_samples / self._sounded_frames / WIRE_SAMPLE_RATE_HZ
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def take(self, asked_at: float, is_spoken: bool) -> int:
+        """A slot for a new response. Slots that are taken stay what they are while the columns grow."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self._asked_at[slot], self._is_spoken[slot] = asked_at, is_spoken
+        return slot
+
+    def free(self, slot: int) -> None:
+        """The response is over, and heard as far as it ever will be."""
+        self._dry_at[slot] = self._asked_at[slot] = nan
+        self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = False
+        self._made[:, slot] = 0
+        self._free.append(slot)
+
+    def begin(self, slot: int) -> None:
+        """The first of it that its person hears, or reads, has left."""
+        self._begun[slot] = True
+
+    def play(self, slot: int, dry_at: float) -> None:
+        """Its playback has changed: all that has come will have been played then (core.playback)."""
+        self._dry_at[slot] = dry_at
+
+    def end_speech(self, slot: int) -> None:
+        """What is written of it from now on is spoken by nobody."""
+        self._is_silent[slot] = True
+
+    def make(self, stage: int, slots: Slots | int, units: NDArray[np.int64] | int = 1) -> None:
+        """A stage has made so many tokens or frames more, of each of these, every slot once; the vocoder has
+        taken up so many frames."""
+        if isinstance(slots, int):
+            self._made[stage, slots] += units if slots != NOWHERE else 0
+        else:
+            self._made[stage, slots] += units
+            self._made[stage, NOWHERE] = 0
+
+    def sound(self, num_frames: int, num_samples: int) -> None:
+        """A vocoder has turned so many frames into so many samples, at the wire's rate."""
+        self._sounded_frames += num_frames
+        self._sounded_samples += num_samples
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def ages_s(self, slots: Slots, now: float) -> Floats:
+        """Since each was asked for: float64 [n]."""
+        return now - self._asked_at[slots]
+
+    def begun(self, slots: Slots) -> Mask:
+        """Has the person the first of it? bool [n]."""
+        return self._begun[slots]
+
+    def heard_leads_s(self, slots: Slots, now: float) -> Floats:
+        """Seconds until each listener runs dry, nan where nothing has come: float64 [n]."""
+        return np.maximum(self._dry_at[slots] - now, 0.0)
+
+    def leads_s(self, stage: int, slots: Slots, now: float) -> Floats:
+        """Seconds until each listener runs dry if this stage makes no more of it, nan where nothing has come,
+        and for the stage that writes what nobody speaks: float64 [n]."""
+        leads_s = self.heard_leads_s(slots, now)
+        if stage == len(self._made) - 1:
+            return leads_s
+        made = self._made[stage:, slots]
+        ahead = np.maximum(made[:-1] - made[1:], 0).sum(0)
+        leads_s = leads_s + ahead * (self._is_spoken[slots] * self.frame_s)
+        return leads_s if stage else np.where(self._is_silent[slots], nan, leads_s)
+
+    def rates(self, slots: Slots) -> Floats:
+        """Frames that each listener takes in a second, nan where nothing is spoken: float64 [n]."""
+        rate = 1.0 / self.frame_s if self.frame_s else nan
+        return np.where(self._is_spoken[slots], rate, nan)
+
+    def made(self, slot: int) -> list[int]:
+        """Tokens or frames by stage."""
+        return self._made[:, slot].tolist()
+
+    def _grow(self) -> None:
+        size = len(self._dry_at)
+        self._dry_at = np.concatenate([self._dry_at, np.full(size, nan)])
+        self._asked_at = np.concatenate([self._asked_at, np.full(size, nan)])
+        self._begun = np.concatenate([self._begun, np.zeros(size, np.bool_)])
+        self._is_spoken = np.concatenate([self._is_spoken, np.zeros(size, np.bool_)])
+        self._is_silent = np.concatenate([self._is_silent, np.zeros(size, np.bool_)])
+        self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)
+        self._free = list(range(2 * size - 1, size - 1, -1))

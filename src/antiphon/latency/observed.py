@@ -1,0 +1,161 @@
+"""How long steps and copies take by what was reported of them: moving models, where no profile says it.
+
+What a model says depends on the reports alone, not on when it is asked, so that records replay. It is fitted
+when it is asked, and at most once in `EVERY` reports.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import nan
+from statistics import median
+
+import numpy as np
+
+from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
+from antiphon.latency.features import row_features
+from antiphon.latency.fit import Floats, nnls
+
+WINDOW = 64
+"""Reports of each kind that count: many steps of one kind do not push out those of the other."""
+FEWEST = 8
+"""Reports of a kind before anything is said of it."""
+EVERY = 16
+HALF_LIFE = 16
+"""A report counts half as much for each so many that came after it."""
+OUTLIER = 4.0
+"""Reports that are off by so many times the median error are left out."""
+COPY_WINDOW = 16
+FEWEST_COPIES = 2
+
+Columns = tuple[float, ...]
+
+
+@dataclass(slots=True)
+class _Report:
+    """A step that was reported. Its columns are worked out once they are needed."""
+
+    index: int
+    counts: Ints
+    contexts: Ints
+    seconds: float
+    columns: Columns | None = None
+
+
+class ObservedSteps:
+    """A moving linear model of one unit's steps, none of its figures below zero.
+
+    Implements `policy.base.StepCost`. Steps that waited for copies are not counted, nor those with rows that
+    leave or enter between layers.
+    """
+
+    def __init__(self, is_decoder: bool) -> None:
+        self._is_decoder = is_decoder
+        self._under_way: dict[int, Step] = {}
+        self._reports: dict[bool, deque[_Report]] = {
+            is_prefill: deque(maxlen=WINDOW + EVERY) for is_prefill in (False, True)
+        }
+        """By whether a row of a decoder runs more than one token."""
+        self._num_reports = 0
+        self._end: int = 0
+        """The last fit knew so many reports."""
+        self._known: frozenset[bool] = frozenset()
+        """Kinds of which the last fit had enough."""
+        self._figures = np.zeros(0)
+
+    def ordered(self, step: Step) -> None:
+        self._under_way[step.step] = step
+
+    def reported(self, number: int, seconds: float) -> None:
+        """nan seconds: the step failed, or nothing says how long it took."""
+        step = self._under_way.pop(number, None)
+        if step is None or not seconds > 0:
+            return
+        counts, contexts = _rows(step)
+        if not len(counts):
+            return
+        reports = self._reports[self._is_prefill(counts)]
+        reports.append(_Report(self._num_reports, counts, contexts, seconds))
+        self._num_reports += 1
+
+    def seconds(self, counts: Ints, contexts: Ints) -> float:
+        if not len(counts):
+            return 0.0
+        self._fit()
+        if self._is_prefill(counts) not in self._known:
+            return nan
+        return float(self._figures @ self._columns(counts, contexts))
+
+    def _is_prefill(self, counts: Ints) -> bool:
+        return self._is_decoder and int(counts.max()) > 1
+
+    def _columns(self, counts: Ints, contexts: Ints) -> Columns:
+        """What the figures are multiplied with: once a step, and by tokens, rows and what they attend to."""
+        if not self._is_decoder:
+            return 1.0, float(len(counts)), float(counts.sum())
+        one = row_features(counts, contexts)
+        rows = one.decode_rows, one.prefill_rows
+        return 1.0, one.num_tokens, *rows, one.decode_load, one.prefill_load
+
+    def _used(self, is_prefill: bool) -> list[_Report]:
+        """The newest of those that a fit may know of."""
+        return [one for one in self._reports[is_prefill] if one.index < self._end][-WINDOW:]
+
+    def _fit(self) -> None:
+        end = self._num_reports - self._num_reports % EVERY
+        if end == self._end:
+            return
+        self._end = end
+        kinds = {is_prefill: self._used(is_prefill) for is_prefill in self._reports}
+        self._known = frozenset(kind for kind, reports in kinds.items() if len(reports) >= FEWEST)
+        used = [one for reports in kinds.values() for one in reports]
+        for one in used:
+            if one.columns is None:
+                one.columns = self._columns(one.counts, one.contexts)
+                one.counts = one.contexts = NO_INTS
+        seconds = np.array([one.seconds for one in used])
+        ages = end - np.array([one.index for one in used])
+        weights = 0.5 ** (0.5 * ages / HALF_LIFE)  # squared by the fit
+        matrix = np.array([one.columns for one in used]) * (weights / seconds)[:, None]
+        figures = _solved(matrix, weights)
+        errors = np.abs(matrix @ figures / weights - 1.0)
+        kept = errors <= OUTLIER * max(float(np.median(errors)), 1e-9)
+        self._figures = figures if kept.all() else _solved(matrix[kept], weights[kept])
+
+
+class ObservedCopies:
+    """A moving rate of the copies of one device, of each unit, KV group and direction by itself."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[str, str, str], deque[float]] = {}
+
+    def reported(self, unit: str, group: str, to: str, num_blocks: int, seconds: float) -> None:
+        """nan seconds: it failed, or nothing says how long it took."""
+        if seconds > 0 and num_blocks:
+            window = self._seconds.setdefault((unit, group, to), deque(maxlen=COPY_WINDOW))
+            window.append(seconds / num_blocks)
+
+    def seconds(self, unit: str, group: str, to: str, num_blocks: int) -> float:
+        """Of a copy of so many blocks; nan: not known yet."""
+        window = self._seconds.get((unit, group, to), ())
+        return median(window) * num_blocks if len(window) >= FEWEST_COPIES else nan
+
+
+def _solved(matrix: Floats, target: Floats) -> Floats:
+    """`nnls` of many rows, brought to as many as there are columns."""
+    q, r = np.linalg.qr(matrix)
+    return nnls(r, q.T @ target)
+
+
+def _rows(step: Step) -> tuple[Ints, Ints]:
+    """How much runs of each row, after how much; none of a step that tells nothing about others."""
+    match step:
+        case ArStep():
+            is_alike = not (len(step.waits[0]) or len(step.leaves_at[0]) or len(step.enters_at[0]))
+            return (step.counts, step.starts) if is_alike else (NO_INTS, NO_INTS)
+        case CodecStep():
+            return step.counts, NO_INTS
+        case EncodeStep():
+            return np.ones(len(step.media), np.int64), NO_INTS

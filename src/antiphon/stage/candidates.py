@@ -1,0 +1,286 @@
+"""What step policies see of a stage: `policy.base.StepView` over its ledgers, computed when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from math import inf, nan
+
+import numpy as np
+
+from antiphon.core.config import ClassBounds
+from antiphon.core.facts import Ints
+from antiphon.core.plans import ints
+from antiphon.interaction.frontier import Frontier
+from antiphon.kv.sequences import StageKv
+from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
+from antiphon.stage.lanes import Lanes
+from antiphon.stage.requests import ArRequest, Sizes
+from antiphon.stage.rows import RowLedger
+
+
+class Surroundings:
+    """What the stages of a node share, and a view tells beside the stage's own: frontier, bounds, costs.
+
+    stage  the unit's place among those that make a reply; None: it makes none (encoders)
+    lanes  of the unit's device
+    """
+
+    def __init__(
+        self,
+        frontier: Frontier | None = None,
+        stage: int | None = None,
+        bounds: dict[str, ClassBounds] | None = None,
+        cost: StepCost | None = None,
+        lanes: Lanes | None = None,
+    ) -> None:
+        self.frontier = frontier or Frontier(1, 0.0)
+        self.stage = stage
+        self.cost = cost
+        self.lanes = lanes or Lanes()
+        none = ClassBounds()
+        found = [(bounds or {}).get(tier.name.lower(), none) for tier in Tier]
+        self.ttft_s = np.array([inf if one.ttft_s is None else one.ttft_s for one in found])
+        self.tpot_s = np.array([inf if one.tpot_s is None else one.tpot_s for one in found])
+
+
+class Candidates:
+    """The candidates of a stage without KV: a codec's streams, an encoder's media. All columns [n]."""
+
+    block_size = num_blocks = num_free = num_pending_free = num_evictable = num_promised = 0
+    num_free_rows = num_pending_rows = 0
+
+    def __init__(self, unit: str, around: Surroundings, now: float, num_rows: int, size: int) -> None:
+        self.unit = unit
+        self.num_rows = num_rows
+        self.held_back: Mask | None = None
+        """What a pace policy holds."""
+        self._around = around
+        self._now = now
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def row(self) -> Ints:
+        raise NotImplementedError
+
+    @cached_property
+    def request(self) -> Ints:
+        raise NotImplementedError
+
+    @cached_property
+    def tier(self) -> Ints:
+        raise NotImplementedError
+
+    @cached_property
+    def slots(self) -> Ints:
+        """Where the frontier knows their responses."""
+        raise NotImplementedError
+
+    @cached_property
+    def tokens(self) -> Ints:
+        raise NotImplementedError
+
+    @cached_property
+    def could_run(self) -> Mask:
+        """Ready, but for what a pace policy holds."""
+        return np.ones(self._size, np.bool_)
+
+    @property
+    def ready(self) -> Mask:
+        return self.could_run if self.held_back is None else self.could_run & ~self.held_back
+
+    @cached_property
+    def context(self) -> Ints:
+        return np.zeros(self._size, np.int64)
+
+    @cached_property
+    def reading(self) -> Mask:
+        return np.zeros(self._size, np.bool_)
+
+    @cached_property
+    def held(self) -> Ints:
+        return np.zeros(self._size, np.int64)
+
+    @cached_property
+    def needs(self) -> Ints:
+        return np.zeros(self._size, np.int64)
+
+    @cached_property
+    def place(self) -> Ints:
+        return np.full(self._size, Place.DEVICE, np.int64)
+
+    @cached_property
+    def reload_s(self) -> Floats:
+        return np.zeros(self._size)
+
+    @cached_property
+    def recompute_s(self) -> Floats:
+        return np.zeros(self._size)
+
+    @cached_property
+    def age_s(self) -> Floats:
+        return self._around.frontier.ages_s(self.slots, self._now)
+
+    @cached_property
+    def lead_s(self) -> Floats:
+        if self._around.stage is None:
+            return np.full(self._size, nan)
+        return self._around.frontier.leads_s(self._around.stage, self.slots, self._now)
+
+    @cached_property
+    def begun(self) -> Mask:
+        return self._around.frontier.begun(self.slots)
+
+    @cached_property
+    def rate(self) -> Floats:
+        if self._around.stage is None:
+            return np.full(self._size, nan)
+        return self._around.frontier.rates(self.slots)
+
+    @cached_property
+    def ttft_s(self) -> Floats:
+        return self._around.ttft_s[self.tier]
+
+    @cached_property
+    def tpot_s(self) -> Floats:
+        return self._around.tpot_s[self.tier]
+
+    @property
+    def cost(self) -> StepCost | None:
+        return self._around.cost
+
+
+class Listed(Candidates):
+    """Columns that were worked out beforehand."""
+
+    def __init__(
+        self,
+        unit: str,
+        around: Surroundings,
+        now: float,
+        num_rows: int,
+        columns: Sequence[tuple[int, int, int, int, int, bool]],
+    ) -> None:
+        """columns: row, request, tier, slot, tokens, could it run; of each."""
+        super().__init__(unit, around, now, num_rows, len(columns))
+        table = np.array(columns, np.int64).reshape(-1, 6)
+        self.row, self.request, self.tier, self.slots, self.tokens = table.T[:5]
+        self.could_run = table[:, 5] == 1
+
+
+class ArCandidates(Candidates):
+    """The candidates of a decoder: rows in use, then waiting requests, each oldest first."""
+
+    def __init__(
+        self,
+        unit: str,
+        around: Surroundings,
+        now: float,
+        ledgers: tuple[RowLedger, StageKv, Sizes],
+        waiting: Sequence[ArRequest],
+        is_ready: Callable[[ArRequest], bool],
+        place: Callable[[ArRequest], Place],
+        reload_s: Callable[[ArRequest], float],
+    ) -> None:
+        """is_ready: of a waiting request, by what is cheap to know; place: where its KV lies; reload_s: until
+        what of it is on the host is there."""
+        self._rows, self._kv, self._sizes = ledgers
+        self.rows_in_use = self._rows.running
+        super().__init__(unit, around, now, len(self.rows_in_use), len(self.rows_in_use) + len(waiting))
+        self.waiting = waiting
+        self._is_ready = is_ready
+        self._place = place
+        self._reload_s = reload_s
+        self.block_size, self.num_blocks = self._kv.block_size, self._kv.num_blocks
+        self.num_free, self.num_pending_free = self._kv.num_free, self._kv.num_pending_free
+        self.num_evictable = self._kv.num_idle
+        self.num_free_rows, self.num_pending_rows = self._rows.num_free, self._rows.num_pending_free
+
+    @cached_property
+    def num_promised(self) -> int:  # type: ignore[override]
+        return self._kv.num_promised
+
+    @cached_property
+    def row(self) -> Ints:
+        return self._with(self.rows_in_use, lambda request: -1)
+
+    @cached_property
+    def request(self) -> Ints:
+        return self._with(self._rows.request[self.rows_in_use], lambda request: request.request)
+
+    @cached_property
+    def tier(self) -> Ints:
+        return self._with(self._rows.tier[self.rows_in_use], lambda request: request.tier)
+
+    @cached_property
+    def slots(self) -> Ints:
+        return self._with(self._rows.slot[self.rows_in_use], lambda request: request.slot)
+
+    @cached_property
+    def context(self) -> Ints:
+        return self._with(self._rows.planned[self.rows_in_use], lambda request: request.found)
+
+    @cached_property
+    def tokens(self) -> Ints:
+        return self._with(
+            self._rows.wanted(self.rows_in_use),
+            lambda request: len(request.prompt.token_ids) + len(request.tokens) - request.found,
+        )
+
+    @cached_property
+    def reading(self) -> Mask:
+        mask = np.ones(self._size, np.bool_)
+        rows = self.rows_in_use
+        mask[: self.num_rows] = self._rows.planned[rows] < self._rows.to_compute[rows]
+        return mask
+
+    @cached_property
+    def could_run(self) -> Mask:
+        mask = np.empty(self._size, np.bool_)
+        mask[: self.num_rows] = self._rows.could_run[self.rows_in_use]
+        mask[self.num_rows :] = [self._is_ready(request) for request in self.waiting]
+        return mask
+
+    @cached_property
+    def held(self) -> Ints:
+        return self._with(self._rows.blocks[self.rows_in_use], lambda request: 0)
+
+    @cached_property
+    def needs(self) -> Ints:
+        rows, size = self.rows_in_use, self.block_size
+        ends = self._rows.planned[rows] + self._rows.wanted(rows)
+        own = np.maximum(-(-ends // size) - self._rows.blocks[rows], 0)
+        return self._with(own, lambda request: self._sizes.promise(request) - request.found_used)
+
+    @cached_property
+    def place(self) -> Ints:
+        return self._with(np.full(self.num_rows, Place.DEVICE, np.int64), self._place)
+
+    @cached_property
+    def reload_s(self) -> Floats:
+        seconds = np.zeros(self._size)
+        seconds[self.num_rows :] = [self._reload_s(request) for request in self.waiting]
+        return seconds
+
+    @cached_property
+    def recompute_s(self) -> Floats:
+        """Each as a step of its own, or several where the budget has not room for it in one."""
+        seconds, cost = np.zeros(self._size), self._around.cost
+        unread = self.reading.nonzero()[0]
+        seconds[unread] = nan if cost is None else [self._compute_s(cost, at) for at in unread.tolist()]
+        return seconds
+
+    def _compute_s(self, cost: StepCost, at: int) -> float:
+        first, end = int(self.context[at]), int(self.context[at] + self.tokens[at])
+        most = self._sizes.step_tokens
+        starts = range(first, end, most)
+        return sum(cost.seconds(ints([min(most, end - one)]), ints([one])) for one in starts)
+
+    def _with(self, rows: Ints, of_waiting: Callable[[ArRequest], int]) -> Ints:
+        """The column of rows, followed by that of waiting requests."""
+        if not self.waiting:
+            return rows
+        return np.concatenate([rows, np.array([of_waiting(one) for one in self.waiting], np.int64)])

@@ -1,0 +1,87 @@
+"""The links of a device to its host and back: what is on its way, and how long that will take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan
+from typing import Protocol
+
+from antiphon.core.facts import CopyDone, CopyFact
+from antiphon.core.plans import CopyBlocks, MoveBlocks
+
+
+class CopyCost(Protocol):
+    """How long copies take, by a profile or by what was observed."""
+
+    def reported(self, unit: str, group: str, to: str, num_blocks: int, seconds: float) -> None: ...
+
+    def seconds(self, unit: str, group: str, to: str, num_blocks: int) -> float:
+        """nan: not known."""
+        ...
+
+
+class NoCost:
+    """Implements `CopyCost` where nothing is known."""
+
+    def reported(self, unit: str, group: str, to: str, num_blocks: int, seconds: float) -> None:
+        pass
+
+    def seconds(self, unit: str, group: str, to: str, num_blocks: int) -> float:
+        return nan
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Copies of one direction by ticket, in order. `begun`: when the first of them had the link to itself."""
+
+    orders: dict[int, CopyBlocks]
+    begun: float = 0.0
+
+
+class Lanes:
+    """Owner of what is on its way over the links of one device. Copies of a direction go one after the other,
+    whatever unit they are for."""
+
+    def __init__(self, cost: CopyCost | None = None) -> None:
+        self._cost = cost or NoCost()
+        self._queues = {to: _Queue({}) for to in ("host", "device")}
+        self._now = 0.0
+
+    def tell_time(self, now: float) -> None:
+        """Before facts of `now` are folded in."""
+        self._now = now
+
+    def ordered(self, order: CopyBlocks | MoveBlocks) -> None:
+        """Moves from other devices take other links."""
+        if isinstance(order, MoveBlocks):
+            return
+        queue = self._queues[order.to]
+        if not queue.orders:
+            queue.begun = self._now
+        queue.orders[order.ticket] = order
+
+    def answered(self, fact: CopyFact) -> None:
+        for to, queue in self._queues.items():
+            order = queue.orders.pop(fact.ticket, None)
+            if order is not None:
+                queue.begun = self._now
+                seconds = fact.seconds if isinstance(fact, CopyDone) else nan
+                self._cost.reported(order.stage, order.group, to, len(order.sources), seconds)
+
+    def forget(self, unit: str) -> None:
+        """The unit is lost: nothing of what was ordered for it is answered."""
+        for queue in self._queues.values():
+            queue.orders = {ticket: one for ticket, one in queue.orders.items() if one.stage != unit}
+
+    def queued_s(self, to: str) -> float:
+        """Until all that is on its way in this direction is there; nan: not known."""
+        queue, total, first = self._queues[to], 0.0, 0.0
+        for order in queue.orders.values():
+            took = self._cost.seconds(order.stage, order.group, to, len(order.sources))
+            first = first or took
+            total += took
+        return total - min(self._now - queue.begun, first) if queue.orders else 0.0
+
+    def block_s(self, unit: str, groups: tuple[str, ...], to: str) -> float:
+        """Of one block in all these KV groups; nan: not known."""
+        return sum(self._cost.seconds(unit, group, to, 1) for group in groups)

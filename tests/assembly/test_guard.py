@@ -1,0 +1,237 @@
+"""A policy that raises, returns nonsense or is slow costs its own decision and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.assembly.guard import LIMIT_S, MAX_EVENTS, MOST_SLOW, Guard, Watched
+from antiphon.assembly.node import Node
+from antiphon.assembly.preset import with_preset
+from antiphon.core.config import NodeConfig
+from antiphon.core.facts import PolicySuspended
+from antiphon.metrics.log import ErrorSeen, ResponseEnded
+from antiphon.metrics.names import Metric, parse_key
+from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice
+from antiphon.policy.memory import Selection
+from antiphon.sim.model import released
+from fakes import broken
+from fakes.broken import BROKEN
+from fakes.world import toy_config
+from sim.runs import SMALL, outcome
+
+INTS, NONE = np.array([0, 1]), np.zeros(0, np.int64)
+
+
+def preset_with(folder: Path, policy: str) -> str:
+    """The baseline, but for what a broken policy decides."""
+    lines = dict.fromkeys(("pace",), "unpaced") | {
+        "step": "prefill-first",
+        "admission": "unlimited",
+        "device": "round-robin",
+        "replica": "sticky",
+        "evict": "lru",
+        "write": "write-back",
+        "fetch": "on-demand",
+    }
+    lines |= dict.fromkeys(BROKEN[policy], f"{Path(broken.__file__)}:{policy}")
+    path = folder / f"{policy}.yaml"
+    path.write_text("".join(f"{decision}: {name}\n" for decision, name in lines.items()))
+    return str(path)
+
+
+def view(**others: Any) -> Any:
+    """Of three candidates, two of which have a row."""
+    base = {
+        "row": np.array([0, 1, -1]),
+        "num_rows": 2,
+        "ready": np.ones(3, np.bool_),
+        "num_blocks": 8,
+        "groups": ("kv",),
+        "loads": [0, 0],
+        "find": lambda owner: object() if owner in ("a", "b") else None,
+        "waiting": lambda: iter(["w"]),
+    }
+    return SimpleNamespace(**base | others)
+
+
+def asked(
+    decision: str, answer: Any, seen: Any = None, *, times: int = 1, **guarded: Any
+) -> tuple[Any, Guard]:
+    """What comes of a policy's answer; "baseline" if the baseline was asked instead."""
+    guard = Guard(**guarded)
+    says = (lambda *_: answer) if not callable(answer) else answer
+    baseline: Any = Selection(("b", "z"), 1, "baseline") if isinstance(answer, Selection) else "baseline"
+    policy, other = SimpleNamespace(decide=says, name="own"), type("B", (), {"decide": lambda *_: baseline})()
+    watched = guard.watched(decision, "u", policy, other)
+    last: Any = None
+    for _ in range(times):
+        last = watched.decide(view() if seen is None else seen, *((None,) if decision == "step" else ()), 5.0)
+    return last, guard
+
+
+def raises(*_: Any) -> Any:
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("decision", "answer", "said"),
+    [
+        ("step", raises, "KeyError: 'x'"),
+        ("step", None, "NoneType is no StepChoice"),
+        ("step", StepChoice(np.array([0, 0]), ""), "order: a candidate stands there twice"),
+        ("step", StepChoice(np.array([7]), ""), "order: candidate 7 is none of 3"),
+        ("step", StepChoice(np.array([-1]), ""), "order: candidate"),
+        ("step", StepChoice(np.array([0.0]), ""), "order: it must be a column of integers"),
+        ("step", StepChoice([0], ""), "order: it must be a column of integers"),  # type: ignore[arg-type]
+        ("step", StepChoice(INTS, "", counts=np.array([1])), "counts: 1 entries for 2 candidates"),
+        ("step", StepChoice(INTS, "", counts=np.array([1, 0])), "counts: 0 is below 1"),
+        ("step", StepChoice(INTS, "", preempt=np.array([2])), "preempt: candidate 2 is none of 2"),
+        ("step", StepChoice(INTS, "", keeps=np.ones(3, np.bool_)), "keeps: it must be a mask over 0"),
+        ("step", StepChoice(INTS, "", wake_at=float("nan")), "wake_at: nan is no time"),
+        ("step", StepChoice(NONE, "", wake_at=float("inf")), "wake_at: inf is no time"),
+        ("step", StepChoice(NONE, ""), "order: it has nothing that could run"),
+        ("pace", Hold(np.ones(2, np.bool_), ""), "held: it must be a mask over 3"),
+        ("pace", Hold(np.array([np.nan] * 3), ""), "held: it must be a mask over 3"),  # type: ignore[arg-type]
+        ("pace", Hold(np.ones(3, np.bool_), ""), "held: all that could run is, and wake_at does not say"),
+        ("admission", True, "bool is no Refuse"),
+        ("admission", Refuse("", retry_s=float("nan")), "retry_s: nan is no time to wait"),
+        ("device", DeviceChoice(9), "index: 9 is none of 2"),
+        ("device", DeviceChoice(0, most=-1), "most: nothing of that stage is as urgent as -1"),
+        ("device", DeviceChoice(0, most=0.5), "most: 0.5 is no urgency"),  # type: ignore[arg-type]
+        ("replica", None, "the replica: None is none of 2"),
+        ("replica", 2, "the replica: 2 is none of 2"),
+        ("evict", Selection((), float("nan"), ""), "count: nan is no number of blocks"),  # type: ignore[arg-type]
+        ("evict", Selection((), -1, ""), "count: -1 is no number of blocks"),
+        ("evict", Selection((), 1, "", groups=("x",)), "groups: ['x'] are none; there are kv"),
+        ("evict", Selection(3, 1, ""), "owners: int is no sequence of names"),  # type: ignore[arg-type]
+        ("evict", Selection((), 1, "", reach={"a": float("nan")}), "reach: it must map"),  # type: ignore[dict-item]
+    ],
+)
+def test_the_baseline_decides_instead(decision: str, answer: Any, said: str) -> None:
+    heads = [SimpleNamespace(urgency=0), SimpleNamespace(urgency=0)]
+    made, guard = asked(decision, answer, heads if decision == "device" else None)
+    assert made == "baseline" or made.reason == "baseline"
+    event = "raised" if answer is raises else "nonsense"
+    assert dict(guard.counts) == {("u", "own", event): 1}
+    (incident,) = guard.incidents()
+    assert said in str(incident)
+    assert str(incident).startswith(f"policy own ({decision} of u): {event}, and the baseline decided")
+    assert not guard.incidents()
+
+
+def test_a_good_answer_is_carried_out() -> None:
+    choice = StepChoice(INTS, "", counts=np.array([1, 2]), wake_at=6.0)
+    assert asked("step", choice)[0] is choice
+    hold = Hold(np.ones(3, np.bool_), "all, for a while", wake_at=6.0)
+    assert asked("pace", hold)[0] is hold
+    some = Hold(np.array([True, True, False]), "some")
+    assert asked("pace", some)[0] is some
+    nothing = StepChoice(NONE, "nothing is ready")
+    assert asked("step", nothing, view(ready=np.zeros(3, np.bool_)))[0] is nothing
+
+
+def test_a_wish_in_the_past_is_clamped_and_counted() -> None:
+    made, guard = asked("pace", Hold(None, "", wake_at=4.0))
+    assert 5.0 < made.wake_at < 5.01
+    assert guard.counts == {("u", "own", "wake_in_past"): 1}
+
+
+@pytest.mark.parametrize(
+    ("owners", "taken", "said"),
+    [
+        (["a", "b"], ["a", "b"], ""),
+        (["w", "a"], ["w", "a"], ""),
+        (["a", "a"], ["a", "b", "z"], "'a' stands there twice"),
+        (["a", "nobody"], ["a", "b", "z"], "'nobody' has no KV here"),
+        ((1 / 0 for _ in "x"), ["b", "z"], "ZeroDivisionError"),
+    ],
+)
+def test_owners_are_looked_at_as_they_are_taken(owners: Any, taken: list[str], said: str) -> None:
+    made, guard = asked("evict", Selection(owners, 3, ""))
+    assert not guard.counts
+    assert list(made.owners) == taken
+    incidents = guard.incidents()
+    assert said in "".join(map(str, incidents))
+    assert len(incidents) == bool(said)
+
+
+def test_the_log_is_told_ever_more_rarely() -> None:
+    _, guard = asked("step", raises, times=9)
+    assert guard.counts["u", "own", "raised"] == 9
+    assert [str(one).endswith("time)") for one in guard.incidents()] == [False, False, True, True]
+
+
+def test_slow_decisions_are_counted_and_after_some_the_baseline_decides() -> None:
+    clock = iter(np.arange(0.0, 1000.0, LIMIT_S * 1.5))
+    choice = StepChoice(INTS, "")
+    made, guard = asked("step", choice, times=MOST_SLOW, stopwatch=lambda: float(next(clock)))
+    assert made is choice
+    assert guard.counts["u", "own", "slow"] == MOST_SLOW
+    (fact,) = guard.overdue()
+    assert fact == PolicySuspended("u", "step")
+    assert not guard.overdue()
+    guard.suspend(fact)
+    watched: Watched = guard._watched[0]
+    assert watched.decide(view(), None, 6.0) == "baseline"
+    (shown,) = guard.shown()
+    assert (shown.decisions, shown.suspended, shown.events["suspended"]) == (("step",), ("step",), 1)
+
+
+def test_what_a_policy_counts_itself_cannot_break_the_metrics() -> None:
+    guard = Guard()
+    events: dict[Any, Any] = {"fine": 3, 'q"\\\n': 1, "nan": float("nan"), 7: "x"}
+    policy = SimpleNamespace(decide=raises, name='a "name"\n', events=events)
+    guard.watched("step", "u", policy, policy)
+    assert set(guard.events.values()) == {3, 1}
+    for unit, name, event in guard.events:
+        key = Metric.POLICY.of_policy(unit, name, event)
+        assert "\n" not in key
+        assert parse_key(key) == (Metric.POLICY, {"unit": unit, "policy": name, "event": event})
+    events.update({f"event {index}": 1 for index in range(1000)})
+    assert len(guard.events) <= MAX_EVENTS
+
+
+# -- broken policies under people ----------------------------------------------------------------
+
+
+def broken_engine(folder: Path, policy: str, **sizes: Any) -> Any:
+    return released(preset_with(folder, policy), sizes=replace(SMALL, **sizes))
+
+
+@pytest.mark.parametrize("policy", BROKEN)
+def test_a_broken_policy_costs_nobody_a_reply(policy: str, tmp_path: Path) -> None:
+    tiered = {"host_kv_tokens": 16384, "kv_tokens": 4096}
+    load = {"load": {"closed": {"concurrency": 3, "duration_s": 20.0}}}
+    if policy == "Slow":  # it sleeps in wall time
+        load = {"load": {"closed": {"concurrency": 1, "duration_s": 2.0}}}
+    made = outcome("voice-chat", settings=load, engine=broken_engine(tmp_path, policy, **tiered))
+    good = outcome("voice-chat", settings=load, engine=released(sizes=SMALL))
+    ends = [event.status for event in made.events if isinstance(event, ResponseEnded)]
+    assert ends == [event.status for event in good.events if isinstance(event, ResponseEnded)]
+    assert "completed" in ends or policy == "Slow"
+    assert not [event for event in made.events if isinstance(event, ErrorSeen)]
+    assert made.incidents or policy in ("Slow", "Endless"), "slow in wall time only, and seldom asked twice"
+
+
+def test_its_counts_are_in_the_metrics(tmp_path: Path) -> None:
+    config: NodeConfig = with_preset(toy_config(), preset_with(tmp_path, "Raising"))
+    node = Node(config)
+    node.guard.counts["thinker", "Raising", "raised"] = 2
+    assert node.stats()['antiphon_policy_total{unit="thinker",policy="Raising",event="raised"}'] == 2
+
+
+def test_the_console_is_shown_which_policy_decides_what(tmp_path: Path) -> None:
+    node = Node(with_preset(toy_config(), preset_with(tmp_path, "Raising")))
+    node.watch(True)
+    node.guard.counts["thinker", "Raising", "raised"] = 2
+    shown = {(one.unit, one.policy): one for one in node.snapshot(0.0).policies}
+    assert shown["thinker", "Raising"].decisions == ("step",)
+    assert shown["thinker", "Raising"].events == {"raised": 2}
+    assert shown["thinker", "lru"].decisions == ("evict",)
+    assert shown["", "sticky"].decisions == ("replica",)

@@ -1,0 +1,92 @@
+"""Policies that are wrong, each in its way; and where each is named in a preset."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from antiphon.policy.base import Hold, StepChoice
+from antiphon.policy.memory import Selection
+
+SLOW_S = 0.06
+
+
+class Raising:
+    def decide_step(self, view, budget, now):
+        raise RuntimeError("no idea")
+
+
+class NotANumber:
+    """NaN where integers, times and counts should be."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(np.array([np.nan]), "nan")
+
+    def decide_pace(self, view, now):
+        return Hold(np.zeros(len(view.row), np.bool_), "nan", wake_at=float("nan"))
+
+    def decide_evict(self, view, now):
+        return Selection(view.oldest(), float("nan"), "nan")  # type: ignore[arg-type]
+
+    decide_write = decide_fetch = decide_evict
+
+
+class Twice:
+    """The first candidate twice."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(np.zeros(2, np.int64), "twice")
+
+
+class NeverWaking:
+    """Holds everything, and for ever."""
+
+    def decide_pace(self, view, now):
+        return Hold(np.ones(len(view.row), np.bool_), "not now")
+
+
+class Slow:
+    def decide_step(self, view, budget, now):
+        time.sleep(SLOW_S)
+        return StepChoice(view.ready.nonzero()[0], "at last")
+
+
+class Nobody:
+    """KV of an owner that has none."""
+
+    def decide_evict(self, view, now):
+        return Selection(["nobody"], view.num_blocks, "of nobody")
+
+    decide_write = decide_fetch = decide_evict
+
+
+class Endless:
+    """One owner, again and again."""
+
+    def decide_evict(self, view, now):
+        def forever():
+            while (one := next(view.oldest(), None)) is not None:
+                yield one
+
+        return Selection(forever(), view.num_blocks, "again")
+
+
+class Thrower:
+    """Its owners cannot be told."""
+
+    def decide_evict(self, view, now):
+        return Selection((str(1 / 0) for _ in range(1)), view.num_blocks, "oops")
+
+
+BROKEN = {
+    "Raising": ("step",),
+    "NotANumber": ("step", "pace", "evict", "write", "fetch"),
+    "Twice": ("step",),
+    "NeverWaking": ("pace",),
+    "Slow": ("step",),
+    "Nobody": ("evict", "write", "fetch"),
+    "Endless": ("evict",),
+    "Thrower": ("evict",),
+}
+"""The decisions that each takes, and takes wrongly."""

@@ -1,0 +1,84 @@
+"""What has been made ahead of what was heard, by stage, for many responses at once."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import numpy as np
+import pytest
+
+from antiphon.interaction.frontier import NOWHERE, Frontier
+
+THINKER, TALKER, VOCODER = range(3)
+
+
+def at(*slots: int) -> np.ndarray:
+    return np.array(slots, np.intp)
+
+
+def test_a_column_grows_and_its_slots_are_used_again() -> None:
+    frontier = Frontier(3, 0.08, size=2)
+    slots = [frontier.take(float(index), True) for index in range(9)]
+    assert len({NOWHERE, *slots}) == 10
+    assert frontier.num_taken == 9
+    for index, slot in enumerate(slots):
+        frontier.play(slot, 10.0 + index)
+    leads_s = frontier.heard_leads_s(at(*slots), 12.0)
+    assert leads_s.tolist() == [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert frontier.ages_s(at(*slots[:2]), 12.0).tolist() == [12.0, 11.0]
+    frontier.make(TALKER, slots[8], 4)
+    frontier.begin(slots[8])
+    frontier.free(slots[8])
+    again = frontier.take(12.0, True)
+    assert np.isnan(frontier.heard_leads_s(at(again, NOWHERE), 12.0)).all()
+    assert not frontier.begun(at(again)).any()
+    assert frontier.made(again) == [0, 0, 0]
+    assert frontier.num_taken == 9
+
+
+def test_a_stage_leads_by_what_those_behind_it_have_not_taken_up() -> None:
+    """A talker takes up a token a frame; 0.08 s a frame."""
+    frontier = Frontier(3, 0.08)
+    slot, other = frontier.take(0.0, True), frontier.take(0.0, True)
+    frontier.make(THINKER, at(slot, other), 50)
+    frontier.make(TALKER, at(slot, other), np.array([30, 60]))
+    frontier.make(VOCODER, slot, 25)
+    assert isnan(frontier.leads_s(TALKER, at(slot), 5.0)[0]), "nothing has come"
+    frontier.play(slot, 6.5)
+    assert frontier.leads_s(VOCODER, at(slot), 5.0).tolist() == [1.5]
+    assert frontier.leads_s(TALKER, at(slot), 5.0).tolist() == pytest.approx([1.5 + 5 * 0.08])
+    assert frontier.leads_s(THINKER, at(slot), 5.0).tolist() == pytest.approx([1.5 + 25 * 0.08])
+    frontier.play(other, 6.0)
+    assert frontier.leads_s(THINKER, at(other), 5.0).tolist() == pytest.approx([1.0 + 60 * 0.08])
+
+
+def test_what_is_only_read_leads_by_what_was_not_read() -> None:
+    frontier = Frontier(3, 0.08)
+    slot = frontier.take(0.0, False)
+    frontier.make(THINKER, slot, 50)
+    frontier.play(slot, 6.0)
+    assert frontier.leads_s(THINKER, at(slot), 5.0).tolist() == [1.0]
+
+
+def test_a_model_of_one_stage_has_no_stage_behind_it() -> None:
+    frontier = Frontier(1, 0.0)
+    slot = frontier.take(0.0, False)
+    frontier.make(0, slot, 50)
+    frontier.play(slot, 6.0)
+    assert frontier.leads_s(0, at(slot), 5.0).tolist() == [1.0]
+
+
+def test_nothing_is_made_of_a_response_without_a_slot() -> None:
+    frontier = Frontier(2, 0.08)
+    slot = frontier.take(0.0, True)
+    frontier.make(0, at(slot, NOWHERE), np.array([2, 3]))
+    frontier.make(0, NOWHERE, 3)
+    assert frontier.made(NOWHERE) == [0, 0]
+    assert frontier.made(slot) == [2, 0]
+
+
+def test_the_vocoder_tells_how_long_a_frame_sounds() -> None:
+    frontier = Frontier(2, 0.08)
+    assert frontier.frame_s == 0.08
+    frontier.sound(10, 4800)
+    assert frontier.frame_s == pytest.approx(0.02)

@@ -1,0 +1,114 @@
+"""Moving models of steps and copies: what they say after so many reports, and when nothing is known."""
+
+from __future__ import annotations
+
+from math import isnan, nan
+
+import msgspec
+import numpy as np
+import pytest
+
+from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.plans import ArStep, ints
+from antiphon.latency.features import ar_features
+from antiphon.latency.observed import ObservedCopies, ObservedSteps
+
+
+def step(number: int, counts: Ints, starts: Ints) -> ArStep:
+    rows, none = np.arange(len(counts)), NO_INTS
+    return ArStep("t", number, (), none, (), none, none, rows, starts, counts, np.ones_like(rows), "")
+
+
+def truth(counts: Ints, starts: Ints) -> float:
+    loads = counts * starts + counts * (counts + 1) // 2
+    ones = counts == 1
+    rows = 1e-4 * ones.sum() + 3e-8 * loads[ones].sum()
+    return float(0.004 + 2e-5 * counts.sum() + rows + 2e-9 * loads[~ones].sum())
+
+
+def drawn(rng: np.random.Generator) -> tuple[Ints, Ints]:
+    size = int(rng.integers(1, 64))
+    counts, starts = np.ones(size, np.int64), rng.integers(10, 4000, size)
+    if rng.random() < 0.2:
+        counts[0], starts[0] = rng.integers(2, 1000), 0
+    return counts, starts
+
+
+def run(model: ObservedSteps, first: int, size: int, factor: float = 1.0) -> None:
+    """So many steps with noise of 2 %, and one in thirty five times as slow."""
+    rng = np.random.default_rng(first)
+    for number in range(first, first + size):
+        counts, starts = drawn(rng)
+        model.ordered(step(number, counts, starts))
+        slow = 5.0 if rng.random() < 0.03 else 1.0
+        model.reported(number, truth(counts, starts) * factor * slow * rng.normal(1.0, 0.02))
+
+
+def worst(model: ObservedSteps, factor: float = 1.0) -> float:
+    """Relative error over steps of all sizes."""
+    rng = np.random.default_rng(1)
+    steps = [drawn(rng) for _ in range(50)]
+    return max(abs(model.seconds(*one) / (truth(*one) * factor) - 1.0) for one in steps)
+
+
+def test_a_linear_cost_is_recovered_and_a_change_is_followed() -> None:
+    model = ObservedSteps(is_decoder=True)
+    run(model, 0, 200)
+    assert worst(model) < 0.05
+    run(model, 200, 160, factor=2.0)
+    assert worst(model, factor=2.0) < 0.05
+
+
+def test_nothing_is_said_before_enough_was_reported_of_the_kind() -> None:
+    model, one = ObservedSteps(is_decoder=True), ints([1])
+    for number in range(16):
+        assert isnan(model.seconds(one, one))
+        model.ordered(step(number, one, one))
+        model.reported(number, 0.01)
+    assert model.seconds(one, one) == pytest.approx(0.01)
+    assert isnan(model.seconds(ints([7]), ints([0]))), "no prompt was read yet"
+    assert model.seconds(NO_INTS, NO_INTS) == 0.0
+
+
+def test_what_tells_nothing_of_others_is_not_counted() -> None:
+    model, one = ObservedSteps(is_decoder=True), ints([1])
+    waits = msgspec.structs.replace(step(0, one, one), waits=(ints([0]), ints([3])))
+    leaves = msgspec.structs.replace(step(1, one, one), leaves_at=(ints([0]), ints([1])))
+    empty = step(2, NO_INTS, NO_INTS)
+    for number, each in enumerate((waits, leaves, empty, step(3, one, one)) * 32):
+        model.ordered(msgspec.structs.replace(each, step=number))
+        model.reported(number, nan if number % 4 == 3 else 0.01)
+    model.reported(999, 1.0)
+    assert isnan(model.seconds(one, one))
+
+
+def test_what_is_said_does_not_depend_on_when_it_is_asked() -> None:
+    asked, left_alone = ObservedSteps(is_decoder=True), ObservedSteps(is_decoder=True)
+    for first in range(0, 300, 10):
+        run(asked, first, 10)
+        asked.seconds(ints([1]), ints([5]))
+        run(left_alone, first, 10)
+    some = ints([1, 1, 30]), ints([7, 900, 0])
+    assert asked.seconds(*some) == left_alone.seconds(*some)
+
+
+def test_copies_have_a_rate_of_their_own_each_way() -> None:
+    copies = ObservedCopies()
+    for seconds in (0.4, 0.2, 9.0, nan):
+        copies.reported("t", "kv", "host", 4, seconds)
+    assert isnan(copies.seconds("t", "kv", "device", 1))
+    assert copies.seconds("t", "kv", "host", 10) == pytest.approx(1.0), "the median of a block's seconds"
+
+
+def test_rows_count_for_the_layers_that_they_are_in_the_step_for() -> None:
+    """Of four rows, one leaves before layer 3 of 12, one goes on from there, one does both."""
+    counts, starts = ints([1, 1, 1, 1]), ints([9, 19, 29, 39])
+    whole = step(0, counts, starts)
+    pieces = msgspec.structs.replace(
+        whole, leaves_at=(ints([1, 3]), ints([3, 6])), enters_at=(ints([2, 3]), ints([3, 3]))
+    )
+    found = ar_features(pieces, layers=12)
+    assert found.num_tokens == pytest.approx(1 + 0.25 + 0.75 + 0.25)
+    assert found.decode_rows == pytest.approx(2.25)
+    assert found.decode_load == pytest.approx(10 + 20 / 4 + 30 * 0.75 + 40 / 4)
+    assert ar_features(pieces) == ar_features(whole), "how many layers there are is not known"
