@@ -79,6 +79,13 @@ class Thrower:
         return Selection((str(1 / 0) for _ in range(1)), view.num_blocks, "oops")
 
 
+class Stubborn:
+    """Gives up no row, whatever runs short."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(view.ready.nonzero()[0], "all that is ready")
+
+
 BROKEN = {
     "Raising": ("step",),
     "NotANumber": ("step", "pace", "evict", "write", "fetch"),
@@ -88,5 +95,6 @@ BROKEN = {
     "Nobody": ("evict", "write", "fetch"),
     "Endless": ("evict",),
     "Thrower": ("evict",),
+    "Stubborn": ("step",),
 }
 """The decisions that each takes, and takes wrongly."""

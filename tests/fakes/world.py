@@ -123,6 +123,8 @@ class World:
         lags: bool = False,
         copy_lag: int = 0,
     ) -> None:
+        self.is_lenient = False
+        """Policies may be wrong."""
         self.config = config
         self.node = Node(config, depth)
         self.fleet = Fleet(config, depth, lags)
@@ -185,7 +187,7 @@ class World:
         self.now += STEP_S
         decision = self.node.decide(facts, self.now)
         self.node.check_integrity()
-        assert not self.node.guard.counts, self.node.guard.incidents()
+        assert self.is_lenient or not self.node.guard.counts, self.node.guard.incidents()
         if self._recorder is not None:
             self._recorder.write(self.now, facts, decision)
         for output in decision.outputs:

@@ -82,3 +82,22 @@ def test_the_vocoder_tells_how_long_a_frame_sounds() -> None:
     assert frontier.frame_s == 0.08
     frontier.sound(10, 4800)
     assert frontier.frame_s == pytest.approx(0.02)
+
+
+def test_what_nobody_will_speak_is_ahead_of_nobody() -> None:
+    """A pace policy would otherwise hold the rest of it for ever."""
+    frontier = Frontier(3, 0.08)
+    slot, written = frontier.take(0.0, True), frontier.take(0.0, False)
+    frontier.make(THINKER, slot, 50)
+    frontier.make(TALKER, slot, 5)
+    frontier.play(slot, 2.0)
+    assert frontier.leads_s(THINKER, at(slot), 1.0).tolist() == pytest.approx([1.0 + 50 * 0.08])
+    frontier.end_speech(slot)
+    assert np.isnan(frontier.leads_s(THINKER, at(slot), 1.0)).all()
+    assert frontier.leads_s(TALKER, at(slot), 1.0).tolist() == pytest.approx([1.0 + 5 * 0.08])
+    assert frontier.rates(at(slot)).tolist() == pytest.approx([12.5])
+    assert np.isnan(frontier.rates(at(written))).all()
+    frontier.free(slot)
+    again = frontier.take(2.0, True)
+    frontier.play(again, 3.0)
+    assert frontier.leads_s(THINKER, at(again), 2.0).tolist() == [1.0]

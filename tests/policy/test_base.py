@@ -70,3 +70,11 @@ def test_the_youngest_gives_way_best_effort_before_all_else(tier: list[int], vic
 def test_nothing_is_preempted_without_need_nor_where_there_is_no_kv(view: Any) -> None:
     assert last_come(view).tolist() == []
     assert last_come(view).dtype == np.int64
+
+
+def test_a_person_is_not_kept_waiting_by_what_nobody_waits_for() -> None:
+    """Older best-effort work stands before it in the queue."""
+    late = Tier.BEST_EFFORT
+    view = stage(2, 4, tier=[late, late, late, Tier.LATENCY], num_free_rows=0)
+    assert is_crowded(view)
+    assert last_come(view).tolist() == [1]

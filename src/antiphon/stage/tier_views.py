@@ -121,6 +121,8 @@ class View:
 
     def dirty(self) -> Iterator[str]:
         for owner in _in_order(self.known.unwritten):
+            if owner in self.known.running:
+                continue
             if self._num_dirty(self.kv.resting(owner)):
                 yield owner
             else:
