@@ -30,7 +30,7 @@ from antiphon.core.sampling import Sampling
 from fakes import toy
 from fakes.machine import Turning
 from fakes.whims import whims_of
-from fakes.world import World, toy_config
+from fakes.world import HURRIED, World, toy_config
 
 LONG = "please listen to all of what is said here before you say anything at all"
 """A beginning that fills blocks, so that sessions have some to share."""
@@ -105,6 +105,8 @@ SPLIT_HERE = (
 class People(Turning):
     """Sessions come, talk, interrupt and go; steps fail; the node is turned between."""
 
+    preset = "baseline"
+
     @initialize(
         depth=st.integers(0, 1),
         lags=st.booleans(),
@@ -131,7 +133,7 @@ class People(Turning):
         **sizes: Any,
     ) -> None:
         units = tuple(unit for unit in units if speaks or unit.stage in ("encoders", "thinker"))
-        config = toy_config(units=units, speaks=speaks, **sizes)
+        config = toy_config(units=units, speaks=speaks, preset=self.preset, **sizes)
         self.world = World(config, depth, lags=lags, copy_lag=copy_lag)
         self.whims = {name: whims_of(scheduler) for name, scheduler in self.world.node.stages.ar.items()}
         for device in self.world.fleet.devices.values():
@@ -288,6 +290,16 @@ def live(max_examples: int, steps: int) -> settings:
         print_blob=True,
         report_multiple_bugs=False,
     )
+
+
+class Listened(People):
+    """The same, by what people hear."""
+
+    preset = HURRIED
+
+
+def test_people_do_anything_and_what_they_hear_decides() -> None:
+    run_state_machine_as_test(Listened, settings=live(100, 50))
 
 
 def test_people_do_anything() -> None:

@@ -13,26 +13,32 @@ from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (
     ItemAdded,
     ItemCut,
+    PersonFact,
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
+    SpeechEnded,
     SpeechStarted,
+    TurnAdvised,
 )
 from assembly.test_node_properties import live
 from fakes import toy
 from fakes.early import WriteEarly
 from fakes.machine import Turning
 from fakes.whims import whims_of
-from fakes.world import World, toy_config
+from fakes.world import HURRIED, World, toy_config
 
 PEOPLE = tuple("abcdef")
 people = st.sampled_from(PEOPLE)
+SIGNALS = SpeechStarted, SpeechEnded, TurnAdvised
 SAME = "all of us begin with these very words before we say what only one of us would say"
 
 
 class Returning(Turning):
     """A few people, each with a conversation that goes on until it is full and then begins anew."""
+
+    preset = "baseline"
 
     @initialize(
         depth=st.integers(0, 1),
@@ -46,7 +52,7 @@ class Returning(Turning):
         is_early=st.booleans(),
     )
     def begin(self, depth: int, lags: bool, copy_lag: int, is_early: bool, **sizes: Any) -> None:
-        self.world = World(toy_config(**sizes), depth, lags=lags, copy_lag=copy_lag)
+        self.world = World(toy_config(preset=self.preset, **sizes), depth, lags=lags, copy_lag=copy_lag)
         self.whims = [whims_of(scheduler) for scheduler in self.world.node.stages.ar.values()]
         if is_early:
             for scheduler in self.world.node.stages.ar.values():
@@ -86,6 +92,11 @@ class Returning(Turning):
                 self.world.send(ResponseCancelled(person, name, keep_tokens=keep))
             self.world.send(SpeechStarted(person), ItemCut(person, f"reply-{name}", keep))
 
+    @rule(person=people, signals=st.lists(st.sampled_from(SIGNALS), min_size=1, max_size=3))
+    def announce(self, person: str, signals: list[type[PersonFact]]) -> None:
+        """The next turn may be coming."""
+        self.world.send(*(signal(person) for signal in signals))
+
     @rule(person=people)
     def begin_anew(self, person: str) -> None:
         self.last.pop(person, None)
@@ -109,6 +120,22 @@ class Returning(Turning):
         event(f"written {any(one.num_written_blocks for one in tiers)}")
         event(f"reloaded {any(one.num_fetched_blocks for one in tiers)}")
         event(f"broken {self.world.mover.num_failed > 0}")
+
+
+class Listened(Returning):
+    """The same, by what people hear."""
+
+    preset = HURRIED
+
+    def check_rested(self) -> None:
+        super().check_rested()
+        for scheduler in self.world.node.stages.ar.values():
+            for name, count in scheduler.tiers._policies.fetch.policy.events.items():  # type: ignore[attr-defined]
+                event(f"{name} {count > 0}")
+
+
+def test_people_come_back_and_what_they_hear_decides() -> None:
+    run_state_machine_as_test(Listened, settings=live(100, 40))
 
 
 def test_people_come_back() -> None:

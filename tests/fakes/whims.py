@@ -1,4 +1,4 @@
-"""A step policy that preempts as a test names, and decides as the baseline otherwise."""
+"""A step policy that preempts as a test names, and decides as another otherwise."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.core.plans import ints
-from antiphon.policy.base import Budget, StepChoice, StepView
-from antiphon.policy.prefill_first import PrefillFirst
+from antiphon.policy.base import Budget, StepChoice, StepPolicy, StepView
 from antiphon.stage.ar import ArScheduler
 
 
@@ -18,24 +17,25 @@ class Whims:
 
     name = "whims"
 
-    def __init__(self) -> None:
+    def __init__(self, otherwise: StepPolicy) -> None:
         self.victims: list[int] = []
         self.keeps = False
-        self._baseline = PrefillFirst()
+        self._otherwise = otherwise
 
     def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
-        choice = self._baseline.decide(view, budget, now)
+        choice = self._otherwise.decide(view, budget, now)
         victims, self.victims = self.victims, []
         if not victims or not view.num_rows:
             return choice
         chosen = np.union1d(choice.preempt, ints([victim % view.num_rows for victim in victims]))
-        rows = choice.order[(choice.order < view.num_rows) & ~np.isin(choice.order, chosen)]
+        stays = (choice.order < view.num_rows) & ~np.isin(choice.order, chosen)
         keeps = np.full(len(chosen), self.keeps, np.bool_)
-        return replace(choice, order=rows, preempt=chosen, keeps=keeps)
+        urgency = None if choice.urgency is None else choice.urgency[stays]
+        return replace(choice, order=choice.order[stays], urgency=urgency, preempt=chosen, keeps=keeps)
 
 
 def whims_of(scheduler: ArScheduler) -> Whims:
     """The stage does as its new policy's `victims` say."""
-    whims = Whims()
+    whims = Whims(scheduler._chooser._policies.step)
     scheduler._chooser._policies = replace(scheduler._chooser._policies, step=whims)
     return whims

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 from typing import Protocol
 
 from antiphon.assembly.node import Node
@@ -40,6 +41,7 @@ from fakes.executors import FakeEncoder, FakeTalker, FakeThinker
 from fakes.fleet import Fleet
 
 STEP_S = 0.01
+HURRIED = str(Path(__file__).with_name("hurried.yaml"))
 TURNS_A_RESPONSE = 1000
 """Generous: a full KV pool in steps of one token, in two stages, on a device that lags."""
 
@@ -59,6 +61,7 @@ def toy_config(
     layer_groups: tuple[tuple[str, int, int], ...] = (),
     units: tuple[Unit, ...] = (),
     host_blocks: int = 0,
+    preset: str = "baseline",
 ) -> NodeConfig:
     """Tiny pools, so that everything that can run out does."""
     sizes = {
@@ -84,6 +87,7 @@ def toy_config(
         end_inputs={"talker": toy.END_INPUT},
         call_ids=(toy.CALL,),
         units=units,
+        preset=preset,
     )
 
 
@@ -136,6 +140,8 @@ class World:
         self._prompter = toy.ToyPrompter()
         self._recorder = recorder
         self._facts: list[Fact] = []
+        self._wake_at: float | None = None
+        """When the node wishes to be asked again, if nothing happens before."""
         self._open: set[str] = set()
         self._unrendered: deque[Heard] = deque()
         self._rendered: dict[int, Heard] = {}
@@ -184,7 +190,8 @@ class World:
     def turn(self) -> bool:
         """True while there is more to do."""
         facts, self._facts = self._facts, []
-        self.now += STEP_S
+        self.now = max(self.now + STEP_S, self._wake_at or 0.0)
+        self._wake_at = None
         decision = self.node.decide(facts, self.now)
         self.node.check_integrity()
         assert self.is_lenient or not self.node.guard.counts, self.node.guard.incidents()
@@ -199,7 +206,10 @@ class World:
         assert all(device.num_in_flight <= device.depth + 1 for device in self.fleet.devices.values())
         self.fleet.report(before)
         self._facts += self.fleet.poll()
-        return bool(decision.orders or self._facts or any(before.values()) or self.mover.num_in_flight)
+        goes_on = decision.orders or self._facts or any(before.values()) or self.mover.num_in_flight
+        if not goes_on and any(heard.end is None for heard in self.responses.values()):
+            self._wake_at = decision.wake_at
+        return bool(goes_on or self._wake_at is not None)
 
     def kill(self, process: str) -> None:
         """The process dies now; its units come again with the turn after the one that hears of it."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from antiphon.core.playback import Source
 from antiphon.policy.base import Place, StepView
 
 
@@ -33,6 +34,8 @@ def stage(num_rows: int, size: int, **told: Any) -> StepView:
         "recompute_s": np.full(size, nan),
         "lead_s": np.full(size, nan),
         "begun": np.zeros(size, np.bool_),
+        "source": np.full(size, Source.ACKED),
+        "num_gaps": np.zeros(size, np.int64),
         "rate": np.full(size, nan),
     }
     counts = {

@@ -255,7 +255,7 @@ class Watched:
                     return
                 if owner in seen:
                     raise NonsenseError(f"owners: {owner!r} stands there twice")
-                if view.find(owner) is None:
+                if not view.has(owner):
                     waiting = frozenset(view.waiting()) if waiting is None else waiting
                     if owner not in waiting:
                         raise NonsenseError(f"owners: {owner!r} has no KV here")

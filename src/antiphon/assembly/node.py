@@ -21,6 +21,7 @@ from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
 from antiphon.stage.tiers import unknown
 
@@ -44,8 +45,9 @@ class Node:
         self.frontier = Frontier(len(makes_reply), self.graph.frame_s)
         self.monitor = Monitor(self.frontier, len(config.ar) > 1)
         people = self.monitor, self.frontier
+        self.next_use = NextUse(*people)
         self._times = NodeTimes(self.config, units)
-        make = maker(self.graph, config, preset, people, self._times)
+        make = maker(self.graph, config, preset, people, self.next_use, self._times)
         self.stages = Stages(units, make, preset.replica_policy())
         self._orchestrator = Orchestrator(self.graph, self.stages, people, config.end_inputs, config.call_ids)
         self._watch: Watch | None = None
@@ -62,6 +64,7 @@ class Node:
                 self.guard.suspend(fact)
                 continue
             self.monitor.observe(fact, now)
+            self.next_use.observe(fact, now)
             self._orchestrator.observe(fact, now)
             self._times.observe(fact)
             if self._watch is not None:
@@ -129,6 +132,7 @@ class Node:
         """Every ledger agrees with every other; raises AssertionError otherwise."""
         self.stages.check_integrity()
         self._orchestrator.check_integrity()
+        self.next_use.check_integrity()
 
     def _planned(self, now: float) -> tuple[list[Order], list[Output], tuple[Step, ...]]:
         """What follows from the facts, and the next steps.
@@ -182,6 +186,7 @@ class Node:
 
     def _hear(self, outputs: Sequence[Output], now: float) -> None:
         self.monitor.hear(outputs, now)
+        self.next_use.hear(outputs, now)
         if self._watch is not None:
             for output in outputs:
                 self._watch.hear(output)

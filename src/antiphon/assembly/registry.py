@@ -22,17 +22,30 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
     "step": {
         "prefill-first": "antiphon.policy.prefill_first:PrefillFirst",
         "fcfs": "antiphon.policy.fcfs:Fcfs",
+        "urgency": "antiphon.policy.urgency:Urgency",
     },
-    "pace": {"unpaced": "antiphon.policy.unpaced:Unpaced"},
+    "pace": {
+        "unpaced": "antiphon.policy.unpaced:Unpaced",
+        "urgency": "antiphon.policy.urgency:Urgency",
+    },
     "admission": {"unlimited": "antiphon.policy.unlimited:Unlimited"},
-    "device": {"round-robin": "antiphon.policy.round_robin:RoundRobin"},
+    "device": {
+        "round-robin": "antiphon.policy.round_robin:RoundRobin",
+        "most-urgent": "antiphon.policy.most_urgent:MostUrgent",
+    },
     "replica": {
         "sticky": "antiphon.policy.sticky:Sticky",
         "least-loaded": "antiphon.policy.least_loaded:LeastLoaded",
     },
-    "evict": {"lru": "antiphon.policy.lru:Lru"},
-    "write": {"write-back": "antiphon.policy.write_back:WriteBack"},
-    "fetch": {"on-demand": "antiphon.policy.on_demand:OnDemand"},
+    "evict": {"lru": "antiphon.policy.lru:Lru", "next-use": "antiphon.policy.next_use:NextUse"},
+    "write": {
+        "write-back": "antiphon.policy.write_back:WriteBack",
+        "next-use": "antiphon.policy.next_use:NextUse",
+    },
+    "fetch": {
+        "on-demand": "antiphon.policy.on_demand:OnDemand",
+        "next-use": "antiphon.policy.next_use:NextUse",
+    },
 }
 """Every decision, and the policies for it that ship."""
 

@@ -15,6 +15,7 @@ from antiphon.flow.stages import Scheduler
 from antiphon.graphs import find_graph
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.next_use import NextUse
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.candidates import Surroundings
 from antiphon.stage.codec import CodecScheduler
@@ -78,6 +79,7 @@ def maker(
     config: NodeConfig,
     preset: Preset,
     people: tuple[Monitor, Frontier],
+    next_use: NextUse,
     times: NodeTimes,
 ) -> Callable[[Unit], Scheduler]:
     """Makes a unit's scheduler, bare: when a node begins, and when a unit is lost."""
@@ -97,7 +99,7 @@ def maker(
                 return EncodeScheduler(unit.name, config.encoder[stage.name], policies, around)
             case StageKind.AR:
                 ar = ArScheduler(stage, config.ar[stage.name], policies, unit.name, tickets, around)
-                ar.tiers.people = monitor
+                ar.tiers.people, ar.tiers.next_use = monitor, next_use
                 return ar
             case StageKind.CODEC:
                 edge = next(edge for edge in graph.edges if edge.target == stage.name)

@@ -69,6 +69,20 @@ class SpeechEnded(msgspec.Struct, frozen=True, tag=True):
     session: str
 
 
+class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
+    """A session's next turn is coming, by somebody's word (SYMPHONY §3.3): its client's, or an agent's.
+
+    prepare     history: what it begins with; turn: also what of it is there already
+    expected_s  seconds from now until the turn is complete; nan: not said
+    confidence  0 to 1: how sure that is
+    """
+
+    session: str
+    prepare: Literal["history", "turn"] = "history"
+    expected_s: float = nan
+    confidence: float = 1.0
+
+
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
     """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""
 
@@ -289,6 +303,7 @@ PersonFact = (
     | ItemCut
     | SpeechStarted
     | SpeechEnded
+    | TurnAdvised
     | PlaybackReported
     | OutputHeld
     | OutputReleased

@@ -31,6 +31,7 @@ from antiphon.core.facts import (
     StageFact,
     StepDone,
     StepFailed,
+    TurnAdvised,
     UnitLost,
     UnitReady,
 )
@@ -105,8 +106,10 @@ class Orchestrator:
                 self._unit(fact)
             case PolicySuspended():
                 pass  # the node's
-            case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
+            case SpeechStarted() | SpeechEnded() | TurnAdvised() | PlaybackReported() | OutputHeld():
                 pass  # advice: what a turn says does not depend on it
+            case OutputReleased():
+                pass
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact)
 

@@ -19,6 +19,7 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.playback import Source
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 
 Floats = NDArray[np.float64]
@@ -40,6 +41,8 @@ class Frontier:
         self._begun = np.zeros(size, np.bool_)
         self._is_spoken = np.zeros(size, np.bool_)
         self._is_silent = np.zeros(size, np.bool_)
+        self._source = np.zeros(size, np.int64)
+        self._num_gaps = np.zeros(size, np.int64)
         self._made = np.zeros((num_stages, size), np.int64)
         self._free = list(range(size - 1, NOWHERE, -1))
         self._frame_s = frame_s
@@ -70,6 +73,7 @@ class Frontier:
         """The response is over, and heard as far as it ever will be."""
         self._dry_at[slot] = self._asked_at[slot] = nan
         self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = False
+        self._source[slot] = self._num_gaps[slot] = 0
         self._made[:, slot] = 0
         self._free.append(slot)
 
@@ -77,9 +81,14 @@ class Frontier:
         """The first of it that its person hears, or reads, has left."""
         self._begun[slot] = True
 
-    def play(self, slot: int, dry_at: float) -> None:
-        """Its playback has changed: all that has come will have been played then (core.playback)."""
-        self._dry_at[slot] = dry_at
+    def play(self, slot: int, dry_at: float, source: Source = Source.ESTIMATED) -> None:
+        """Its playback has changed: all that has come will have been played then (core.playback), and that is
+        known from this source."""
+        self._dry_at[slot], self._source[slot] = dry_at, source
+
+    def fall_silent(self, slot: int) -> None:
+        """Its person heard a gap."""
+        self._num_gaps[slot] += 1
 
     def end_speech(self, slot: int) -> None:
         """What is written of it from now on is spoken by nobody."""
@@ -124,6 +133,14 @@ class Frontier:
         leads_s = leads_s + ahead * (self._is_spoken[slots] * self.frame_s)
         return leads_s if stage else np.where(self._is_silent[slots], nan, leads_s)
 
+    def sources(self, slots: Slots) -> NDArray[np.int64]:
+        """How each playback is known (core.playback.Source): int64 [n]."""
+        return self._source[slots]
+
+    def num_gaps(self, slots: Slots) -> NDArray[np.int64]:
+        """How often each listener ran dry: int64 [n]."""
+        return self._num_gaps[slots]
+
     def rates(self, slots: Slots) -> Floats:
         """Frames that each listener takes in a second, nan where nothing is spoken: float64 [n]."""
         rate = 1.0 / self.frame_s if self.frame_s else nan
@@ -140,5 +157,7 @@ class Frontier:
         self._begun = np.concatenate([self._begun, np.zeros(size, np.bool_)])
         self._is_spoken = np.concatenate([self._is_spoken, np.zeros(size, np.bool_)])
         self._is_silent = np.concatenate([self._is_silent, np.zeros(size, np.bool_)])
+        self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
+        self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
         self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)
         self._free = list(range(2 * size - 1, size - 1, -1))

@@ -341,7 +341,8 @@ class Monitor:
         if reply.first_at is None:
             reply.ttfp_s = now - reply.asked_at
             self._frontier.begin(reply.slot)
-        reply.add(len(output.audio) * SECONDS_PER_BYTE, now)
+        if reply.add(len(output.audio) * SECONDS_PER_BYTE, now) > 0.0:
+            self._frontier.fall_silent(reply.slot)
         self._changed(session, reply, now)
 
     def _begin(self, session: _Session, reply: _Reply) -> None:
@@ -368,7 +369,7 @@ class Monitor:
         if reply.slot == NOWHERE:  # by the client's own word it plays longer than was thought
             reply.slot = session.slot = self._frontier.take(reply.asked_at, reply.is_spoken)
             session.replies[reply.name] = reply
-        self._frontier.play(reply.slot, reply.dry_at)
+        self._frontier.play(reply.slot, reply.dry_at, reply.source)
         if not reply.is_open and reply.dry_at < reply.due_at:
             reply.due_at = reply.dry_at
             self._num_pushed += 1

@@ -161,6 +161,16 @@ class StepView(Protocol):
         ...
 
     @property
+    def source(self) -> Ints:
+        """How its person's playback is known (`core.playback.Source`)."""
+        ...
+
+    @property
+    def num_gaps(self) -> Ints:
+        """How often its person ran dry."""
+        ...
+
+    @property
     def rate(self) -> Floats:
         """Units of this stage that its consumer takes in a second; nan: not known, or nothing is spoken."""
         ...

@@ -128,7 +128,20 @@ class KvView(Protocol):
         ...
 
     def farthest(self) -> Iterator[str]:
-        """The same, the one that will be needed last first; by `oldest` where nothing is known."""
+        """The same, the one that will be needed last first; then, by `oldest`, those of which nothing is
+        known, and those that are `expected`."""
+        ...
+
+    def expected(self) -> Iterator[str]:
+        """Owners whose next turn is coming: their person speaks, or it was announced; the first first."""
+        ...
+
+    def has(self, owner: str) -> bool:
+        """Has it any KV here?"""
+        ...
+
+    def num_away(self, owner: str) -> int:
+        """Its next blocks that the device lacks and the host has."""
         ...
 
     def waiting(self) -> Iterator[str]:

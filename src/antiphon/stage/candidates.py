@@ -135,6 +135,14 @@ class Candidates:
         return self._around.frontier.begun(self.slots)
 
     @cached_property
+    def source(self) -> Ints:
+        return self._around.frontier.sources(self.slots)
+
+    @cached_property
+    def num_gaps(self) -> Ints:
+        return self._around.frontier.num_gaps(self.slots)
+
+    @cached_property
     def rate(self) -> Floats:
         if self._around.stage is None:
             return np.full(self._size, nan)

@@ -33,7 +33,11 @@ class NextUse(Protocol):
         ...
 
     def farthest(self, now: float) -> Iterator[str]:
-        """Sessions by when they are due, the latest first."""
+        """Sessions by when they are due, the latest first; not those that are `expected`."""
+        ...
+
+    def expected(self, now: float) -> Iterator[str]:
+        """Sessions whose next turn is coming."""
         ...
 
 
@@ -114,7 +118,25 @@ class View:
             if owner in here:
                 seen.add(owner)
                 yield owner
-        yield from (owner for owner in self.oldest() if owner not in seen)
+        expected = {*self.next_use.expected(self.now)}
+        yield from (owner for owner in self.oldest() if owner not in seen and owner not in expected)
+        yield from (owner for owner in expected if owner in here)
+
+    def expected(self) -> Iterator[str]:
+        if self.next_use is not None:
+            yield from (owner for owner in self.next_use.expected(self.now) if self.has(owner))
+
+    def has(self, owner: str) -> bool:
+        known = owner in self.known.running or self.kv.resting(owner) is not None
+        return known or bool(self.host.num_held(owner))
+
+    def num_away(self, owner: str) -> int:
+        sequence = self.kv.resting(owner)
+        if sequence is None:
+            return 0
+        first = sequence.num_coming
+        groups = self.kv.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
+        return len(self.host.run_of(sequence.chain[first:], groups))
 
     def waiting(self) -> Iterator[str]:
         yield from self.known.waiting

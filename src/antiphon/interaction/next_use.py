@@ -1,0 +1,286 @@
+"""When each session will need its KV again (LiveServe §5.1): from what is still to be heard of its reply, and
+from how long people take to answer.
+
+    next use = end of playback + the person's usual time from there to the end of their next turn     (eq. 4)
+
+A reply's length is what its writer has written, at the pace at which words are spoken; not what was sent,
+which under pacing is about the same for everybody. Once somebody takes longer than usual, every second that
+passes makes it likelier that they take longer still: an overdue session is due as far ahead as it is overdue.
+Both kinds are read from the two ends of one sorted list, since what is needed last lies farthest from now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
+from math import inf, isnan, nan
+from typing import Any, cast
+
+from antiphon.core.facts import (
+    Fact,
+    ItemCut,
+    PersonFact,
+    PlaybackReported,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SpeechEnded,
+    SpeechStarted,
+    TurnAdvised,
+)
+from antiphon.core.plans import AudioOut, Output, ResponseEnded
+from antiphon.interaction.frontier import Frontier
+from antiphon.interaction.monitor import Monitor
+
+REPLY_S = 4.0
+"""From the end of a reply to the end of the next turn, before anybody has shown otherwise."""
+SPEECH_S = 3.0
+"""How long a turn is spoken, before anybody has shown otherwise."""
+TOKEN_S = 0.25
+"""How long a token of a reply sounds, before any has sounded."""
+OWN_WEIGHT = 0.3
+"""Of the last observation in a session's moving average."""
+COMMON_WEIGHT = 0.05
+"""Of the last observation in what is usual among all."""
+STALE_S = 0.25
+"""An estimate that is off by less is left as it is."""
+WARM_S = 2.0
+"""How long a session counts as about to speak after it was silent again, and beyond when it was announced."""
+LEAST_S = 0.2
+"""What is left of a turn at least: the pause that ends it, and its encoding."""
+
+
+class Average:
+    """A moving average, with its workload's as the prior."""
+
+    __slots__ = ("_common", "_own")
+
+    def __init__(self, common: Common) -> None:
+        self._common = common
+        self._own = nan
+
+    def add(self, value: float) -> None:
+        self._common.add(value)
+        before = self._common.value if isnan(self._own) else self._own
+        self._own = before + OWN_WEIGHT * (value - before)
+
+    @property
+    def value(self) -> float:
+        return self._common.value if isnan(self._own) else self._own
+
+
+class Common:
+    """What is usual among all."""
+
+    def __init__(self, prior: float) -> None:
+        self.value = prior
+
+    def add(self, value: float) -> None:
+        self.value += COMMON_WEIGHT * (value - self.value)
+
+
+class _Session:
+    __slots__ = ("due_at", "expected_at", "heard_to", "is_speaking", "reply", "spoke_at", "turn", "until")
+
+    def __init__(self, reply: Average, turn: Average) -> None:
+        self.reply, self.turn = reply, turn
+        self.due_at = nan
+        """When its KV is needed again; nan while nothing is known, or it is in use."""
+        self.heard_to: float | None = None
+        """When its last reply was played to its end; None: there is none, or it was cut."""
+        self.is_speaking = False
+        self.spoke_at = nan
+        """When its person began to speak, last."""
+        self.expected_at = nan
+        """When its next turn is complete, by its person's voice or an advisory."""
+        self.until = -inf
+        """Until then its next turn is expected at any moment."""
+
+
+class NextUse:
+    """Owner of the averages and of the order. Facts and outputs come in order, after the monitor has them."""
+
+    def __init__(self, monitor: Monitor, frontier: Frontier) -> None:
+        self._monitor, self._frontier = monitor, frontier
+        self._reply, self._turn, self._token_s = Common(REPLY_S), Common(SPEECH_S), Common(TOKEN_S)
+        self._sessions: dict[str, _Session] = {}
+        self._order: list[tuple[float, str]] = []
+        self._coming: dict[str, None] = {}
+        """Sessions whose next turn is expected, since when first."""
+        self._folds: dict[type, Callable[[str, _Session, Any, float], None]] = {
+            SpeechStarted: self._speech_started,
+            SpeechEnded: self._speech_ended,
+            TurnAdvised: self._advised,
+            ResponseRequested: self._requested,
+            ResponseCancelled: self._changed,
+            ItemCut: self._changed,
+            PlaybackReported: self._changed,
+        }
+
+    # -- folding -------------------------------------------------------------------------------------
+
+    def observe(self, fact: Fact, now: float) -> None:
+        if isinstance(fact, SessionClosed):
+            self._close(fact.session)
+            return
+        fold = self._folds.get(type(fact))
+        if fold is not None:
+            name = cast(PersonFact, fact).session
+            if name in self._monitor.sessions:
+                fold(name, self._known(name), fact, now)
+
+    def hear(self, outputs: Iterable[Output], now: float) -> None:
+        """Outputs left for their clients."""
+        for output in outputs:
+            if isinstance(output, AudioOut | ResponseEnded) and output.session in self._sessions:
+                self._heard(output.session, self._sessions[output.session], output, now)
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def due_s(self, session: str, now: float) -> float:
+        """When its KV will be needed again, in seconds of the clock; nan: unknown."""
+        known = self._sessions.get(session)
+        if known is None:
+            return nan
+        if self._is_coming(session, now):
+            return max(known.expected_at, now + LEAST_S)
+        return now + abs(known.due_at - now)
+
+    def farthest(self, now: float) -> Iterator[str]:
+        """Sessions by when they will need their KV again, the last first; not those that are `expected`."""
+        order = self._order
+        first, last = 0, len(order) - 1
+        while first <= last:
+            overdue_s, ahead_s = now - order[first][0], order[last][0] - now
+            if overdue_s > ahead_s:
+                name, first = order[first][1], first + 1
+            else:
+                name, last = order[last][1], last - 1
+            if not self._is_coming(name, now):
+                yield name
+
+    def expected(self, now: float) -> Iterator[str]:
+        """Sessions whose next turn is coming: their person speaks, or it was announced; the first first."""
+        for name in list(self._coming):
+            if self._is_coming(name, now):
+                yield name
+
+    # -- people --------------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> _Session:
+        if name not in self._sessions:
+            self._sessions[name] = _Session(Average(self._reply), Average(self._turn))
+        return self._sessions[name]
+
+    def _close(self, name: str) -> None:
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            self._coming.pop(name, None)
+            self._unlist(name, session)
+
+    def _speech_started(self, name: str, session: _Session, fact: SpeechStarted, now: float) -> None:
+        session.is_speaking, session.spoke_at = True, now
+        session.expected_at = now + session.turn.value
+        self._expect(name, session, inf)
+
+    def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
+        session.is_speaking = False
+        session.expected_at = now
+        if name in self._coming:
+            session.until = now + WARM_S
+
+    def _advised(self, name: str, session: _Session, fact: TurnAdvised, now: float) -> None:
+        expected_s = session.turn.value if isnan(fact.expected_s) else fact.expected_s
+        if not session.is_speaking:
+            session.expected_at = now + expected_s
+            self._expect(name, session, session.expected_at + WARM_S)
+
+    def _expect(self, name: str, session: _Session, until: float) -> None:
+        session.until = max(until, session.until) if name in self._coming else until
+        self._coming.setdefault(name)
+
+    def _is_coming(self, name: str, now: float) -> bool:
+        if name not in self._coming:
+            return False
+        if self._sessions[name].until >= now:
+            return True
+        del self._coming[name]
+        return False
+
+    def _requested(self, name: str, session: _Session, fact: ResponseRequested, now: float) -> None:
+        """The turn is complete: it tells how long its person took, unless they broke in, and from here on
+        the KV is in use."""
+        if not fact.remember:
+            return
+        if not isnan(session.spoke_at):
+            session.turn.add(now - session.spoke_at)
+        heard_to, spoke_at = session.heard_to, session.spoke_at
+        if heard_to is not None and now >= heard_to and (isnan(spoke_at) or spoke_at >= heard_to):
+            session.reply.add(now - heard_to)
+        session.spoke_at, session.heard_to = nan, None
+        session.is_speaking = False
+        self._coming.pop(name, None)
+        self._unlist(name, session)
+
+    def _changed(self, name: str, session: _Session, fact: Fact, now: float) -> None:
+        """What its person has heard, or has still to hear, is not what was thought."""
+        if isnan(session.due_at):
+            return
+        is_cut = not isinstance(fact, PlaybackReported)
+        buffer_s = self._monitor.buffer_s(name, now) or 0.0
+        if is_cut:
+            session.heard_to = None
+            self._list(name, session, now + session.reply.value)
+        elif session.heard_to is not None:
+            self._list(name, session, self._ends_at(session, now, buffer_s) + session.reply.value)
+
+    # -- replies -------------------------------------------------------------------------------------
+
+    def _heard(self, name: str, session: _Session, output: AudioOut | ResponseEnded, now: float) -> None:
+        """More of a reply is there, or it is over."""
+        is_over, is_heard = isinstance(output, ResponseEnded), self._monitor.heard(name) == output.response
+        if not is_heard and not (is_over and isnan(session.due_at)):
+            return
+        if not is_heard or (is_over and output.status == "cancelled"):
+            session.heard_to = None
+            self._list(name, session, now + session.reply.value)
+            return
+        left_s = self._monitor.buffer_s(name, now) or 0.0
+        sent_s = self._monitor.generated_s(name)
+        slot = self._monitor.slot(name, output.response)
+        num_written = 0 if slot is None else self._frontier.made(slot)[0]
+        if is_over:
+            if sent_s and num_written:
+                self._token_s.add(sent_s / num_written)
+        else:
+            left_s += max(num_written * self._token_s.value - sent_s, 0.0)
+        session.heard_to = now + left_s
+        self._list(name, session, session.heard_to + session.reply.value)
+
+    def _ends_at(self, session: _Session, now: float, buffer_s: float) -> float:
+        """By the client's report: what was to come after its buffer still is."""
+        session.heard_to = max(session.heard_to or now, now + buffer_s)
+        return session.heard_to
+
+    # -- the order -----------------------------------------------------------------------------------
+
+    def _list(self, name: str, session: _Session, due_at: float) -> None:
+        if abs(session.due_at - due_at) < STALE_S:
+            return
+        self._unlist(name, session)
+        session.due_at = due_at
+        insort(self._order, (due_at, name))
+
+    def _unlist(self, name: str, session: _Session) -> None:
+        if isnan(session.due_at):
+            return
+        at = bisect_left(self._order, (session.due_at, name))
+        assert self._order[at] == (session.due_at, name)
+        del self._order[at]
+        session.due_at = nan
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless the order is that of the sessions."""
+        listed = [(one.due_at, name) for name, one in self._sessions.items() if not isnan(one.due_at)]
+        assert self._order == sorted(listed), "sessions are out of order"
+        assert self._coming.keys() <= self._sessions.keys(), "a session is expected that is not there"

@@ -1,0 +1,160 @@
+"""LiveServe's scheduling (§4): first who is about to run dry, then who waits for the first sound, then the
+rest, by the KV that they hold and by how far they are ahead of what is heard."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.errors import ConfigError
+from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.playback import Source
+from antiphon.policy.base import (
+    NO_HOLD,
+    Budget,
+    Hold,
+    StepChoice,
+    StepView,
+    Tier,
+    is_crowded,
+    is_starved,
+)
+
+Floats = NDArray[np.float64]
+
+RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
+"""U0, U1 and U2 of §4.1, and what no person waits for."""
+REASONS = "runs dry", "first sound", "well buffered", "no person waits"
+MOST_GAPS = 3
+"""More of them widen a lead no further."""
+
+
+class Urgency:
+    """Decides who runs (Algorithm 1) and who is held back.
+
+    alpha      weight of what a barge-in would throw away (eq. 1)
+    beta       weight of the KV that a request holds while the stage is full (eq. 1)
+    safe_s     seconds of lead below which a reply may run dry (P_safe): at least a chunk of sound, a step and
+               the way to the client
+    ahead_s    seconds beyond what eq. 1 is worth that a reply may get while others run beside it, so that
+               held replies go on together and not one by one
+    unsure     by what the lead at which a reply is held is multiplied where its client reports no playback
+    after_gap  the same for each gap that was heard in it, up to three
+    holds_to   share of the stage's blocks in use up to which anything is held: beyond it, what is over sooner
+               frees its KV sooner
+    literal    Algorithm 1 to the letter: the first candidate that does not fit ends the step, and not only
+               the admissions
+
+    Where a lead is not known the request goes by its age among those that wait for the first sound, and is
+    not held (§6).
+    """
+
+    name = "urgency"
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        safe_s: float = 1.0,
+        ahead_s: float = 1.0,
+        unsure: float = 1.5,
+        after_gap: float = 1.5,
+        holds_to: float = 1.0,
+        literal: bool = False,
+    ) -> None:
+        for name, value in (("alpha", alpha), ("safe_s", safe_s)):
+            if not 0 < value < np.inf:
+                raise ConfigError(f"{name} is {value}; it must be above 0")
+        for name, value in (("beta", beta), ("ahead_s", ahead_s), ("holds_to", holds_to)):
+            if not 0 <= value < np.inf:
+                raise ConfigError(f"{name} is {value}; it must be 0 or above")
+        for name, value in (("unsure", unsure), ("after_gap", after_gap)):
+            if not 1 <= value < np.inf:
+                raise ConfigError(f"{name} is {value}; it must be 1 or above")
+        self._alpha, self._beta, self._safe_s, self._ahead_s = alpha, beta, safe_s, ahead_s
+        self._unsure, self._after_gap = unsure, after_gap
+        self._holds_to, self._literal = holds_to, literal
+        self.events = {"lead_unknown": 0, "first_sound_waits": 0, "held": 0}
+
+    def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        """Algorithm 1; what is preempted is the least urgent row, which keeps its KV to go on from."""
+        urgency, within = self._ranked(view)
+        able, preempt = view.ready, self._given_up(view, urgency, within)
+        if len(preempt):
+            able = able & (view.row >= 0)
+            able[preempt] = False
+        order = able.nonzero()[0]
+        order = order[np.lexsort((within[order], urgency[order]))]
+        self._count(view, budget, order, urgency)
+        return StepChoice(
+            order,
+            REASONS[int(urgency[order[0]])] if len(order) else "nothing can run",
+            urgency=urgency[order],
+            preempt=preempt,
+            keeps=np.ones(len(preempt), np.bool_),
+            stops=self._literal,
+        )
+
+    def decide_pace(self, view: StepView, now: float) -> Hold:
+        """Holds replies for which eq. 1 is below nothing. Those that are not far beyond go along with a step
+        that runs anyway."""
+        lead_s = view.lead_s
+        can_hold = view.begun & (lead_s > self._safe_s) & (view.tier == Tier.LATENCY) & ~view.reading
+        if not can_hold.any() or self._occupied(view) > self._holds_to:
+            return NO_HOLD
+        beyond_s = np.where(can_hold, lead_s - self._limits_s(view), -np.inf)
+        ready = view.ready
+        least_s = self._ahead_s / 2
+        runs_anyway = bool((ready & (beyond_s <= least_s)).any())
+        held = beyond_s > (self._ahead_s if runs_anyway else least_s)
+        stopped = held & ready
+        if not stopped.any():
+            return NO_HOLD
+        self.events["held"] += int(np.count_nonzero(stopped))
+        return Hold(held, "far enough ahead of what is heard", now + float(beyond_s[stopped].min()) - least_s)
+
+    # -- the paper's quantities ----------------------------------------------------------------------
+
+    def _occupied(self, view: StepView) -> float:
+        """R_occ of eq. 3: of the stage's blocks, those that requests hold or are promised. What merely rests
+        makes room when it is asked to."""
+        return (int(view.held.sum()) + view.num_promised) / view.num_blocks if view.num_blocks else 0.0
+
+    def _relief(self, view: StepView) -> Floats:
+        """U_kv (eq. 3), with the KV as a share of the stage's: [n]."""
+        return view.held * (self._occupied(view) / max(view.num_blocks, 1))
+
+    def _limits_s(self, view: StepView) -> Floats:
+        """Leads at which eq. 1 is zero, wider where less is known of what is heard: [n]."""
+        limits_s: Floats = self._safe_s * (1 + self._beta / self._alpha * self._relief(view))
+        unsure = np.where(view.source == Source.ACKED, 1.0, self._unsure)
+        wider: Floats = np.power(self._after_gap, np.minimum(view.num_gaps, MOST_GAPS), dtype=np.float64)
+        return limits_s * unsure * wider
+
+    def _ranked(self, view: StepView) -> tuple[Ints, Floats]:
+        """Class, and rank within it, the lower the sooner: [n] each."""
+        lead_s, age_s, late = view.lead_s, np.nan_to_num(view.age_s), view.tier != Tier.LATENCY
+        is_known = view.begun & ~np.isnan(lead_s)
+        exposure = np.maximum(lead_s - self._safe_s, 0) / self._safe_s  # eq. 2
+        utility = self._beta * self._relief(view) - self._alpha * exposure  # eq. 1
+        urgency = np.where(is_known, np.where(lead_s <= self._safe_s, RUNS_DRY, BUFFERED), FIRST_SOUND)
+        urgency = np.where(late, BEHIND, urgency)
+        within = np.choose(urgency, (lead_s, -age_s, -utility, -age_s))
+        unknown = view.begun & np.isnan(lead_s) & ~np.isnan(view.rate)
+        self.events["lead_unknown"] += int(np.count_nonzero(unknown & view.ready & ~late))
+        return urgency, within
+
+    def _given_up(self, view: StepView, urgency: Ints, within: Floats) -> Ints:
+        """The least urgent row, if blocks are short or best-effort work is in the way."""
+        if not (view.num_blocks and view.num_rows) or not (is_starved(view) or is_crowded(view)):
+            return NO_INTS
+        rows = np.arange(view.num_rows)
+        return np.lexsort((within[rows], urgency[rows]))[-1:]
+
+    def _count(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> None:
+        """First sounds that a step has no room for behind those that run dry."""
+        first = urgency[order] == FIRST_SOUND
+        if first.any():
+            reach = view.tokens[order].cumsum()
+            out = (reach > budget.tokens) | (np.arange(len(order)) >= budget.rows)
+            self.events["first_sound_waits"] += int(np.count_nonzero(first & out))

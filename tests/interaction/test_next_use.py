@@ -1,0 +1,272 @@
+"""When a session's KV will be needed again: by example, and against a plain scan of everybody."""
+
+from __future__ import annotations
+
+from math import isnan, nan
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from antiphon.core.facts import (
+    Fact,
+    ItemCut,
+    PlaybackReported,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    SpeechEnded,
+    SpeechStarted,
+    TurnAdvised,
+)
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
+from antiphon.interaction.frontier import Frontier
+from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.next_use import LEAST_S, REPLY_S, SPEECH_S, STALE_S, TOKEN_S, WARM_S, NextUse
+
+
+class People:
+    """What a node does with facts and outputs."""
+
+    def __init__(self, *sessions: str) -> None:
+        self.frontier = Frontier(3, 0.08)
+        self.monitor = Monitor(self.frontier)
+        self.next_use = NextUse(self.monitor, self.frontier)
+        for session in sessions:
+            self.tell(SessionOpened(session), 0.0)
+
+    def tell(self, fact: Fact, now: float) -> None:
+        self.monitor.observe(fact, now)
+        self.next_use.observe(fact, now)
+        self.next_use.check_integrity()
+
+    def hear(self, output: Output, now: float) -> None:
+        self.monitor.hear([output], now)
+        self.next_use.hear([output], now)
+        self.next_use.check_integrity()
+
+    def ask(self, now: float, session: str = "s", response: str = "r", remember: bool = True) -> None:
+        self.tell(ResponseRequested(session, response, f"item-{response}", remember=remember), now)
+
+    def write(self, tokens: int, session: str = "s", response: str = "r") -> None:
+        slot = self.monitor.slot(session, response)
+        assert slot is not None
+        self.frontier.make(0, slot, tokens)
+
+    def sound(self, seconds: float, now: float, session: str = "s", response: str = "r") -> None:
+        self.hear(AudioOut(session, response, 0, bytes(4 * round(24_000 * seconds))), now)
+
+    def end(self, now: float, session: str = "s", response: str = "r", status: str = "completed") -> None:
+        self.hear(ResponseEnded(session, response, 0, status, "", "", Usage()), now)
+
+    def due_s(self, now: float, session: str = "s") -> float:
+        return self.next_use.due_s(session, now)
+
+    def reply(self, now: float, seconds: float, session: str = "s", response: str = "r") -> None:
+        """Asked for, and whole at once."""
+        self.ask(now, session, response)
+        self.sound(seconds, now, session, response)
+        self.end(now, session, response)
+
+
+def test_due_once_the_reply_is_played_and_answered() -> None:
+    people = People("s")
+    assert isnan(people.due_s(0.0))
+    people.ask(1.0)
+    assert isnan(people.due_s(1.5)), "it is in use"
+    people.sound(2.0, 2.0)
+    people.end(2.0)
+    assert people.due_s(2.0) == pytest.approx(2.0 + 2.0 + REPLY_S)
+    assert people.due_s(4.0) == pytest.approx(8.0)
+
+
+def test_length_is_what_was_written_and_not_what_was_sent() -> None:
+    """Under pacing little is sent ahead; 40 tokens are ten seconds all the same."""
+    people = People("s")
+    people.ask(0.0)
+    people.write(40)
+    people.sound(1.0, 1.0)
+    expected = 1.0 + 40 * TOKEN_S + REPLY_S
+    assert people.due_s(1.0) == pytest.approx(expected)
+    people.sound(1.0, 1.9)
+    assert people.due_s(1.9) == pytest.approx(expected)
+    for second in range(1, 9):
+        people.sound(1.0, 1.9 + second)
+    people.end(10.0)
+    assert people.due_s(10.0) == pytest.approx(expected, abs=STALE_S)
+
+
+def test_the_pace_at_which_words_are_spoken_is_learnt() -> None:
+    people = People("s")
+    for number in range(200):
+        name = f"r{number}"
+        people.ask(10.0 * number, response=name)
+        people.write(10, response=name)
+        people.sound(4.0, 10.0 * number, response=name)
+        people.end(10.0 * number, response=name)
+    people.ask(3000.0)
+    people.write(30)
+    people.sound(1.0, 3000.0)
+    played_s = people.due_s(3000.0) - people.next_use._sessions["s"].reply.value - 3000.0
+    assert played_s == pytest.approx(12.0, abs=0.1)
+
+
+def test_each_person_has_a_pace_of_their_own_and_newcomers_everybodys() -> None:
+    people = People("quick", "slow", "new")
+    for number in range(30):
+        now = 100.0 * number
+        people.reply(now, 1.0, "quick", f"q{number}")
+        people.reply(now, 1.0, "slow", f"s{number}")
+        for session, at in (("quick", now + 3.0), ("slow", now + 31.0)):
+            people.tell(SpeechStarted(session), at - 1.0)
+            people.tell(SpeechEnded(session), at)
+        people.ask(now + 3.0, "quick", f"qq{number}")
+        people.end(now + 3.0, "quick", f"qq{number}")
+        people.ask(now + 31.0, "slow", f"ss{number}")
+        people.end(now + 31.0, "slow", f"ss{number}")
+    for session in ("quick", "slow", "new"):
+        people.reply(5000.0, 1.0, session, "last")
+    quick, slow, new = (people.due_s(5000.0, session) - 5001.0 for session in ("quick", "slow", "new"))
+    assert quick < new < slow
+
+
+def test_who_breaks_in_tells_nothing_of_how_long_people_take() -> None:
+    people = People("s")
+    people.ask(0.0)
+    people.sound(20.0, 1.0)
+    people.tell(SpeechStarted("s"), 5.0)
+    people.tell(ResponseCancelled("s", "r"), 5.1)
+    people.end(5.1, status="cancelled")
+    people.tell(ItemCut("s", "item-r", 3), 5.1)
+    people.tell(SpeechEnded("s"), 6.0)
+    people.ask(6.0, response="again")
+    people.end(6.0, response="again", status="failed")
+    assert people.due_s(6.0) == pytest.approx(6.0 + REPLY_S), "and one that failed is due all the same"
+
+
+def test_who_takes_longer_than_usual_will_take_longer_still() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    due = 1.0 + REPLY_S
+    assert people.due_s(due + 7.0) == pytest.approx(due + 14.0)
+
+
+def test_a_report_of_playback_moves_it() -> None:
+    people = People("s")
+    people.reply(0.0, 10.0)
+    people.tell(PlaybackReported("s", "r", 1.0), 6.0)
+    assert people.due_s(6.0) == pytest.approx(6.0 + 9.0 + REPLY_S)
+    people.tell(ItemCut("s", "item-r", 1), 7.0)
+    assert people.due_s(7.0) == pytest.approx(7.0 + REPLY_S)
+
+
+def test_whose_voice_is_heard_is_expected_until_the_turn_is_there_or_comes_to_nothing() -> None:
+    people = People("s", "t")
+    people.reply(0.0, 1.0)
+    people.reply(0.0, 9.0, "t", "q")
+    people.tell(SpeechStarted("s"), 4.0)
+    people.tell(SpeechStarted("t"), 5.0)
+    assert [*people.next_use.expected(5.0)] == ["s", "t"]
+    assert [*people.next_use.farthest(5.0)] == []
+    assert people.due_s(4.0) == pytest.approx(4.0 + SPEECH_S)
+    assert people.due_s(60.0) == pytest.approx(60.0 + LEAST_S), "at any moment"
+    people.tell(SpeechEnded("s"), 60.0)
+    assert [*people.next_use.expected(60.0 + WARM_S)] == ["s", "t"]
+    assert [*people.next_use.expected(60.1 + WARM_S)] == ["t"]
+    assert [*people.next_use.farthest(60.1 + WARM_S)] == ["s"]
+    people.ask(70.0, "t", "more")
+    assert [*people.next_use.expected(70.0)] == []
+
+
+def test_a_turn_may_be_announced() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.tell(TurnAdvised("s", expected_s=3.0), 10.0)
+    assert people.due_s(10.0) == pytest.approx(13.0)
+    assert [*people.next_use.expected(13.0 + WARM_S)] == ["s"]
+    assert [*people.next_use.expected(13.1 + WARM_S)] == []
+    people.tell(TurnAdvised("s"), 20.0)
+    assert people.due_s(20.0) == pytest.approx(20.0 + SPEECH_S)
+    people.tell(SpeechStarted("s"), 21.0)
+    people.tell(TurnAdvised("s", expected_s=900.0), 21.5)
+    assert people.due_s(21.5) == pytest.approx(21.0 + SPEECH_S), "the voice itself says more"
+
+
+def test_what_runs_beside_the_conversation_and_strangers_change_nothing() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.ask(2.0, response="beside", remember=False)
+    assert people.due_s(2.0) == pytest.approx(1.0 + REPLY_S)
+    people.tell(SpeechStarted("stranger"), 2.0)
+    assert [*people.next_use.expected(2.0)] == []
+    assert isnan(people.due_s(2.0, "stranger"))
+
+
+class Everybody(RuleBasedStateMachine):
+    """Any facts in any order: the order is that of a scan."""
+
+    names = st.sampled_from("abcde")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.people = People(*"abcde")
+        self.now = 0.0
+        self.count = 0
+        self.last: dict[str, str] = {}
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 5.0, 60.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(who=names, tokens=st.integers(0, 60), seconds=st.sampled_from([0.0, 0.5, 12.0]))
+    def reply(self, who: str, tokens: int, seconds: float) -> None:
+        self.count += 1
+        name = self.last[who] = f"r{self.count}"
+        self.people.ask(self.now, who, name)
+        self.people.write(tokens, who, name)
+        if seconds:
+            self.people.sound(seconds, self.now, who, name)
+
+    @rule(who=names, status=st.sampled_from(["completed", "cancelled", "failed"]))
+    def end(self, who: str, status: str) -> None:
+        if who in self.last:
+            self.people.end(self.now, who, self.last[who], status)
+
+    @rule(who=names, starts=st.booleans())
+    def speak(self, who: str, starts: bool) -> None:
+        self.people.tell(SpeechStarted(who) if starts else SpeechEnded(who), self.now)
+
+    @rule(who=names, played_s=st.floats(0, 12))
+    def report(self, who: str, played_s: float) -> None:
+        self.people.tell(PlaybackReported(who, self.last.get(who, ""), played_s), self.now)
+
+    @rule(who=names)
+    def cut(self, who: str) -> None:
+        self.people.tell(ItemCut(who, f"item-{self.last.get(who)}", 1), self.now)
+
+    @rule(who=names, expected_s=st.sampled_from([nan, 0.0, 5.0]))
+    def announce(self, who: str, expected_s: float) -> None:
+        self.people.tell(TurnAdvised(who, expected_s=expected_s), self.now)
+
+    @rule(who=names)
+    def come_anew(self, who: str) -> None:
+        self.people.tell(SessionClosed(who), self.now)
+        self.people.tell(SessionOpened(who), self.now)
+        self.last.pop(who, None)
+
+    @invariant()
+    def order_is_that_of_a_scan(self) -> None:
+        next_use, now = self.people.next_use, self.now
+        expected = [*next_use.expected(now)]
+        due = {who: next_use.due_s(who, now) for who in "abcde"}
+        listed = [who for who in due if who not in expected and not isnan(due[who])]
+        farthest = [*next_use.farthest(now)]
+        assert sorted(farthest) == sorted(listed)
+        assert [due[who] for who in farthest] == sorted((due[who] for who in listed), reverse=True)
+        assert all(at >= now for at in due.values() if not isnan(at))
+
+
+def test_the_order_is_that_of_a_scan() -> None:
+    run_state_machine_as_test(Everybody, settings=settings(max_examples=60, deadline=None))

@@ -1,0 +1,166 @@
+"""LiveServe §4: classes, ranks within them, Algorithm 1, and what is held back."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.core.errors import ConfigError
+from antiphon.core.playback import Source
+from antiphon.policy.base import Budget, StepChoice, StepView, Tier
+from antiphon.policy.urgency import BEHIND, BUFFERED, FIRST_SOUND, RUNS_DRY, Urgency
+from policy.views import short, stage
+
+BUDGET = Budget(16, 8)
+
+
+def chosen(view: StepView, budget: Budget = BUDGET, **options: Any) -> StepChoice:
+    choice = Urgency(**options).decide_step(view, budget, 0.0)
+    assert choice.reason
+    assert choice.urgency is not None
+    assert len(choice.urgency) == len(choice.order)
+    return choice
+
+
+def begun(size: int, *leads_s: float, **told: Any) -> dict[str, Any]:
+    """Replies with these leads, and then others that nothing has come of."""
+    rest = size - len(leads_s)
+    return {
+        "begun": [True] * len(leads_s) + [False] * rest,
+        "lead_s": [*leads_s, *[nan] * rest],
+        "rate": [12.5] * size,
+        **told,
+    }
+
+
+def test_classes_in_order_and_ranks_within_them() -> None:
+    """U0 by lead, U1 by age, U2 by utility, and then what no person waits for."""
+    view = stage(
+        7,
+        9,
+        **begun(
+            9,
+            *(5.0, 0.4, 3.0, 0.2, 2.0),
+            age_s=[9, 9, 9, 9, 9, 1, 2, 3, 4],
+            tier=[0, 0, 0, 0, Tier.BEST_EFFORT, 0, 0, 0, Tier.BEST_EFFORT],
+        ),
+    )
+    choice = chosen(view)
+    assert choice.order.tolist() == [3, 1, 7, 6, 5, 2, 0, 4, 8]
+    assert choice.urgency.tolist() == [RUNS_DRY] * 2 + [FIRST_SOUND] * 3 + [BUFFERED] * 2 + [BEHIND] * 2
+    assert choice.reason == "runs dry"
+    assert not choice.stops
+
+
+def test_a_waiting_request_may_go_before_rows_and_need_not_be_the_first() -> None:
+    """Urgency admits the third that waits: there is one space of candidates."""
+    view = stage(1, 4, **begun(4, 9.0, age_s=[9, 1, 2, 3], ready=[True, False, True, True]))
+    assert chosen(view).order.tolist() == [3, 2, 0]
+
+
+def test_among_the_buffered_kv_pressure_stands_against_exposure() -> None:
+    """Eqs. 1 to 3: the one that holds more goes first, unless it is much farther ahead; the KV counts only as
+    far as the stage is full."""
+    told = begun(2, 3.0, 3.2, held=[4, 40], num_blocks=50)
+    assert chosen(stage(2, 2, **told)).order.tolist() == [1, 0]
+    assert chosen(stage(2, 2, **told), beta=0.0).order.tolist() == [0, 1]
+    assert chosen(stage(2, 2, **told | {"num_blocks": 5000})).order.tolist() == [0, 1]
+    assert chosen(stage(2, 2, **told | {"lead_s": [3.0, 9.0]})).order.tolist() == [0, 1]
+
+
+def test_a_lead_that_is_not_known_counts_as_first_sound_by_age() -> None:
+    policy = Urgency()
+    view = stage(3, 3, begun=[True] * 3, lead_s=[nan, 0.1, nan], age_s=[1, 5, 2], rate=[12.5, 12.5, nan])
+    choice = policy.decide_step(view, BUDGET, 0.0)
+    assert choice.order.tolist() == [1, 2, 0]
+    assert policy.events["lead_unknown"] == 1, "what is only read has no lead"
+    assert policy.decide_pace(view, 0.0).held is None
+
+
+def test_first_sounds_that_wait_behind_those_that_run_dry_are_counted() -> None:
+    policy = Urgency()
+    view = stage(3, 5, **begun(5, 0.1, 0.2, 0.3, tokens=[1, 1, 1, 4, 9]))
+    policy.decide_step(view, Budget(8, 8), 0.0)
+    assert policy.events["first_sound_waits"] == 1
+    policy.decide_step(view, Budget(99, 3), 0.0)
+    assert policy.events["first_sound_waits"] == 3
+
+
+def test_the_least_urgent_row_gives_way_and_keeps_its_kv() -> None:
+    choice = chosen(short(4, 5, **begun(5, 0.2, 7.0, 3.0)))
+    assert choice.preempt.tolist() == [1]
+    assert choice.keeps is not None
+    assert choice.keeps.tolist() == [True]
+    assert choice.order.tolist() == [0, 3, 2], "and none joins in that step"
+
+
+def test_to_the_letter_the_step_ends_at_what_does_not_fit() -> None:
+    assert chosen(stage(1, 1), literal=True).stops
+
+
+def held(view: StepView, **options: Any) -> tuple[list[int], float | None]:
+    hold = Urgency(**{"beta": 0.0, **options}).decide_pace(view, 100.0)
+    return ([] if hold.held is None else hold.held.nonzero()[0].tolist()), hold.wake_at
+
+
+def test_what_is_far_ahead_is_held_until_it_is_not() -> None:
+    """Safe for 1 s; alone it is held from half a second beyond."""
+    view = stage(2, 2, **begun(2, 4.0, 2.5))
+    assert held(view) == ([0, 1], 100.0 + 1.0)
+    assert held(stage(1, 1, **begun(1, 1.4))) == ([], None)
+
+
+def test_those_below_the_upper_threshold_go_along_with_a_step_that_runs_anyway() -> None:
+    view = stage(4, 5, **begun(5, 4.0, 1.9, 1.2))
+    assert held(view) == ([0], 100.0 + 2.5)
+    alone = stage(2, 2, **begun(2, 4.0, 1.9))
+    assert held(alone) == ([0, 1], pytest.approx(100.4))
+
+
+def test_nobody_is_held_who_reads_has_not_begun_or_is_not_waited_for() -> None:
+    told = begun(3, 9.0, 9.0, 9.0, reading=[True, False, False], tier=[0, Tier.BEST_EFFORT, 0])
+    assert held(stage(3, 3, **told | {"begun": [True, True, False]})) == ([], None)
+
+
+def test_leads_are_wider_where_less_is_known_and_after_gaps() -> None:
+    view = stage(3, 3, **begun(3, 3.0, 3.0, 3.0, source=[Source.ACKED, Source.ESTIMATED, Source.ACKED]))
+    view.num_gaps[2] = 9
+    assert held(view, unsure=2.6, after_gap=1.5) == ([0], 100.0 + 1.5)
+    assert held(view, unsure=1.0, after_gap=1.0)[0] == [0, 1, 2]
+
+
+def test_kv_in_a_full_stage_is_worth_a_lead() -> None:
+    """Eq. 1 is zero at safe_s (1 + beta / alpha K R): half the blocks in a stage that is full."""
+    view = stage(2, 2, **begun(2, 2.4, 2.4, held=[32, 32]))
+    assert held(view, beta=1.0) == ([0, 1], pytest.approx(100.0 + 2.4 - 1.5 - 0.5))
+    assert held(view, beta=2.0) == ([], None)
+
+
+def test_a_crowded_pool_is_emptied_sooner_by_holding_nobody() -> None:
+    told = begun(2, 9.0, 9.0, held=[20, 32], num_blocks=64)
+    assert held(stage(2, 2, **told), holds_to=0.8) == ([], None)
+    assert held(stage(2, 2, **told), holds_to=0.9)[0] == [0, 1]
+    assert held(stage(2, 2, **told | {"num_promised": 12}), holds_to=0.9)[0] == []
+
+
+def test_a_stage_without_kv_or_candidates() -> None:
+    assert chosen(stage(0, 0, num_blocks=0)).order.tolist() == []
+    assert chosen(stage(2, 2, num_blocks=0, held=[0, 0], **begun(2, 3.0, 0.1))).order.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"safe_s": 0.0}, "safe_s is 0.0; it must be above 0"),
+        ({"alpha": -1.0}, "alpha is -1.0"),
+        ({"beta": -1.0}, "beta is -1.0; it must be 0 or above"),
+        ({"ahead_s": np.inf}, "ahead_s is inf"),
+        ({"unsure": 0.5}, "unsure is 0.5; it must be 1 or above"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(options: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Urgency(**options)  # type: ignore[arg-type]
