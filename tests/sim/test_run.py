@@ -178,6 +178,30 @@ def test_a_place_is_free_again_when_who_had_it_gives_up() -> None:
     assert [event.t_s for event in begun[1:]] == [event.t_s for event in ended[:-1]]
 
 
+def test_a_place_may_be_free_once_its_reply_has_come() -> None:
+    closed = {"concurrency": 2, "sessions": 6, "until": "received"}
+    settings = {"load": {"closed": closed}, "people.talker.turns": 2}
+    events = outcome("voice-chat", settings=settings).events
+    begun, ended = kinds(events, SessionStarted), kinds(events, SessionEnded)
+    assert [event.reason for event in ended] == ["done"] * 6
+    replies: dict[str, list[float]] = defaultdict(list)
+    for event in kinds(events, ResponseEnded):
+        replies[event.session].append(event.t_s)
+    assert all(len(times) == 2 for times in replies.values())
+    received_s = sorted(times[-1] for times in replies.values())
+    assert [event.t_s for event in begun[2:]] == received_s[:4]
+    assert received_s[0] < min(event.t_s for event in ended)
+
+
+def test_a_place_that_is_free_early_is_given_away_once() -> None:
+    """Also where the person gives up, or barges in when the reply has come."""
+    closed = {"concurrency": 2, "sessions": 8, "until": "received"}
+    settings = {"load": {"closed": closed}, "people.talker.barge_in.probability": 1.0}
+    for patience_s in (0.05, 60.0):
+        events = outcome("voice-chat", settings=settings, patience_s=patience_s).events
+        assert len(kinds(events, SessionStarted)) == len(kinds(events, SessionEnded)) == 8
+
+
 def test_who_still_waits_at_the_end_is_counted() -> None:
     outcome_ = outcome("voice-chat", settings=bounded(2, duration_s=5.0))
     assert outcome_.reason == "duration"

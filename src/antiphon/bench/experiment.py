@@ -63,7 +63,8 @@ def _load(written: dict[str, Any], changes: Changes) -> dict[str, Any]:
         if changes.num_sessions is None:
             ends.pop("sessions", None)
     if changes.concurrency is not None:
-        return {"closed": {"concurrency": changes.concurrency} | ends}
+        places = {key: load[key] for key in ("until",) if key in load}
+        return {"closed": {"concurrency": changes.concurrency} | places | ends}
     bound = {} if changes.max_concurrency is None else {"max_concurrency": changes.max_concurrency}
     kept = {key: value for key, value in load.items() if key not in ("sessions", "duration_s")}
     if changes.rate_per_s is not None:
@@ -97,6 +98,7 @@ def pace_of(workload: Workload, pace: Pace) -> Pace:
     return dataclasses.replace(
         pace,
         concurrency=workload.load.concurrency,
+        frees_early=workload.load.frees_early,
         max_concurrency=workload.load.max_concurrency,
         duration_s=workload.load.duration_s,
         num_sessions=workload.load.sessions,

@@ -25,9 +25,17 @@ class Person:
     """One session of a person."""
 
     def __init__(
-        self, script: PersonScript, target: Target, pace: Pace, voices: Voices, log: LogWriter
+        self,
+        script: PersonScript,
+        target: Target,
+        pace: Pace,
+        voices: Voices,
+        log: LogWriter,
+        received: asyncio.Event | None = None,
     ) -> None:
+        """received: set when all replies of the script have come."""
         self._script = script
+        self._received = received or asyncio.Event()
         self._target = target
         self._pace = pace
         self._voices = voices
@@ -71,6 +79,8 @@ class Person:
         while True:
             now = self._log.now_s()
             reply = next(iter(self._ear.answers()), None)
+            if number == len(self._script.turns) - 1 and self._has_received():
+                self._received.set()
             if ask_id(number) in self._ear.refused or (reply is not None and self._is_over(now)):
                 return None
             self._check_patience(now, asked_s)
@@ -82,6 +92,10 @@ class Person:
                 await self._remark(self._ear.latest or reply, interjection, f"{number}.{index}")
                 continue
             await self._until_something(now, asked_s, due_s)
+
+    def _has_received(self) -> bool:
+        answers = [*self._ear.answers()]
+        return bool(answers) and all(reply.is_done for reply in answers)
 
     def _is_over(self, now: float) -> bool:
         is_hearing = self._pace.turn_detection == "server_vad" and self._ear.is_hearing

@@ -122,18 +122,29 @@ class _Run:
         return reason
 
     async def _closed(self, scripts: Iterator[Script]) -> None:
-        """So many sessions are alive at any time; who ends makes room for the next."""
+        """So many sessions hold a place at any time; who leaves it makes room for the next."""
 
         async def one_after_another(place: int) -> None:
             await asyncio.sleep(place * PLACE_S)
             for script in scripts:
                 await self._watch.calm()
-                if not await self._attend(script, None):
+                if not await self._hold_place(script, places):
                     await asyncio.sleep(RETRY_S)
 
         async with asyncio.TaskGroup() as places:
             for place in range(self._pace.concurrency or 0):
                 places.create_task(one_after_another(place))
+
+    async def _hold_place(self, script: Script, sessions: asyncio.TaskGroup) -> bool:
+        """Until the session's end or, where that frees places, until its last reply has come. False if it
+        ended before all was played."""
+        if not self._pace.frees_early:
+            return await self._attend(script, None)
+        left = asyncio.Event()
+        attending = sessions.create_task(self._attend(script, None, received=left))
+        attending.add_done_callback(lambda _: left.set())
+        await left.wait()
+        return not attending.done() or attending.result()
 
     async def _open(self, scripts: Iterator[Script]) -> None:
         """Everybody comes at their time, whatever happened to those before; in order, if there are no more
@@ -157,7 +168,13 @@ class _Run:
             waited_s = self._log.now_s() - came_s if has_to_wait else 0.0
             await self._attend(script, arrival_s, waited_s)
 
-    async def _attend(self, script: Script, arrival_s: float | None, waited_s: float | None = None) -> bool:
+    async def _attend(
+        self,
+        script: Script,
+        arrival_s: float | None,
+        waited_s: float | None = None,
+        received: asyncio.Event | None = None,
+    ) -> bool:
         """One session from its start to its end, whatever kind of end. True if all of it was played."""
         is_person = isinstance(script, PersonScript)
         self._log.write(
@@ -173,7 +190,7 @@ class _Run:
         )
         try:
             client = await self._connect(script.name, may_retry=arrival_s is None)
-            reason, message = await self._play(script, client) if client else ("", "")
+            reason, message = await self._play(script, client, received) if client else ("", "")
         except Unreachable as error:
             reason, message = "lost", str(error)
         except asyncio.CancelledError:
@@ -205,10 +222,12 @@ class _Run:
             else:
                 return client
 
-    async def _play(self, script: Script, client: WireClient) -> tuple[str, str]:
+    async def _play(
+        self, script: Script, client: WireClient, received: asyncio.Event | None
+    ) -> tuple[str, str]:
         """Why it ended, and in which words."""
         if isinstance(script, PersonScript):
-            player = Person(script, self._target, self._pace, self._voices, self._log)
+            player = Person(script, self._target, self._pace, self._voices, self._log, received)
         else:
             player = Job(script, self._pace, self._log)
         try:

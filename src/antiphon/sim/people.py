@@ -47,6 +47,8 @@ class Person:
             now = self._log.now_s()
             answers = self._ear.answers()
             reply = answers[0] if answers else None
+            if number == len(self._script.turns) - 1 and answers and all(each.is_done for each in answers):
+                self._seat.received()
             if ask_id(number) in self._ear.refusals or (reply is not None and self._is_over(answers, now)):
                 return None
             self._check_patience(answers, now, asked_s)

@@ -152,12 +152,20 @@ class Simulation:
     # -- who comes when ------------------------------------------------------------------------------
 
     def _fill_place(self, scripts: Iterator[Script]) -> None:
-        """Closed loop: who ends makes room for the next."""
+        """Closed loop: who ends makes room for the next, or who has received all, where that frees places."""
         script = next(scripts, None)
         if script is None:
             self._num_coming -= 1
-        else:
-            self._attend(script, None, lambda: self._fill_place(scripts))
+            return
+        is_free = False
+
+        def leave() -> None:
+            nonlocal is_free
+            if not is_free:
+                is_free = True
+                self._fill_place(scripts)
+
+        self._attend(script, None, leave)
 
     def _await_next(self, scripts: Iterator[Script]) -> None:
         """Open loop: everybody comes at their time, whatever happened to those before."""
@@ -209,11 +217,12 @@ class Simulation:
         )
         process = self._playing[script.name] = Process(self.agenda, on_end)
         pause_s = RETRY_S if arrival_s is None else 0.0
-        process.start(self._visit(script, process, pause_s))
+        received = on_end if self._setup.workload.load.frees_early else _nothing
+        process.start(self._visit(script, process, pause_s, received))
 
-    def _visit(self, script: Script, process: Process, pause_s: float) -> Doing:
+    def _visit(self, script: Script, process: Process, pause_s: float, received: Callable[[], None]) -> Doing:
         """pause_s: from when they gave up to the end of their place's turn."""
-        seat, down = self._seat(script, process)
+        seat, down = self._seat(script, process, received)
         seat.up.send(seat.server.open)
         yield Wait(self.agenda.now + 2 * self._setup.network.delay_s)
         player = Person(script, seat) if isinstance(script, PersonScript) else Job(script, seat)
@@ -231,7 +240,7 @@ class Simulation:
         if reason == "failed" and pause_s:
             yield Wait(self.agenda.now + pause_s)
 
-    def _seat(self, script: Script, process: Process) -> tuple[Seat, Link]:
+    def _seat(self, script: Script, process: Process, received: Callable[[], None]) -> tuple[Seat, Link]:
         """The session and its connection; returns the client's end, and the link down to it."""
         setup, name = self._setup, script.name
         is_person = isinstance(script, PersonScript)
@@ -251,7 +260,7 @@ class Simulation:
 
         hears = is_person and setup.workload.turn_detection == "server_vad"
         hearing = Hearing(server, self.agenda) if hears else None
-        seat = Seat(ear, self.log, up, server, hearing, setup.patience_s, beside)
+        seat = Seat(ear, self.log, up, server, hearing, setup.patience_s, beside, received)
         if is_person and script.acks is not None:
             Process(self.agenda).start(acknowledge(script, seat, lambda: name in self._playing))
         return seat, down
@@ -273,6 +282,10 @@ class Simulation:
         """The server's counters, once a second."""
         self.log.write(ServerSampled(t_s=self.log.now_s(), values=self.driver.stats()))
         self.agenda.at(self.agenda.now + SAMPLE_S, Rank.SAMPLE, self._sample)
+
+
+def _nothing() -> None:
+    """Of a place that is free only when its session ends."""
 
 
 def machine(setup: Setup) -> Machine:

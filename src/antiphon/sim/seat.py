@@ -19,6 +19,7 @@ class Seat:
 
     hearing  None: turns are committed by hand
     beside   begins something that its owner's process does beside all else, and rings it at the end
+    received is called when all replies of the script have come
     """
 
     ear: Ear
@@ -28,6 +29,7 @@ class Seat:
     hearing: Hearing | None
     patience_s: float
     beside: Callable[[Doing], Process]
+    received: Callable[[], None]
 
     @property
     def has_vad(self) -> bool:

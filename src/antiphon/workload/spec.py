@@ -35,9 +35,15 @@ class Open(Spec):
 
 class Closed(Spec):
     """`concurrency` sessions at a time: when one ends the next begins. Without `sessions` the supply has no
-    end, and whoever plays it stops after `duration_s`."""
+    end, and whoever plays it stops after `duration_s`.
+
+    until  what frees a place: the session's end, which is when its last reply has been heard, or that this
+           reply has been received. Load generators of LLM servers count requests, so they do the latter;
+           the person listens on beside the next
+    """
 
     concurrency: Count
+    until: Literal["heard", "received"] = "heard"
     sessions: Count | None = None
     duration_s: Positive | None = None
 
@@ -76,6 +82,11 @@ class Load(Spec):
     def concurrency(self) -> int | None:
         """Sessions at a time of a closed load."""
         return self.closed.concurrency if self.closed else None
+
+    @property
+    def frees_early(self) -> bool:
+        """A place of a closed load is free while its last reply is still played."""
+        return self.closed is not None and self.closed.until == "received"
 
     @property
     def max_concurrency(self) -> int | None:
