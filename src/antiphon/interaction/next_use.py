@@ -238,10 +238,11 @@ class NextUse:
 
     def _heard(self, name: str, session: _Session, output: AudioOut | ResponseEnded, now: float) -> None:
         """More of a reply is there, or it is over."""
-        is_over, is_heard = isinstance(output, ResponseEnded), self._monitor.heard(name) == output.response
+        is_heard = self._monitor.heard(name) == output.response
+        is_over = isinstance(output, ResponseEnded)
         if not is_heard and not (is_over and isnan(session.due_at)):
             return
-        if not is_heard or (is_over and output.status == "cancelled"):
+        if not is_heard or (isinstance(output, ResponseEnded) and output.status == "cancelled"):
             session.heard_to = None
             self._list(name, session, now + session.reply.value)
             return

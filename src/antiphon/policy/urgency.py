@@ -122,7 +122,7 @@ class Urgency:
 
     def _relief(self, view: StepView) -> Floats:
         """U_kv (eq. 3), with the KV as a share of the stage's: [n]."""
-        return view.held * (self._occupied(view) / max(view.num_blocks, 1))
+        return np.multiply(view.held, self._occupied(view) / max(view.num_blocks, 1), dtype=np.float64)
 
     def _limits_s(self, view: StepView) -> Floats:
         """Leads at which eq. 1 is zero, wider where less is known of what is heard: [n]."""
