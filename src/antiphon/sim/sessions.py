@@ -94,6 +94,8 @@ class ServerSession:
         self._owed: Asked | None = None
         """A turn ended while a reply was still on its way out: the next follows it."""
         self._is_open = False
+        self._is_pushed = False
+        """Without a detector: audio was appended since the last commit or clear."""
 
     def open(self) -> None:
         self._is_open = True
@@ -117,6 +119,23 @@ class ServerSession:
         num_samples = round(audio_s * MODEL_SAMPLE_RATE_HZ)
         key = content_key(self._named("voice").encode())
         self.add(AudioPart(bytes(num_samples * SAMPLE_BYTES), key))
+
+    def append(self) -> None:
+        """Audio of a client that commits by hand."""
+        if not self._is_pushed:
+            self._is_pushed = True
+            self._tell(SpeechStarted(self.name))
+
+    def commit(self, audio_s: float) -> None:
+        """All that was appended, of this length, is a turn."""
+        self.clear()
+        self.add_voice(audio_s)
+
+    def clear(self) -> None:
+        """What was appended is no turn."""
+        if self._is_pushed:
+            self._is_pushed = False
+            self._tell(SpeechEnded(self.name))
 
     def create(self, asked: Asked) -> None:
         """A reply is wanted. One at a time."""

@@ -40,7 +40,7 @@ from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
-from antiphon.wire.listener import Listener, Noticed, SpeechBegan, SpeechOver
+from antiphon.wire.listener import Listener, Noticed, PushBegan, PushOver, SpeechBegan, SpeechOver
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
 from antiphon.wire.responses import Responses
@@ -213,6 +213,10 @@ class RealtimeSession:
                 return self._responses.hold(now)
             case ReplyResumed():
                 return [*self._responses.release(now), *self._owed()]
+            case PushBegan():
+                return [SpeechStarted(self.id)]
+            case PushOver():
+                return [SpeechEnded(self.id)]
             case SpeechBegan():
                 return self._began(noticed, now)
             case SpeechOver():  # pragma: no branch
