@@ -31,11 +31,12 @@ from antiphon.core.facts import (
     StageFact,
     StepDone,
     StepFailed,
+    TurnAdvised,
     UnitLost,
     UnitReady,
 )
 from antiphon.core.graph import StageGraph
-from antiphon.core.plans import Order, Output
+from antiphon.core.plans import Order, ResponseOutput
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.preparation import CONTEXT_LENGTH, STAGE_LOST, Preparation
@@ -107,10 +108,12 @@ class Orchestrator:
                 pass  # the node's
             case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
+            case TurnAdvised():
+                pass  # advice; the node answers it
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact)
 
-    def drain(self) -> tuple[tuple[Order, ...], tuple[Output, ...]]:
+    def drain(self) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
         """Orders and outputs since the last call."""
         self._moves.settle()
         self._preparation.want_lacking()

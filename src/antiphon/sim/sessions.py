@@ -26,7 +26,15 @@ from antiphon.core.facts import (
     SpeechStarted,
 )
 from antiphon.core.ids import content_key
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.plans import (
+    AdvisoryAnswered,
+    AudioOut,
+    Output,
+    ResponseEnded,
+    ResponseOutput,
+    TokensOut,
+    Usage,
+)
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ, WIRE_SAMPLE_RATE_HZ
 from antiphon.sim.events import Agenda
 from antiphon.sim.links import Link
@@ -72,7 +80,7 @@ class _Reply:
     spoken: Spoken
     cancelled_by: str | None = None
     has_item: bool = False
-    held: list[Output] | None = None
+    held: list[ResponseOutput] | None = None
     """What waits while a voice over it is in doubt; None: there is no doubt."""
 
 
@@ -246,6 +254,8 @@ class ServerSession:
 
     def deliver(self, output: Output) -> None:
         """Those of responses that are over are dropped."""
+        if isinstance(output, AdvisoryAnswered):  # nobody here says what it does with it
+            return
         reply = self._open.get(output.response)
         if reply is None:
             return
