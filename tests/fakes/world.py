@@ -19,6 +19,7 @@ from antiphon.core.facts import (
     UnitReady,
 )
 from antiphon.core.plans import (
+    AdvisoryAnswered,
     AudioOut,
     CopyBlocks,
     Decision,
@@ -135,6 +136,7 @@ class World:
         self.device = next(iter(self.fleet.devices.values()))
         self.now = 0.0
         self.responses: dict[tuple[str, str], Heard] = {}
+        self.advised: list[AdvisoryAnswered] = []
         self.mover = self.fleet.mover
         self.mover.lag = copy_lag
         self._prompter = toy.ToyPrompter()
@@ -198,6 +200,9 @@ class World:
         if self._recorder is not None:
             self._recorder.write(self.now, facts, decision)
         for output in decision.outputs:
+            if isinstance(output, AdvisoryAnswered):
+                self.advised.append(output)
+                continue
             self.responses[output.session, output.response].take(output)
         before = {place: device.num_in_flight for place, device in self.fleet.devices.items()}
         for order in decision.orders:

@@ -37,11 +37,13 @@ from antiphon.core.facts import (
     StagePrompt,
     StepDone,
     StepFailed,
+    TurnAdvised,
     UnitLost,
     UnitReady,
 )
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import (
+    AdvisoryAnswered,
     ArStep,
     AudioOut,
     BlockDelta,
@@ -58,6 +60,7 @@ from antiphon.core.plans import (
     RenderPrompt,
     ResponseEnded,
     SendMedia,
+    StagePrepared,
     TokensOut,
     Usage,
     ints,
@@ -75,6 +78,7 @@ from antiphon.runtime.messages import (
     Start,
     Stats,
     Stop,
+    Stuck,
     ToEngine,
     Watch,
 )
@@ -111,6 +115,7 @@ OUTPUTS = (
     TokensOut("s", "r", 1, "thinker", NO_TOKENS),
     AudioOut("s", "r", 1, b"\x01\x02"),
     ResponseEnded("s", "r", 1, "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
+    AdvisoryAnswered("s", "turn", (StagePrepared("thinker", 3, 4, 2, True),)),
 )
 MESSAGES: list[Any] = [
     SessionOpened("s"),
@@ -120,6 +125,7 @@ MESSAGES: list[Any] = [
     ItemCut("s", "i", 3),
     SpeechStarted("s"),
     SpeechEnded("s"),
+    TurnAdvised("s", "turn", 2.5, 0.5),
     OutputHeld("s", "r"),
     OutputReleased("s", "r"),
     PlaybackReported("s", "r", 1.5),
@@ -155,6 +161,7 @@ MESSAGES: list[Any] = [
     Start("path", "name", EngineOptions(max_rows=3), "file"),
     Progress("x", 1, 2),
     Failed("no"),
+    Stuck("why"),
     Lost({"talker": "why"}),
     Stats({"a": 1.5}),
     Lost({"talker": "its process was killed"}),

@@ -110,7 +110,10 @@ class OmniWire:
 
     def _session(self, kind: str) -> None:
         audio = {"input": {"turn_detection": self._detection}, "output": {}}
-        self.say(kind, session={"id": "sess_own", "audio": audio, "x_extensions": ["playback.ack"]})
+        self.say(
+            kind,
+            session={"id": "sess_own", "audio": audio, "x_extensions": ["playback.ack", "antiphon.advise"]},
+        )
 
     def _take(self, frame: str | bytes) -> None:
         event = json.loads(frame)

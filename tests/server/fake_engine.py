@@ -15,9 +15,19 @@ from antiphon.core.facts import (
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
+    TurnAdvised,
 )
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage, ints
+from antiphon.core.plans import (
+    AdvisoryAnswered,
+    AudioOut,
+    Output,
+    ResponseEnded,
+    StagePrepared,
+    TokensOut,
+    Usage,
+    ints,
+)
 from antiphon.core.sampling import Sampling
 from antiphon.core.snapshot import Snapshot
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
@@ -66,6 +76,8 @@ class FakeEngine:
     facts: list[PersonFact] = field(default_factory=list)
     sinks: dict[str, Callable[[Output], None]] = field(default_factory=dict)
     viewer: Callable[[Snapshot], None] | None = None
+    prepared: tuple[StagePrepared, ...] | None = ()
+    """What advisories are answered with; None: they are not."""
     _open: dict[str, tuple[str, asyncio.Task[None]]] = field(default_factory=dict)
 
     def attach(self, session: str, sink: Callable[[Output], None]) -> None:
@@ -82,6 +94,9 @@ class FakeEngine:
                 self._open[fact.response] = (fact.session, task)
             case ResponseCancelled() if fact.response in self._open:
                 self._end(fact.response, "cancelled", fact.reason)
+            case TurnAdvised() if self.prepared is not None:
+                answer = AdvisoryAnswered(fact.session, fact.prepare, self.prepared)
+                asyncio.get_running_loop().call_soon(self._put, answer)
             case SessionClosed():
                 for response in [key for key, (session, _) in self._open.items() if session == fact.session]:
                     self._open.pop(response)[1].cancel()

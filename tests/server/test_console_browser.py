@@ -97,6 +97,16 @@ async def test_acknowledges_what_is_played_and_the_end() -> None:
         assert not wire.of("conversation.item.truncate")
 
 
+async def test_typing_announces_a_turn_at_the_first_key_and_not_at_each() -> None:
+    wire = OmniWire(audio_s=1.0)
+    async with opened(Script(), wire=wire) as console:
+        await console.page.locator("#text").press_sequentially("Hello there", delay=20)
+        await eventually(lambda: bool(wire.of("antiphon.advise")))
+        assert await console.page.input_value("#text") == "Hello there"
+        assert len(wire.of("antiphon.advise")) == 1
+        assert wire.heard[-1]["type"] == "antiphon.advise"
+
+
 async def test_speech_interrupts_and_the_cut_is_told(voice: Path) -> None:
     wire = OmniWire()
     async with opened(Script(), voice, wire) as console:

@@ -48,6 +48,10 @@ def test_every_route_describes_its_bodies_and_errors() -> None:
         assert post["requestBody"]["required"]
         assert {"200", "400", "401", "403", "404", "413", "500", "503"} <= set(post["responses"])
         assert "Retry-After" in post["responses"]["503"]["headers"]
+    told = document["paths"]["/v1/advisories"]["post"]["responses"]
+    assert {"202", "404", "429", "503"} <= set(told)
+    assert "200" not in told
+    assert "Retry-After" in told["429"]["headers"]
     names = set(document["components"]["schemas"])
     assert {"ChatRequest", "ChatCompletion", "SpeechRequest", "Transcription", "Error"} <= names
     shown = set(document["components"]["schemas"]["ChatCompletion"]["properties"])

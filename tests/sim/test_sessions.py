@@ -270,6 +270,34 @@ def _happen(side: Simulated | Real, kind: str, value: Any, sent_ms: list[int]) -
             pass
 
 
+@given(st.lists(st.sampled_from(["append", "commit", "clear", "create"]), max_size=12))
+def test_who_commits_by_hand_speaks_from_the_first_audio_on(steps: list[str]) -> None:
+    """The engine is told the same as over the wire."""
+    simulated, real = Simulated(), Real()
+    manual = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    real._send({"type": "session.update", "session": manual})
+    has_audio = False
+    for step in steps:
+        if step == "commit" and not has_audio:
+            continue
+        has_audio = step == "append" or (has_audio and step == "create")
+        match step:
+            case "append":
+                simulated.session.append()
+                real._send({"type": "input_audio_buffer.append", "audio": pcm(0.2)})
+            case "commit":
+                simulated.session.commit(0.2)
+                real._send({"type": "input_audio_buffer.commit"})
+            case "clear":
+                simulated.session.clear()
+                real._send({"type": "input_audio_buffer.clear"})
+            case _:
+                simulated.create()
+                real.create()
+    kinds = [[type(fact) for fact in side.facts] for side in (simulated, real)]
+    assert kinds[0] == kinds[1]
+
+
 def test_nobody_can_have_heard_more_than_was_sent() -> None:
     """What comes for a reply that is over is not sent; a client that counts it all the same is refused."""
     sides: list[Simulated | Real] = [Simulated(), Real()]

@@ -32,6 +32,8 @@ TYPES = {
     for kind in get_args(get_args(RealtimeServerEvent)[0])
     for name in get_args(kind.model_fields["type"].annotation)
 }
+OURS = {"antiphon.advised"}
+"""Events that only clients get that sent one of ours."""
 EXTENSIONS = {".x_extensions", ".audio.input.turn_detection.min_speech_ms"}
 """Ours, in the session object: extra keys there are known to break no client."""
 ADAPTERS = {name: TypeAdapter(kind) for name, kind in TYPES.items()}
@@ -96,6 +98,8 @@ def check_event(payload: dict[str, Any]) -> None:
     """Strictly an event of the official SDK: no wrong type, no field that it does not know, under 1 MiB."""
     text = json.dumps(payload)
     assert len(text) < 1 << 20
+    if payload["type"] in OURS:
+        return
     event = ADAPTERS[payload["type"]].validate_json(text, strict=True)
     if "session" in payload:
         # the SDK types the session in events as what clients send; what servers send has id and object too

@@ -108,6 +108,7 @@ WHOLE: list[dict[str, Any]] = [
     event("response.cancel"),
     event("response.cancel", response_id="gone"),
     event("playback.ack", item_id="a", response_id="r", content_index=0, played_ms=20),
+    event("antiphon.advise", prepare="turn", expected_arrival=2.5, confidence=0.5),
 ]
 
 

@@ -209,6 +209,12 @@ class Watched:
         self._check = CHECKS[decision]
 
     @property
+    def prepares(self) -> bool:
+        """Of a fetch policy: it acts on advisories, and is the one that decides."""
+        is_asked = not self._guard.is_suspended(self.unit, self.decision)
+        return is_asked and bool(getattr(self.policy, "prepares", False))
+
+    @property
     def described(self) -> str:
         return f"the policy {self.name} ({_place(self.decision, self.unit)})"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -14,8 +14,8 @@ from antiphon.assembly.times import NodeTimes
 from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
 from antiphon.core.config import NodeConfig
-from antiphon.core.facts import Fact, PolicySuspended
-from antiphon.core.plans import Decision, Order, Output, Step
+from antiphon.core.facts import Fact, PolicySuspended, TurnAdvised
+from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.stages import Stages
@@ -59,6 +59,7 @@ class Node:
         self._times.tell_time(now)
         for scheduler in self.stages.all:
             scheduler.tell_time(now)
+        advised: list[TurnAdvised] = []
         for fact in facts:
             if isinstance(fact, PolicySuspended):
                 self.guard.suspend(fact)
@@ -67,6 +68,8 @@ class Node:
             self.next_use.observe(fact, now)
             self._orchestrator.observe(fact, now)
             self._times.observe(fact)
+            if isinstance(fact, TurnAdvised):
+                advised.append(fact)
             if self._watch is not None:
                 self._watch.observe(fact)
         orders, outputs, steps = self._planned(now)
@@ -75,7 +78,7 @@ class Node:
             for step in steps:
                 self._watch.note(step, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
-        return Decision((*orders, *copies, *steps), tuple(outputs), self._wake_at)
+        return Decision((*orders, *copies, *steps), (*outputs, *self._answers(advised)), self._wake_at)
 
     @property
     def _wake_at(self) -> float | None:
@@ -134,7 +137,7 @@ class Node:
         self._orchestrator.check_integrity()
         self.next_use.check_integrity()
 
-    def _planned(self, now: float) -> tuple[list[Order], list[Output], tuple[Step, ...]]:
+    def _planned(self, now: float) -> tuple[list[Order], list[ResponseOutput], tuple[Step, ...]]:
         """What follows from the facts, and the next steps.
 
         Evicting for one request can evict its own cached prefix, and then it needs more: room, or media; and
@@ -143,7 +146,7 @@ class Node:
         asks for the media, so this ends.
         """
         orders: list[Order] = []
-        outputs: list[Output] = []
+        outputs: list[ResponseOutput] = []
         while True:
             ordered, said = self._orchestrator.drain()
             orders += ordered
@@ -184,12 +187,19 @@ class Node:
         found = self.stages.units[unit]
         return found.process, found.device
 
-    def _hear(self, outputs: Sequence[Output], now: float) -> None:
+    def _hear(self, outputs: Sequence[ResponseOutput], now: float) -> None:
         self.monitor.hear(outputs, now)
         self.next_use.hear(outputs, now)
         if self._watch is not None:
             for output in outputs:
                 self._watch.hear(output)
+
+    def _answers(self, advised: Iterable[TurnAdvised]) -> Iterator[AdvisoryAnswered]:
+        """What is there and what is brought, once this call's copies are ordered. Sessions that are not open
+        get no answer."""
+        for fact in advised:
+            if fact.session in self.monitor.sessions:
+                yield AdvisoryAnswered(fact.session, fact.prepare, self.stages.prepared(fact.session))
 
     @property
     def _num_given_up(self) -> int:

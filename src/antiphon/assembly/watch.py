@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from antiphon.core.facts import Fact, Ints, ResponseRequested
-from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Output, ResponseEnded, Step, Usage
+from antiphon.core.plans import ArStep, CodecStep, EncodeStep, ResponseEnded, ResponseOutput, Step, Usage
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
 from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Stages
@@ -46,7 +46,7 @@ class Watch:
         if isinstance(fact, ResponseRequested) and not fact.remember:
             self._asides.add((fact.session, fact.response))
 
-    def hear(self, output: Output) -> None:
+    def hear(self, output: ResponseOutput) -> None:
         """A reply's last counts stay to be seen while it is still played, whatever else ends meanwhile."""
         if not isinstance(output, ResponseEnded):
             return

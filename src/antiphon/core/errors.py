@@ -6,6 +6,7 @@ AntiphonError
 ├── ProtocolError        a client's event or request is wrong (code, param, event_id)
 ├── LimitExceeded        an explicit limit was passed (limit, allowed, got)
 ├── Overloaded           no room now; come back later (retry_after_s)
+├── Throttled            asked too often; come back later (retry_after_s)
 ├── NoCredit             a channel's window is full; ask `can_send` first (channel)
 ├── ConnectorClosed      this end of a link is closed, or the other one is
 │   └── PeerLost         the other end went without saying so, or said what cannot be read
@@ -70,6 +71,14 @@ class Overloaded(AntiphonError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.code = code
+
+
+class Throttled(AntiphonError):
+    """A client asks more often than it may; the next time is after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class NoCredit(AntiphonError):

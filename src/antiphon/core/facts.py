@@ -58,23 +58,27 @@ class ItemCut(msgspec.Struct, frozen=True, tag=True):
 
 
 class SpeechStarted(msgspec.Struct, frozen=True, tag=True):
-    """The person began to speak. An advisory: their next turn is coming."""
+    """The person began to speak, or a client that commits by hand began to append audio. An advisory: their
+    next turn is coming."""
 
     session: str
 
 
 class SpeechEnded(msgspec.Struct, frozen=True, tag=True):
-    """The person stopped speaking (or what they said was no turn)."""
+    """The person stopped speaking, or the client committed or cleared what it had appended."""
 
     session: str
 
 
 class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
-    """A session's next turn is coming, by somebody's word (SYMPHONY §3.3): its client's, or an agent's.
+    """The client says that the session's next turn is coming. Answered by one AdvisoryAnswered.
 
-    prepare     history: what it begins with; turn: also what of it is there already
+    It changes no reply. An advisory may be wrong, late or repeated; no turn may follow it.
+
+    prepare     history: bring the KV of what was said so far; turn: also encode and prefill finished parts
+                of the turn that is being spoken
     expected_s  seconds from now until the turn is complete; nan: not said
-    confidence  0 to 1: how sure that is
+    confidence  of the client that the turn comes, 0 to 1
     """
 
     session: str

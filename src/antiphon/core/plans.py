@@ -263,7 +263,35 @@ class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
     retry_s: float | None = None
 
 
-Output = TokensOut | AudioOut | ResponseEnded
+class StagePrepared(msgspec.Struct, frozen=True):
+    """What a decoder unit has of a session's KV, in blocks per KV group, and whether the rest is brought.
+
+    device   blocks on the device, those on their way there included
+    host     full blocks with a copy on the host
+    lacking  blocks that only the host has
+    brings   the unit's fetch policy acts on advisories; others bring KV once a request waits for it
+    """
+
+    unit: str
+    device: int
+    host: int
+    lacking: int
+    brings: bool
+
+
+class AdvisoryAnswered(msgspec.Struct, frozen=True, tag=True):
+    """The one answer to a TurnAdvised of an open session, true of the moment after that decision.
+
+    stages  decoder units that have KV of the session; none where nothing is kept
+    """
+
+    session: str
+    prepare: Literal["history", "turn"]
+    stages: tuple[StagePrepared, ...]
+
+
+ResponseOutput = TokensOut | AudioOut | ResponseEnded
+Output = ResponseOutput | AdvisoryAnswered
 
 
 class Decision(msgspec.Struct, frozen=True, eq=False):

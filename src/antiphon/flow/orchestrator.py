@@ -36,7 +36,7 @@ from antiphon.core.facts import (
     UnitReady,
 )
 from antiphon.core.graph import StageGraph
-from antiphon.core.plans import Order, Output
+from antiphon.core.plans import Order, ResponseOutput
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.preparation import CONTEXT_LENGTH, STAGE_LOST, Preparation
@@ -106,14 +106,14 @@ class Orchestrator:
                 self._unit(fact)
             case PolicySuspended():
                 pass  # the node's
-            case SpeechStarted() | SpeechEnded() | TurnAdvised() | PlaybackReported() | OutputHeld():
+            case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
-            case OutputReleased():
-                pass
+            case TurnAdvised():
+                pass  # advice; the node answers it
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact)
 
-    def drain(self) -> tuple[tuple[Order, ...], tuple[Output, ...]]:
+    def drain(self) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
         """Orders and outputs since the last call."""
         self._moves.settle()
         self._preparation.want_lacking()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.core.plans import Order, Output
+from antiphon.core.plans import Order, ResponseOutput
 
 
 class Outbox:
@@ -10,9 +10,9 @@ class Outbox:
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
-        self.outputs: list[Output] = []
+        self.outputs: list[ResponseOutput] = []
 
-    def drain(self) -> tuple[tuple[Order, ...], tuple[Output, ...]]:
+    def drain(self) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
         """All since the last call."""
         orders, outputs = tuple(self.orders), tuple(self.outputs)
         self.orders, self.outputs = [], []

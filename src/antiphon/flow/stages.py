@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from antiphon.core.config import Role, Unit
 from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import StagePrompt
+from antiphon.core.plans import StagePrepared
 from antiphon.flow.affinity import SessionAffinity
 from antiphon.policy.base import ReplicaPolicy, ReplicaView
 from antiphon.stage.ar import ArScheduler
@@ -197,6 +198,11 @@ class Stages:
         self._affinity.forget(session)
         for scheduler in self.ar.values():
             scheduler.forget(session)
+
+    def prepared(self, session: str) -> tuple[StagePrepared, ...]:
+        """What decoder units have of a session's KV; units without any are left out."""
+        found = (ar.tiers.prepared(session) for name, ar in self.ar.items() if name not in self.lost)
+        return tuple(one for one in found if one is not None)
 
     def check_integrity(self) -> None:
         for scheduler in self.all:

@@ -28,7 +28,7 @@ from antiphon.core.facts import (
     SpeechEnded,
     SpeechStarted,
 )
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut
 from antiphon.core.playback import Playback, Source
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.interaction.frontier import NOWHERE, Floats, Frontier, Slots
@@ -85,7 +85,7 @@ class _Reply(Playback):
         self.is_open = True
         self.awaits_text = not is_spoken
         """Its person reads it, and nothing of it has left yet."""
-        self.held: list[Output] | None = None
+        self.held: list[ResponseOutput] | None = None
         """What was put out and is kept from the client; None: all goes there at once."""
         self.due_at = inf
         """When it is next looked at whether its playback has ended, once it is over."""
@@ -156,7 +156,7 @@ class Monitor:
                 if fold is not None and session is not None:
                     fold(session, fact, now)
 
-    def hear(self, outputs: Iterable[Output], now: float) -> None:
+    def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Fold outputs in: they leave for their clients at `now`, unless they are held."""
         self._let_go(now)
         sessions = self._sessions
@@ -170,7 +170,7 @@ class Monitor:
             elif reply.awaits_text or not isinstance(output, TokensOut):
                 self._leaves(session, reply, output, now)
 
-    def _leaves(self, session: _Session, reply: _Reply, output: Output, now: float) -> None:
+    def _leaves(self, session: _Session, reply: _Reply, output: ResponseOutput, now: float) -> None:
         match output:
             case TokensOut():
                 if reply.awaits_text:

@@ -240,6 +240,9 @@ class FetchPolicy(Protocol):
     What a request waits for (`view.waiting`) is brought at once; what of it is not selected, the request
     computes. What no request waits for is brought in chunks: the next one follows as
     long as it is selected.
+
+    A policy that brings KV for turns that are announced (`TurnAdvised`) has an attribute `prepares`, True:
+    clients are told.
     """
 
     name: str

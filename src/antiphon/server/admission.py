@@ -10,21 +10,27 @@ from urllib.parse import urlsplit
 from fastapi.responses import JSONResponse
 from starlette.requests import HTTPConnection
 
-from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded, ProtocolError
+from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded, ProtocolError, Throttled
 from antiphon.server.serving import Serving
 from antiphon.wire.errors import error_object, shown
 
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 REALTIME_SUBPROTOCOL = "realtime"
-STATUS_BY_CODE = {"forbidden_origin": 403, "invalid_api_key": 401, "model_not_found": 404}
+STATUS_BY_CODE = {
+    "forbidden_origin": 403,
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    "session_not_found": 404,
+}
 STATUS_BY_LIMIT = {"max_body_bytes": 413, "max_frame_bytes": 413}
 
 
 def http_error(error: AntiphonError, status: int | None = None) -> JSONResponse:
     """The error as OpenAI-style JSON, with Retry-After where coming back later helps."""
     headers: dict[str, str] = {}
-    if isinstance(error, Overloaded):
-        status, headers = 503, {"Retry-After": str(math.ceil(error.retry_after_s))}
+    if isinstance(error, Overloaded | Throttled):
+        status = 503 if isinstance(error, Overloaded) else 429
+        headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
     body = error_object(error)
     return JSONResponse({"error": body}, status or _status(error, body["type"], body["code"]), headers)
 
@@ -57,10 +63,11 @@ def check_model(name: str | None, serving: Serving) -> None:
         )
 
 
-def check_key(request: HTTPConnection, keys: tuple[str, ...]) -> None:
-    """Raise unless a configured key came, as a Bearer token or the way browsers must send it."""
+def check_key(request: HTTPConnection, keys: tuple[str, ...]) -> int | None:
+    """Which of the configured keys came, as a Bearer token or the way browsers must send it; None where none
+    is configured. Raises unless one of them came."""
     if not keys:
-        return
+        return None
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     offered = token.strip() if scheme.lower() == "bearer" else ""
     for protocol in subprotocols(request):
@@ -70,6 +77,7 @@ def check_key(request: HTTPConnection, keys: tuple[str, ...]) -> None:
     matches = [hmac.compare_digest(offered.encode(), key.encode()) for key in keys]
     if not any(matches):
         raise ProtocolError("The API key is missing or wrong.", code="invalid_api_key")
+    return matches.index(True)
 
 
 def subprotocols(request: HTTPConnection) -> list[str]:

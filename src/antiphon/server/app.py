@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, ProtocolError
-from antiphon.server import chat, console_feed, http, realtime, speech, transcriptions
+from antiphon.server import advisories, chat, console_feed, http, realtime, speech, transcriptions
 from antiphon.server.admission import http_error
 from antiphon.server.detokenise import detokenisers_of
 from antiphon.server.feed import Feed
@@ -60,7 +60,7 @@ def create_app(
     app.state.feed = Feed(lambda: serving.engine)
     if engine is not None:
         attach_engine(app, engine, detokenisers)
-    for room in (http, chat, speech, transcriptions, realtime, console_feed):
+    for room in (http, chat, speech, transcriptions, advisories, realtime, console_feed):
         app.include_router(room.router)
     if settings is not None and settings.origins:
         app.add_middleware(

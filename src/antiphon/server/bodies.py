@@ -18,15 +18,17 @@ T = TypeVar("T")
 MAX_FIELDS = 32
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """The whole body. Raises LimitExceeded as soon as it is too long, by its header or in fact."""
+async def read_body(request: Request, limits: Limits, most_bytes: int | None = None) -> bytes:
+    """The whole body. Raises LimitExceeded as soon as it is too long, by its header or in fact; `most_bytes`
+    is a bound below that of all requests."""
+    bound = limits.max_body_bytes if most_bytes is None else min(most_bytes, limits.max_body_bytes)
     announced = request.headers.get("content-length", "")
     if announced.isdecimal():
-        check("max_body_bytes", limits.max_body_bytes, int(announced))
+        check("max_body_bytes", bound, int(announced))
     pieces, num_bytes = [], 0
     async for piece in request.stream():
         num_bytes += len(piece)
-        check("max_body_bytes", limits.max_body_bytes, num_bytes)
+        check("max_body_bytes", bound, num_bytes)
         pieces.append(piece)
     return b"".join(pieces)
 

@@ -9,7 +9,15 @@ from typing import Literal
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.facts import PersonFact, ResponseRequested
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.plans import (
+    AdvisoryAnswered,
+    AudioOut,
+    Output,
+    ResponseEnded,
+    ResponseOutput,
+    TokensOut,
+    Usage,
+)
 from antiphon.core.snapshot import Snapshot
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.server.pressure import Pressure
@@ -96,6 +104,11 @@ class GatedEngine:
         sink = self._sinks.get(output.session)
         if sink is None:
             return
+        if not isinstance(output, AdvisoryAnswered):
+            self._follow(output)
+        sink(output)
+
+    def _follow(self, output: ResponseOutput) -> None:
         key, now = _key(output.session, output.response), time.monotonic()
         match output:
             case TokensOut():
@@ -105,7 +118,6 @@ class GatedEngine:
             case ResponseEnded():
                 self._open[output.session].pop(output.response, None)
                 self.pressure.ended(key, now)
-        sink(output)
 
 
 def _key(session: str, response: str) -> str:

@@ -36,9 +36,9 @@ def admitted_serving(request: Request) -> Serving:
     return serving
 
 
-def json_answer(value: Any) -> Response:
+def json_answer(value: Any, status: int = 200) -> Response:
     """A typed answer as JSON."""
-    return Response(msgspec.json.encode(value), media_type="application/json")
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 Served = Annotated[Serving, Depends(serving_of)]

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded
 from antiphon.metrics.names import DESCRIPTIONS, parse_key
+from antiphon.wire.advisories import ADVISED
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import error_object
 
@@ -71,6 +72,13 @@ class ServerMetrics:
             ["limit"],
             registry=registry,
         )
+        self.advisories = Counter(
+            "antiphon_server_advisories",
+            "Advisories that the engine was told of (taken), that came too soon (throttled), or that named no"
+            " session of their key (unknown).",
+            ["outcome"],
+            registry=registry,
+        )
         Gauge(
             "antiphon_server_least_lead_seconds",
             "Least audio that a live listener had left in the last 15 s; 60 where nobody had less.",
@@ -120,6 +128,8 @@ class ResponseMeter:
             self._created_s[event["response"]["id"]] = now
         elif kind == "response.done":
             self._ended(event["response"])
+        elif kind == ADVISED and event["action"] == "throttled":
+            self._metrics.advisories.labels("throttled").inc()
         elif kind == "error":
             self._refused(event["error"])
 

@@ -15,11 +15,15 @@ STATUSES = {
     400: "The request is wrong, or passes a limit; param names the field, or the limit.",
     401: "The API key is missing or wrong.",
     403: "A page from a foreign origin.",
-    404: "The model does not exist.",
+    404: "The model, or the session, does not exist.",
     413: "The body is too large.",
+    429: "Asked too often: come back after Retry-After seconds.",
     500: "A stage failed, or the server made a mistake.",
     503: "No room now: come back after Retry-After seconds.",
 }
+
+USUAL = (400, 401, 403, 404, 413, 500, 503)
+"""What a route that makes the model work may fail with."""
 
 _types: list[Any] = []
 
@@ -82,7 +86,8 @@ def answers(
     *,
     stream: tuple[Any, ...] = (),
     binary: list[str] | tuple[str, ...] = (),
-    errors: tuple[int, ...] = (),
+    errors: tuple[int, ...] = USUAL,
+    status: int = 200,
 ) -> dict[int | str, dict[str, Any]]:
     """What a route answers: a JSON type, events of a stream, or bytes; and its errors."""
     content: dict[str, Any] = {name: {"schema": {"type": "string"}} for name in binary}
@@ -90,14 +95,14 @@ def answers(
         content["application/json"] = {"schema": schema(kind)}
     if stream:
         content["text/event-stream"] = {"itemSchema": event((*stream, Error))}
-    known: dict[int | str, dict[str, Any]] = {200: {"description": "As asked.", "content": content}}
-    for status in errors or tuple(STATUSES):
-        known[status] = {
-            "description": STATUSES[status],
+    known: dict[int | str, dict[str, Any]] = {status: {"description": "As asked.", "content": content}}
+    for failed in errors:
+        known[failed] = {
+            "description": STATUSES[failed],
             "content": {"application/json": {"schema": ERROR}},
         }
-    if 503 in known:
-        known[503]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+    for busy in known.keys() & {429, 503}:
+        known[busy]["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
     return known
 
 

@@ -13,14 +13,16 @@ import msgspec
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from antiphon.core.engine_client import EngineClient
-from antiphon.core.errors import AntiphonError, LimitExceeded
+from antiphon.core.errors import AntiphonError, LimitExceeded, SessionGone
+from antiphon.core.facts import TurnAdvised
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import Output
-from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_socket, http_error, subprotocols
+from antiphon.core.plans import AdvisoryAnswered, Output
+from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_key, check_socket, http_error, subprotocols
 from antiphon.server.gate import Tier
 from antiphon.server.metrics import ResponseMeter
 from antiphon.server.outbox import Outbox
 from antiphon.server.serving import Serving
+from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.effects import Effect, Payload, ServerEvent
 from antiphon.wire.errors import error_object
 from antiphon.wire.session import RealtimeSession
@@ -32,6 +34,8 @@ ABORT_EXTENSION = "antiphon.abort"
 HEAVY_FRAME_BYTES = 32 * 1024
 """Three seconds of G.711 to listen to, or half a second of PCM: 10 ms of work."""
 HEAVY_AUDIO_S = 30.0
+ADVISORY_WAIT_S = 2.0
+"""How long an advisory waits for the engine's answer: an engine in a long step reads nothing."""
 POLICY_VIOLATION = 1008
 INTERNAL = AntiphonError("The server made a mistake with this; the session goes on.")
 
@@ -50,12 +54,14 @@ async def realtime(socket: WebSocket) -> None:
     connection = Connection(socket, serving)
     # counted before the handshake's await: two at once cannot both take the last place
     serving.connections.add(connection)
+    serving.sessions[connection.id] = connection
     try:
         chosen = REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in subprotocols(socket) else None
         await socket.accept(subprotocol=chosen)
         await connection.run()
     finally:
         serving.connections.discard(connection)
+        del serving.sessions[connection.id]
 
 
 async def _refuse(socket: WebSocket, serving: Serving, error: AntiphonError) -> None:
@@ -73,6 +79,7 @@ class Connection:
     def __init__(self, socket: WebSocket, serving: Serving) -> None:
         assert serving.engine is not None
         assert serving.detokenisers is not None
+        self.key = check_key(socket, serving.settings.api_keys)
         self._socket = socket
         self._metrics = serving.metrics
         self._meter = ResponseMeter(serving.metrics)
@@ -84,6 +91,8 @@ class Connection:
         self._work: asyncio.Future[list[Effect]] | None = None
         self._late: deque[Output] = deque()
         self._alarm: asyncio.TimerHandle | None = None
+        self._advised: asyncio.Future[AdvisoryAnswered] | None = None
+        """Of an advisory that came as a request, and waits for its answer."""
         self._session = RealtimeSession(
             serving.engine.info,
             IdSource(secrets.token_hex(8)),
@@ -92,6 +101,10 @@ class Connection:
             serving.settings.limits,
             serving.detectors,
         )
+
+    @property
+    def id(self) -> str:
+        return self._session.id
 
     @property
     def is_busy(self) -> bool:
@@ -128,6 +141,19 @@ class Connection:
         await self._work_done()
         self._carry_out(self._session.abandon(code, message, time.monotonic()))
 
+    async def advise(self, asked: AdvisoryRequest) -> AdvisoryAnswered | None:
+        """Tell the engine that a turn is coming; its answer, or None where that takes too long. Raises
+        Throttled, and SessionGone, also when the client leaves meanwhile."""
+        while self._work is not None and not self._work.done():
+            await asyncio.wait([self._work])
+        effects = self._session.advise(asked, time.monotonic())
+        self._advised = asyncio.get_running_loop().create_future()
+        self._carry_out(effects)
+        try:
+            return await asyncio.wait_for(self._advised, ADVISORY_WAIT_S)
+        except TimeoutError:
+            return None
+
     async def _read_frames(self) -> None:
         while (message := await self._socket.receive())["type"] == "websocket.receive":
             text = message.get("text")
@@ -161,8 +187,12 @@ class Connection:
             return
         try:
             self._carry_out(self._session.deliver(output, time.monotonic()))
+            if isinstance(output, AdvisoryAnswered) and self._advised is not None:
+                if not self._advised.done():
+                    self._advised.set_result(output)
+                self._advised = None
         except Exception:
-            logger.exception("an output of %s met a mistake of ours", output.response)
+            logger.exception("an output of %s met a mistake of ours", output.session)
             self._carry_out([self._session.error(INTERNAL)])
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
@@ -170,6 +200,8 @@ class Connection:
             if isinstance(effect, ServerEvent):
                 self._queue(effect.payload)
             else:
+                if isinstance(effect.fact, TurnAdvised):
+                    self._metrics.advisories.labels("taken").inc()
                 self._engine.send(effect.fact)
         self._set_alarm()
 
@@ -222,6 +254,8 @@ class Connection:
     async def _leave_engine(self) -> None:
         """The engine learns at once; a thread that still holds the session is waited for first."""
         self._engine.detach(self._session.id)
+        if self._advised is not None and not self._advised.done():
+            self._advised.set_exception(SessionGone("The client left."))
         await self._work_done()
         self._outbox.close()
         self._carry_out(self._session.close(time.monotonic()))

@@ -14,6 +14,7 @@ from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import Overloaded
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import AdvisoryAnswered
 from antiphon.server.fetch import MediaFetcher
 from antiphon.server.gate import GatedEngine, Tier
 from antiphon.server.listening import turn_detector
@@ -23,6 +24,7 @@ from antiphon.server.metrics import ServerMetrics
 from antiphon.server.replies import ReplyStore
 from antiphon.server.settings import ServerSettings
 from antiphon.server.vad import vad_model
+from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 
 logger = logging.getLogger("antiphon.server")
@@ -55,6 +57,19 @@ class Draining(Protocol):
         ...
 
 
+class Advised(Protocol):
+    """An open session, as an advisory sees it."""
+
+    @property
+    def key(self) -> int | None:
+        """Which of the configured API keys it was opened with; None: there are none."""
+        ...
+
+    async def advise(self, asked: AdvisoryRequest) -> AdvisoryAnswered | None:
+        """Tell the engine; its answer, or None where that takes too long. Raises Throttled, SessionGone."""
+        ...
+
+
 class Serving:
     """Owned by the app, handed to its routes."""
 
@@ -69,6 +84,8 @@ class Serving:
         self.replies = ReplyStore(settings.max_kept_replies, settings.reply_ttl_s)
         self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {}, self.least_lead_s)
         self.connections: set[Draining] = set()
+        self.sessions: dict[str, Advised] = {}
+        """Open realtime sessions by id."""
         self.engine: GatedEngine | None = None
         self.detokenisers: DetokeniserFactory | None = None
         self.detectors: TurnDetectorFactory = turn_detector

@@ -15,6 +15,8 @@ from antiphon.workload.script import PersonScript, TurnScript, Voiced
 
 CANCEL_S = 5.0
 """Longest wait for a cancelled reply to end before the next is asked for."""
+FRAME_S = 0.04
+"""A microphone sends audio in frames of this length, as `bench.microphone` does."""
 
 
 class Mouth:
@@ -45,8 +47,11 @@ class Mouth:
 
     def remark(self, speech_s: float) -> Doing:
         """Something said over a reply that is no turn: who commits by hand does not commit it."""
-        if self._seat.hearing is not None:
-            self._seat.up.send(self._seat.hearing.hear, (Voiced(speech_s),), None)
+        if self._seat.hearing is None:
+            yield from self._append(speech_s)
+            self._seat.up.send(self._seat.server.clear)
+            return
+        self._seat.up.send(self._seat.hearing.hear, (Voiced(speech_s),), None)
         yield Wait(self._log.now_s() + speech_s)
 
     def _type(self, number: int, turn: TurnScript) -> Doing:
@@ -58,11 +63,18 @@ class Mouth:
     def _speak_and_commit(self, number: int, turn: TurnScript, said: tuple[Voiced, ...]) -> Doing:
         self._show(turn)
         audio_s = length_s(said)
-        yield Wait(self._log.now_s() + audio_s)
+        yield from self._append(audio_s)
         speech_end_s = self._log.now_s()
-        self._seat.up.send(self._seat.server.add_voice, audio_s)
+        self._seat.up.send(self._seat.server.commit, audio_s)
         yield from self._ask(number, turn)
         self._ended(number, speech_end_s, audio_s, manual=True)
+
+    def _append(self, audio_s: float) -> Doing:
+        """The first frame leaves when it has been spoken; what the others bring is counted at the commit."""
+        started_s = self._log.now_s()
+        yield Wait(started_s + min(FRAME_S, audio_s))
+        self._seat.up.send(self._seat.server.append)
+        yield Wait(started_s + audio_s)
 
     def _speak_openly(self, number: int, turn: TurnScript, said: tuple[Voiced, ...]) -> Doing:
         """The server decides when the turn is over, and answers by itself."""

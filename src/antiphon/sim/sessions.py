@@ -26,7 +26,15 @@ from antiphon.core.facts import (
     SpeechStarted,
 )
 from antiphon.core.ids import content_key
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.plans import (
+    AdvisoryAnswered,
+    AudioOut,
+    Output,
+    ResponseEnded,
+    ResponseOutput,
+    TokensOut,
+    Usage,
+)
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ, WIRE_SAMPLE_RATE_HZ
 from antiphon.sim.events import Agenda
 from antiphon.sim.links import Link
@@ -72,7 +80,7 @@ class _Reply:
     spoken: Spoken
     cancelled_by: str | None = None
     has_item: bool = False
-    held: list[Output] | None = None
+    held: list[ResponseOutput] | None = None
     """What waits while a voice over it is in doubt; None: there is no doubt."""
 
 
@@ -94,6 +102,8 @@ class ServerSession:
         self._owed: Asked | None = None
         """A turn ended while a reply was still on its way out: the next follows it."""
         self._is_open = False
+        self._is_pushed = False
+        """Without a detector: audio was appended since the last commit or clear."""
 
     def open(self) -> None:
         self._is_open = True
@@ -117,6 +127,23 @@ class ServerSession:
         num_samples = round(audio_s * MODEL_SAMPLE_RATE_HZ)
         key = content_key(self._named("voice").encode())
         self.add(AudioPart(bytes(num_samples * SAMPLE_BYTES), key))
+
+    def append(self) -> None:
+        """Audio of a client that commits by hand."""
+        if not self._is_pushed:
+            self._is_pushed = True
+            self._tell(SpeechStarted(self.name))
+
+    def commit(self, audio_s: float) -> None:
+        """All that was appended, of this length, is a turn."""
+        self.clear()
+        self.add_voice(audio_s)
+
+    def clear(self) -> None:
+        """What was appended is no turn."""
+        if self._is_pushed:
+            self._is_pushed = False
+            self._tell(SpeechEnded(self.name))
 
     def create(self, asked: Asked) -> None:
         """A reply is wanted. One at a time."""
@@ -227,6 +254,8 @@ class ServerSession:
 
     def deliver(self, output: Output) -> None:
         """Those of responses that are over are dropped."""
+        if isinstance(output, AdvisoryAnswered):  # nobody here says what it does with it
+            return
         reply = self._open.get(output.response)
         if reply is None:
             return

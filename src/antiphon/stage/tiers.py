@@ -14,6 +14,7 @@ from math import nan
 
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyFact
+from antiphon.core.plans import StagePrepared
 from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
@@ -575,6 +576,19 @@ class Tiers:
         if self.is_coming(owner) and self.is_ordered(owner):
             return lane.queued_s
         return lane.queued_s + lacking // self._kv.block_size * lane.block_s
+
+    def prepared(self, owner: str) -> StagePrepared | None:
+        """What is there of an owner's KV, and whether what is not on the device is brought before a request
+        waits for it; None if it has none here."""
+        held = self._view("device", 0).find(owner)
+        if held is None:
+            return None
+        brings = bool(getattr(self._policies.fetch, "prepares", False))
+        return StagePrepared(self._unit, held.device, held.host, self._num_lacking(owner), brings)
+
+    def _num_lacking(self, owner: str) -> int:
+        """Blocks that the host has and the device neither has nor is being brought."""
+        return 0 if owner in self.known.running else len(self._next_copies(owner, self.host.num_blocks, None))
 
     def _view(self, tier: Tier, num_wanted: int, step_s: Callable[[], float] = unknown) -> View:
         return View(

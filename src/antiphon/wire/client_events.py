@@ -5,10 +5,14 @@ Fields typed `Any` are known to the protocol and checked where their meaning is.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+
+Prepare = Literal["history", "turn"]
+ExpectedS = Annotated[float, Meta(ge=0, le=3600)]
+Confidence = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,6 +149,15 @@ class PlaybackAck(Event, frozen=True, kw_only=True, forbid_unknown_fields=False,
     response_id: Any = None
 
 
+class Advise(Event, frozen=True, kw_only=True, tag="antiphon.advise"):
+    """An extension: the session's next turn is coming, complete in `expected_arrival` seconds from now.
+    Answered by `antiphon.advised`, which only clients that send this get."""
+
+    prepare: Prepare = "history"
+    expected_arrival: ExpectedS | None = None
+    confidence: Confidence | None = None
+
+
 ClientEvent = (
     SessionUpdate
     | AppendAudio
@@ -157,6 +170,7 @@ ClientEvent = (
     | CreateResponse
     | CancelResponse
     | PlaybackAck
+    | Advise
 )
 EVENTS: dict[str, type[ClientEvent]] = {
     str(event.__struct_config__.tag): event
@@ -172,6 +186,7 @@ EVENTS: dict[str, type[ClientEvent]] = {
         CreateResponse,
         CancelResponse,
         PlaybackAck,
+        Advise,
     )
 }
 """Event types by name, in the order in which an error lists them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded, ProtocolError
+from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded, ProtocolError, Throttled
 from antiphon.wire.effects import Payload
 
 SHOWN_CHARS = 80
@@ -24,6 +24,8 @@ def error_object(error: AntiphonError) -> Payload:
             kind, code, param = "invalid_request_error", "limit_exceeded", error.limit
         case Overloaded():
             code = error.code
+        case Throttled():
+            kind, code = "rate_limit_error", "throttled"
         case _:
             pass
     return {"type": kind, "code": code, "message": str(error), "param": param}

@@ -39,7 +39,17 @@ class SpeechOver:
     audio: bytes | None
 
 
-Noticed = SpeechBegan | SpeechOver | ReplyPaused | ReplyResumed
+@dataclass(frozen=True, slots=True)
+class PushBegan:
+    """A client that commits by hand appends the first audio since it committed or cleared."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushOver:
+    """It committed or cleared, or has turns detected from here on."""
+
+
+Noticed = SpeechBegan | SpeechOver | PushBegan | PushOver | ReplyPaused | ReplyResumed
 
 
 class Listener:
@@ -54,6 +64,8 @@ class Listener:
         self._detector_base = 0
         self._kept_ms = 0
         self._item_id: str | None = None
+        self._is_pushed = False
+        """Without a detector: audio was appended since the last commit or clear."""
 
     @property
     def buffered_ms(self) -> float:
@@ -71,16 +83,18 @@ class Listener:
     def configure(self, asked: TurnDetection | None) -> list[Noticed]:
         """Detect so from here on; None: not at all. A turn in progress goes on, or is left in the buffer."""
         if asked is None or self._detectors is None:
-            noticed = self._end()
+            noticed = [] if self._detector is None else self._end()
             self._detector = None
             return noticed
+        noticed = []
         if self._detector is None:
+            noticed = self._end()
             self._detector, self._item_id = self._detectors(asked), None
             self._detector_base = self._base + len(self._buffer)
         else:
             self._detector.configure(asked)
         self._kept_ms = asked.prefix_padding_ms + asked.min_speech_ms + BEHIND_MS
-        return []
+        return noticed
 
     def append(self, audio: bytes, reply_is_heard: bool) -> list[Noticed]:
         """More audio. Raises LimitExceeded before anything is taken."""
@@ -88,7 +102,8 @@ class Listener:
             total_s = pcm16_ms(len(self._buffer) + len(audio)) / 1000
             check("max_audio_s", self._limits.max_audio_s, total_s, "Commit or clear the input buffer first")
             self._buffer += audio
-            return []
+            was_pushed, self._is_pushed = self._is_pushed, self._is_pushed or bool(audio)
+            return [PushBegan()] if self._is_pushed and not was_pushed else []
         noticed: list[Noticed] = []
         for start in range(0, len(audio), SLICE_BYTES):
             piece = audio[start : start + SLICE_BYTES]
@@ -144,9 +159,10 @@ class Listener:
         return []
 
     def _end(self) -> list[Noticed]:
-        """End what the detector is in the middle of, here; the audio stays."""
+        """End what the detector, or a client that commits by hand, is in the middle of; the audio stays."""
         if self._detector is None:
-            return []
+            was_pushed, self._is_pushed = self._is_pushed, False
+            return [PushOver()] if was_pushed else []
         noticed: list[Noticed] = []
         for event in self._detector.end():
             if isinstance(event, TurnStopped) and self._item_id is not None:

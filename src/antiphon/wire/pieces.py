@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut
 from antiphon.wire import tool_calls
 from antiphon.wire.ports import Detokeniser
 from antiphon.wire.tool_calls import ToolCallParser
@@ -76,7 +76,7 @@ class Pieces:
         self._parser = ToolCallParser() if has_tools else None
         self._retry_after_s = retry_after_s
 
-    def take(self, output: Output) -> list[Piece]:
+    def take(self, output: ResponseOutput) -> list[Piece]:
         """What an output brings; nothing while half a character is held back."""
         match output:
             case TokensOut():

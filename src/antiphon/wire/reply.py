@@ -16,7 +16,7 @@ from enum import Enum
 
 import msgspec
 
-from antiphon.core.plans import Output, ResponseEnded
+from antiphon.core.plans import ResponseEnded, ResponseOutput
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.conversation import ROOT, Conversation, WireItem
 from antiphon.wire.effects import Payload
@@ -47,7 +47,7 @@ class Reply:
         self.spec = spec
         self.spoken = Spoken(spec.id, spec.item_id, spec.config.speech)
         self.cancelled_by: str | None = None
-        self.held: list[Output] | None = None
+        self.held: list[ResponseOutput] | None = None
         """Outputs that wait while a voice over this reply is in doubt; None: there is no doubt."""
         self.phase = Phase.WAITING
         self._detokeniser = detokeniser

@@ -11,7 +11,7 @@ from antiphon.core.facts import (
     ResponseCancelled,
     ResponseRequested,
 )
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.wire.asked import Asked
 from antiphon.wire.audio import encoder_for
 from antiphon.wire.client_events import PlaybackAck, TruncateItem
@@ -96,7 +96,7 @@ class Responses:
             self.done_at = None
         return [self._request(spec, asked), reply.created()]
 
-    def deliver(self, output: Output, now: float) -> list[Step]:
+    def deliver(self, output: ResponseOutput, now: float) -> list[Step]:
         """An engine's output. Those of responses that are over are dropped."""
         reply = self._open.get(output.response)
         if reply is None:

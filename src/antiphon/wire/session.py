@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from enum import Enum
 
-from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone
+from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone, Throttled
 from antiphon.core.facts import SessionClosed, SessionOpened, SpeechEnded, SpeechStarted
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.plans import Output
+from antiphon.core.plans import AdvisoryAnswered, Output
 from antiphon.core.turns import ReplyPaused, ReplyResumed
+from antiphon.wire.advisories import Advisories, AdvisoryRequest
 from antiphon.wire.asked import read_response
 from antiphon.wire.audio import InputAudio
 from antiphon.wire.client_events import (
+    Advise,
     AppendAudio,
     CancelResponse,
     ClearAudio,
@@ -40,7 +42,7 @@ from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
-from antiphon.wire.listener import Listener, Noticed, SpeechBegan, SpeechOver
+from antiphon.wire.listener import Listener, Noticed, PushBegan, PushOver, SpeechBegan, SpeechOver
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
 from antiphon.wire.responses import Responses
@@ -83,6 +85,7 @@ class RealtimeSession:
         self._transcripts = Transcripts(self.id, ids, detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)
+        self._advisories = Advisories(self.id)
         self._owes_reply = False
         """A turn ended while a reply was still on its way out: the next follows it."""
 
@@ -123,9 +126,19 @@ class RealtimeSession:
         """An engine's output. Those of responses that are over are dropped."""
         if self.phase is not Phase.OPEN:
             return []
+        if isinstance(output, AdvisoryAnswered):
+            told = self._advisories.answered(output)
+            return [] if told is None else self._effects([told])
         if output.response in self._transcripts:
             return self._effects([*self._transcripts.deliver(output)])
         return self._effects([*self._responses.deliver(output, now), *self._owed()])
+
+    def advise(self, asked: AdvisoryRequest, now: float) -> list[Effect]:
+        """An advisory that came beside the socket; `deliver` gets its answer, and says nothing of it to the
+        client. Raises Throttled, and SessionGone after close."""
+        if self.phase is not Phase.OPEN:
+            raise SessionGone(f"advise needs an open session, this one is {self.phase.value}")
+        return self._effects([self._advisories.advise(asked, now)])
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed. Harmless at any time."""
@@ -181,8 +194,10 @@ class RealtimeSession:
             case CancelResponse():
                 self._owes_reply = False
                 return self._responses.cancel(event.response_id, now)
-            case PlaybackAck():  # pragma: no branch
+            case PlaybackAck():
                 return self._responses.acked(event, now)
+            case Advise():  # pragma: no branch
+                return [self._advise(event, now)]
 
     def _append(self, audio: bytes, now: float) -> list[Step]:
         check("max_append_bytes", self.limits.max_append_bytes, len(audio))
@@ -196,6 +211,12 @@ class RealtimeSession:
         if not self._interrupts:
             steps += self._responses.release(now)
         return [*steps, self._session_event("session.updated")]
+
+    def _advise(self, asked: Advise, now: float) -> Step:
+        try:
+            return self._advisories.advise(asked, now)
+        except Throttled as error:
+            return self._advisories.refused(asked, error)
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -213,6 +234,10 @@ class RealtimeSession:
                 return self._responses.hold(now)
             case ReplyResumed():
                 return [*self._responses.release(now), *self._owed()]
+            case PushBegan():
+                return [SpeechStarted(self.id)]
+            case PushOver():
+                return [SpeechEnded(self.id)]
             case SpeechBegan():
                 return self._began(noticed, now)
             case SpeechOver():  # pragma: no branch

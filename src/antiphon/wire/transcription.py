@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from antiphon.core.conversation import AudioPart, Item, TextPart
 from antiphon.core.facts import ResponseCancelled, ResponseRequested
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.wire.conversation import WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.input_settings import Transcription
@@ -100,7 +100,7 @@ class Transcripts:
     def clear(self) -> None:
         self._open.clear()
 
-    def deliver(self, output: Output) -> list[Payload]:
+    def deliver(self, output: ResponseOutput) -> list[Payload]:
         """What the engine writes down."""
         match output:
             case TokensOut():

@@ -48,6 +48,11 @@ export class Conversation {
     this.wire.send("conversation.item.create", { item });
   }
 
+  // The person types: their turn is coming.
+  advise() {
+    if (this.session?.x_extensions?.includes("antiphon.advise")) this.sendQuietly("antiphon.advise", {});
+  }
+
   commit(seconds) {
     this.uncommitted = this.transcript.said("Spoken message", [], `${seconds.toFixed(1)} s`);
     this.wire.send("input_audio_buffer.commit");

@@ -11,6 +11,7 @@ import { Sessions } from "./sessions.js";
 import { Settings } from "./settings.js";
 import { Tabs } from "./tabs.js";
 import { Transcript } from "./transcript.js";
+import { Typing } from "./typing.js";
 import { Wire } from "./wire.js";
 
 const MIN_SPEECH_S = 0.1;
@@ -54,6 +55,7 @@ const microphone = new Microphone((pcm, level) => {
   wire.send("input_audio_buffer.append", { audio: toBase64(pcm) });
   page.talk.style.setProperty("--level", Math.min(1, level * 6).toFixed(2));
 });
+const typing = new Typing(() => conversation.advise());
 const tabs = new Tabs(document.body, [$("tab-talk"), $("tab-sessions"), $("tab-decisions")]);
 const sessions = new Sessions({
   sessions: $("sessions"), none: $("no-sessions"), pools: $("pools"), legend: $("legend"), count: $("num-sessions"),
@@ -197,9 +199,13 @@ page.form.addEventListener("submit", (event) => {
   conversation.halt();
   conversation.player.wake();
   page.text.value = "";
+  typing.sent();
   conversation.type(text, images.take());
 });
-page.text.addEventListener("input", show);
+page.text.addEventListener("input", () => {
+  if (connected && page.text.value.trim()) typing.typed(performance.now());
+  show();
+});
 page.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
