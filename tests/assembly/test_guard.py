@@ -217,7 +217,7 @@ def test_a_broken_policy_costs_nobody_a_reply(policy: str, tmp_path: Path) -> No
     assert ends == [event.status for event in good.events if isinstance(event, ResponseEnded)]
     assert "completed" in ends or policy == "Slow"
     assert not [event for event in made.events if isinstance(event, ErrorSeen)]
-    seldom = "Slow", "Endless", "Stubborn"
+    seldom = "Slow", "Endless", "Stubborn", "FromNobody"
     assert made.incidents or policy in seldom, "slow in wall time only, or rarely wrong at this load"
 
 
@@ -229,6 +229,15 @@ def test_a_stage_does_not_stand_still(tmp_path: Path) -> None:
     talk(world)
     assert not [one for one in world.responses.values() if one.end is None]
     assert world.node.guard.counts["thinker", "Stubborn", "stalled"] > 0
+
+
+def test_who_is_not_brought_computes_though_others_would_fit_first(tmp_path: Path) -> None:
+    """A fetch policy that names all of them, in an order of its own, and brings nothing."""
+    config = with_preset(toy_config(rows=3, blocks=18, host_blocks=12), preset_with(tmp_path, "FromNobody"))
+    world = World(config, depth=1, copy_lag=1)
+    world.is_lenient = True
+    talk(world)
+    assert not [one for one in world.responses.values() if one.end is None]
 
 
 def test_time_is_whose_it_is() -> None:

@@ -86,7 +86,16 @@ class Stubborn:
         return StepChoice(view.ready.nonzero()[0], "all that is ready")
 
 
+class FromNobody:
+    """Names everybody's KV, and brings nothing of it."""
+
+    def decide_fetch(self, view, now):
+        owners = list(view.owners)
+        return Selection(owners, view.num_blocks, "nothing of all", reach=dict.fromkeys(owners, 0))
+
+
 BROKEN = {
+    "FromNobody": ("fetch",),
     "Raising": ("step",),
     "NotANumber": ("step", "pace", "evict", "write", "fetch"),
     "Twice": ("step",),

@@ -319,8 +319,8 @@ class ArScheduler:
             request = view.waiting[int(order[at]) - view.num_rows]
             if request.row is not None or not self._is_ready(request):
                 continue
-            if self.tiers.is_unfit(request.owner):
-                fits = False
+            if self.tiers.is_unfit(request.owner) and (self.num_running or self.tiers.num_in_flight):
+                fits = False  # there will be room for its KV to be brought
             else:
                 fits = self._held.fits(request, apart) and self._is_ready(request)
             if not fits:
