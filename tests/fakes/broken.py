@@ -86,6 +86,21 @@ class Stubborn:
         return StepChoice(view.ready.nonzero()[0], "all that is ready")
 
 
+class Scribbler:
+    """Writes into what it is shown."""
+
+    def decide_step(self, view, budget, now):
+        view.ready[:] = False
+        return StepChoice(np.zeros(0, np.int64), "nothing is ready any more")
+
+    def decide_pace(self, view, now):
+        view.row[:] = 0
+        return Hold(None, "all in one row")
+
+    def decide_device(self, heads, last, now):
+        heads.clear()
+
+
 BROKEN = {
     "Raising": ("step",),
     "NotANumber": ("step", "pace", "evict", "write", "fetch"),
@@ -96,5 +111,6 @@ BROKEN = {
     "Endless": ("evict",),
     "Thrower": ("evict",),
     "Stubborn": ("step",),
+    "Scribbler": ("step", "pace", "device"),
 }
 """The decisions that each takes, and takes wrongly."""
