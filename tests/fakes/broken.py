@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
@@ -101,6 +102,30 @@ class Scribbler:
         heads.clear()
 
 
+class Sleeper:
+    """Holds everybody until some far day."""
+
+    def decide_pace(self, view, now):
+        return Hold(np.ones(len(view.row), np.bool_), "later", now + 1e6)
+
+
+class Fidget:
+    """Runs nobody, and wishes to be asked at a time that has gone by."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(np.zeros(0, np.int64), "later", wake_at=now - 1.0)
+
+
+class Quitter:
+    """Ends the process."""
+
+    def decide_step(self, view, budget, now):
+        raise SystemExit(3)
+
+    def decide_evict(self, view, now):
+        return Selection((sys.exit(3) for _ in range(1)), view.num_blocks, "bye")
+
+
 BROKEN = {
     "Raising": ("step",),
     "NotANumber": ("step", "pace", "evict", "write", "fetch"),
@@ -111,6 +136,9 @@ BROKEN = {
     "Endless": ("evict",),
     "Thrower": ("evict",),
     "Stubborn": ("step",),
+    "Sleeper": ("pace",),
+    "Fidget": ("step",),
+    "Quitter": ("step", "evict"),
     "Scribbler": ("step", "pace", "device"),
 }
 """The decisions that each takes, and takes wrongly."""

@@ -19,7 +19,7 @@ def test_no_column_can_be_written() -> None:
         parts = (TextPart(f"{person} has a lot to say"), toy.tone(number))
         world.send(SessionOpened(person), ItemAdded(person, Item(person, "user", parts)))
         world.send(ResponseRequested(person, person, f"reply-{person}"))
-    seen = dict.fromkeys(("encoders", "thinker", "talker", "code2wav"), 0)
+    seen: dict[str, int] = dict.fromkeys(("encoders", "thinker", "talker", "code2wav"), 0)
     while world.turn():
         for scheduler in world.node.stages.all:
             view, _ = scheduler.choose(world.now)
