@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
@@ -94,6 +95,45 @@ class FromNobody:
         return Selection(owners, view.num_blocks, "nothing of all", reach=dict.fromkeys(owners, 0))
 
 
+class Scribbler:
+    """Writes into what it is shown."""
+
+    def decide_step(self, view, budget, now):
+        view.ready[:] = False
+        return StepChoice(np.zeros(0, np.int64), "nothing is ready any more")
+
+    def decide_pace(self, view, now):
+        view.row[:] = 0
+        return Hold(None, "all in one row")
+
+    def decide_device(self, heads, last, now):
+        heads.clear()
+
+
+class Sleeper:
+    """Holds everybody until some far day."""
+
+    def decide_pace(self, view, now):
+        return Hold(np.ones(len(view.row), np.bool_), "later", now + 1e6)
+
+
+class Fidget:
+    """Runs nobody, and wishes to be asked at a time that has gone by."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(np.zeros(0, np.int64), "later", wake_at=now - 1.0)
+
+
+class Quitter:
+    """Ends the process."""
+
+    def decide_step(self, view, budget, now):
+        raise SystemExit(3)
+
+    def decide_evict(self, view, now):
+        return Selection((sys.exit(3) for _ in range(1)), view.num_blocks, "bye")
+
+
 BROKEN = {
     "FromNobody": ("fetch",),
     "Raising": ("step",),
@@ -105,5 +145,9 @@ BROKEN = {
     "Endless": ("evict",),
     "Thrower": ("evict",),
     "Stubborn": ("step",),
+    "Sleeper": ("pace",),
+    "Fidget": ("step",),
+    "Quitter": ("step", "evict"),
+    "Scribbler": ("step", "pace", "device"),
 }
 """The decisions that each takes, and takes wrongly."""

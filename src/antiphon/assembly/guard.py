@@ -3,7 +3,8 @@ decisions, and nothing else.
 
     asked --a valid answer in time--> carried out
        ├---it raised, or the answer is nonsense--> counted; the baseline decides this once
-       ├---its stage would stand still by it--> counted; the baseline decides who runs in this call
+       ├---its stage would stand still by it, or stands idle for too long (`idle`)--> counted; the baseline
+       │   decides who runs in this call
        └---too slow, MOST_SLOW times of the last WINDOW--> suspended: the baseline decides from then on
 
 A suspension is a fact (`PolicySuspended`), because it depends on the clock: a record replays without one.
@@ -21,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.assembly.registry import decider
+from antiphon.assembly.registry import decider, raised_at, source_of
 from antiphon.core.facts import PolicySuspended
 from antiphon.core.snapshot import PolicyShown
 from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, StepView
@@ -61,6 +62,22 @@ class Incident:
         return f"policy {self.policy} ({_place(self.decision, self.unit)}): {self.message}"
 
 
+@dataclass(frozen=True, slots=True)
+class Overruled:
+    """How many of a policy's decisions the baseline took, by reason."""
+
+    unit: str
+    decision: str
+    policy: str
+    num_decisions: int
+    reasons: dict[str, int]
+
+    def __str__(self) -> str:
+        place, reasons = _place(self.decision, self.unit), ", ".join(self.reasons)
+        count = sum(self.reasons.values())
+        return f"{place}: {count} of {self.num_decisions} decisions were the baseline's ({reasons})"
+
+
 class Guard:
     """Owner of what policies did, counted, and of which are suspended."""
 
@@ -74,8 +91,10 @@ class Guard:
         self._watched: list[Watched] = []
         self._inner_s = 0.0
         """Of what is being timed, the seconds of others that were asked by it."""
-        self.overrules = False
-        """The baseline decides who runs."""
+        self._overruled: set[str] = set()
+        """Units where the baseline decides who runs."""
+        self._paced: set[str] = set()
+        """Units whose requests are held up by what is not the baseline."""
         self.asking: Watched | None = None
         """The policy that is being asked, for whoever wonders why a decision does not return."""
 
@@ -84,6 +103,8 @@ class Guard:
         made = Watched(self, decision, unit, policy, baseline)
         self._watched = [one for one in self._watched if (one.decision, one.unit) != (decision, unit)]
         self._watched.append(made)
+        if decision in HOLDS_UP and not made.is_baseline:
+            self._paced.update(unit.split("+"))
         return made
 
     def suspend(self, fact: PolicySuspended) -> None:
@@ -110,8 +131,8 @@ class Guard:
         for one in {id(one.policy): one for one in self._watched}.values():
             own: Any = getattr(one.policy, "events", None)
             if isinstance(own, dict):
-                found = list(cast(dict[Any, Any], own).items())[:MAX_EVENTS]
-                counts.update({(one.unit, one.name, str(event)): n for event, n in found if type(n) is int})
+                found = [each for each in cast(dict[Any, Any], own).items() if _is_count(each[1])]
+                counts.update({(one.unit, one.name, str(event)): int(n) for event, n in found[:MAX_EVENTS]})
         return counts
 
     def shown(self) -> tuple[PolicyShown, ...]:
@@ -142,7 +163,7 @@ class Guard:
         key = watched.unit, watched.name, event
         times = self.counts[key] = self.counts[key] + 1
         if message and times & (times - 1) == 0 and len(self._incidents) < MAX_INCIDENTS:
-            said = f"{message} (the {times}th time)" if times > 2 else message
+            said = f"{message} ({times} times)" if times > 1 else message
             self._incidents.append(Incident(watched.unit, watched.decision, watched.name, said))
 
     def now(self) -> float:
@@ -162,19 +183,44 @@ class Guard:
             watched.asked_s += whole_s - self._inner_s
             self._inner_s = outer + whole_s
 
-    def stalled(self, unit: str) -> bool:
-        """Nothing runs there though something could, and nothing would ever change that: until `go_on` the
-        baseline decides who runs. False where it did so already."""
+    def may_hold_up(self, unit: str) -> bool:
+        """Does anything but the baseline decide who runs there?"""
+        return unit in self._paced
+
+    def stalled(self, unit: str, why: str = "its stage would stand still") -> bool:
+        """Nothing runs there though something could: until `go_on` the baseline decides who runs. False
+        where it did so already."""
         named = [one for one in self._watched if unit in one.unit.split("+") and one.decision in HOLDS_UP]
         at_fault = [one for one in named if not one.is_baseline]
         for one in at_fault:
-            self.count(one, "stalled", "its stage would stand still, and the baseline decided")
-        self.overrules |= bool(at_fault)
+            self.count(one, "stalled", f"{why}, and the baseline decided")
+            self._overruled.add(one.unit)
         return bool(at_fault)
 
     def go_on(self) -> None:
         """The policies decide again."""
-        self.overrules = False
+        self._overruled.clear()
+
+    def overrules(self, watched: Watched) -> bool:
+        return watched.decision in HOLDS_UP and watched.unit in self._overruled
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Requests that were refused, by policy."""
+        return {
+            f"{policy} of {unit}": count
+            for (unit, policy, event), count in self.counts.items()
+            if event == "refused"
+        }
+
+    @property
+    def overruled(self) -> tuple[Overruled, ...]:
+        """Decisions that the baseline took for a policy."""
+        return tuple(
+            Overruled(one.unit, one.decision, one.name, one.num_asked, {**one.overruled})
+            for one in self._watched
+            if one.overruled
+        )
 
     def answered(self, watched: Watched) -> None:
         """It has decided: how long that took is told."""
@@ -183,7 +229,7 @@ class Guard:
         watched.slow.append(slow)
         if not slow:
             return
-        self.count(watched, "slow")
+        self.count(watched, "slow", f"took {seconds:.3f} s, and over {LIMIT_S:g} s is slow")
         is_known = watched.is_baseline or self.is_suspended(watched.unit, watched.decision)
         if sum(watched.slow) >= MOST_SLOW and not is_known:
             message = f"slow ({seconds:.3f} s) too often: the baseline decides from now on"
@@ -203,7 +249,11 @@ class Watched:
         self.is_baseline = type(policy) is type(baseline)
         self.slow: deque[bool] = deque(maxlen=WINDOW)
         self.asked_s = 0.0
+        self.num_asked = 0
+        self.overruled: Counter[str] = Counter()
+        """Decisions that the baseline took, by reason."""
         self._guard = guard
+        self._file = source_of(policy)
         self._ask = decider(policy, decision)
         self._baseline = decider(baseline, decision)
         self._check = CHECKS[decision]
@@ -219,27 +269,36 @@ class Watched:
         guard, now = self._guard, more[-1]
         if self.is_baseline:  # there is nothing else to ask
             return self._ask(view, *more)
+        self.num_asked += 1
         if guard.is_suspended(self.unit, self.decision):
+            self.overruled["suspended"] += 1
             return self._baseline(view, *more)
-        if guard.overrules and self.decision in HOLDS_UP:
+        if guard.overrules(self):
+            self.overruled["stalled"] += 1
             return self._baseline(view, *more)
         try:
             with guard.timed(self):
                 answer = self._check(view, self._ask(view, *more))
-        except Exception as error:
+        except BaseException as error:
             self._failed(error)
             return self._baseline(view, *more)
         finally:
             guard.answered(self)
         if isinstance(answer, Selection):
             answer = replace(answer, owners=self._owners(answer.owners, view, *more))
+        if isinstance(answer, Refuse):
+            guard.count(self, "refused", f"refused a request: {answer.reason}")
         return self._in_time(answer, now)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
+        """Counted. Raises what ends the process, or a generator, again."""
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            raise error
         is_nonsense = isinstance(error, NonsenseError)
         event, what = "nonsense" if is_nonsense else "raised", str(error)
         if not is_nonsense:
-            what = f"{type(error).__name__}: {what}"
+            what = f"{type(error).__name__}: {what}{raised_at(error, self._file)}"
+        self.overruled[event] += 1
         self._guard.count(self, event, f"{event}, and the baseline decided: {what}")
 
     def _owners(self, owners: Iterable[str], view: KvView, *more: Any) -> Iterator[str]:
@@ -261,7 +320,7 @@ class Watched:
                         raise NonsenseError(f"owners: {owner!r} has no KV here")
                 seen.add(owner)
                 yield owner
-        except Exception as error:
+        except BaseException as error:
             self._failed(error)
         finally:
             self._guard.answered(self)
@@ -271,9 +330,12 @@ class Watched:
     def _in_time(self, answer: Any, now: float) -> Any:
         """A wish to be asked again in the past is one to be asked very soon."""
         wake_at = getattr(answer, "wake_at", None)
-        if wake_at is None or wake_at > now:
+        if wake_at is None:
             return answer
-        self._guard.count(self, "wake_in_past")
+        if wake_at > now:
+            return answer if isinstance(wake_at, float) else replace(answer, wake_at=float(wake_at))
+        message = f"wake_at is {now - float(wake_at):.3g} s in the past: it is asked again very soon"
+        self._guard.count(self, "wake_in_past", message)
         return replace(answer, wake_at=now + LEAST_WAKE_S)
 
 
@@ -368,6 +430,10 @@ def _place(decision: str, unit: str) -> str:
     return f"{decision} of {unit}" if unit else decision
 
 
+def _is_count(number: object) -> bool:
+    return type(number) is int or isinstance(number, np.integer)
+
+
 def _is_a(answer: Any, kind: type) -> None:
     if not isinstance(answer, kind):
         raise NonsenseError(f"{type(answer).__name__} is no {kind.__name__}")
@@ -409,5 +475,7 @@ def _check_mask(name: str, value: Any, size: int) -> None:
 
 
 def _check_wake(wake_at: Any) -> None:
-    if wake_at is not None and (not isinstance(wake_at, int | float) or not isfinite(wake_at)):
+    if wake_at is None:
+        return
+    if not isinstance(wake_at, int | float | np.integer | np.floating) or not isfinite(cast(float, wake_at)):
         raise NonsenseError(f"wake_at: {wake_at!r} is no time")

@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from math import isnan
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -36,7 +37,16 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
 }
 """Every decision, and the policies for it that ship."""
 
+NO_NEIGHBOURS = (
+    "A policy's file cannot import the files beside it: put all into one, or install them as a package"
+)
 DECISIONS = tuple(SHIPPED)
+SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "step": ("view", "budget", "now"),
+    "admission": ("view", "candidate", "now"),
+    "device": ("heads", "last", "now"),
+}
+"""What `decide` takes; of all others `view` and `now`."""
 GROUP = "antiphon.policies"
 """Of entry points: a package that is installed beside this one may bring policies."""
 
@@ -116,7 +126,26 @@ def make_policy(decision: str, policy: str, options: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{shown} cannot be made: {type(error).__name__}: {error}") from error
     if decider(made, decision) is None:
         raise ConfigError(f"{shown} has neither `decide` nor `decide_{decision}`, so it does not decide this")
+    _check_signature(shown, made, decision)
     return made
+
+
+def _check_signature(shown: str, made: Any, decision: str) -> None:
+    """Raises ConfigError where it cannot be called as the decision's protocol calls it."""
+    asked = decider(made, decision)
+    wanted = SIGNATURES.get(decision, ("view", "now"))
+    try:
+        signature = inspect.signature(asked) if asked is not None else None
+    except (TypeError, ValueError):
+        return  # it does not say
+    try:
+        if signature is not None:
+            signature.bind(*wanted)
+    except TypeError:
+        name = getattr(asked, "__name__", "decide")
+        raise ConfigError(
+            f"{shown}: `{name}{signature}` must take ({', '.join(('self', *wanted))}) to decide {decision}"
+        ) from None
 
 
 def policy_label(policy: str) -> str:
@@ -175,6 +204,17 @@ def _source_file(decision: str, policy: str) -> str:
         raise ConfigError(f"policy {policy}: it has no source file, so a record could not name it") from None
 
 
+def source_of(policy: object) -> str:
+    """The file of its class; "" where it has none."""
+    return str(getattr(sys.modules.get(type(policy).__module__), "__file__", None) or "")
+
+
+def raised_at(error: BaseException, file: str) -> str:
+    """` (hold.py:12)`: the innermost line of this file on the way to an error, or nothing."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({Path(file).name}:{lines[-1]})" if lines else ""
+
+
 def _imported(path: str) -> type:
     module, _, name = path.rpartition(":")
     try:
@@ -199,9 +239,11 @@ def _from_file(policy: str) -> type:
         module.__file__ = path
         try:
             exec(compile(source, path, "exec"), vars(module))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[unique]
-            said = f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {error}{raised_at(error, path)}"
+            if isinstance(error, ModuleNotFoundError):
+                said += f". {NO_NEIGHBOURS}"
             raise ConfigError(f"policy {policy_label(policy)} cannot be loaded: {said}") from error
     found = vars(module).get(name)
     if found is None:

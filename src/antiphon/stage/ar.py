@@ -246,6 +246,11 @@ class ArScheduler:
     def budget(self) -> Budget:
         return Budget(self.config.step_tokens, self.config.step_rows or self.config.max_rows)
 
+    @property
+    def seen(self) -> tuple[ArCandidates, StepChoice] | None:
+        """What was said last since `tell_time`."""
+        return self._chooser.seen
+
     def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
         """What the policies say of the stage as it stands. Nothing is changed by it."""
         return self._chooser.ask(lambda: self._candidates(now), self.budget, now)
