@@ -68,7 +68,7 @@ class Device:
         heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
         asked: list[tuple[int, int | None]] = []
         while heads:
-            choice = self._policy.decide(heads, self._last, now)
+            choice = self._policy.decide(tuple(heads), self._last, now)
             if choice.wake_at is not None:
                 self.wake_at = choice.wake_at if self.wake_at is None else min(self.wake_at, choice.wake_at)
             head = heads.pop(choice.index)
