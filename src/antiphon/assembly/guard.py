@@ -161,6 +161,16 @@ class Guard:
         self.overrules |= bool(at_fault)
         return bool(at_fault)
 
+    def churns(self, unit: str) -> None:
+        """Its requests are preempted again and again and none gets on: the baseline decides until `go_on`."""
+        for one in self._watched:
+            is_asked = not one.is_baseline and not self.is_suspended(one.unit, one.decision)
+            if one.unit == unit and one.decision == "step" and is_asked:
+                self.count(
+                    one, "stalled", "it preempts and no request gets a token, and the baseline decided"
+                )
+                self.overrules = True
+
     def go_on(self) -> None:
         """The policies decide again."""
         self.overrules = False
