@@ -134,8 +134,42 @@ class Quitter:
         return Selection((sys.exit(3) for _ in range(1)), view.num_blocks, "bye")
 
 
+class Restless:
+    """Every request gives up its row at every decision."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(view.ready.nonzero()[0], "again", preempt=np.arange(view.num_rows))
+
+
+class RestlessKeeping:
+    """The same, with its KV."""
+
+    def decide_step(self, view, budget, now):
+        rows = np.arange(view.num_rows)
+        return StepChoice(view.ready.nonzero()[0], "again", preempt=rows, keeps=rows >= 0)
+
+
+class Meddling:
+    """Changes what it is shown, and its own answers once they are given."""
+
+    def decide_step(self, view, budget, now):
+        self.order = np.append(view.ready.nonzero()[0], 99)
+        return StepChoice(self.order[:-1], "mine")
+
+    def decide_device(self, heads, last, now):
+        [head.urgency for head in heads]
+        self.order[:] = 99
+        heads.clear()
+
+    def decide_replica(self, view, now):
+        view.loads.clear()
+
+
 BROKEN = {
     "FromNobody": ("fetch",),
+    "Restless": ("step",),
+    "RestlessKeeping": ("step",),
+    "Meddling": ("step", "device", "replica"),
     "Raising": ("step",),
     "NotANumber": ("step", "pace", "evict", "write", "fetch"),
     "Twice": ("step",),

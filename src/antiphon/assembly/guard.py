@@ -16,16 +16,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.assembly.answers import CHECKS, NonsenseError, plain_text
 from antiphon.assembly.registry import decider, raised_at, source_of
 from antiphon.core.facts import PolicySuspended
 from antiphon.core.snapshot import PolicyShown
-from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, StepView
+from antiphon.policy.base import Refuse
 from antiphon.policy.memory import KvView, Selection
 
 LIMIT_S = 0.05
@@ -43,10 +42,6 @@ HOLDS_UP = "step", "pace", "device"
 
 Key = tuple[str, str, str]
 """(unit, policy, event)"""
-
-
-class NonsenseError(Exception):
-    """A policy's answer is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +124,7 @@ class Guard:
         """All that is counted, what policies count themselves (`events`, a dict of numbers) included."""
         counts = self.counts.copy()
         for one in {id(one.policy): one for one in self._watched}.values():
-            own: Any = getattr(one.policy, "events", None)
-            if isinstance(own, dict):
-                found = [each for each in cast(dict[Any, Any], own).items() if _is_count(each[1])]
-                counts.update({(one.unit, one.name, str(event)): int(n) for event, n in found[:MAX_EVENTS]})
+            counts.update({(one.unit, one.name, event): n for event, n in _own_events(one.policy).items()})
         return counts
 
     def shown(self) -> tuple[PolicyShown, ...]:
@@ -197,6 +189,16 @@ class Guard:
             self._overruled.add(one.unit)
         return bool(at_fault)
 
+    def churns(self, unit: str) -> None:
+        """Its requests are preempted again and again and none gets on: the baseline decides until `go_on`."""
+        for one in self._watched:
+            is_asked = not one.is_baseline and not self.is_suspended(one.unit, one.decision)
+            if one.unit == unit and one.decision == "step" and is_asked:
+                self.count(
+                    one, "stalled", "it preempts and no request gets a token, and the baseline decided"
+                )
+                self._overruled.add(one.unit)
+
     def go_on(self) -> None:
         """The policies decide again."""
         self._overruled.clear()
@@ -245,7 +247,7 @@ class Watched:
         self.decision = decision
         self.unit = unit
         self.policy = policy
-        self.name = str(getattr(policy, "name", type(policy).__name__))
+        self.name = plain_text(str(getattr(policy, "name", type(policy).__name__)))
         self.is_baseline = type(policy) is type(baseline)
         self.slow: deque[bool] = deque(maxlen=WINDOW)
         self.asked_s = 0.0
@@ -328,154 +330,32 @@ class Watched:
         yield from (owner for owner in self._baseline(view, *more).owners if owner not in seen)
 
     def _in_time(self, answer: Any, now: float) -> Any:
-        """A wish to be asked again in the past is one to be asked very soon."""
+        """A wish to be asked again in the past, or at once, is one to be asked very soon."""
         wake_at = getattr(answer, "wake_at", None)
-        if wake_at is None:
+        if wake_at is None or wake_at >= now + LEAST_WAKE_S:
             return answer
-        if wake_at > now:
-            return answer if isinstance(wake_at, float) else replace(answer, wake_at=float(wake_at))
-        message = f"wake_at is {now - float(wake_at):.3g} s in the past: it is asked again very soon"
-        self._guard.count(self, "wake_in_past", message)
+        if wake_at < now:
+            message = f"wake_at is {now - wake_at:.3g} s in the past: it is asked again very soon"
+            self._guard.count(self, "wake_in_past", message)
         return replace(answer, wake_at=now + LEAST_WAKE_S)
-
-
-def check_step(view: StepView, choice: Any) -> StepChoice:
-    """Raises NonsenseError for what no step can be made of."""
-    _is_a(choice, StepChoice)
-    ready = view.ready
-    _check_indices("order", choice.order, len(ready))
-    _check_indices("preempt", choice.preempt, view.num_rows)
-    for name, like, low in (("counts", choice.order, 1), ("urgency", choice.order, None)):
-        column = getattr(choice, name)
-        if column is not None:
-            _check_column(name, column, len(like))
-            if low is not None and len(column) and int(column.min()) < low:
-                raise NonsenseError(f"{name}: {int(column.min())} is below {low}")
-    if choice.keeps is not None:
-        _check_mask("keeps", choice.keeps, len(choice.preempt))
-    _check_wake(choice.wake_at)
-    is_idle = choice.wake_at is None and not len(choice.preempt) and not ready[choice.order].any()
-    if is_idle and ready.any():
-        raise NonsenseError("order: it has nothing that could run, though something could; say wake_at")
-    return choice
-
-
-def check_hold(view: StepView, hold: Any) -> Hold:
-    _is_a(hold, Hold)
-    if hold.held is not None:
-        _check_mask("held", hold.held, len(view.ready))
-    _check_wake(hold.wake_at)
-    if hold.held is not None and hold.wake_at is None:
-        ready = view.ready
-        if ready.any() and not (ready & ~hold.held).any():
-            raise NonsenseError("held: all that could run is, and wake_at does not say until when")
-    return hold
-
-
-def check_admission(view: StepView, answer: Any) -> Refuse | None:
-    if answer is not None:
-        _is_a(answer, Refuse)
-        if not 0 <= answer.retry_s < float("inf"):
-            raise NonsenseError(f"retry_s: {answer.retry_s} is no time to wait")
-    return answer
-
-
-def check_device(heads: Any, choice: Any) -> DeviceChoice:
-    _is_a(choice, DeviceChoice)
-    _check_index("index", choice.index, len(heads))
-    _check_wake(choice.wake_at)
-    most: Any = choice.most
-    if most is not None and not isinstance(most, int | np.integer):
-        raise NonsenseError(f"most: {most!r} is no urgency")
-    if most is not None and choice.wake_at is None and most < heads[choice.index].urgency:
-        raise NonsenseError(f"most: nothing of that stage is as urgent as {most}; say wake_at")
-    return choice
-
-
-def check_replica(view: Any, index: Any) -> int:
-    _check_index("the replica", index, len(view.loads))
-    return int(index)
-
-
-def check_selection(view: KvView, selection: Any) -> Selection:
-    """Owners are taken one by one, as far as they are needed, so that the check must not ask for them all."""
-    _is_a(selection, Selection)
-    count = selection.count
-    if not isinstance(count, int | np.integer) or count < 0:
-        raise NonsenseError(f"count: {count!r} is no number of blocks")
-    if not isinstance(selection.owners, Iterable):
-        raise NonsenseError(f"owners: {type(selection.owners).__name__} is no sequence of names")
-    reach: Any = selection.reach
-    if reach is not None and not all(isinstance(end, int | np.integer) for end in reach.values()):
-        raise NonsenseError("reach: it must map owners to numbers of blocks")
-    if selection.groups is not None and (unknown := set(selection.groups) - set(view.groups)):
-        raise NonsenseError(f"groups: {sorted(unknown)} are none; there are {', '.join(view.groups)}")
-    _check_wake(selection.wake_at)
-    return selection
-
-
-CHECKS: dict[str, Callable[[Any, Any], Any]] = {
-    "step": check_step,
-    "pace": check_hold,
-    "admission": check_admission,
-    "device": check_device,
-    "replica": check_replica,
-    "evict": check_selection,
-    "write": check_selection,
-    "fetch": check_selection,
-}
 
 
 def _place(decision: str, unit: str) -> str:
     return f"{decision} of {unit}" if unit else decision
 
 
-def _is_count(number: object) -> bool:
-    return type(number) is int or isinstance(number, np.integer)
+def _own_events(policy: Any) -> dict[str, int]:
+    """What a policy counts itself, as far as metrics can hold it; nothing if it cannot be read."""
+    try:
+        own = getattr(policy, "events", None)
+        found = cast(dict[Any, Any], own).items() if isinstance(own, dict) else ()
+        counts = {plain_text(str(event)): int(n) for event, n in found if _is_count(n)}
+        return dict(list(counts.items())[:MAX_EVENTS])
+    except Exception:
+        return {}
 
 
-def _is_a(answer: Any, kind: type) -> None:
-    if not isinstance(answer, kind):
-        raise NonsenseError(f"{type(answer).__name__} is no {kind.__name__}")
-
-
-def _check_index(name: str, index: Any, size: int) -> None:
-    if not isinstance(index, int | np.integer) or not 0 <= index < size:
-        raise NonsenseError(f"{name}: {index!r} is none of {size}")
-
-
-def _array(value: Any) -> NDArray[Any]:
-    """The column that it is, or one of no kind."""
-    return cast(NDArray[Any], value) if isinstance(value, np.ndarray) else np.array(None)
-
-
-def _check_column(name: str, value: Any, size: int | None) -> None:
-    column = _array(value)
-    if column.ndim != 1 or column.dtype.kind not in "iu":
-        raise NonsenseError(f"{name}: it must be a column of integers")
-    if size is not None and len(column) != size:
-        raise NonsenseError(f"{name}: {len(column)} entries for {size} candidates")
-
-
-def _check_indices(name: str, value: Any, size: int) -> None:
-    _check_column(name, value, None)
-    column = _array(value)
-    if not len(column):
-        return
-    if int(column.min()) < 0 or int(column.max()) >= size:
-        raise NonsenseError(f"{name}: candidate {int(column.max())} is none of {size}")
-    if np.bincount(column).max() > 1:
-        raise NonsenseError(f"{name}: a candidate stands there twice")
-
-
-def _check_mask(name: str, value: Any, size: int) -> None:
-    mask = _array(value)
-    if mask.dtype != np.bool_ or mask.shape != (size,):
-        raise NonsenseError(f"{name}: it must be a mask over {size}")
-
-
-def _check_wake(wake_at: Any) -> None:
-    if wake_at is None:
-        return
-    if not isinstance(wake_at, int | float | np.integer | np.floating) or not isfinite(cast(float, wake_at)):
-        raise NonsenseError(f"wake_at: {wake_at!r} is no time")
+def _is_count(number: Any) -> bool:
+    if isinstance(number, np.integer):
+        number = int(cast(Any, number))
+    return type(number) is int and abs(number) < 1 << 63

@@ -68,7 +68,11 @@ class Node:
             self._times.observe(fact)
             if self._watch is not None:
                 self._watch.observe(fact)
+        for name, ar in self.stages.ar.items():
+            if ar.is_churning:
+                self.guard.churns(name)
         orders, outputs, steps = self._planned(now)
+        self.guard.go_on()
         self._write(steps)
         if self._watch is not None:
             for step in steps:

@@ -47,6 +47,8 @@ SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "device": ("heads", "last", "now"),
 }
 """What `decide` takes; of all others `view` and `now`."""
+FAILURES = Exception, SystemExit
+"""Of code that is loaded."""
 GROUP = "antiphon.policies"
 """Of entry points: a package that is installed beside this one may bring policies."""
 
@@ -68,11 +70,15 @@ def is_file(policy: str) -> bool:
 
 
 def placed(policy: str, folder: Path) -> str:
-    """With its file's whole path, where it is in one: beside the preset, unless it says otherwise."""
+    """With its file's whole path, where it is in one: beside the preset, unless it says otherwise. Raises
+    ConfigError."""
     if not is_file(policy):
         return policy
     path, _, name = policy.rpartition(":")
-    return f"{(folder / Path(path).expanduser()).resolve()}:{name}"
+    try:
+        return f"{(folder / Path(path).expanduser()).resolve()}:{name}"
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"policy {policy!r}: {path!r} is no path ({error})") from None
 
 
 def is_foreign(decision: str, policy: str) -> bool:
@@ -84,11 +90,20 @@ def digest(decision: str, policy: str) -> str:
     """Of the source that a policy is in; of one that ships "". Raises ConfigError."""
     if policy in SHIPPED[decision]:
         return ""
+    if is_file(policy):
+        return _digest(_bytes(policy))
     try:
-        path = policy.rpartition(":")[0] if is_file(policy) else _source_file(decision, policy)
-        return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+        return _digest(Path(_source_file(decision, policy)).read_bytes())
     except OSError as error:
         raise ConfigError(f"policy {policy}: its source cannot be read ({error.strerror})") from None
+
+
+def load_policy(decision: str, policy: str) -> tuple[type, str]:
+    """The class, and the digest of its source: of a file's, of what was run just now. Raises ConfigError."""
+    if not is_file(policy):
+        return find_policy(decision, policy), digest(decision, policy)
+    source = _bytes(policy)
+    return _from_file(policy, source), _digest(source)
 
 
 def find_policy(decision: str, policy: str) -> type:
@@ -96,7 +111,7 @@ def find_policy(decision: str, policy: str) -> type:
     if policy in SHIPPED[decision]:
         return _imported(SHIPPED[decision][policy])
     if ":" in policy:
-        return _from_file(policy) if is_file(policy) else _imported(policy)
+        return _from_file(policy, _bytes(policy)) if is_file(policy) else _imported(policy)
     for point in entry_points(group=GROUP):
         if point.name == policy:
             return _imported(point.value)
@@ -112,22 +127,29 @@ def find_policy(decision: str, policy: str) -> type:
 def make_policy(decision: str, policy: str, options: Mapping[str, Any]) -> Any:
     """An object of the policy's class, with options as its constructor takes them. Raises ConfigError for
     options that it does not take or of another type, and if it cannot be made."""
+    return make_with_digest(decision, policy, options)[0]
+
+
+def make_with_digest(decision: str, policy: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The same, and the digest of the source that was run to make it."""
     try:
-        kind = find_policy(decision, policy)
+        kind, source = load_policy(decision, policy)
     except ConfigError as error:
         raise ConfigError(f"{decision}: {error}") from None
     shown = f"{decision}: {policy_label(policy)}"
     checked = _checked(shown, options_of(kind), options)
     try:
         made = kind(**checked)
+        asked = decider(made, decision)
+        str(getattr(made, "name", ""))  # as those call it who count what it does
     except ConfigError as error:
         raise ConfigError(f"{shown}: {error}") from None
-    except Exception as error:
+    except FAILURES as error:
         raise ConfigError(f"{shown} cannot be made: {type(error).__name__}: {error}") from error
-    if decider(made, decision) is None:
+    if asked is None:
         raise ConfigError(f"{shown} has neither `decide` nor `decide_{decision}`, so it does not decide this")
     _check_signature(shown, made, decision)
-    return made
+    return made, source
 
 
 def _check_signature(shown: str, made: Any, decision: str) -> None:
@@ -172,7 +194,7 @@ def options_of(kind: type) -> dict[str, tuple[Any, Any]]:
     try:
         hints = get_type_hints(kind.__init__)
         parameters = list(inspect.signature(kind).parameters.values())
-    except (NameError, TypeError, ValueError) as error:
+    except FAILURES as error:
         raise ConfigError(f"policy {kind.__name__}: its options cannot be read ({error})") from None
     named = (one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
     return {one.name: (hints.get(one.name, Any), one.default) for one in named}
@@ -219,19 +241,29 @@ def _imported(path: str) -> type:
     module, _, name = path.rpartition(":")
     try:
         found = getattr(import_module(module), name)
-    except Exception as error:
+    except FAILURES as error:
         raise ConfigError(f"policy {path} cannot be loaded: {type(error).__name__}: {error}") from error
     return _class(path, found)
 
 
-def _from_file(policy: str) -> type:
+def _digest(source: bytes) -> str:
+    return hashlib.blake2b(source, digest_size=16).hexdigest()
+
+
+def _bytes(policy: str) -> bytes:
+    """Of a policy's file."""
+    path = policy.rpartition(":")[0]
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ConfigError(f"policy {policy_label(policy)}: cannot read {path} ({said})") from None
+
+
+def _from_file(policy: str, source: bytes) -> type:
     """A file is run once for each content that it has had."""
     path, _, name = policy.rpartition(":")
-    try:
-        source = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"policy {policy_label(policy)}: cannot read {path} ({error.strerror})") from None
-    content = hashlib.blake2b(path.encode() + source, digest_size=16).hexdigest()
+    content = _digest(path.encode() + source)
     unique = f"antiphon_policy_{Path(path).stem}_{content}"
     module = sys.modules.get(unique)
     if module is None:
@@ -239,7 +271,7 @@ def _from_file(policy: str) -> type:
         module.__file__ = path
         try:
             exec(compile(source, path, "exec"), vars(module))
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
             del sys.modules[unique]
             said = f"{type(error).__name__}: {error}{raised_at(error, path)}"
             if isinstance(error, ModuleNotFoundError):
