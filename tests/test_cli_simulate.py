@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from antiphon.latency.finding import find_costs
 from antiphon.runtime.record import replay
 from antiphon.sim.bottleneck import StageLoad
 from antiphon.sim.plan import Tried
+from assembly.test_guard import preset_with
 
 SMOKE = ["--workload", "smoke", "--duration", "8"]
 
@@ -98,7 +100,7 @@ def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_pa
     slowly = figures_of(tmp_path, "--host-kv-tokens", "1000000", "--link-gb-s", "0.5")
     assert "reload_s" not in alone
     assert tiered["cache_hit_share"] > 1.5 * alone["cache_hit_share"]
-    assert slowly["reload_s"] > 5 * tiered["reload_s"] > 0
+    assert slowly["reload_s"] > 3 * tiered["reload_s"] > 0, "part of either is waiting for room"
 
 
 def test_slow_decisions_make_slow_tokens(tmp_path: Path) -> None:
@@ -298,3 +300,16 @@ def test_conversations_that_do_not_fit_the_kv_are_no_answer() -> None:
     assert "0 conversations at a time" in shown
     assert "responses that failed: " in said
     assert "the KV holds 64 tokens" in said
+
+
+def test_what_the_baseline_decided_instead_is_in_the_result(tmp_path: Path) -> None:
+    """Else a policy that always raises would look as good as the baseline."""
+    preset = preset_with(tmp_path, "Raising")
+    status, shown, said = run("simulate", *SMOKE, "--out", tmp_path, "--preset", preset, "--json")
+    assert status == 0
+    told = json.loads(shown)["policies"]
+    line = re.compile(r"step of (\w+): (\d+) of \2 decisions were the baseline's \(raised\)")
+    found = [line.fullmatch(one) for one in told["overruled"]]
+    assert {one[1] for one in found if one} >= {"thinker", "talker"}
+    assert told["refused"] == {}
+    assert "decisions were the baseline's (raised)" in said

@@ -93,7 +93,7 @@ def test_null_takes_a_key_away(base: dict[str, Any], key: str) -> None:
         (
             "stages: {thinker: {max_row: 3}}",
             "deployment.yaml:1: stages.thinker.max_row: no such key; did you "
-            "mean max_rows? Keys of stages.thinker: max_rows, kv_tokens",
+            "mean max_rows? Keys of stages.thinker: max_rows, step_rows",
         ),
         (
             "\n\nmax_sessions: 3",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import msgspec
 import pytest
 
 from antiphon.assembly.deployment_file import read_deployment
+from antiphon.assembly.guard import Guard
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import (
+    Preset,
     is_path,
     preset_label,
     preset_names,
@@ -219,3 +222,79 @@ def test_a_node_refuses_a_source_that_changed_after_it_was_looked_up(tmp_path: P
     (tmp_path / "hold.py").write_text(HOLD + "#")
     with pytest.raises(ConfigError, match="has changed since"):
         Node(config)
+
+
+ODD = """
+import sys
+from antiphon.policy.prefill_first import PrefillFirst
+
+class Any_(PrefillFirst):
+    def __init__(self, x=None): pass
+
+class Exits(PrefillFirst):
+    def __init__(self): sys.exit(0)
+
+class BadHint(PrefillFirst):
+    def __init__(self, x: "1/0" = 1): pass
+
+class Meta(type):
+    @property
+    def __signature__(self): raise RuntimeError("sig")
+
+class Signed(PrefillFirst, metaclass=Meta): pass
+
+class NoDecide(PrefillFirst):
+    @property
+    def decide(self): raise RuntimeError("decide")
+
+class NoName(PrefillFirst):
+    @property
+    def name(self): raise RuntimeError("name")
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("{policy: odd.py:Any_, x: 2024-01-01}", ":1: step.x is a date, which no record can hold"),
+        ("{policy: odd.py:Any_, x: !!set {a, b}}", "step.x is a set"),
+        ("{policy: odd.py:Any_, x: !!omap [a: 1]}", "step.x[0] is a tuple"),
+        ("{policy: odd.py:Any_, x: {y: [.nan]}}", "step.x.y[0] is nan"),
+        ("{policy: odd.py:Any_, stages: {thinker: {x: .nan}}}", "step.stages.thinker.x is nan"),
+        ("{policy: odd.py:Any_, x: 1" + "0" * 60 + "}", "step.x is a number of over 64 bits"),
+        ('{policy: odd.py:Any_, x: "\\ud800"}', "step.x is '\\ud800', which is no text"),
+        ("{policy: fcfs, x: " + "[" * 3000 + "]" * 3000 + "}", "nested too deep"),
+        ("odd.py:Exits", "step: odd.py:Exits cannot be made: SystemExit: 0"),
+        ("odd.py:BadHint", "its options cannot be read (division by zero)"),
+        ("odd.py:Signed", "its options cannot be read (sig)"),
+        ("odd.py:NoDecide", "cannot be made: RuntimeError: decide"),
+        ("odd.py:NoName", "cannot be made: RuntimeError: name"),
+        ("exits.py:A", "cannot be loaded: SystemExit: 0"),
+        ('"a\\0.py:A"', "is no path (embedded null byte)"),
+        ("~nobodyx/x.py:A", "is no path"),
+    ],
+)
+def test_odd_options_and_code_are_refused_in_words(step: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    (tmp_path / "exits.py").write_text("import sys; sys.exit(0)")
+    text = f"step: {step}\npace: unpaced\nadmission: unlimited\ndevice: round-robin\nreplica: sticky\n"
+    path = tmp_path / "odd.yaml"
+    path.write_text(text + "evict: lru\nwrite: write-back\nfetch: on-demand\n")
+    with pytest.raises(ConfigError) as caught:
+        read_preset(str(path))
+    assert said in str(caught.value)
+
+
+def test_the_digest_is_of_what_was_run(tmp_path: Path) -> None:
+    """The file writes itself anew while it is run: what is made later is another policy, and is refused."""
+    own = tmp_path / "own.py"
+    text = "from pathlib import Path\nfrom antiphon.policy.fcfs import Fcfs\nclass Own(Fcfs): pass\n"
+    own.write_text(text + "Path(__file__).write_text('class Own: decide = print')\n")
+    was = hashlib.blake2b(own.read_bytes(), digest_size=16).hexdigest()
+    names = "pace: unpaced\nadmission: unlimited\ndevice: round-robin\nreplica: sticky\n"
+    path = tmp_path / "own.yaml"
+    path.write_text(f"step: own.py:Own\n{names}evict: lru\nwrite: write-back\nfetch: on-demand\n")
+    choices = read_preset(str(path))
+    assert list(choices["step"].digests.values()) == [was]
+    with pytest.raises(ConfigError, match="has changed since"):
+        Preset(choices, Guard())._made("step", "u", "", {})

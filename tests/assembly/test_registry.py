@@ -73,6 +73,19 @@ def test_every_policy_that_ships_is_made_and_named_as_it_is_registered() -> None
             assert digest(decision, name) == "", "it changes with the version only"
 
 
+def test_what_decide_must_take_is_said(tmp_path: Path) -> None:
+    (tmp_path / "few.py").write_text("class Few:\n    def decide(self, view):\n        return None\n")
+    words = r"few.py:Few: `decide\(view\)` must take \(self, view, budget, now\) to decide step"
+    with pytest.raises(ConfigError, match=words):
+        make_policy("step", f"{tmp_path}/few.py:Few", {})
+
+
+def test_where_a_file_cannot_be_loaded_is_said(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("x = 1\nimport neighbour_of_mine\n")
+    with pytest.raises(ConfigError, match=r"neighbour_of_mine' \(bad.py:2\). A policy's file cannot import"):
+        make_policy("step", f"{tmp_path}/bad.py:Bad", {})
+
+
 def test_a_policy_from_a_file_takes_its_options_in_their_types(own: str) -> None:
     made = make_policy("pace", f"{own}:Own", {"lead_s": 3, "keep": ["a", "b"]})
     assert (made.lead_s, made.keep, made.needed) == (3.0, ("a", "b"), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
@@ -86,7 +87,89 @@ class Stubborn:
         return StepChoice(view.ready.nonzero()[0], "all that is ready")
 
 
+class FromNobody:
+    """Names everybody's KV, and brings nothing of it."""
+
+    def decide_fetch(self, view, now):
+        owners = list(view.owners)
+        return Selection(owners, view.num_blocks, "nothing of all", reach=dict.fromkeys(owners, 0))
+
+
+class Scribbler:
+    """Writes into what it is shown."""
+
+    def decide_step(self, view, budget, now):
+        view.ready[:] = False
+        return StepChoice(np.zeros(0, np.int64), "nothing is ready any more")
+
+    def decide_pace(self, view, now):
+        view.row[:] = 0
+        return Hold(None, "all in one row")
+
+    def decide_device(self, heads, last, now):
+        heads.clear()
+
+
+class Sleeper:
+    """Holds everybody until some far day."""
+
+    def decide_pace(self, view, now):
+        return Hold(np.ones(len(view.row), np.bool_), "later", now + 1e6)
+
+
+class Fidget:
+    """Runs nobody, and wishes to be asked at a time that has gone by."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(np.zeros(0, np.int64), "later", wake_at=now - 1.0)
+
+
+class Quitter:
+    """Ends the process."""
+
+    def decide_step(self, view, budget, now):
+        raise SystemExit(3)
+
+    def decide_evict(self, view, now):
+        return Selection((sys.exit(3) for _ in range(1)), view.num_blocks, "bye")
+
+
+class Restless:
+    """Every request gives up its row at every decision."""
+
+    def decide_step(self, view, budget, now):
+        return StepChoice(view.ready.nonzero()[0], "again", preempt=np.arange(view.num_rows))
+
+
+class RestlessKeeping:
+    """The same, with its KV."""
+
+    def decide_step(self, view, budget, now):
+        rows = np.arange(view.num_rows)
+        return StepChoice(view.ready.nonzero()[0], "again", preempt=rows, keeps=rows >= 0)
+
+
+class Meddling:
+    """Changes what it is shown, and its own answers once they are given."""
+
+    def decide_step(self, view, budget, now):
+        self.order = np.append(view.ready.nonzero()[0], 99)
+        return StepChoice(self.order[:-1], "mine")
+
+    def decide_device(self, heads, last, now):
+        [head.urgency for head in heads]
+        self.order[:] = 99
+        heads.clear()
+
+    def decide_replica(self, view, now):
+        view.loads.clear()
+
+
 BROKEN = {
+    "FromNobody": ("fetch",),
+    "Restless": ("step",),
+    "RestlessKeeping": ("step",),
+    "Meddling": ("step", "device", "replica"),
     "Raising": ("step",),
     "NotANumber": ("step", "pace", "evict", "write", "fetch"),
     "Twice": ("step",),
@@ -96,5 +179,9 @@ BROKEN = {
     "Endless": ("evict",),
     "Thrower": ("evict",),
     "Stubborn": ("step",),
+    "Sleeper": ("pace",),
+    "Fidget": ("step",),
+    "Quitter": ("step", "evict"),
+    "Scribbler": ("step", "pace", "device"),
 }
 """The decisions that each takes, and takes wrongly."""

@@ -273,6 +273,17 @@ class Lent(Conversations):
             assert kept is not None
             assert kept.num_blocks == num_blocks
 
+    @precondition(lambda self: not self.coming)
+    @rule()
+    def evict_all(self) -> None:
+        """What only resting sequences hold can be had, whatever running ones hold of them."""
+        before = -1
+        while before != self.kv.num_evicted_blocks:
+            before = self.kv.num_evicted_blocks
+            for session in (*self.kv.owners,):
+                self.take(self.kv.evict(session, 9))
+        assert self.kv.num_idle == 0
+
     @rule(session=st.sampled_from(SESSIONS), count=st.integers(1, 4), data=st.data())
     def evict_groups(self, session: str, count: int, data: st.DataObject) -> None:
         every = range(len(self.kv.groups))

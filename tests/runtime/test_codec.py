@@ -158,6 +158,8 @@ MESSAGES: list[Any] = [
     Stop(),
     Watch(0.25),
     Watch(None),
+    Stuck("the policy Hold (pace of talker) has not decided for 12 s"),
+    Stuck(""),
     Start("path", "name", EngineOptions(max_rows=3), "file"),
     Progress("x", 1, 2),
     Failed("no"),

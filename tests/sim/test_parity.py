@@ -18,7 +18,7 @@ from antiphon.latency.costs import Times
 from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel, LinkModel
 from antiphon.runtime.codec import decoder, encode
-from antiphon.runtime.record import without_media
+from antiphon.runtime.record import _sounding, without_media
 from fakes.world import toy_config
 from sim.parity import Entries, on_virtual_time, on_wall_time
 from sim.scripts import drawn_script
@@ -124,7 +124,7 @@ def test_policies_that_read_costs_are_told_the_same_and_decide_the_same(
     assert len(reasons) > 20, "costs were read, and are not all alike"
     node = Node(config, depth)
     for now, facts, decision in told.kept:
-        found = node.decide(decoder(tuple[Fact, ...]).decode(facts), now)
+        found = node.decide([_sounding(fact) for fact in decoder(tuple[Fact, ...]).decode(facts)], now)
         assert encode(without_media(found)) == decision
 
 

@@ -54,11 +54,15 @@ class Device:
         self._last: int | None = None
         self.wake_at: float | None = None
         """When the policy wishes to be asked again, of the last plan."""
+        self.idle: tuple[Scheduler, ...] = ()
+        """Units that the last plan asked for a step in vain, where nothing runs."""
+        self.is_held_up = False
+        """The policy left out what is less urgent than it said."""
 
     def plan(self, step: int, now: float) -> Step | None:
         """The next step, numbered so: of the unit that the policy prefers, or of the next that can really
         run; if none can, of one whose KV is on its way. None if the device is busy, or nothing can run."""
-        self.wake_at = None
+        self.wake_at, self.idle, self.is_held_up = None, (), False
         schedulers = self._stages.these(self._units)
         num_in_flight = 0
         for scheduler in schedulers:
@@ -68,7 +72,7 @@ class Device:
         heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
         asked: list[tuple[int, int | None]] = []
         while heads:
-            choice = self._policy.decide(heads, self._last, now)
+            choice = self._policy.decide(tuple(heads), self._last, now)
             if choice.wake_at is not None:
                 self.wake_at = choice.wake_at if self.wake_at is None else min(self.wake_at, choice.wake_at)
             head = heads.pop(choice.index)
@@ -84,4 +88,7 @@ class Device:
                 if planned is not None:
                     self._last = place
                     return planned
+        if not num_in_flight:
+            self.idle = tuple(schedulers[place] for place, _ in asked)
+            self.is_held_up = any(most is not None for _, most in asked)
         return None

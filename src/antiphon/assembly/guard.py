@@ -3,7 +3,8 @@ decisions, and nothing else.
 
     asked --a valid answer in time--> carried out
        ├---it raised, or the answer is nonsense--> counted; the baseline decides this once
-       ├---its stage would stand still by it--> counted; the baseline decides who runs in this call
+       ├---its stage would stand still by it, or stands idle for too long (`idle`)--> counted; the baseline
+       │   decides who runs in this call
        └---too slow, MOST_SLOW times of the last WINDOW--> suspended: the baseline decides from then on
 
 A suspension is a fact (`PolicySuspended`), because it depends on the clock: a record replays without one.
@@ -15,16 +16,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.assembly.registry import decider
+from antiphon.assembly.answers import CHECKS, NonsenseError, plain_text
+from antiphon.assembly.registry import decider, raised_at, source_of
 from antiphon.core.facts import PolicySuspended
 from antiphon.core.snapshot import PolicyShown
-from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, StepView
+from antiphon.policy.base import Refuse
 from antiphon.policy.memory import KvView, Selection
 
 LIMIT_S = 0.05
@@ -44,10 +44,6 @@ Key = tuple[str, str, str]
 """(unit, policy, event)"""
 
 
-class NonsenseError(Exception):
-    """A policy's answer is none."""
-
-
 @dataclass(frozen=True, slots=True)
 class Incident:
     """Something that a policy did wrong, for the log."""
@@ -59,6 +55,22 @@ class Incident:
 
     def __str__(self) -> str:
         return f"policy {self.policy} ({_place(self.decision, self.unit)}): {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Overruled:
+    """How many of a policy's decisions the baseline took, by reason."""
+
+    unit: str
+    decision: str
+    policy: str
+    num_decisions: int
+    reasons: dict[str, int]
+
+    def __str__(self) -> str:
+        place, reasons = _place(self.decision, self.unit), ", ".join(self.reasons)
+        count = sum(self.reasons.values())
+        return f"{place}: {count} of {self.num_decisions} decisions were the baseline's ({reasons})"
 
 
 class Guard:
@@ -74,8 +86,10 @@ class Guard:
         self._watched: list[Watched] = []
         self._inner_s = 0.0
         """Of what is being timed, the seconds of others that were asked by it."""
-        self.overrules = False
-        """The baseline decides who runs."""
+        self._overruled: set[str] = set()
+        """Units where the baseline decides who runs."""
+        self._paced: set[str] = set()
+        """Units whose requests are held up by what is not the baseline."""
         self.asking: Watched | None = None
         """The policy that is being asked, for whoever wonders why a decision does not return."""
 
@@ -84,6 +98,8 @@ class Guard:
         made = Watched(self, decision, unit, policy, baseline)
         self._watched = [one for one in self._watched if (one.decision, one.unit) != (decision, unit)]
         self._watched.append(made)
+        if decision in HOLDS_UP and not made.is_baseline:
+            self._paced.update(unit.split("+"))
         return made
 
     def suspend(self, fact: PolicySuspended) -> None:
@@ -108,10 +124,7 @@ class Guard:
         """All that is counted, what policies count themselves (`events`, a dict of numbers) included."""
         counts = self.counts.copy()
         for one in {id(one.policy): one for one in self._watched}.values():
-            own: Any = getattr(one.policy, "events", None)
-            if isinstance(own, dict):
-                found = list(cast(dict[Any, Any], own).items())[:MAX_EVENTS]
-                counts.update({(one.unit, one.name, str(event)): n for event, n in found if type(n) is int})
+            counts.update({(one.unit, one.name, event): n for event, n in _own_events(one.policy).items()})
         return counts
 
     def shown(self) -> tuple[PolicyShown, ...]:
@@ -142,7 +155,7 @@ class Guard:
         key = watched.unit, watched.name, event
         times = self.counts[key] = self.counts[key] + 1
         if message and times & (times - 1) == 0 and len(self._incidents) < MAX_INCIDENTS:
-            said = f"{message} (the {times}th time)" if times > 2 else message
+            said = f"{message} ({times} times)" if times > 1 else message
             self._incidents.append(Incident(watched.unit, watched.decision, watched.name, said))
 
     def now(self) -> float:
@@ -162,19 +175,54 @@ class Guard:
             watched.asked_s += whole_s - self._inner_s
             self._inner_s = outer + whole_s
 
-    def stalled(self, unit: str) -> bool:
-        """Nothing runs there though something could, and nothing would ever change that: until `go_on` the
-        baseline decides who runs. False where it did so already."""
+    def may_hold_up(self, unit: str) -> bool:
+        """Does anything but the baseline decide who runs there?"""
+        return unit in self._paced
+
+    def stalled(self, unit: str, why: str = "its stage would stand still") -> bool:
+        """Nothing runs there though something could: until `go_on` the baseline decides who runs. False
+        where it did so already."""
         named = [one for one in self._watched if unit in one.unit.split("+") and one.decision in HOLDS_UP]
         at_fault = [one for one in named if not one.is_baseline]
         for one in at_fault:
-            self.count(one, "stalled", "its stage would stand still, and the baseline decided")
-        self.overrules |= bool(at_fault)
+            self.count(one, "stalled", f"{why}, and the baseline decided")
+            self._overruled.add(one.unit)
         return bool(at_fault)
+
+    def churns(self, unit: str) -> None:
+        """Its requests are preempted again and again and none gets on: the baseline decides until `go_on`."""
+        for one in self._watched:
+            is_asked = not one.is_baseline and not self.is_suspended(one.unit, one.decision)
+            if one.unit == unit and one.decision == "step" and is_asked:
+                self.count(
+                    one, "stalled", "it preempts and no request gets a token, and the baseline decided"
+                )
+                self._overruled.add(one.unit)
 
     def go_on(self) -> None:
         """The policies decide again."""
-        self.overrules = False
+        self._overruled.clear()
+
+    def overrules(self, watched: Watched) -> bool:
+        return watched.decision in HOLDS_UP and watched.unit in self._overruled
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Requests that were refused, by policy."""
+        return {
+            f"{policy} of {unit}": count
+            for (unit, policy, event), count in self.counts.items()
+            if event == "refused"
+        }
+
+    @property
+    def overruled(self) -> tuple[Overruled, ...]:
+        """Decisions that the baseline took for a policy."""
+        return tuple(
+            Overruled(one.unit, one.decision, one.name, one.num_asked, {**one.overruled})
+            for one in self._watched
+            if one.overruled
+        )
 
     def answered(self, watched: Watched) -> None:
         """It has decided: how long that took is told."""
@@ -183,7 +231,7 @@ class Guard:
         watched.slow.append(slow)
         if not slow:
             return
-        self.count(watched, "slow")
+        self.count(watched, "slow", f"took {seconds:.3f} s, and over {LIMIT_S:g} s is slow")
         is_known = watched.is_baseline or self.is_suspended(watched.unit, watched.decision)
         if sum(watched.slow) >= MOST_SLOW and not is_known:
             message = f"slow ({seconds:.3f} s) too often: the baseline decides from now on"
@@ -199,11 +247,15 @@ class Watched:
         self.decision = decision
         self.unit = unit
         self.policy = policy
-        self.name = str(getattr(policy, "name", type(policy).__name__))
+        self.name = plain_text(str(getattr(policy, "name", type(policy).__name__)))
         self.is_baseline = type(policy) is type(baseline)
         self.slow: deque[bool] = deque(maxlen=WINDOW)
         self.asked_s = 0.0
+        self.num_asked = 0
+        self.overruled: Counter[str] = Counter()
+        """Decisions that the baseline took, by reason."""
         self._guard = guard
+        self._file = source_of(policy)
         self._ask = decider(policy, decision)
         self._baseline = decider(baseline, decision)
         self._check = CHECKS[decision]
@@ -225,27 +277,36 @@ class Watched:
         guard, now = self._guard, more[-1]
         if self.is_baseline:  # there is nothing else to ask
             return self._ask(view, *more)
+        self.num_asked += 1
         if guard.is_suspended(self.unit, self.decision):
+            self.overruled["suspended"] += 1
             return self._baseline(view, *more)
-        if guard.overrules and self.decision in HOLDS_UP:
+        if guard.overrules(self):
+            self.overruled["stalled"] += 1
             return self._baseline(view, *more)
         try:
             with guard.timed(self):
                 answer = self._check(view, self._ask(view, *more))
-        except Exception as error:
+        except BaseException as error:
             self._failed(error)
             return self._baseline(view, *more)
         finally:
             guard.answered(self)
         if isinstance(answer, Selection):
             answer = replace(answer, owners=self._owners(answer.owners, view, *more))
+        if isinstance(answer, Refuse):
+            guard.count(self, "refused", f"refused a request: {answer.reason}")
         return self._in_time(answer, now)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
+        """Counted. Raises what ends the process, or a generator, again."""
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            raise error
         is_nonsense = isinstance(error, NonsenseError)
         event, what = "nonsense" if is_nonsense else "raised", str(error)
         if not is_nonsense:
-            what = f"{type(error).__name__}: {what}"
+            what = f"{type(error).__name__}: {what}{raised_at(error, self._file)}"
+        self.overruled[event] += 1
         self._guard.count(self, event, f"{event}, and the baseline decided: {what}")
 
     def _owners(self, owners: Iterable[str], view: KvView, *more: Any) -> Iterator[str]:
@@ -267,7 +328,7 @@ class Watched:
                         raise NonsenseError(f"owners: {owner!r} has no KV here")
                 seen.add(owner)
                 yield owner
-        except Exception as error:
+        except BaseException as error:
             self._failed(error)
         finally:
             self._guard.answered(self)
@@ -275,145 +336,32 @@ class Watched:
         yield from (owner for owner in self._baseline(view, *more).owners if owner not in seen)
 
     def _in_time(self, answer: Any, now: float) -> Any:
-        """A wish to be asked again in the past is one to be asked very soon."""
+        """A wish to be asked again in the past, or at once, is one to be asked very soon."""
         wake_at = getattr(answer, "wake_at", None)
-        if wake_at is None or wake_at > now:
+        if wake_at is None or wake_at >= now + LEAST_WAKE_S:
             return answer
-        self._guard.count(self, "wake_in_past")
+        if wake_at < now:
+            message = f"wake_at is {now - wake_at:.3g} s in the past: it is asked again very soon"
+            self._guard.count(self, "wake_in_past", message)
         return replace(answer, wake_at=now + LEAST_WAKE_S)
-
-
-def check_step(view: StepView, choice: Any) -> StepChoice:
-    """Raises NonsenseError for what no step can be made of."""
-    _is_a(choice, StepChoice)
-    ready = view.ready
-    _check_indices("order", choice.order, len(ready))
-    _check_indices("preempt", choice.preempt, view.num_rows)
-    for name, like, low in (("counts", choice.order, 1), ("urgency", choice.order, None)):
-        column = getattr(choice, name)
-        if column is not None:
-            _check_column(name, column, len(like))
-            if low is not None and len(column) and int(column.min()) < low:
-                raise NonsenseError(f"{name}: {int(column.min())} is below {low}")
-    if choice.keeps is not None:
-        _check_mask("keeps", choice.keeps, len(choice.preempt))
-    _check_wake(choice.wake_at)
-    is_idle = choice.wake_at is None and not len(choice.preempt) and not ready[choice.order].any()
-    if is_idle and ready.any():
-        raise NonsenseError("order: it has nothing that could run, though something could; say wake_at")
-    return choice
-
-
-def check_hold(view: StepView, hold: Any) -> Hold:
-    _is_a(hold, Hold)
-    if hold.held is not None:
-        _check_mask("held", hold.held, len(view.ready))
-    _check_wake(hold.wake_at)
-    if hold.held is not None and hold.wake_at is None:
-        ready = view.ready
-        if ready.any() and not (ready & ~hold.held).any():
-            raise NonsenseError("held: all that could run is, and wake_at does not say until when")
-    return hold
-
-
-def check_admission(view: StepView, answer: Any) -> Refuse | None:
-    if answer is not None:
-        _is_a(answer, Refuse)
-        if not 0 <= answer.retry_s < float("inf"):
-            raise NonsenseError(f"retry_s: {answer.retry_s} is no time to wait")
-    return answer
-
-
-def check_device(heads: Any, choice: Any) -> DeviceChoice:
-    _is_a(choice, DeviceChoice)
-    _check_index("index", choice.index, len(heads))
-    _check_wake(choice.wake_at)
-    most: Any = choice.most
-    if most is not None and not isinstance(most, int | np.integer):
-        raise NonsenseError(f"most: {most!r} is no urgency")
-    if most is not None and choice.wake_at is None and most < heads[choice.index].urgency:
-        raise NonsenseError(f"most: nothing of that stage is as urgent as {most}; say wake_at")
-    return choice
-
-
-def check_replica(view: Any, index: Any) -> int:
-    _check_index("the replica", index, len(view.loads))
-    return int(index)
-
-
-def check_selection(view: KvView, selection: Any) -> Selection:
-    """Owners are taken one by one, as far as they are needed, so that the check must not ask for them all."""
-    _is_a(selection, Selection)
-    count = selection.count
-    if not isinstance(count, int | np.integer) or count < 0:
-        raise NonsenseError(f"count: {count!r} is no number of blocks")
-    if not isinstance(selection.owners, Iterable):
-        raise NonsenseError(f"owners: {type(selection.owners).__name__} is no sequence of names")
-    reach: Any = selection.reach
-    if reach is not None and not all(isinstance(end, int | np.integer) for end in reach.values()):
-        raise NonsenseError("reach: it must map owners to numbers of blocks")
-    if selection.groups is not None and (unknown := set(selection.groups) - set(view.groups)):
-        raise NonsenseError(f"groups: {sorted(unknown)} are none; there are {', '.join(view.groups)}")
-    _check_wake(selection.wake_at)
-    return selection
-
-
-CHECKS: dict[str, Callable[[Any, Any], Any]] = {
-    "step": check_step,
-    "pace": check_hold,
-    "admission": check_admission,
-    "device": check_device,
-    "replica": check_replica,
-    "evict": check_selection,
-    "write": check_selection,
-    "fetch": check_selection,
-}
 
 
 def _place(decision: str, unit: str) -> str:
     return f"{decision} of {unit}" if unit else decision
 
 
-def _is_a(answer: Any, kind: type) -> None:
-    if not isinstance(answer, kind):
-        raise NonsenseError(f"{type(answer).__name__} is no {kind.__name__}")
+def _own_events(policy: Any) -> dict[str, int]:
+    """What a policy counts itself, as far as metrics can hold it; nothing if it cannot be read."""
+    try:
+        own = getattr(policy, "events", None)
+        found = cast(dict[Any, Any], own).items() if isinstance(own, dict) else ()
+        counts = {plain_text(str(event)): int(n) for event, n in found if _is_count(n)}
+        return dict(list(counts.items())[:MAX_EVENTS])
+    except Exception:
+        return {}
 
 
-def _check_index(name: str, index: Any, size: int) -> None:
-    if not isinstance(index, int | np.integer) or not 0 <= index < size:
-        raise NonsenseError(f"{name}: {index!r} is none of {size}")
-
-
-def _array(value: Any) -> NDArray[Any]:
-    """The column that it is, or one of no kind."""
-    return cast(NDArray[Any], value) if isinstance(value, np.ndarray) else np.array(None)
-
-
-def _check_column(name: str, value: Any, size: int | None) -> None:
-    column = _array(value)
-    if column.ndim != 1 or column.dtype.kind not in "iu":
-        raise NonsenseError(f"{name}: it must be a column of integers")
-    if size is not None and len(column) != size:
-        raise NonsenseError(f"{name}: {len(column)} entries for {size} candidates")
-
-
-def _check_indices(name: str, value: Any, size: int) -> None:
-    _check_column(name, value, None)
-    column = _array(value)
-    if not len(column):
-        return
-    if int(column.min()) < 0 or int(column.max()) >= size:
-        raise NonsenseError(f"{name}: candidate {int(column.max())} is none of {size}")
-    if np.bincount(column).max() > 1:
-        raise NonsenseError(f"{name}: a candidate stands there twice")
-
-
-def _check_mask(name: str, value: Any, size: int) -> None:
-    mask = _array(value)
-    if mask.dtype != np.bool_ or mask.shape != (size,):
-        raise NonsenseError(f"{name}: it must be a mask over {size}")
-
-
-def _check_wake(wake_at: Any) -> None:
-    if wake_at is not None and (not isinstance(wake_at, int | float) or not isfinite(wake_at)):
-        raise NonsenseError(f"wake_at: {wake_at!r} is no time")
+def _is_count(number: Any) -> bool:
+    if isinstance(number, np.integer):
+        number = int(cast(Any, number))
+    return type(number) is int and abs(number) < 1 << 63

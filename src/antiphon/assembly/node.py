@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.assembly.devices import Device
 from antiphon.assembly.guard import Guard
+from antiphon.assembly.idle import Patience
 from antiphon.assembly.preset import Preset, resolved
 from antiphon.assembly.times import NodeTimes
 from antiphon.assembly.units import graph_of, maker, units_of
@@ -52,6 +53,7 @@ class Node:
         self._orchestrator = Orchestrator(self.graph, self.stages, people, config.end_inputs, config.call_ids)
         self._watch: Watch | None = None
         self._devices = _devices(self.stages, preset, depth)
+        self._patience = Patience(self.guard)
         self._next_step = 0
 
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
@@ -72,13 +74,18 @@ class Node:
                 advised.append(fact)
             if self._watch is not None:
                 self._watch.observe(fact)
+        for name, ar in self.stages.ar.items():
+            if ar.is_churning:
+                self.guard.churns(name)
         orders, outputs, steps = self._planned(now)
+        self.guard.go_on()
         self._write(steps)
         if self._watch is not None:
             for step in steps:
                 self._watch.note(step, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
-        return Decision((*orders, *copies, *steps), (*outputs, *self._answers(advised)), self._wake_at)
+        wake_at = self._patience.wake_at(self._wake_at)
+        return Decision((*orders, *copies, *steps), (*outputs, *self._answers(advised)), wake_at)
 
     @property
     def _wake_at(self) -> float | None:
@@ -129,6 +136,10 @@ class Node:
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
         for key, count in self.guard.events.items():
             stats[Metric.POLICY.of_policy(*key)] = count
+        for one in self.guard.shown():
+            for decision in one.decisions:
+                labels = {"unit": one.unit, "decision": decision, "policy": one.policy}
+                stats[Metric.POLICY_INFO.labelled(labels)] = float(decision not in one.suspended)
         return stats
 
     def check_integrity(self) -> None:
@@ -156,6 +167,9 @@ class Node:
             steps = self._next(now)
             is_lacking = any(ar.is_lacking for ar in self.stages.ar.values())
             if steps or (self._num_given_up == given_up and not is_lacking):
+                late = self._patience.steps(self._devices, steps, self._next_step, now)
+                self._next_step += len(late)
+                steps = (*steps, *late)
                 return orders, outputs, steps or self._unstalled(now)
 
     def _unstalled(self, now: float) -> tuple[Step, ...]:

@@ -22,11 +22,12 @@ from antiphon.assembly.registry import (
     digest,
     is_foreign,
     make_policy,
+    make_with_digest,
     nearest,
     placed,
     policy_label,
 )
-from antiphon.assembly.yaml_file import MAX_BYTES, child, parse
+from antiphon.assembly.yaml_file import MAX_BYTES, check_plain, child, parse
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
 from antiphon.core.errors import ConfigError
 from antiphon.graphs import all_graphs
@@ -163,7 +164,7 @@ def _read(path: str) -> str:
         if file.stat().st_size > MAX_BYTES:
             raise ConfigError(f"preset {path}: over {MAX_BYTES} bytes, which no preset needs")
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(f"preset {path}: the file cannot be read ({error})") from None
 
 
@@ -171,6 +172,7 @@ def _choice(decision: str, value: Any, folder: Path) -> PolicyChoice:
     written = {"policy": value} if isinstance(value, str) else value
     if not isinstance(written, dict) or not isinstance(cast(dict[str, Any], written).get("policy"), str):
         raise ConfigError(f"{decision}: give a policy's name, or {{policy: name, option: value, …}}")
+    check_plain(decision, written)
     options = dict(cast(dict[str, Any], written))
     policy = placed(options.pop("policy"), folder)
     stages = _stages(decision, options.pop("stages", {}))
@@ -182,10 +184,10 @@ def _choice(decision: str, value: Any, folder: Path) -> PolicyChoice:
     for stage in ("", *stages):
         asked, chosen = choice.of(stage)
         try:
-            make_policy(decision, asked, chosen)
+            _, source = make_with_digest(decision, asked, chosen)
         except ConfigError as error:
             raise ConfigError(f"{error} (for stage {stage})" if stage else str(error)) from None
-        if source := digest(decision, asked):
+        if source:
             digests[asked] = source
     return msgspec.structs.replace(choice, digests=digests)
 
@@ -235,6 +237,8 @@ class Preset:
         policy, options = self._policies[decision].of(stage)
         key = policy, repr(sorted(options.items()))
         if key not in made:
-            made[key] = make_policy(decision, policy, options)
+            made[key], source = make_with_digest(decision, policy, options)
+            if self._policies[decision].digests.get(policy, source) != source:
+                raise ConfigError(_changed(decision, policy))
         fallback = make_policy(decision, *self._baseline[decision].of(stage))
         return self._guard.watched(decision, unit, made[key], fallback)

@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from math import isnan
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -49,7 +50,18 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
 }
 """Every decision, and the policies for it that ship."""
 
+NO_NEIGHBOURS = (
+    "A policy's file cannot import the files beside it: put all into one, or install them as a package"
+)
 DECISIONS = tuple(SHIPPED)
+SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "step": ("view", "budget", "now"),
+    "admission": ("view", "candidate", "now"),
+    "device": ("heads", "last", "now"),
+}
+"""What `decide` takes; of all others `view` and `now`."""
+FAILURES = Exception, SystemExit
+"""Of code that is loaded."""
 GROUP = "antiphon.policies"
 """Of entry points: a package that is installed beside this one may bring policies."""
 
@@ -71,11 +83,15 @@ def is_file(policy: str) -> bool:
 
 
 def placed(policy: str, folder: Path) -> str:
-    """With its file's whole path, where it is in one: beside the preset, unless it says otherwise."""
+    """With its file's whole path, where it is in one: beside the preset, unless it says otherwise. Raises
+    ConfigError."""
     if not is_file(policy):
         return policy
     path, _, name = policy.rpartition(":")
-    return f"{(folder / Path(path).expanduser()).resolve()}:{name}"
+    try:
+        return f"{(folder / Path(path).expanduser()).resolve()}:{name}"
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"policy {policy!r}: {path!r} is no path ({error})") from None
 
 
 def is_foreign(decision: str, policy: str) -> bool:
@@ -87,11 +103,20 @@ def digest(decision: str, policy: str) -> str:
     """Of the source that a policy is in; of one that ships "". Raises ConfigError."""
     if policy in SHIPPED[decision]:
         return ""
+    if is_file(policy):
+        return _digest(_bytes(policy))
     try:
-        path = policy.rpartition(":")[0] if is_file(policy) else _source_file(decision, policy)
-        return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+        return _digest(Path(_source_file(decision, policy)).read_bytes())
     except OSError as error:
         raise ConfigError(f"policy {policy}: its source cannot be read ({error.strerror})") from None
+
+
+def load_policy(decision: str, policy: str) -> tuple[type, str]:
+    """The class, and the digest of its source: of a file's, of what was run just now. Raises ConfigError."""
+    if not is_file(policy):
+        return find_policy(decision, policy), digest(decision, policy)
+    source = _bytes(policy)
+    return _from_file(policy, source), _digest(source)
 
 
 def find_policy(decision: str, policy: str) -> type:
@@ -99,7 +124,7 @@ def find_policy(decision: str, policy: str) -> type:
     if policy in SHIPPED[decision]:
         return _imported(SHIPPED[decision][policy])
     if ":" in policy:
-        return _from_file(policy) if is_file(policy) else _imported(policy)
+        return _from_file(policy, _bytes(policy)) if is_file(policy) else _imported(policy)
     for point in entry_points(group=GROUP):
         if point.name == policy:
             return _imported(point.value)
@@ -115,21 +140,47 @@ def find_policy(decision: str, policy: str) -> type:
 def make_policy(decision: str, policy: str, options: Mapping[str, Any]) -> Any:
     """An object of the policy's class, with options as its constructor takes them. Raises ConfigError for
     options that it does not take or of another type, and if it cannot be made."""
+    return make_with_digest(decision, policy, options)[0]
+
+
+def make_with_digest(decision: str, policy: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The same, and the digest of the source that was run to make it."""
     try:
-        kind = find_policy(decision, policy)
+        kind, source = load_policy(decision, policy)
     except ConfigError as error:
         raise ConfigError(f"{decision}: {error}") from None
     shown = f"{decision}: {policy_label(policy)}"
     checked = _checked(shown, options_of(kind), options)
     try:
         made = kind(**checked)
+        asked = decider(made, decision)
+        str(getattr(made, "name", ""))  # as those call it who count what it does
     except ConfigError as error:
         raise ConfigError(f"{shown}: {error}") from None
-    except Exception as error:
+    except FAILURES as error:
         raise ConfigError(f"{shown} cannot be made: {type(error).__name__}: {error}") from error
-    if decider(made, decision) is None:
+    if asked is None:
         raise ConfigError(f"{shown} has neither `decide` nor `decide_{decision}`, so it does not decide this")
-    return made
+    _check_signature(shown, made, decision)
+    return made, source
+
+
+def _check_signature(shown: str, made: Any, decision: str) -> None:
+    """Raises ConfigError where it cannot be called as the decision's protocol calls it."""
+    asked = decider(made, decision)
+    wanted = SIGNATURES.get(decision, ("view", "now"))
+    try:
+        signature = inspect.signature(asked) if asked is not None else None
+    except (TypeError, ValueError):
+        return  # it does not say
+    try:
+        if signature is not None:
+            signature.bind(*wanted)
+    except TypeError:
+        name = getattr(asked, "__name__", "decide")
+        raise ConfigError(
+            f"{shown}: `{name}{signature}` must take ({', '.join(('self', *wanted))}) to decide {decision}"
+        ) from None
 
 
 def policy_label(policy: str) -> str:
@@ -156,7 +207,7 @@ def options_of(kind: type) -> dict[str, tuple[Any, Any]]:
     try:
         hints = get_type_hints(kind.__init__)
         parameters = list(inspect.signature(kind).parameters.values())
-    except (NameError, TypeError, ValueError) as error:
+    except FAILURES as error:
         raise ConfigError(f"policy {kind.__name__}: its options cannot be read ({error})") from None
     named = (one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
     return {one.name: (hints.get(one.name, Any), one.default) for one in named}
@@ -188,23 +239,44 @@ def _source_file(decision: str, policy: str) -> str:
         raise ConfigError(f"policy {policy}: it has no source file, so a record could not name it") from None
 
 
+def source_of(policy: object) -> str:
+    """The file of its class; "" where it has none."""
+    return str(getattr(sys.modules.get(type(policy).__module__), "__file__", None) or "")
+
+
+def raised_at(error: BaseException, file: str) -> str:
+    """` (hold.py:12)`: the innermost line of this file on the way to an error, or nothing."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({Path(file).name}:{lines[-1]})" if lines else ""
+
+
 def _imported(path: str) -> type:
     module, _, name = path.rpartition(":")
     try:
         found = getattr(import_module(module), name)
-    except Exception as error:
+    except FAILURES as error:
         raise ConfigError(f"policy {path} cannot be loaded: {type(error).__name__}: {error}") from error
     return _class(path, found)
 
 
-def _from_file(policy: str) -> type:
+def _digest(source: bytes) -> str:
+    return hashlib.blake2b(source, digest_size=16).hexdigest()
+
+
+def _bytes(policy: str) -> bytes:
+    """Of a policy's file."""
+    path = policy.rpartition(":")[0]
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ConfigError(f"policy {policy_label(policy)}: cannot read {path} ({said})") from None
+
+
+def _from_file(policy: str, source: bytes) -> type:
     """A file is run once for each content that it has had."""
     path, _, name = policy.rpartition(":")
-    try:
-        source = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"policy {policy_label(policy)}: cannot read {path} ({error.strerror})") from None
-    content = hashlib.blake2b(path.encode() + source, digest_size=16).hexdigest()
+    content = _digest(path.encode() + source)
     unique = f"antiphon_policy_{Path(path).stem}_{content}"
     module = sys.modules.get(unique)
     if module is None:
@@ -212,9 +284,11 @@ def _from_file(policy: str) -> type:
         module.__file__ = path
         try:
             exec(compile(source, path, "exec"), vars(module))
-        except Exception as error:
+        except FAILURES as error:
             del sys.modules[unique]
-            said = f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {error}{raised_at(error, path)}"
+            if isinstance(error, ModuleNotFoundError):
+                said += f". {NO_NEIGHBOURS}"
             raise ConfigError(f"policy {policy_label(policy)} cannot be loaded: {said}") from error
     found = vars(module).get(name)
     if found is None:

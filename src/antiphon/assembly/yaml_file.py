@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any, cast
 
 import yaml
@@ -10,6 +11,7 @@ from antiphon.core.errors import ConfigError
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
+MIN_INT, MAX_INT = -(1 << 63), (1 << 63) - 1
 
 
 def parse(text: str, where: str, what: str) -> tuple[dict[str, Any], Any]:
@@ -21,6 +23,8 @@ def parse(text: str, where: str, what: str) -> tuple[dict[str, Any], Any]:
             raise ConfigError(f"{where}: {what}; this is none")
         _check_nodes(node, where)
         return yaml.safe_load(text), node
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deep, which no file needs") from None
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -44,6 +48,26 @@ def spaced(name: Any) -> Any:
     if not isinstance(name, str) or "->" not in name:
         return name
     return " -> ".join(part.strip() for part in name.split("->"))
+
+
+def check_plain(name: str, value: Any) -> None:
+    """Raises ConfigError unless the value is null, a bool, a number, text, or a list or map of those: others
+    (dates, sets, nan) come out of a record otherwise than they went in."""
+    if isinstance(value, dict):
+        for key, inner in cast(dict[str, Any], value).items():
+            check_plain(name, key)
+            check_plain(f"{name}.{key}", inner)
+    elif isinstance(value, list):
+        for index, inner in enumerate(cast(list[Any], value)):
+            check_plain(f"{name}[{index}]", inner)
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise ConfigError(f"{name} is a {type(value).__name__}, which no record can hold; put it in quotes")
+    elif isinstance(value, float) and isnan(value):
+        raise ConfigError(f"{name} is nan, which is no number")
+    elif isinstance(value, int) and not MIN_INT <= value <= MAX_INT:
+        raise ConfigError(f"{name} is a number of over 64 bits, which no record can hold")
+    elif isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
+        raise ConfigError(f"{name} is {value!r}, which is no text")
 
 
 def _check_nodes(node: Any, where: str) -> None:

@@ -60,4 +60,8 @@ def played(setup: Setup, started: RunStarted, console: Console) -> Outcome:
         outcome = simulate(setup, started, saw)
     for incident in outcome.incidents:
         console.print(f"[bold yellow]warning:[/] {escape(str(incident))}", soft_wrap=True)
+    for one in outcome.overruled:
+        console.print(
+            f"[bold yellow]{escape(setup.engine.node.preset)}:[/] {escape(str(one))}", soft_wrap=True
+        )
     return outcome

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
@@ -129,8 +129,14 @@ def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target
     return reason
 
 
-def report(path: Path, bounds: tuple[float | None, float | None, float | None], as_json: bool) -> int:
-    """Print the figures of a log. Returns the exit status that its bounds ask for."""
+def report(
+    path: Path,
+    bounds: tuple[float | None, float | None, float | None],
+    as_json: bool,
+    policies: dict[str, Any] | None = None,
+) -> int:
+    """Print the figures of a log. Returns the exit status that its bounds ask for. `policies`: what the JSON
+    says of them beside the figures."""
     from antiphon.bench.logfile import read
     from antiphon.bench.tables import figures_tables
     from antiphon.metrics.recorder import fold
@@ -148,7 +154,8 @@ def report(path: Path, bounds: tuple[float | None, float | None, float | None], 
         console.print(f"[bold yellow]missed:[/] {escape(sentence)}", soft_wrap=True)
     if as_json:
         about = msgspec.to_builtins(started) if started is not None else {}
-        typer.echo(json.dumps({"run": about, "figures": found, "missed": missed}, indent=2))
+        more = {} if policies is None else {"policies": policies}
+        typer.echo(json.dumps({"run": about, "figures": found, "missed": missed, **more}, indent=2))
     else:
         title = f"{started.label}: {started.workload}, seed {started.seed}" if started else str(path)
         Console().print(figures_tables(title, found))

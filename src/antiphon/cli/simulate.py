@@ -66,7 +66,8 @@ def simulate(
         outcome = _play(made, first_line(made, label, found.title), record)
         path.write_bytes(outcome.log)
         console.print(f"log: {path}", soft_wrap=True)
-        status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+        policies = {"overruled": [str(one) for one in outcome.overruled], "refused": outcome.refused}
+        status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json, policies)
     except (AntiphonError, OSError) as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(RUN_FAILED) from None

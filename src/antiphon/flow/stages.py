@@ -123,8 +123,8 @@ class Stages:
         place = f"{stage} {role}"
         home = self._affinity.find(session, place)
         view = ReplicaView(
-            [len(self.ar[name].requests) for name in names],
-            [self._affinity.count(name) for name in names],
+            tuple(len(self.ar[name].requests) for name in names),
+            tuple(self._affinity.count(name) for name in names),
             names.index(home) if home in names else None,
         )
         chosen = names[self._policy.decide(view, now)]

@@ -416,7 +416,9 @@ class StageKv:
             else:
                 run = self._evict_own(sequence, count)
             if before == sequence.num_blocks:
-                break
+                if not self._let_go_end(sequence, keep):
+                    break
+                continue
             count -= before - sequence.num_blocks
             if run.blocks:
                 evicted.append(run)
@@ -438,6 +440,18 @@ class StageKv:
         self._unkeep(owner, lost, None)
         self._shorten(sequence, first)
         return evicted
+
+    def _let_go_end(self, sequence: Sequence, keep: Set[str]) -> bool:
+        """Its last blocks stay with others that hold them too. True if they stood before blocks that only it
+        holds, which can go now."""
+        at = len(sequence.blocks)
+        while at and (self._used[sequence.blocks[at - 1]] or sequence.blocks[at - 1] in self._sharers):
+            at -= 1
+        if not at or sequence.owner in keep or sequence.num_coming > sequence.num_ready:
+            return False
+        self._unkeep(sequence.owner, sequence.blocks[at:], None)
+        self._shorten(sequence, at)
+        return True
 
     def _evict_partial(self, sequence: Sequence) -> Evicted:
         """Its last block, which lacks a group: what the others hold of it."""

@@ -38,6 +38,7 @@ class Metric(StrEnum):
     RELOAD_SECONDS = "antiphon_reload_seconds_total"
 
     POLICY = "antiphon_policy_total"
+    POLICY_INFO = "antiphon_policy_info"
 
     UNIT_UP = "antiphon_unit_up"
     UNIT_RESTARTS = "antiphon_unit_restarts_total"
@@ -46,8 +47,10 @@ class Metric(StrEnum):
         return f'{self.value}{{stage="{stage}"}}'
 
     def of_policy(self, unit: str, policy: str, event: str) -> str:
-        """Names are as Prometheus has them in quotes: policies are people's, and may say anything."""
-        labels = {"unit": unit, "policy": policy, "event": event}
+        return self.labelled({"unit": unit, "policy": policy, "event": event})
+
+    def labelled(self, labels: dict[str, str]) -> str:
+        """Values are as Prometheus has them in quotes: policies are people's, and may say anything."""
         return f"{self.value}{{{','.join(f'{name}={quoted(value)}' for name, value in labels.items())}}}"
 
     def of_unit(self, unit: str) -> str:
@@ -90,7 +93,8 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
     Metric.POLICY: "What policies counted and what was counted of them (raised, nonsense, slow, suspended, "
-    "wake_in_past); the unit of decisions among several is all of them.",
+    "stalled, refused, wake_in_past); the unit of decisions among several is all of them.",
+    Metric.POLICY_INFO: "1 while a policy takes a decision of a unit, 0 while it is suspended.",
     Metric.UNIT_UP: "1 while a unit in a process of its own is there, else 0.",
     Metric.UNIT_RESTARTS: "Times that the process of a unit was started again.",
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from antiphon.assembly.guard import Incident
+from antiphon.assembly.guard import Incident, Overruled
 from antiphon.assembly.node import Node
 from antiphon.core.graph import Stage, StageKind
 from antiphon.core.plans import Output
@@ -90,6 +90,10 @@ class Outcome:
     num_decisions: int
     deciding_share: float
     incidents: tuple[Incident, ...] = ()
+    overruled: tuple[Overruled, ...] = ()
+    """Decisions that the baseline took for a policy."""
+    refused: dict[str, int] = field(default_factory=dict[str, int])
+    """Requests by the policy that refused them."""
 
 
 def simulate(setup: Setup, started: RunStarted, watch: Callable[[Event], None] | None = None) -> Outcome:
@@ -146,8 +150,22 @@ class Simulation:
         self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason))
         num_done, num_decisions = self.agenda.num_done, self.driver.num_decisions
         share = self.driver.decided_s / max(self.agenda.now, SAMPLE_S)
-        incidents = tuple(self.driver.node.guard.incidents())
-        return Outcome(self.log.encoded(), self.log.events, reason, num_done, num_decisions, share, incidents)
+        guard = self.driver.node.guard
+        return Outcome(
+            self.log.encoded(),
+            self.log.events,
+            reason,
+            num_done,
+            num_decisions,
+            share,
+            tuple(guard.incidents()),
+            guard.overruled,
+            {
+                f"{policy} of {unit}": n
+                for (unit, policy, event), n in guard.counts.items()
+                if event == "refused"
+            },
+        )
 
     # -- who comes when ------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ from antiphon.stage.waiting import WaitingQueue
 
 MOST_RETRIES = 3
 """How often a request may begin anew after a step that failed while it waited for copies."""
+MOST_IN_VAIN = 8
+"""How often a request may be preempted beyond the steps that draw tokens."""
 
 
 class ArScheduler:
@@ -64,6 +66,8 @@ class ArScheduler:
         self._waiting = WaitingQueue(stage.conditioned)
         self._flights = Flights()
         self._num_submitted = 0
+        self._in_vain: dict[int, int] = {}
+        """Preempted requests, and how often: one less for each step since that drew tokens."""
         self._head: ArRequest | None = None
         """The first that a person waits for, as of the last view."""
 
@@ -133,6 +137,7 @@ class ArScheduler:
     def abort(self, request: int) -> ArRequest | None:
         """Take the request out at once; what steps in flight bring for it is dropped. None if unknown."""
         active = self._requests.pop(request, None)
+        self._in_vain.pop(request, None)
         if active is None:
             return None
         if active.row is None:
@@ -145,6 +150,7 @@ class ArScheduler:
     def hand_on(self, request: int, target: str) -> ArRequest:
         """Take out a running request that goes on at the unit `target`, which may copy its KV."""
         active = self._requests.pop(request)
+        self._in_vain.pop(request, None)
         active.lease = self._held.lend(active, target)
         self._leave(active)
         return active
@@ -205,6 +211,11 @@ class ArScheduler:
     def has_work(self) -> bool:
         return bool(self._waiting) or self.rows.has_work
 
+    @property
+    def is_churning(self) -> bool:
+        """True if a request is preempted again and again while no step draws a token."""
+        return max(self._in_vain.values(), default=0) >= MOST_IN_VAIN
+
     # -- memory --------------------------------------------------------------------------------------
 
     def drain(self) -> tuple[CopyOrder, ...]:
@@ -245,6 +256,11 @@ class ArScheduler:
     @property
     def budget(self) -> Budget:
         return Budget(self.config.step_tokens, self.config.step_rows or self.config.max_rows)
+
+    @property
+    def seen(self) -> tuple[ArCandidates, StepChoice] | None:
+        """What was said last since `tell_time`."""
+        return self._chooser.seen
 
     def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
         """What the policies say of the stage as it stands. Nothing is changed by it."""
@@ -319,8 +335,8 @@ class ArScheduler:
             request = view.waiting[int(order[at]) - view.num_rows]
             if request.row is not None or not self._is_ready(request):
                 continue
-            if self.tiers.is_unfit(request.owner):
-                fits = False
+            if self.tiers.is_unfit(request.owner) and (self.num_running or self.tiers.num_in_flight):
+                fits = False  # there will be room for its KV to be brought
             else:
                 fits = self._held.fits(request, apart) and self._is_ready(request)
             if not fits:
@@ -457,6 +473,7 @@ class ArScheduler:
         for at, candidate in enumerate(choice.preempt.tolist()):
             request = self._requests[int(view.request[candidate])]
             self._requeue(request, keeps is not None and bool(keeps[at]))
+            self._in_vain[request.request] = self._in_vain.get(request.request, 0) + 1
         return len(choice.preempt) > 0
 
     def _requeue(self, request: ArRequest, keep: bool = False) -> None:
@@ -506,6 +523,8 @@ class ArScheduler:
         progress: list[Progress] = []
         if isinstance(fact, StepDone):
             progress = self._emitted(fact, self._confirm(flight))
+        if progress and self._in_vain:
+            self._in_vain = {one: times - 1 for one, times in self._in_vain.items() if times > 1}
         self.kv.settle(fact.step)
         self.rows.settle(fact.step)
         return progress
@@ -551,6 +570,7 @@ class ArScheduler:
     def _finish(self, active: ArRequest) -> None:
         """It is over. It still tells the row that it had: a hand-off of this moment may name it."""
         del self._requests[active.request]
+        self._in_vain.pop(active.request, None)
         row = active.row
         self._leave(active)
         active.row = row

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import inf, nan
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.config import ClassBounds
 from antiphon.core.facts import Ints
@@ -17,6 +19,19 @@ from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes
 from antiphon.stage.rows import RowLedger
+
+C = TypeVar("C", bound=NDArray[Any])
+
+
+def column(compute: Callable[[Any], C]) -> cached_property[C]:
+    """Computed when it is first read, and read-only: the engine goes by what a policy was shown."""
+
+    def computed(view: Any) -> C:
+        made = compute(view)
+        made.flags.writeable = False
+        return made
+
+    return cached_property(computed)
 
 
 class Surroundings:
@@ -62,97 +77,101 @@ class Candidates:
     def __len__(self) -> int:
         return self._size
 
-    @cached_property
+    @column
     def row(self) -> Ints:
         raise NotImplementedError
 
-    @cached_property
+    @column
     def request(self) -> Ints:
         raise NotImplementedError
 
-    @cached_property
+    @column
     def tier(self) -> Ints:
         raise NotImplementedError
 
-    @cached_property
+    @column
     def slots(self) -> Ints:
         """Where the frontier knows their responses."""
         raise NotImplementedError
 
-    @cached_property
+    @column
     def tokens(self) -> Ints:
         raise NotImplementedError
 
-    @cached_property
+    @column
     def could_run(self) -> Mask:
         """Ready, but for what a pace policy holds."""
         return np.ones(self._size, np.bool_)
 
     @property
     def ready(self) -> Mask:
-        return self.could_run if self.held_back is None else self.could_run & ~self.held_back
+        if self.held_back is None:
+            return self.could_run
+        ready = self.could_run & ~self.held_back
+        ready.flags.writeable = False
+        return ready
 
-    @cached_property
+    @column
     def context(self) -> Ints:
         return np.zeros(self._size, np.int64)
 
-    @cached_property
+    @column
     def reading(self) -> Mask:
         return np.zeros(self._size, np.bool_)
 
-    @cached_property
+    @column
     def held(self) -> Ints:
         return np.zeros(self._size, np.int64)
 
-    @cached_property
+    @column
     def needs(self) -> Ints:
         return np.zeros(self._size, np.int64)
 
-    @cached_property
+    @column
     def place(self) -> Ints:
         return np.full(self._size, Place.DEVICE, np.int64)
 
-    @cached_property
+    @column
     def reload_s(self) -> Floats:
         return np.zeros(self._size)
 
-    @cached_property
+    @column
     def recompute_s(self) -> Floats:
         return np.zeros(self._size)
 
-    @cached_property
+    @column
     def age_s(self) -> Floats:
         return self._around.frontier.ages_s(self.slots, self._now)
 
-    @cached_property
+    @column
     def lead_s(self) -> Floats:
         if self._around.stage is None:
             return np.full(self._size, nan)
         return self._around.frontier.leads_s(self._around.stage, self.slots, self._now)
 
-    @cached_property
+    @column
     def begun(self) -> Mask:
         return self._around.frontier.begun(self.slots)
 
-    @cached_property
+    @column
     def source(self) -> Ints:
         return self._around.frontier.sources(self.slots)
 
-    @cached_property
+    @column
     def num_gaps(self) -> Ints:
         return self._around.frontier.num_gaps(self.slots)
 
-    @cached_property
+    @column
     def rate(self) -> Floats:
         if self._around.stage is None:
             return np.full(self._size, nan)
         return self._around.frontier.rates(self.slots)
 
-    @cached_property
+    @column
     def ttft_s(self) -> Floats:
         return self._around.ttft_s[self.tier]
 
-    @cached_property
+    @column
     def tpot_s(self) -> Floats:
         return self._around.tpot_s[self.tier]
 
@@ -175,8 +194,10 @@ class Listed(Candidates):
         """columns: row, request, tier, slot, tokens, could it run; of each."""
         super().__init__(unit, around, now, num_rows, len(columns))
         table = np.array(columns, np.int64).reshape(-1, 6)
+        table.flags.writeable = False
         self.row, self.request, self.tier, self.slots, self.tokens = table.T[:5]
         self.could_run = table[:, 5] == 1
+        self.could_run.flags.writeable = False
 
 
 class ArCandidates(Candidates):
@@ -211,69 +232,69 @@ class ArCandidates(Candidates):
     def num_promised(self) -> int:  # type: ignore[override]
         return self._kv.num_promised
 
-    @cached_property
+    @column
     def row(self) -> Ints:
         return self._with(self.rows_in_use, lambda request: -1)
 
-    @cached_property
+    @column
     def request(self) -> Ints:
         return self._with(self._rows.request[self.rows_in_use], lambda request: request.request)
 
-    @cached_property
+    @column
     def tier(self) -> Ints:
         return self._with(self._rows.tier[self.rows_in_use], lambda request: request.tier)
 
-    @cached_property
+    @column
     def slots(self) -> Ints:
         return self._with(self._rows.slot[self.rows_in_use], lambda request: request.slot)
 
-    @cached_property
+    @column
     def context(self) -> Ints:
         return self._with(self._rows.planned[self.rows_in_use], lambda request: request.found)
 
-    @cached_property
+    @column
     def tokens(self) -> Ints:
         return self._with(
             self._rows.wanted(self.rows_in_use),
             lambda request: len(request.prompt.token_ids) + len(request.tokens) - request.found,
         )
 
-    @cached_property
+    @column
     def reading(self) -> Mask:
         mask = np.ones(self._size, np.bool_)
         rows = self.rows_in_use
         mask[: self.num_rows] = self._rows.planned[rows] < self._rows.to_compute[rows]
         return mask
 
-    @cached_property
+    @column
     def could_run(self) -> Mask:
         mask = np.empty(self._size, np.bool_)
         mask[: self.num_rows] = self._rows.could_run[self.rows_in_use]
         mask[self.num_rows :] = [self._is_ready(request) for request in self.waiting]
         return mask
 
-    @cached_property
+    @column
     def held(self) -> Ints:
         return self._with(self._rows.blocks[self.rows_in_use], lambda request: 0)
 
-    @cached_property
+    @column
     def needs(self) -> Ints:
         rows, size = self.rows_in_use, self.block_size
         ends = self._rows.planned[rows] + self._rows.wanted(rows)
         own = np.maximum(-(-ends // size) - self._rows.blocks[rows], 0)
         return self._with(own, lambda request: self._sizes.promise(request) - request.found_used)
 
-    @cached_property
+    @column
     def place(self) -> Ints:
         return self._with(np.full(self.num_rows, Place.DEVICE, np.int64), self._place)
 
-    @cached_property
+    @column
     def reload_s(self) -> Floats:
         seconds = np.zeros(self._size)
         seconds[self.num_rows :] = [self._reload_s(request) for request in self.waiting]
         return seconds
 
-    @cached_property
+    @column
     def recompute_s(self) -> Floats:
         """Each as a step of its own, or several where the budget has not room for it in one."""
         seconds, cost = np.zeros(self._size), self._around.cost

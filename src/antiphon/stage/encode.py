@@ -124,6 +124,11 @@ class EncodeScheduler:
         """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
         return self._chooser.wake_at
 
+    @property
+    def seen(self) -> tuple[Listed, StepChoice] | None:
+        """What was said last since `tell_time`."""
+        return self._chooser.seen
+
     def choose(self, now: float) -> tuple[Listed, StepChoice]:
         """What the policies say of the stage as it stands. Nothing is changed by it."""
         budget = Budget(self.config.step_media, self.config.step_media)

@@ -32,11 +32,13 @@ class Chooser(Generic[V]):
     def __init__(self, policies: StagePolicies) -> None:
         self._policies = policies
         self._chosen: tuple[V, StepChoice] | None = None
+        self.seen: tuple[V, StepChoice] | None = None
+        """What was said last since `tell_time`, whether it still counts or not."""
         self.wake_at: float | None = None
 
     def tell_time(self) -> None:
         """Another call of the node begins."""
-        self._chosen = self.wake_at = None
+        self._chosen = self.seen = self.wake_at = None
 
     def changed(self) -> None:
         """What was said counts no more."""
@@ -53,7 +55,7 @@ class Chooser(Generic[V]):
             for wished in (hold.wake_at, choice.wake_at):
                 if wished is not None:
                     self.wake_at = wished if self.wake_at is None else min(self.wake_at, wished)
-            self._chosen = view, choice
+            self._chosen = self.seen = view, choice
         return self._chosen
 
 

@@ -1,0 +1,93 @@
+"""A bound on how long policies may leave a device idle while a person waits for what it could run.
+
+A policy that holds everybody, or orders nothing, may say `wake_at` as far off as it likes; nothing else would
+ever end that. To hold a reply that is ahead of its listener is what pacing is for, and has no bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from antiphon.assembly.devices import Device
+from antiphon.assembly.guard import Guard
+from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.plans import Step
+from antiphon.policy.base import StepChoice, Tier
+from antiphon.stage.candidates import Candidates
+
+MOST_IDLE_S = 2.0
+
+
+class Patience:
+    """Owner of since when each request has been held up on an idle device."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._since: dict[str, dict[int, float]] = {}
+        """By unit and request."""
+        self._lost: set[str] = set()
+        """Units that were overruled, and whose policies have run nothing since: there is no patience left."""
+        self._ends_at: list[float] = []
+
+    def wake_at(self, wished: float | None) -> float | None:
+        """When the node is to be asked again: as policies wish, or when patience ends."""
+        return min([*self._ends_at, *([] if wished is None else [wished])], default=None)
+
+    def steps(self, devices: Sequence[Device], ordered: Sequence[Step], step: int, now: float) -> list[Step]:
+        """As the baseline chooses them, numbered from `step` on, of devices idle for too long, after
+        every device was asked."""
+        self._ends_at.clear()
+        for one in ordered:
+            self._since.pop(one.stage, None)
+            self._lost.discard(one.stage)
+        steps: list[Step] = []
+        for device in devices:
+            ends = {name: self._ends(name, device, now) for name in self._asked(device)}
+            overdue = [name for name, end in ends.items() if end <= now]
+            why = f"left the device idle for {MOST_IDLE_S:g} s while a person waited"
+            planned = None
+            at_fault = [name for name in overdue if self._guard.stalled(name, why)]
+            if at_fault:
+                planned = device.plan(step + len(steps), now)
+                self._guard.go_on()
+            if planned is not None:
+                steps.append(planned)
+                self._lost.update(overdue)
+                continue
+            for name in overdue:
+                self._since[name] = dict.fromkeys(self._since[name], now)
+                self._lost.discard(name)
+                ends[name] = now + MOST_IDLE_S
+            self._ends_at += [end for end in ends.values() if end < inf]
+        return steps
+
+    def _asked(self, device: Device) -> list[str]:
+        return [one.name for one in device.idle if self._guard.may_hold_up(one.name)]
+
+    def _ends(self, name: str, device: Device, now: float) -> float:
+        """When patience with this unit ends; inf: it holds nobody up."""
+        seen = next(one.seen for one in device.idle if one.name == name)
+        held: list[int] = [] if seen is None else held_up(*seen, device.is_held_up).tolist()
+        was = self._since.pop(name, {})
+        if not held:
+            return inf
+        since = self._since[name] = {request: was.get(request, now) for request in held}
+        return min(since.values()) + (0.0 if name in self._lost else MOST_IDLE_S)
+
+
+def held_up(view: Candidates, choice: StepChoice, is_all: bool) -> Ints:
+    """Requests of people that could run, have room, and were not chosen. `is_all`: those that were chosen
+    count too."""
+    held = view.could_run & (view.tier == Tier.LATENCY)
+    if not is_all:
+        chosen = np.zeros(len(view), np.bool_)
+        chosen[choice.order] = True
+        held &= ~(chosen & view.ready)
+    if view.num_blocks and held.any():
+        room = view.num_free + view.num_evictable - view.num_promised
+        held &= view.needs <= room
+        held[view.num_rows :] &= view.num_free_rows > 0
+    return view.request[held & ~(view.begun & (view.lead_s > 0.0))] if held.any() else NO_INTS
