@@ -34,6 +34,7 @@ def stage(num_rows: int, size: int, **told: Any) -> StepView:
         "recompute_s": np.full(size, nan),
         "lead_s": np.full(size, nan),
         "begun": np.zeros(size, np.bool_),
+        "ahead_s": np.zeros(size),
         "source": np.full(size, Source.ACKED),
         "num_gaps": np.zeros(size, np.int64),
         "rate": np.full(size, nan),

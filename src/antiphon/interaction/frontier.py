@@ -125,13 +125,15 @@ class Frontier:
     def leads_s(self, stage: int, slots: Slots, now: float) -> Floats:
         """Seconds until each listener runs dry if this stage makes no more of it, nan where nothing has come,
         and for the stage that writes what nobody speaks: float64 [n]."""
-        leads_s = self.heard_leads_s(slots, now)
-        if stage == len(self._made) - 1:
-            return leads_s
-        made = self._made[stage:, slots]
-        ahead = np.maximum(made[:-1] - made[1:], 0).sum(0)
-        leads_s = leads_s + ahead * (self._is_spoken[slots] * self.frame_s)
+        leads_s = self.heard_leads_s(slots, now) + self.ahead_s(stage, slots)
         return leads_s if stage else np.where(self._is_silent[slots], nan, leads_s)
+
+    def ahead_s(self, stage: int, slots: Slots) -> Floats:
+        """Seconds of what this stage and those behind it have made, and is no sound yet: float64 [n]."""
+        if stage == len(self._made) - 1:
+            return np.zeros(len(slots))
+        made = self._made[stage:, slots]
+        return np.maximum(made[:-1] - made[1:], 0).sum(0) * (self._is_spoken[slots] * self.frame_s)
 
     def sources(self, slots: Slots) -> NDArray[np.int64]:
         """How each playback is known (core.playback.Source): int64 [n]."""

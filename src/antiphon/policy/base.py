@@ -161,6 +161,11 @@ class StepView(Protocol):
         ...
 
     @property
+    def ahead_s(self) -> Floats:
+        """Of the lead, what is no sound yet; it is known before the first audio too."""
+        ...
+
+    @property
     def source(self) -> Ints:
         """How its person's playback is known (`core.playback.Source`)."""
         ...

@@ -154,6 +154,12 @@ class Candidates:
         return self._around.frontier.begun(self.slots)
 
     @column
+    def ahead_s(self) -> Floats:
+        if self._around.stage is None:
+            return np.zeros(self._size)
+        return self._around.frontier.ahead_s(self._around.stage, self.slots)
+
+    @column
     def source(self) -> Ints:
         return self._around.frontier.sources(self.slots)
 
