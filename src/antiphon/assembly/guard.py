@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,11 +61,20 @@ class Incident:
         return f"policy {self.policy} ({_place(self.decision, self.unit)}): {self.message}"
 
 
+class Listener(Protocol):
+    """Hears every answer of a policy, the baseline's in its place included."""
+
+    def said(self, decision: str, unit: str, view: Any, answer: Any) -> None: ...
+
+
 class Guard:
     """Owner of what policies did, counted, and of which are suspended."""
 
-    def __init__(self, stopwatch: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, stopwatch: Callable[[], float] | None = None, listener: Listener | None = None
+    ) -> None:
         """stopwatch: seconds of any clock; None: nothing is timed."""
+        self.listener = listener
         self.counts: Counter[Key] = Counter()
         self._stopwatch = stopwatch
         self._incidents: list[Incident] = []
@@ -81,7 +90,8 @@ class Guard:
 
     def watched(self, decision: str, unit: str, policy: Any, baseline: Any) -> Watched:
         """The policy as the node asks it."""
-        made = Watched(self, decision, unit, policy, baseline)
+        kind = Watched if self.listener is None else Overheard
+        made = kind(self, decision, unit, policy, baseline)
         self._watched = [one for one in self._watched if (one.decision, one.unit) != (decision, unit)]
         self._watched.append(made)
         return made
@@ -275,6 +285,16 @@ class Watched:
             return answer
         self._guard.count(self, "wake_in_past")
         return replace(answer, wake_at=now + LEAST_WAKE_S)
+
+
+class Overheard(Watched):
+    """One whose answers are listened to."""
+
+    def decide(self, view: Any, *more: Any) -> Any:
+        answer = super().decide(view, *more)
+        assert self._guard.listener is not None
+        self._guard.listener.said(self.decision, self.unit, view, answer)
+        return answer
 
 
 def check_step(view: StepView, choice: Any) -> StepChoice:
