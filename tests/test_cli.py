@@ -24,6 +24,7 @@ COMMANDS = [
     [],
     ["serve"],
     ["replay"],
+    ["explain"],
     ["lift"],
     ["doctor"],
     ["profile"],

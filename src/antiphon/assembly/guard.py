@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -73,11 +73,20 @@ class Overruled:
         return f"{place}: {count} of {self.num_decisions} decisions were the baseline's ({reasons})"
 
 
+class Listener(Protocol):
+    """Hears every answer of a policy, the baseline's in its place included."""
+
+    def said(self, decision: str, unit: str, view: Any, answer: Any) -> None: ...
+
+
 class Guard:
     """Owner of what policies did, counted, and of which are suspended."""
 
-    def __init__(self, stopwatch: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, stopwatch: Callable[[], float] | None = None, listener: Listener | None = None
+    ) -> None:
         """stopwatch: seconds of any clock; None: nothing is timed."""
+        self.listener = listener
         self.counts: Counter[Key] = Counter()
         self._stopwatch = stopwatch
         self._incidents: list[Incident] = []
@@ -95,7 +104,8 @@ class Guard:
 
     def watched(self, decision: str, unit: str, policy: Any, baseline: Any) -> Watched:
         """The policy as the node asks it."""
-        made = Watched(self, decision, unit, policy, baseline)
+        kind = Watched if self.listener is None else Overheard
+        made = kind(self, decision, unit, policy, baseline)
         self._watched = [one for one in self._watched if (one.decision, one.unit) != (decision, unit)]
         self._watched.append(made)
         if decision in HOLDS_UP and not made.is_baseline:
@@ -344,6 +354,16 @@ class Watched:
             message = f"wake_at is {now - wake_at:.3g} s in the past: it is asked again very soon"
             self._guard.count(self, "wake_in_past", message)
         return replace(answer, wake_at=now + LEAST_WAKE_S)
+
+
+class Overheard(Watched):
+    """One whose answers are listened to."""
+
+    def decide(self, view: Any, *more: Any) -> Any:
+        answer = super().decide(view, *more)
+        assert self._guard.listener is not None
+        self._guard.listener.said(self.decision, self.unit, view, answer)
+        return answer
 
 
 def _place(decision: str, unit: str) -> str:

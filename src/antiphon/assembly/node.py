@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from antiphon.assembly.devices import Device
-from antiphon.assembly.guard import Guard
+from antiphon.assembly.guard import Guard, Listener
 from antiphon.assembly.idle import Patience
 from antiphon.assembly.preset import Preset, resolved
 from antiphon.assembly.times import NodeTimes
 from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
-from antiphon.core.config import NodeConfig
+from antiphon.core.config import NodeConfig, Unit
 from antiphon.core.facts import Fact, PolicySuspended, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
-from antiphon.flow.stages import Stages
+from antiphon.flow.response import ResponseState
+from antiphon.flow.stages import Scheduler, Stages
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
-from antiphon.stage.tiers import unknown
+from antiphon.stage.ar import ArScheduler
+from antiphon.stage.tiers import KvMove, KvWatch, unknown
+
+
+class Observer(Listener, Protocol):
+    """Hears what policies say and where KV goes, call by call. It changes nothing."""
+
+    def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None: ...
 
 
 class Node:
@@ -34,12 +43,16 @@ class Node:
     """
 
     def __init__(
-        self, config: NodeConfig, depth: int = 0, stopwatch: Callable[[], float] | None = None
+        self,
+        config: NodeConfig,
+        depth: int = 0,
+        stopwatch: Callable[[], float] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """stopwatch: a clock by which policies that are slow are told; None: none is. Raises ConfigError."""
         self.config = resolved(config)
         self.graph = graph_of(config)
-        self.guard = Guard(stopwatch)
+        self.guard = Guard(stopwatch, observer)
         preset = Preset(self.config.policies, self.guard)
         units = units_of(self.graph, config)
         makes_reply = [name for name in self.graph.reply_stages if name in (*config.ar, *config.codec)]
@@ -49,6 +62,8 @@ class Node:
         self.next_use = NextUse(*people)
         self._times = NodeTimes(self.config, units)
         make = maker(self.graph, config, preset, people, self.next_use, self._times)
+        if observer is not None:
+            make = _told(make, observer.moved)
         self.stages = Stages(units, make, preset.replica_policy())
         self._orchestrator = Orchestrator(self.graph, self.stages, people, config.end_inputs, config.call_ids)
         self._watch: Watch | None = None
@@ -92,6 +107,11 @@ class Node:
         """The least of what the policies that were asked in this call wish."""
         wished = (*(one.wake_at for one in self.stages.all), *(one.wake_at for one in self._devices))
         return min((at for at in wished if at is not None), default=None)
+
+    @property
+    def responses(self) -> Mapping[int, ResponseState]:
+        """Open responses by request, to be read only."""
+        return self._orchestrator.responses
 
     @property
     def num_in_flight(self) -> int:
@@ -232,6 +252,18 @@ class Node:
                 self._next_step += 1
                 steps.append(step)
         return tuple(steps)
+
+
+def _told(make: Callable[[Unit], Scheduler], watch: KvWatch) -> Callable[[Unit], Scheduler]:
+    """Makes units that tell where their KV goes."""
+
+    def made(unit: Unit) -> Scheduler:
+        scheduler = make(unit)
+        if isinstance(scheduler, ArScheduler):
+            scheduler.tiers.watch = watch
+        return scheduler
+
+    return made
 
 
 def _devices(stages: Stages, preset: Preset, depth: int) -> tuple[Device, ...]:

@@ -7,6 +7,7 @@ import typer
 from antiphon.cli import bench, checkpoint, config, plot, workload
 from antiphon.cli.compare import compare
 from antiphon.cli.doctor import doctor
+from antiphon.cli.explain import explain
 from antiphon.cli.plan import plan
 from antiphon.cli.profile import profile
 from antiphon.cli.serve import lift, replay, serve
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(replay)
+app.command()(explain)
 app.command()(lift)
 app.command()(doctor)
 app.command()(profile)

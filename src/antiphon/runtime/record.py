@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -113,11 +113,20 @@ def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
     return header, _entries(path, read)
 
 
-def replay(path: Path, preset: str = "") -> tuple[int, list[Difference]]:
+class Decider(Protocol):
+    """A node, or what turns one and looks on."""
+
+    def decide(self, facts: tuple[Fact, ...], now: float) -> Decision: ...
+
+
+def replay(
+    path: Path, preset: str = "", make: Callable[[NodeConfig, int], Decider] = Node
+) -> tuple[int, list[Difference]]:
     """Decide again on the recorded facts; returns how many decisions, and those that differ. `preset`: names
-    the code of policies that do not ship. Raises ConfigError where that is another, or is not named."""
+    the code of policies that do not ship. `make`: of configuration and depth. Raises ConfigError where the
+    preset is another, or is not named."""
     header, entries = read_record(path)
-    node = Node(replayable(header.node, preset), header.depth)
+    node = make(replayable(header.node, preset), header.depth)
     differences: list[Difference] = []
     count = 0
     for count, entry in enumerate(entries, 1):

@@ -190,6 +190,14 @@ class ArScheduler:
                 held[active.session] = int(self.rows.confirmed[active.row]), active.sequence.num_blocks
         return held
 
+    def find(self, request: int) -> ArRequest | None:
+        """Waiting or running, to be read only."""
+        return self._requests.get(request)
+
+    def has_inputs(self, request: ArRequest) -> bool:
+        """Of one that waits: are its payload and its upstream text there?"""
+        return self._waiting.has_inputs(request)
+
     @property
     def requests(self) -> frozenset[int]:
         """Waiting and running."""

@@ -102,6 +102,10 @@ class CodecScheduler:
         if stream is not None:
             self._retire(stream)
 
+    def could_run(self, request: int) -> bool:
+        """Has an open stream a chunk to decode?"""
+        return self._could_run(self._streams[request])
+
     @property
     def requests(self) -> frozenset[int]:
         """Whose streams are open."""

@@ -7,10 +7,13 @@ comes when it joins here. A copy that fails loses KV, which is then computed ane
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain
 from math import nan
+from typing import Protocol
 
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyFact
@@ -35,6 +38,31 @@ MAX_CHUNKS = 2
 def unknown() -> float:
     """How long something takes of which nothing is known."""
     return nan
+
+
+class KvMove(StrEnum):
+    """What becomes of an owner's blocks."""
+
+    EVICTED = "evicted"
+    """Left the device, as the policy chose."""
+    TAKEN = "taken"
+    """Left the device for what is wanted, beyond what the policy chose."""
+    COPIED = "copied"
+    """Copied to the host as they left the device."""
+    WRITTEN = "written"
+    """Copied to the host before they had to leave."""
+    DROPPED = "dropped"
+    """Left the host."""
+    FETCHED = "fetched"
+    """Ordered from the host for a request that waits."""
+    PRELOADED = "preloaded"
+    """Ordered from the host though no request waits."""
+
+
+class KvWatch(Protocol):
+    """Is told of every move of KV, in order."""
+
+    def __call__(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +98,7 @@ class Tiers:
         """From other units."""
         self.people: People | None = None
         self.next_use: NextUse | None = None
+        self.watch: KvWatch | None = None
         self._kv = kv
         self._policies = policies
         num_layers = max(len(config.layer_groups), 1)
@@ -128,7 +157,7 @@ class Tiers:
         selection = self._asked(self._policies.write.decide(self._view("device", 0, step_s), self._now))
         count = min(selection.count, self.host.num_free)  # nothing leaves the host for what need not leave
         if count:
-            self._write(self._unwritten(selection.owners, count))
+            self._write(self._unwritten(selection.owners, count), KvMove.WRITTEN)
 
     def joined(self, owner: str, session: str, sequence: Kv, since_s: float | None) -> None:
         """A request of a session runs on what rested under this name. It waited for copies since `since_s`,
@@ -212,15 +241,18 @@ class Tiers:
         waiting = self.known.waiting
         paused = (owner for owner, state in self.known.states.items() if state is KvState.PAUSED)
         put_off = {last, *waiting} - {*paused} | keep
-        chosen: list[str] = []
+        chosen, taken = Counter[str](), Counter[str]()
         evicted = self._evict_from(selection.owners, goal, put_off, keep, chosen, self._groups(selection))
         if not by_policy:
             put_off |= {last, *waiting}
             others = (owner for owner in view.oldest() if owner not in put_off)
             late = chain(others, (owner for owner in reversed(waiting) if owner != last), [last])
-            evicted += self._evict_from(late, wanted, keep, keep, chosen)
-        self._write(evicted)
-        self._prune(chosen)
+            evicted += self._evict_from(late, wanted, keep, keep, taken)
+        if self.watch is not None:
+            self._tell(KvMove.EVICTED, chosen)
+            self._tell(KvMove.TAKEN, taken)
+        self._write(evicted, KvMove.COPIED)
+        self._prune((*chosen, *taken))
 
     def _evict_from(
         self,
@@ -228,24 +260,25 @@ class Tiers:
         goal: int,
         put_off: Set[str],
         keep: Set[str],
-        chosen: list[str],
+        chosen: Counter[str],
         groups: tuple[int, ...] | None = None,
     ) -> list[Evicted]:
         """Owner after owner gives up its last blocks until `goal` are free, or as many slots of these groups
         as blocks are short; those of `put_off` give up none, nor goes a block that one of `keep` holds too.
-        `chosen`: those looked at."""
+        `chosen`: those looked at, and how many each gave up."""
         kv = self._kv
         evicted: list[Evicted] = []
         short = goal - kv.num_free_soon
         for owner in owners:
             if short <= 0:
                 break
-            chosen.append(owner)
+            chosen[owner] += 0
             count = int(owner not in put_off)
             while count and short > 0:
                 before = kv.num_evicted_blocks
                 evicted += kv.evict(owner, short, groups, keep)
                 count = kv.num_evicted_blocks - before
+                chosen[owner] += count
                 short = goal - kv.num_free_soon if groups is None else short - count
         return evicted
 
@@ -259,7 +292,7 @@ class Tiers:
 
     # -- to the host ---------------------------------------------------------------------------------
 
-    def _write(self, evicted: list[Evicted]) -> None:
+    def _write(self, evicted: list[Evicted], move: KvMove) -> None:
         """Copy these lent blocks as far as the host has no copy yet, and room: the front of what was used
         last before all else. What is not copied is taken back at once."""
         if not evicted:
@@ -289,6 +322,12 @@ class Tiers:
             self.num_written_blocks += len(written)
             blocks, copies = [block for block, _ in written], [copy for _, copy in written]
             self._transfers.begin(Transfer("host", blocks, copies, groups))
+        if self.watch is not None:
+            begun = {copy.name for written in batches.values() for _, copy in written}
+            copied = Counter[str]()
+            for run in evicted:
+                copied.update(dict.fromkeys(run.owners, sum(name in begun for name in run.names)))
+            self._tell(move, copied)
         self._prune(emptied)
 
     def _make_host_room(self, count: int) -> list[str]:
@@ -301,8 +340,11 @@ class Tiers:
             for owner in owners:
                 if (short := until - view.num_free) <= 0:
                     break
+                num_held = self.host.num_held(owner)
                 self.host.evict(owner, short)
                 emptied.append(owner)
+                if self.watch is not None:
+                    self._tell(KvMove.DROPPED, {owner: num_held - self.host.num_held(owner)})
         return emptied
 
     def _unwritten(self, owners: Iterable[str], count: int) -> list[Evicted]:
@@ -446,7 +488,11 @@ class Tiers:
         self._kv.lend(arrival.blocks)
         self.host.touch(owner)
         self.num_fetched_blocks += len(copies)
-        self._transfers.begin(Transfer("device", arrival.blocks, copies, arrival.groups, arrival))
+        transfer = Transfer("device", arrival.blocks, copies, arrival.groups, arrival)
+        self._transfers.begin(transfer)
+        if self.watch is not None:
+            move = KvMove.PRELOADED if by_policy else KvMove.FETCHED
+            self._tell(move, {owner: len(copies)}, {*transfer.tickets})
         return len(copies)
 
     def _next_copies(self, owner: str, count: int, reach: int | None) -> list[HostCopy]:
@@ -603,6 +649,13 @@ class Tiers:
             self.lane,
             step_s,
         )
+
+    def _tell(self, move: KvMove, owners: Mapping[str, int], tickets: Set[int] = frozenset()) -> None:
+        """So many blocks of each owner."""
+        assert self.watch is not None
+        for owner, num_blocks in owners.items():
+            if num_blocks:
+                self.watch(self._unit, move, self.known.session.get(owner, owner), num_blocks, tickets)
 
     def _asked(self, selection: Selection) -> Selection:
         """Note when the policy wishes to be asked again."""

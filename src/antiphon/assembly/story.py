@@ -1,0 +1,178 @@
+"""One session's story: what happened to it, when, and why the policies had it so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """What a request of a stage waits for."""
+
+    MEDIA = "media"
+    UPSTREAM = "upstream input"
+    DOWNSTREAM = "credit of the next stage"
+    KV_COMING = "KV from the host"
+    ROW = "a row"
+    BLOCKS = "KV blocks"
+    HELD = "the pace policy"
+    ORDER = "others before it in the step's order"
+    DEVICE = "the step under way on its device"
+
+
+PIPELINE = (Cause.UPSTREAM, Cause.DOWNSTREAM)
+"""Waits of a stage that keeps step with its neighbours. In all others something is short."""
+
+Spent = Mapping[tuple[Cause, str], float]
+"""Seconds by cause and the policy's reason ("" where no policy is the cause)."""
+
+NOTHING: Spent = {}
+
+
+class What(StrEnum):
+    """Kinds of events, in words with their amounts. Of KV they are named as in `stage.tiers.KvMove`."""
+
+    SPEAKS = "the person speaks"
+    SPEAKS_OVER = "the person speaks over the reply, with {left_s:.3f} s of it sent and not yet heard"
+    SILENT = "the person is silent"
+    SAID = "the person's words are in the conversation"
+    ASKED = "the turn is complete: a reply is asked for"
+    RENDERED = "its prompt has {tokens:.0f} tokens, rendered in {took_s:.3f} s"
+    JOINED = "has a row after {waited_s:.3f} s; {cached:.0f} of {tokens:.0f} tokens cached"
+    HELD = "held back for the first time"
+    PREEMPTED = "preempted, its KV given up"
+    PREEMPTED_KEEPING = "preempted, its KV kept"
+    EVICTED = "KV blocks evicted: {blocks:.0f}"
+    TAKEN = "KV blocks evicted beyond what the policy chose: {blocks:.0f}"
+    COPIED = "evicted KV blocks copied to the host: {blocks:.0f}"
+    WRITTEN = "KV blocks copied to the host before they had to leave: {blocks:.0f}"
+    DROPPED = "KV blocks dropped by the host: {blocks:.0f}"
+    FETCHED = "KV blocks fetched from the host on demand: {blocks:.0f}"
+    PRELOADED = "KV blocks preloaded from the host: {blocks:.0f}"
+    ARRIVED = "KV blocks back from the host: {blocks:.0f}"
+    COPY_FAILED = "KV blocks whose copy failed: {blocks:.0f}"
+    PRELOAD_USED = (
+        "preloaded KV blocks read: {blocks:.0f}, begun {ahead_s:.3f} s before the turn was complete"
+    )
+    PRELOAD_UNUSED = "preloaded KV blocks not read: {blocks:.0f}, begun {after_s:.3f} s ago"
+    FIRST_TEXT = "first text, {after_s:.3f} s after the turn was complete"
+    FIRST_AUDIO = "first audio, {after_s:.3f} s after the turn was complete"
+    GAP = "silence of {gap_s:.3f} s in the midst of the reply"
+    WITHHELD = "output is kept from the client: it may be an interruption"
+    RELEASED = "output goes to the client again: it was no interruption"
+    WORKED = "in steps for {ran_s:.3f} s"
+    CUT = "cut: {heard_s:.3f} s heard of {made_s:.3f} s made, {unheard_s:.3f} s never heard"
+    KEPT = "cut: its first {kept:.0f} tokens stay in the conversation"
+    ENDED = "ended: {text:.0f} tokens of text, {made_s:.3f} s of audio"
+    UNFINISHED = "is still being made where the record ends"
+    CLOSED = "the session is closed"
+
+
+MERGED = (
+    What.EVICTED,
+    What.TAKEN,
+    What.COPIED,
+    What.WRITTEN,
+    What.DROPPED,
+    What.FETCHED,
+    What.PRELOADED,
+    What.ARRIVED,
+    What.GAP,
+)
+"""Told as one event where nothing else happens in between."""
+
+
+@dataclass(slots=True)
+class Event:
+    """Something that happened; seconds since the session began.
+
+    where    the unit; "": none
+    amounts  as `what` names them
+    reason   as the policy or the outcome gives it
+    spent    where the event ends a wait: what the time went to
+    times    how often, up to `until_s`
+    """
+
+    at_s: float
+    what: What
+    where: str
+    response: str
+    amounts: dict[str, float]
+    reason: str
+    spent: Spent
+    times: int
+    until_s: float
+
+    @property
+    def words(self) -> str:
+        """Without its reason and what it waited for."""
+        return self.what.value.format(**self.amounts)
+
+
+class Story:
+    """Of one session, in order."""
+
+    def __init__(self, session: str, opened_at: float) -> None:
+        self.session = session
+        self.opened_at = opened_at
+        self.events: list[Event] = []
+
+    def add(
+        self,
+        now: float,
+        what: What,
+        where: str = "",
+        response: str = "",
+        *,
+        reason: str = "",
+        spent: Spent = NOTHING,
+        **amounts: float,
+    ) -> None:
+        """One more event."""
+        at_s = now - self.opened_at
+        event = Event(at_s, what, where, response, amounts, reason, spent, 1, at_s)
+        same = self._same(event)
+        if same is None:
+            self.events.append(event)
+        else:
+            same.amounts = {name: same.amounts[name] + amount for name, amount in amounts.items()}
+            same.times += 1
+            same.until_s = at_s
+
+    def _same(self, event: Event) -> Event | None:
+        """The one that it is told with."""
+        for last in reversed(self.events if event.what in MERGED else ()):
+            if last.what not in MERGED:
+                break
+            if (last.what, last.where, last.reason) == (event.what, event.where, event.reason):
+                return last
+        return None
+
+    def of(self, *kinds: What) -> Iterator[Event]:
+        return (event for event in self.events if event.what in kinds)
+
+    def total(self, amount: str, *kinds: What) -> float:
+        return sum(event.amounts[amount] for event in self.of(*kinds))
+
+    @property
+    def waited_s(self) -> float:
+        """Of all its requests, for what was short."""
+        spent = (event.spent for event in self.of(What.WORKED))
+        return sum(s for one in spent for (cause, _), s in one.items() if cause not in PIPELINE)
+
+    @property
+    def responses(self) -> list[str]:
+        """By name, in the order in which they were asked for."""
+        return [event.response for event in self.of(What.ASKED)]
+
+    def about(self, response: str) -> list[Event]:
+        """Of one response, and what befell the session from the speech that led to it up to its end."""
+        events = self.events
+        own = [at for at, event in enumerate(events) if event.response == response]
+        first = begin = own[0]
+        while begin and not events[begin - 1].response:
+            begin -= 1
+            if events[begin].what in (What.SPEAKS, What.SAID):
+                first = begin
+        return [event for event in events[first : own[-1] + 1] if event.response in ("", response)]

@@ -1,0 +1,417 @@
+"""Turns a node through a record's facts and tells what became of each session.
+
+Between calls nothing is decided, so what a request waits for is read after each call and holds until the
+next. What policies said and where KV went, the node tells as its observer. Nothing of the node is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.assembly.node import Node
+from antiphon.assembly.story import Cause, Spent, Story, What
+from antiphon.assembly.waits import OVER, RUNS, Turn, Waits
+from antiphon.core.config import NodeConfig
+from antiphon.core.facts import (
+    CopyDone,
+    CopyFailed,
+    Fact,
+    ItemAdded,
+    ItemCut,
+    OutputHeld,
+    OutputReleased,
+    PlaybackReported,
+    PromptReady,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    SpeechEnded,
+    SpeechStarted,
+)
+from antiphon.core.plans import (
+    AdvisoryAnswered,
+    ArStep,
+    AudioOut,
+    Decision,
+    Join,
+    ResponseEnded,
+    ResponseOutput,
+    TokensOut,
+)
+from antiphon.core.playback import Playback
+from antiphon.flow.response import Phase, ResponseState
+from antiphon.interaction.monitor import SECONDS_PER_BYTE
+from antiphon.stage.ar import ArScheduler
+from antiphon.stage.tiers import KvMove
+
+REDONE = "a step that it was in, or a copy that it waited for, failed"
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one unit does for one response."""
+
+    now: Turn
+    since: float
+    spent: dict[Turn, float] = field(default_factory=dict[Turn, float])
+    queued: dict[Turn, float] = field(default_factory=dict[Turn, float])
+    """`spent` when it last had to queue."""
+    has_row: bool = False
+    was_held: bool = False
+
+    def turn(self, to: Turn, now: float) -> None:
+        self.spent[self.now] = self.spent.get(self.now, 0.0) + now - self.since
+        self.now, self.since = to, now
+
+    def waits(self, before: dict[Turn, float]) -> Spent:
+        """Since then, by cause and reason."""
+        found = {
+            (cause, reason): s - before.get((cause, reason), 0.0)
+            for (cause, reason), s in self.spent.items()
+            if cause is not None
+        }
+        return {key: s for key, s in found.items() if s > 0.0}
+
+
+@dataclass(slots=True)
+class _Reply:
+    """A response, open or over."""
+
+    story: Story
+    name: str
+    item: str
+    asked_at: float
+    playback: Playback = field(default_factory=Playback)
+    has_text: bool = False
+    is_cut: bool = False
+    """Its client has stopped playing it."""
+    kept: int | None = None
+    """Of its tokens, where it was cut."""
+    withheld_s: float | None = None
+    """Seconds of audio that are kept from the client; None: none is."""
+    made_s: float | None = None
+    """Seconds of audio that its frames amount to; None: it is still being made."""
+    works: dict[str, _Work] = field(default_factory=dict[str, _Work])
+
+
+@dataclass(slots=True)
+class _Copy:
+    """Blocks on their way from the host."""
+
+    story: Story
+    unit: str
+    num_blocks: int
+    tickets: set[int]
+
+
+class Storyteller:
+    """Implements `node.Observer`. Owner of the stories, of all sessions or of `only` one."""
+
+    def __init__(self, config: NodeConfig, depth: int, only: str | None = None) -> None:
+        self.stories: dict[str, Story] = {}
+        self.sessions: dict[str, None] = {}
+        """Names of all there were."""
+        self._only = only
+        self._now = 0.0
+        self._replies: dict[str, dict[str, _Reply]] = {}
+        """By session and response."""
+        self._waits = Waits()
+        self.node = Node(config, depth, observer=self)
+        self._copies: dict[int, _Copy] = {}
+        self._preloaded: dict[tuple[str, str], tuple[int, float]] = {}
+        """Blocks that no request has read yet and since when, by unit and session."""
+
+    def decide(self, facts: tuple[Fact, ...], now: float) -> Decision:
+        """As the node decides."""
+        self._now = now
+        for fact in facts:
+            self._waits.observe(fact)
+            self._happened(fact)
+        decision = self.node.decide(facts, now)
+        self._waits.planned(decision, self.node.stages)
+        for output in decision.outputs:
+            if isinstance(output, AdvisoryAnswered):
+                continue
+            reply = self._find(output.session, output.response)
+            if reply is not None:
+                self._out(reply, output)
+        for step in decision.orders:
+            if isinstance(step, ArStep):
+                self._joined(step)
+        for response in self.node.responses.values():
+            reply = self._find(response.session, response.spec.response)
+            if reply is not None:
+                self._look(reply, response)
+        return decision
+
+    def finish(self) -> None:
+        """The record is over."""
+        for story in self.stories.values():
+            for reply in self._replies_of(story):
+                if reply.made_s is None:
+                    self._worked(reply)
+                    story.add(self._now, What.UNFINISHED, response=reply.name)
+
+    def _find(self, session: str, response: str) -> _Reply | None:
+        return self._replies.get(session, {}).get(response)
+
+    def _of_request(self, request: int) -> _Reply | None:
+        """Of one that is open."""
+        response = self.node.responses.get(request)
+        return None if response is None else self._find(response.session, response.spec.response)
+
+    def _replies_of(self, story: Story) -> list[_Reply]:
+        return list(self._replies[story.session].values())
+
+    # -- the node's observer -------------------------------------------------------------------------
+
+    def said(self, decision: str, unit: str, view: Any, answer: Any) -> None:
+        """A policy has answered."""
+        self._waits.said(decision, unit, view, answer)
+
+    def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None:
+        """Blocks of a session's KV go somewhere."""
+        story = self.stories.get(session)
+        if story is None:
+            return
+        reason = self._waits.because(move, unit)
+        story.add(self._now, What[move.name], unit, reason=reason, blocks=num_blocks)
+        copy = _Copy(story, unit, num_blocks, {*tickets})
+        self._copies.update(dict.fromkeys(tickets, copy))
+        key = unit, session
+        if move is KvMove.PRELOADED:
+            before, since = self._preloaded.get(key, (0, self._now))
+            self._preloaded[key] = before + num_blocks, since
+        elif move in (KvMove.EVICTED, KvMove.TAKEN):
+            self._spoil(key, "it was evicted before its turn came")
+
+    # -- what happened -------------------------------------------------------------------------------
+
+    def _happened(self, fact: Fact) -> None:
+        """Before the node hears of it."""
+        match fact:
+            case CopyDone() | CopyFailed():
+                self._copied(fact)
+            case PromptReady():
+                self._rendered(fact)
+            case SessionOpened():
+                self.sessions[fact.session] = None
+                if self._only in (None, fact.session):
+                    self.stories[fact.session] = Story(fact.session, self._now)
+                    self._replies[fact.session] = {}
+            case _:
+                story = self.stories.get(getattr(fact, "session", ""))
+                if story is not None:
+                    self._of_person(story, fact)
+
+    def _of_person(self, story: Story, fact: Fact) -> None:
+        now = self._now
+        match fact:
+            case SpeechStarted():
+                replies = self._replies_of(story)
+                heard = [one for one in replies if one.playback.is_audible(now) or one.made_s is None]
+                if heard:
+                    left_s = heard[-1].playback.lead_s(now)
+                    story.add(now, What.SPEAKS_OVER, response=heard[-1].name, left_s=left_s)
+                else:
+                    story.add(now, What.SPEAKS)
+            case SpeechEnded():
+                story.add(now, What.SILENT)
+            case ItemAdded() if fact.item.role == "user":
+                kinds = (type(part).__name__.removesuffix("Part").lower() for part in fact.item.parts)
+                story.add(now, What.SAID, reason=", ".join(kinds))
+            case ResponseRequested():
+                if self._find(story.session, fact.response) is None:
+                    story.add(now, What.ASKED, response=fact.response)
+                    reply = _Reply(story, fact.response, fact.item_id, now)
+                    self._replies[story.session][fact.response] = reply
+            case SessionClosed():
+                for unit in self.node.stages.ar:
+                    self._spoil((unit, story.session), "the session ended before its turn came")
+                for reply in self._replies_of(story):
+                    self._stop(reply, "the session is closed", None)
+                story.add(now, What.CLOSED)
+            case ItemCut():
+                for reply in self._replies_of(story):
+                    if reply.item == fact.item_id:
+                        self._stop(reply, "", fact.num_tokens)
+            case PlaybackReported() | OutputHeld() | OutputReleased() | ResponseCancelled():
+                reply = self._find(story.session, fact.response)
+                if reply is not None:
+                    self._of_reply(reply, fact)
+            case _:
+                pass
+
+    def _of_reply(
+        self, reply: _Reply, fact: PlaybackReported | OutputHeld | OutputReleased | ResponseCancelled
+    ) -> None:
+        match fact:
+            case PlaybackReported():
+                reply.playback.acked(fact.played_s, self._now)
+            case OutputHeld():
+                reply.withheld_s = reply.withheld_s or 0.0
+                reply.story.add(self._now, What.WITHHELD, response=reply.name)
+            case OutputReleased():
+                reply.story.add(self._now, What.RELEASED, response=reply.name)
+                withheld_s, reply.withheld_s = reply.withheld_s, None
+                if withheld_s:
+                    self._audible(reply, withheld_s)
+            case ResponseCancelled():  # pragma: no branch
+                self._stop(reply, fact.reason, fact.keep_tokens)
+
+    def _rendered(self, fact: PromptReady) -> None:
+        reply = self._of_request(fact.request)
+        if reply is not None:
+            prompt = fact.prompts.get(self.node.stages.entry_stage)
+            tokens = 0 if prompt is None else len(prompt.token_ids)
+            took_s = self._now - reply.asked_at
+            reply.story.add(self._now, What.RENDERED, response=reply.name, tokens=tokens, took_s=took_s)
+
+    def _copied(self, fact: CopyDone | CopyFailed) -> None:
+        copy = self._copies.pop(fact.ticket, None)
+        if copy is None:
+            return
+        copy.tickets.discard(fact.ticket)
+        blocks = copy.num_blocks
+        if isinstance(fact, CopyFailed):
+            copy.story.add(self._now, What.COPY_FAILED, copy.unit, reason=fact.message, blocks=blocks)
+        elif not copy.tickets:
+            copy.story.add(self._now, What.ARRIVED, copy.unit, blocks=blocks)
+
+    def _spoil(self, key: tuple[str, str], reason: str) -> None:
+        """What was preloaded was not read."""
+        num_blocks, since = self._preloaded.pop(key, (0, 0.0))
+        if num_blocks:
+            (unit, session), after_s = key, self._now - since
+            self.stories[session].add(
+                self._now, What.PRELOAD_UNUSED, unit, reason=reason, blocks=num_blocks, after_s=after_s
+            )
+
+    # -- what came of it -----------------------------------------------------------------------------
+
+    def _out(self, reply: _Reply, output: ResponseOutput) -> None:
+        match output:
+            case TokensOut():
+                if not reply.has_text:
+                    reply.has_text = True
+                    self._first(reply, What.FIRST_TEXT)
+            case AudioOut():
+                audio_s = len(output.audio) * SECONDS_PER_BYTE
+                if reply.withheld_s is None:
+                    self._audible(reply, audio_s)
+                else:
+                    reply.withheld_s += audio_s
+            case ResponseEnded():  # pragma: no branch
+                self._ended(reply, output)
+
+    def _audible(self, reply: _Reply, audio_s: float) -> None:
+        """So much audio goes to the client."""
+        if reply.playback.first_at is None:
+            self._first(reply, What.FIRST_AUDIO)
+        gap_s = reply.playback.add(audio_s, self._now)
+        if gap_s:
+            reply.story.add(self._now, What.GAP, response=reply.name, gap_s=gap_s)
+
+    def _first(self, reply: _Reply, what: What) -> None:
+        reply.story.add(self._now, what, response=reply.name, after_s=self._now - reply.asked_at)
+
+    def _ended(self, reply: _Reply, output: ResponseEnded) -> None:
+        usage, now = output.usage, self._now
+        self._worked(reply)
+        made_s = reply.made_s = usage.output_audio_tokens * self.node.frontier.frame_s
+        if output.status == "cancelled" or reply.is_cut:
+            reply.playback.stop(now)
+            self._cut(reply, output.reason)
+        said = [one for one in (output.status, output.reason, output.message) if one]
+        text = usage.output_text_tokens
+        reply.story.add(
+            now, What.ENDED, response=reply.name, reason=": ".join(said), text=text, made_s=made_s
+        )
+
+    def _stop(self, reply: _Reply, reason: str, keep_tokens: int | None) -> None:
+        """The client plays no more of it. Of one that is being made, its end says what was never heard."""
+        was_audible, reply.is_cut = reply.playback.is_audible(self._now), True
+        reply.playback.stop(self._now)
+        if reply.made_s is not None and was_audible:
+            self._cut(reply, reason)
+        if keep_tokens is not None and keep_tokens != reply.kept:
+            reply.kept = keep_tokens
+            reply.story.add(self._now, What.KEPT, response=reply.name, reason=reason, kept=keep_tokens)
+
+    def _cut(self, reply: _Reply, reason: str) -> None:
+        made_s, heard_s = reply.made_s or 0.0, reply.playback.played_s(self._now)
+        unheard_s = max(made_s - heard_s, 0.0)
+        reply.story.add(
+            self._now,
+            What.CUT,
+            response=reply.name,
+            reason=reason,
+            heard_s=heard_s,
+            made_s=made_s,
+            unheard_s=unheard_s,
+        )
+
+    def _worked(self, reply: _Reply) -> None:
+        """What its units spent their time on."""
+        for unit, work in reply.works.items():
+            work.turn(OVER, self._now)
+            ran_s = work.spent.get(RUNS, 0.0)
+            reply.story.add(self._now, What.WORKED, unit, reply.name, spent=work.waits({}), ran_s=ran_s)
+
+    # -- rows and waits ------------------------------------------------------------------------------
+
+    def _joined(self, step: ArStep) -> None:
+        """These have rows."""
+        for join in step.joins:
+            reply = self._of_request(join.request)
+            if reply is not None:
+                self._has_row(reply, step.stage, join)
+
+    def _has_row(self, reply: _Reply, unit: str, join: Join) -> None:
+        story, now = reply.story, self._now
+        work = reply.works.setdefault(unit, _Work(OVER, now))
+        if work.has_row:
+            self._preempted(reply, unit, join.request, work)
+        work.turn(RUNS, now)
+        work.has_row = True
+        num_blocks, since = self._preloaded.pop((unit, story.session), (0, 0.0))
+        if num_blocks:
+            ahead_s = reply.asked_at - since
+            story.add(now, What.PRELOAD_USED, unit, reply.name, blocks=num_blocks, ahead_s=ahead_s)
+        waits, tokens = work.waits(work.queued), len(join.prompt.token_ids) + len(join.generated)
+        waited_s, cached = sum(waits.values()), join.cached
+        story.add(
+            now, What.JOINED, unit, reply.name, spent=waits, waited_s=waited_s, cached=cached, tokens=tokens
+        )
+
+    def _preempted(self, reply: _Reply, unit: str, request: int, work: _Work) -> None:
+        keeps, reason = self._waits.preempted(unit, request) or (False, REDONE)
+        what = What.PREEMPTED_KEEPING if keeps else What.PREEMPTED
+        reply.story.add(self._now, what, unit, reply.name, reason=reason)
+        work.turn(OVER, self._now)
+        work.has_row, work.queued = False, work.spent.copy()
+
+    def _look(self, reply: _Reply, response: ResponseState) -> None:
+        """What each of its units does for it until the next call."""
+        owing = {*response.open_units}
+        if response.phase is Phase.ENCODING and response.path is not None:
+            owing.add(response.path.entry)
+        for unit in reply.works.keys() - owing:
+            reply.works[unit].turn(OVER, self._now)
+            reply.works[unit].has_row = False
+        for unit in (one.name for one in self.node.stages.all if one.name in owing):
+            work = reply.works.setdefault(unit, _Work(OVER, self._now))
+            scheduler = self.node.stages.find(unit)
+            if isinstance(scheduler, ArScheduler):
+                active = scheduler.find(response.request)
+                if work.has_row and active is not None and active.row is None:
+                    self._preempted(reply, unit, response.request, work)
+            turn = self._waits.turn(scheduler, response, self.node.stages.is_entry(unit))
+            if turn != work.now:
+                work.turn(turn, self._now)
+            if turn[0] is Cause.HELD and not work.was_held:
+                work.was_held = True
+                reply.story.add(self._now, What.HELD, unit, reply.name, reason=turn[1])

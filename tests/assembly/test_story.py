@@ -1,0 +1,187 @@
+"""Stories of the corpus's records: of every session, without errors, and true to the ledgers."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.assembly.preset import replayable
+from antiphon.assembly.story import Cause, Story, What
+from antiphon.assembly.storyteller import Storyteller
+from antiphon.core.facts import (
+    CopyDone,
+    CopyFailed,
+    OutputHeld,
+    OutputReleased,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    SpeechEnded,
+    SpeechStarted,
+)
+from antiphon.core.plans import ResponseEnded
+from antiphon.runtime.record import Entry, read_record, replay
+from antiphon.stage.tiers import KvMove
+from fakes.world import toy_config
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+PRESETS = {"sim-paced": str(CORPUS / "paced.yaml"), "toy-kept": str(CORPUS / "turns.yaml")}
+NAMES = sorted(path.stem for path in CORPUS.glob("*.xz"))
+
+
+def record(name: str, folder: Path) -> Path:
+    path = folder / name
+    path.write_bytes(lzma.decompress((CORPUS / f"{name}.xz").read_bytes()))
+    return path
+
+
+def told(name: str, folder: Path) -> tuple[Storyteller, list[ResponseEnded]]:
+    """The stories of a record, which must be the run's, and how its responses ended."""
+    path, tellers = record(name, folder), []
+
+    def make(*given: Any) -> Storyteller:
+        tellers.append(Storyteller(*given))
+        return tellers[0]
+
+    _, differences = replay(path, PRESETS.get(name, ""), make)
+    assert not differences
+    tellers[0].finish()
+    outputs = [output for entry in read_record(path)[1] for output in entry.decision.outputs]
+    return tellers[0], [output for output in outputs if isinstance(output, ResponseEnded)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_session_has_a_story_and_every_response_one_end(name: str, tmp_path: Path) -> None:
+    teller, ended = told(name, tmp_path)
+    ends = {(end.session, end.response): end.status for end in ended}
+    assert teller.stories.keys() == teller.sessions.keys()
+    for story in teller.stories.values():
+        times = [event.at_s for event in story.events]
+        assert times == sorted(times)
+        assert all(event.words for event in story.events)
+        assert all(seconds > 0 for event in story.events for seconds in event.spent.values())
+        last = list(story.of(What.ENDED, What.UNFINISHED))
+        assert sorted(event.response for event in last) == sorted(story.responses)
+        for event in last:
+            status = ends.get((story.session, event.response))
+            assert event.what is (What.UNFINISHED if status is None else What.ENDED)
+            assert event.reason.startswith(status or "")
+
+
+@pytest.mark.parametrize(
+    "name", ["sim-short-host-fcfs", "sim-short-baseline", "engine-short-host", "toy-kept"]
+)
+def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, tmp_path: Path) -> None:
+    """All sessions together. Blocks that sessions share are told of the one that gives them up."""
+    teller, _ = told(name, tmp_path)
+    stories, units = teller.stories.values(), teller.node.stages.ar.values()
+    preempted = [one for story in stories for one in story.of(What.PREEMPTED, What.PREEMPTED_KEEPING)]
+    assert len(preempted) == sum(unit.num_preemptions for unit in units) > 0
+    is_kept = What.PREEMPTED_KEEPING in {event.what for event in preempted}
+    assert is_kept is (name == "toy-kept")
+    evicted = sum(story.total("blocks", What.EVICTED, What.TAKEN) for story in stories)
+    assert evicted == sum(unit.kv.num_evicted_blocks for unit in units) > 0
+    fetched = sum(story.total("blocks", What.FETCHED) for story in stories)
+    assert fetched == sum(unit.tiers.num_fetched_blocks for unit in units)
+    written = sum(story.total("blocks", What.COPIED, What.WRITTEN) for story in stories)
+    assert written >= sum(unit.tiers.num_written_blocks for unit in units)
+    assert {event.reason for story in stories for event in story.of(What.EVICTED)} == {"used longest ago"}
+    waits = {cause for story in stories for event in story.of(What.WORKED) for cause, _ in event.spent}
+    assert {Cause.BLOCKS, Cause.ORDER, Cause.DEVICE, Cause.UPSTREAM} <= waits
+    assert (Cause.KV_COMING in waits) is ("host" in name or name == "toy-kept")
+
+
+def test_a_cut_reply_tells_what_was_never_heard(tmp_path: Path) -> None:
+    teller, ended = told("sim-barge-in-baseline", tmp_path)
+    cuts = {(s.session, cut.response): cut for s in teller.stories.values() for cut in s.of(What.CUT)}
+    cancelled = {(end.session, end.response): end for end in ended if end.status == "cancelled"}
+    assert cancelled.keys() <= cuts.keys()
+    frame_s = teller.node.frontier.frame_s  # by what it has seen so far
+    for name, end in cancelled.items():
+        amounts = cuts[name].amounts
+        assert amounts["made_s"] == pytest.approx(end.usage.output_audio_tokens * frame_s, rel=0.1)
+        assert amounts["unheard_s"] == pytest.approx(amounts["made_s"] - amounts["heard_s"])
+    first = [event.amounts["after_s"] for s in teller.stories.values() for event in s.of(What.FIRST_AUDIO)]
+    assert all(0.05 < after_s < 1.0 for after_s in first)
+
+
+def test_the_pace_policy_gives_its_reason(tmp_path: Path) -> None:
+    teller, _ = told("sim-paced", tmp_path)
+    for story in teller.stories.values():
+        assert {event.reason for event in story.of(What.HELD)} == {"far ahead"}
+        waits = {key: s for event in story.of(What.WORKED) for key, s in event.spent.items()}
+        assert waits[Cause.HELD, "far ahead"] > 0.5
+
+
+def test_one_session_alone_has_the_same_story(tmp_path: Path) -> None:
+    whole, _ = told("toy-short-host", tmp_path)
+    header, entries = read_record(tmp_path / "toy-short-host")
+    alone = Storyteller(replayable(header.node), header.depth, "b")
+    for entry in entries:
+        alone.decide(entry.facts, entry.now)
+    alone.finish()
+    assert alone.stories.keys() == {"b"}
+    assert "a" in alone.sessions
+    assert alone.stories["b"].events == whole.stories["b"].events
+
+
+def test_a_response_is_told_with_the_words_that_led_to_it(tmp_path: Path) -> None:
+    teller, _ = told("sim-short-host-fcfs", tmp_path)
+    story = teller.stories["talker-3"]
+    first, last = story.responses
+    about = story.about(last)
+    assert about[0].what is What.SAID
+    assert {event.response for event in about} == {"", last}
+    assert story.about(first)[-1].what is What.ENDED
+
+
+def test_what_is_preloaded_is_told_with_what_became_of_it(tmp_path: Path) -> None:
+    header, entries = read_record(record("toy-short-host", tmp_path))
+    teller = Storyteller(replayable(header.node), header.depth)
+
+    def open_and_preload(entry: Entry) -> None:
+        opened = [fact.session for fact in entry.facts if isinstance(fact, SessionOpened)]
+        for session in opened:
+            teller.moved("thinker", KvMove.PRELOADED, session, 2, {10_000 + len(teller.sessions)})
+
+    for entry in entries:
+        teller.decide(entry.facts, entry.now)
+        open_and_preload(entry)
+    (used,) = teller.stories["a"].of(What.PRELOAD_USED)
+    assert used.amounts["blocks"] == 2
+    assert used.where == "thinker"
+
+
+def small() -> tuple[Storyteller, Story]:
+    teller = Storyteller(toy_config(host_blocks=8), 0)
+    teller.decide((SessionOpened("a"), ResponseRequested("a", "r", "i")), 1.0)
+    return teller, teller.stories["a"]
+
+
+def test_what_is_preloaded_for_nothing_is_told() -> None:
+    teller, story = small()
+    teller.moved("thinker", KvMove.PRELOADED, "a", 3, {70, 71})
+    teller.decide((CopyDone("thinker", 70), CopyDone("thinker", 71)), 2.0)
+    teller.moved("thinker", KvMove.TAKEN, "a", 3, frozenset())
+    teller.moved("talker", KvMove.PRELOADED, "a", 1, {72})
+    teller.decide((CopyFailed("talker", 72, "the link broke"),), 3.0)
+    teller.decide((SessionClosed("a"),), 4.0)
+    words = [(event.where, event.words, event.reason) for event in story.events]
+    assert ("thinker", "KV blocks back from the host: 3", "") in words
+    assert ("talker", "KV blocks whose copy failed: 1", "the link broke") in words
+    unread = "preloaded KV blocks not read: {}, begun {} s ago"
+    assert ("thinker", unread.format(3, "1.000"), "it was evicted before its turn came") in words
+    assert ("talker", unread.format(1, "2.000"), "the session ended before its turn came") in words
+
+
+def test_speech_over_a_reply_and_what_is_kept_from_the_client() -> None:
+    teller, story = small()
+    teller.decide((SpeechStarted("a"), OutputHeld("a", "r")), 1.5)
+    teller.decide((OutputReleased("a", "r"), SpeechEnded("a")), 2.0)
+    teller.decide((SessionClosed("a"),), 2.5)
+    kinds = [event.what for event in story.events]
+    over = [What.ASKED, What.SPEAKS_OVER, What.WITHHELD, What.RELEASED, What.SILENT]
+    assert kinds == [*over, What.CLOSED, What.CUT, What.ENDED]
