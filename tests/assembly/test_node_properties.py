@@ -290,8 +290,9 @@ def live(max_examples: int, steps: int) -> settings:
     )
 
 
+@pytest.mark.timeout(600)
 def test_people_do_anything() -> None:
-    run_state_machine_as_test(People, settings=live(200, 50))
+    run_state_machine_as_test(People, settings=live(100, 50))
 
 
 @pytest.mark.slow

@@ -111,8 +111,9 @@ class Returning(Turning):
         event(f"broken {self.world.mover.num_failed > 0}")
 
 
+@pytest.mark.timeout(600)
 def test_people_come_back() -> None:
-    run_state_machine_as_test(Returning, settings=live(100, 40))
+    run_state_machine_as_test(Returning, settings=live(30, 40))
 
 
 @pytest.mark.slow
