@@ -298,12 +298,14 @@ class Listened(People):
     preset = HURRIED
 
 
+@pytest.mark.timeout(600)
 def test_people_do_anything_and_what_they_hear_decides() -> None:
-    run_state_machine_as_test(Listened, settings=live(100, 50))
+    run_state_machine_as_test(Listened, settings=live(40, 50))
 
 
+@pytest.mark.timeout(600)
 def test_people_do_anything() -> None:
-    run_state_machine_as_test(People, settings=live(200, 50))
+    run_state_machine_as_test(People, settings=live(100, 50))
 
 
 @pytest.mark.slow

@@ -134,12 +134,14 @@ class Listened(Returning):
                 event(f"{name} {count > 0}")
 
 
+@pytest.mark.timeout(600)
 def test_people_come_back_and_what_they_hear_decides() -> None:
-    run_state_machine_as_test(Listened, settings=live(100, 40))
+    run_state_machine_as_test(Listened, settings=live(20, 40))
 
 
+@pytest.mark.timeout(600)
 def test_people_come_back() -> None:
-    run_state_machine_as_test(Returning, settings=live(100, 40))
+    run_state_machine_as_test(Returning, settings=live(30, 40))
 
 
 @pytest.mark.slow
