@@ -127,7 +127,7 @@ def test_a_policy_that_an_installed_package_registers(monkeypatch: pytest.Monkey
         (
             "unpased",
             {},
-            r"pace: no policy 'unpased'; did you mean unpaced\? There are unpaced, file.py:Class",
+            r"pace: no policy 'unpased'; did you mean unpaced\? There are unpaced, urgency, file.py:Class",
         ),
         ("lru", {}, "pace: 'lru' decides evict, not pace; for that there are unpaced"),
         ("OWN:Onw", {}, r"pace: policy own.py:Onw: no 'Onw' in .*/own.py; did you mean Own\?"),

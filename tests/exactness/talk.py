@@ -20,7 +20,7 @@ from antiphon.core.facts import (
     SessionClosed,
     SessionOpened,
 )
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.core.plans import AdvisoryAnswered, AudioOut, Output, ResponseEnded, TokensOut
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 from antiphon.runtime.driver import Driver, Recorder
@@ -83,6 +83,9 @@ class Talk:
     def cut(self, session: str, item_id: str, keep: int) -> None:
         self._facts.append(ItemCut(session, item_id, keep))
 
+    def tell(self, *facts: Fact) -> None:
+        self._facts += facts
+
     def close(self, *sessions: str) -> None:
         self._facts += [SessionClosed(session) for session in sessions]
 
@@ -121,6 +124,8 @@ class Talk:
             self._hear(output)
 
     def _hear(self, output: Output) -> None:
+        if isinstance(output, AdvisoryAnswered):
+            return
         said = self.said[output.response]
         assert said.end is None, "the end comes last"
         match output:

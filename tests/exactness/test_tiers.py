@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from antiphon.assembly.preset import with_preset
+from antiphon.core.config import PolicyChoice
+from antiphon.core.facts import SpeechEnded, SpeechStarted, TurnAdvised
 from antiphon.engine import copies
 from antiphon.engine.load import Engine, in_lane
 from antiphon.metrics.names import Metric
@@ -13,6 +18,7 @@ from exactness.rig import regrouped
 from exactness.talk import Talk
 from exactness.test_reference import check
 from fakes.whims import whims_of
+from fakes.world import HURRIED
 
 pytestmark = pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`")
 
@@ -21,9 +27,15 @@ TURNS = ([1, "And now?"], [3, "Thanks."], [4, "Go on."], [2, "Where?"])
 STAGES = ("thinker", "talker")
 
 
-def small_pool(world: World, num_groups: int, host_blocks: int = 200, depth: int = 0) -> Talk:
+def small_pool(
+    world: World, num_groups: int, host_blocks: int = 200, depth: int = 0, preset: str = ""
+) -> Talk:
     """A device that holds the longest conversation and little more."""
     engine: Engine = regrouped(world.omni.engine, num_groups, host_blocks)
+    if preset:
+        node = with_preset(engine.node, preset)
+        node.policies["pace"] = PolicyChoice("unpaced")  # nobody waits here until it is heard
+        engine = replace(engine, node=node)
     if depth:
         engine = in_lane(engine, torch.device("cpu"))
     return Talk(engine, num_blocks=10)
@@ -76,6 +88,24 @@ def test_evicted_between_turns_and_reloaded(world: World, num_groups: int, depth
     cached = [talk.said[f"{person}-1"].end.usage.cached_tokens for person in range(len(TURNS))]
     size = talk.engine.node.ar["thinker"].block_size
     assert min(cached) >= size
+    conversations.finish()
+
+
+def test_preloaded_as_they_speak_and_cancelled(world: World) -> None:
+    """By what people hear: who begins to speak finds their KV there; some fall silent again, or break in."""
+    talk = small_pool(world, 2, depth=1, preset=HURRIED)
+    conversations = Conversations(world, talk)
+    for turn in range(2):
+        for person in range(len(TURNS)):
+            talk.tell(SpeechStarted(str(person)), TurnAdvised(str((person + 1) % len(TURNS))))
+            talk.step(3)
+            talk.tell(SpeechEnded(str(person)))
+            conversations.ask(person, turn)
+            talk.run()
+            conversations.check(person, turn)
+    counts = talk.driver.node.guard.events
+    assert sum(n for (_, _, event), n in counts.items() if event.startswith("preload_begun")) > 0
+    assert not talk.driver.node.guard.counts
     conversations.finish()
 
 

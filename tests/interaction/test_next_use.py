@@ -24,7 +24,16 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
-from antiphon.interaction.next_use import LEAST_S, REPLY_S, SPEECH_S, STALE_S, TOKEN_S, WARM_S, NextUse
+from antiphon.interaction.next_use import (
+    LEAST_S,
+    LONGEST_S,
+    REPLY_S,
+    SPEECH_S,
+    STALE_S,
+    TOKEN_S,
+    WARM_S,
+    NextUse,
+)
 
 
 class People:
@@ -171,13 +180,21 @@ def test_whose_voice_is_heard_is_expected_until_the_turn_is_there_or_comes_to_no
     assert [*people.next_use.expected(5.0)] == ["s", "t"]
     assert [*people.next_use.farthest(5.0)] == []
     assert people.due_s(4.0) == pytest.approx(4.0 + SPEECH_S)
-    assert people.due_s(60.0) == pytest.approx(60.0 + LEAST_S), "at any moment"
-    people.tell(SpeechEnded("s"), 60.0)
-    assert [*people.next_use.expected(60.0 + WARM_S)] == ["s", "t"]
-    assert [*people.next_use.expected(60.1 + WARM_S)] == ["t"]
-    assert [*people.next_use.farthest(60.1 + WARM_S)] == ["s"]
-    people.ask(70.0, "t", "more")
-    assert [*people.next_use.expected(70.0)] == []
+    assert people.due_s(50.0) == pytest.approx(50.0 + LEAST_S), "at any moment"
+    people.tell(SpeechEnded("s"), 50.0)
+    assert [*people.next_use.expected(50.0 + WARM_S)] == ["s", "t"]
+    assert [*people.next_use.expected(50.1 + WARM_S)] == ["t"]
+    assert [*people.next_use.farthest(50.1 + WARM_S)] == ["s"]
+    people.ask(55.0, "t", "more")
+    assert [*people.next_use.expected(55.0)] == []
+
+
+def test_who_is_never_done_is_expected_for_a_while_only() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.tell(SpeechStarted("s"), 4.0)
+    assert [*people.next_use.expected(4.0 + LONGEST_S)] == ["s"]
+    assert [*people.next_use.expected(4.1 + LONGEST_S)] == []
 
 
 def test_a_turn_may_be_announced() -> None:

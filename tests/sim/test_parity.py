@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.assembly.node import Node
-from antiphon.assembly.preset import read_preset
+from antiphon.assembly.preset import read_preset, with_preset
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
 from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StepDone
 from antiphon.core.plans import ArStep, CopyBlocks, MoveBlocks
@@ -19,7 +19,7 @@ from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel, LinkModel
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.record import _sounding, without_media
-from fakes.world import toy_config
+from fakes.world import HURRIED, toy_config
 from sim.parity import Entries, on_virtual_time, on_wall_time
 from sim.scripts import drawn_script
 
@@ -89,6 +89,13 @@ def test_same_facts_same_plans(
 ) -> None:
     make = tight if is_tight else toy_config
     check_parity(make(units=units, rows=rows, step_tokens=step_tokens), seed, depth, decide_s)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_what_people_hear_decides_the_same(depth: int, seed: int) -> None:
+    check_parity(with_preset(tight(), HURRIED), seed, depth, 0.0017)
 
 
 @pytest.mark.parametrize("units", PLACES.values(), ids=PLACES.keys())

@@ -46,6 +46,9 @@ STALE_S = 0.25
 """An estimate that is off by less is left as it is."""
 WARM_S = 2.0
 """How long a session counts as about to speak after it was silent again, and beyond when it was announced."""
+LONGEST_S = 60.0
+"""How long a session counts as about to speak since its person began: who is not done by then may never be,
+such as a client that sent some audio and never said that this was all."""
 LEAST_S = 0.2
 """What is left of a turn at least: the pause that ends it, and its encoding."""
 
@@ -181,7 +184,7 @@ class NextUse:
     def _speech_started(self, name: str, session: _Session, fact: SpeechStarted, now: float) -> None:
         session.is_speaking, session.spoke_at = True, now
         session.expected_at = now + session.turn.value
-        self._expect(name, session, inf)
+        self._expect(name, session, now + LONGEST_S)
 
     def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
         session.is_speaking = False
