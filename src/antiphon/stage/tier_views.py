@@ -118,7 +118,7 @@ class View:
             if owner in here:
                 seen.add(owner)
                 yield owner
-        expected = {*self.next_use.expected(self.now)}
+        expected = dict.fromkeys(self.next_use.expected(self.now))
         yield from (owner for owner in self.oldest() if owner not in seen and owner not in expected)
         yield from (owner for owner in expected if owner in here)
 
