@@ -43,6 +43,7 @@ class People:
         self.frontier = Frontier(3, 0.08)
         self.monitor = Monitor(self.frontier)
         self.next_use = NextUse(self.monitor, self.frontier)
+        self.order = self.next_use.order()
         for session in sessions:
             self.tell(SessionOpened(session), 0.0)
 
@@ -69,6 +70,11 @@ class People:
 
     def end(self, now: float, session: str = "s", response: str = "r", status: str = "completed") -> None:
         self.hear(ResponseEnded(session, response, 0, status, "", "", Usage()), now)
+
+    def farthest(self, now: float, *here: str) -> list[str]:
+        """Of those `here`, or of all."""
+        here = here or tuple(self.monitor.sessions)
+        return [*self.next_use.farthest(self.order, here, now)]
 
     def due_s(self, now: float, session: str = "s") -> float:
         return self.next_use.due_s(session, now)
@@ -178,13 +184,13 @@ def test_whose_voice_is_heard_is_expected_until_the_turn_is_there_or_comes_to_no
     people.tell(SpeechStarted("s"), 4.0)
     people.tell(SpeechStarted("t"), 5.0)
     assert [*people.next_use.expected(5.0)] == ["s", "t"]
-    assert [*people.next_use.farthest(5.0)] == []
+    assert people.farthest(5.0) == []
     assert people.due_s(4.0) == pytest.approx(4.0 + SPEECH_S)
     assert people.due_s(50.0) == pytest.approx(50.0 + LEAST_S), "at any moment"
     people.tell(SpeechEnded("s"), 50.0)
     assert [*people.next_use.expected(50.0 + WARM_S)] == ["s", "t"]
     assert [*people.next_use.expected(50.1 + WARM_S)] == ["t"]
-    assert [*people.next_use.farthest(50.1 + WARM_S)] == ["s"]
+    assert people.farthest(50.1 + WARM_S) == ["s"]
     people.ask(55.0, "t", "more")
     assert [*people.next_use.expected(55.0)] == []
 
@@ -195,6 +201,19 @@ def test_who_is_never_done_is_expected_for_a_while_only() -> None:
     people.tell(SpeechStarted("s"), 4.0)
     assert [*people.next_use.expected(4.0 + LONGEST_S)] == ["s"]
     assert [*people.next_use.expected(4.1 + LONGEST_S)] == []
+
+
+def test_what_has_left_a_tier_is_forgotten_there_until_it_rests_there_again() -> None:
+    people = People("a", "b", "c")
+    for at, session in enumerate("abc"):
+        people.reply(0.0, 1.0 + at, session, f"r-{session}")
+    assert people.farthest(2.0, "a", "b") == ["b", "a"]
+    assert people.farthest(2.0) == ["b", "a"], "the third is not looked for any more"
+    people.next_use.rests("c", people.order)
+    assert people.farthest(2.0) == ["c", "b", "a"]
+    assert people.farthest(30.0) == ["a", "b", "c"], "overdue"
+    people.next_use.rests("stranger", people.order)
+    assert people.farthest(2.0) == ["c", "b", "a"]
 
 
 def test_a_turn_may_be_announced() -> None:
@@ -279,7 +298,7 @@ class Everybody(RuleBasedStateMachine):
         expected = [*next_use.expected(now)]
         due = {who: next_use.due_s(who, now) for who in "abcde"}
         listed = [who for who in due if who not in expected and not isnan(due[who])]
-        farthest = [*next_use.farthest(now)]
+        farthest = self.people.farthest(now)
         assert sorted(farthest) == sorted(listed)
         assert [due[who] for who in farthest] == sorted((due[who] for who in listed), reverse=True)
         assert all(at >= now for at in due.values() if not isnan(at))

@@ -7,14 +7,16 @@ A reply's length is what its writer has written, at the pace at which words are 
 which under pacing is about the same for everybody. Once somebody takes longer than usual, every second that
 passes makes it likelier that they take longer still: an overdue session is due as far ahead as it is overdue.
 Both kinds are read from the two ends of one sorted list, since what is needed last lies farthest from now.
+Each tier has a list of its own, so that sessions that have nothing there cost nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from math import inf, isnan, nan
 from typing import Any, cast
+from weakref import WeakSet
 
 from antiphon.core.facts import (
     Fact,
@@ -82,6 +84,45 @@ class Common:
         self.value += COMMON_WEIGHT * (value - self.value)
 
 
+class Order:
+    """Sessions of one tier by when they are due. One that has left the tier stays until somebody looks."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+        self._order: list[tuple[float, str]] = []
+
+    def put(self, name: str, due_at: float) -> None:
+        self.discard(name)
+        self._due[name] = due_at
+        insort(self._order, (due_at, name))
+
+    def discard(self, name: str) -> None:
+        due_at = self._due.pop(name, None)
+        if due_at is not None:
+            del self._order[bisect_left(self._order, (due_at, name))]
+
+    def farthest(self, now: float, here: Container[str]) -> Iterator[str]:
+        """Those that are `here`, the one farthest from now first; the others are forgotten. The order must
+        not change meanwhile."""
+        order = self._order
+        first, last = 0, len(order) - 1
+        while first <= last:
+            is_overdue = now - order[first][0] > order[last][0] - now
+            name = order[first if is_overdue else last][1]
+            if name in here:
+                first += is_overdue
+                last -= not is_overdue
+                yield name
+            else:
+                self.discard(name)
+                last -= 1
+
+    def check_integrity(self, due: dict[str, float]) -> None:
+        """Raises AssertionError unless each is where it is due."""
+        assert self._order == sorted((at, name) for name, at in self._due.items()), "out of order"
+        assert self._due.items() <= due.items(), "a session is due at another time"
+
+
 class _Session:
     __slots__ = ("due_at", "expected_at", "heard_to", "is_speaking", "reply", "spoke_at", "turn", "until")
 
@@ -107,7 +148,7 @@ class NextUse:
         self._monitor, self._frontier = monitor, frontier
         self._reply, self._turn, self._token_s = Common(REPLY_S), Common(SPEECH_S), Common(TOKEN_S)
         self._sessions: dict[str, _Session] = {}
-        self._order: list[tuple[float, str]] = []
+        self._orders = WeakSet[Order]()
         self._coming: dict[str, None] = {}
         """Sessions whose next turn is expected, since when first."""
         self._folds: dict[type, Callable[[str, _Session, Any, float], None]] = {
@@ -149,16 +190,22 @@ class NextUse:
             return max(known.expected_at, now + LEAST_S)
         return now + abs(known.due_at - now)
 
-    def farthest(self, now: float) -> Iterator[str]:
-        """Sessions by when they will need their KV again, the last first; not those that are `expected`."""
-        order = self._order
-        first, last = 0, len(order) - 1
-        while first <= last:
-            overdue_s, ahead_s = now - order[first][0], order[last][0] - now
-            if overdue_s > ahead_s:
-                name, first = order[first][1], first + 1
-            else:
-                name, last = order[last][1], last - 1
+    def order(self) -> Order:
+        """A new one, which is kept up as long as somebody has it: of what is in a tier, as `rests` says."""
+        made = Order()
+        self._orders.add(made)
+        return made
+
+    def rests(self, session: str, order: Order) -> None:
+        """The session has KV in the order's tier."""
+        known = self._sessions.get(session)
+        if known is not None and not isnan(known.due_at):
+            order.put(session, known.due_at)
+
+    def farthest(self, order: Order, here: Container[str], now: float) -> Iterator[str]:
+        """Sessions that are `here`, by when they will need their KV again, the last first; not those that are
+        `expected`."""
+        for name in order.farthest(now, here):
             if not self._is_coming(name, now):
                 yield name
 
@@ -271,20 +318,20 @@ class NextUse:
     def _list(self, name: str, session: _Session, due_at: float) -> None:
         if abs(session.due_at - due_at) < STALE_S:
             return
-        self._unlist(name, session)
         session.due_at = due_at
-        insort(self._order, (due_at, name))
+        for order in self._orders:
+            order.put(name, due_at)
 
     def _unlist(self, name: str, session: _Session) -> None:
         if isnan(session.due_at):
             return
-        at = bisect_left(self._order, (session.due_at, name))
-        assert self._order[at] == (session.due_at, name)
-        del self._order[at]
+        for order in self._orders:
+            order.discard(name)
         session.due_at = nan
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the order is that of the sessions."""
-        listed = [(one.due_at, name) for name, one in self._sessions.items() if not isnan(one.due_at)]
-        assert self._order == sorted(listed), "sessions are out of order"
+        """Raises AssertionError unless the orders are those of the sessions."""
+        due = {name: one.due_at for name, one in self._sessions.items() if not isnan(one.due_at)}
+        for order in self._orders:
+            order.check_integrity(due)
         assert self._coming.keys() <= self._sessions.keys(), "a session is expected that is not there"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import nan
 from typing import Protocol
 
+from antiphon.interaction.next_use import Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.sequences import StageKv
@@ -32,8 +33,16 @@ class NextUse(Protocol):
         """nan: unknown."""
         ...
 
-    def farthest(self, now: float) -> Iterator[str]:
-        """Sessions by when they are due, the latest first; not those that are `expected`."""
+    def farthest(self, order: Order, here: Container[str], now: float) -> Iterator[str]:
+        """Sessions that are `here`, by when they are due, the latest first; not those that are `expected`."""
+        ...
+
+    def rests(self, session: str, order: Order) -> None:
+        """The session has KV in the order's tier."""
+        ...
+
+    def order(self) -> Order:
+        """A new one."""
         ...
 
     def expected(self, now: float) -> Iterator[str]:
@@ -73,6 +82,7 @@ class View:
     now: float
     people: People | None
     next_use: NextUse | None
+    orders: Mapping[Tier, Order]
     lane: Callable[[Tier], Lane]
     step_cost: Callable[[], float]
 
@@ -114,10 +124,9 @@ class View:
             yield from self.oldest()
             return
         here, seen = self._here, set[str]()
-        for owner in self.next_use.farthest(self.now):
-            if owner in here:
-                seen.add(owner)
-                yield owner
+        for owner in self.next_use.farthest(self.orders[self.tier], here, self.now):
+            seen.add(owner)
+            yield owner
         expected = dict.fromkeys(self.next_use.expected(self.now))
         yield from (owner for owner in self.oldest() if owner not in seen and owner not in expected)
         yield from (owner for owner in expected if owner in here)

@@ -18,6 +18,7 @@ from typing import Protocol
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyFact
 from antiphon.core.plans import StagePrepared
+from antiphon.interaction.next_use import Order
 from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
@@ -97,7 +98,8 @@ class Tiers:
         self.num_moved_blocks = 0
         """From other units."""
         self.people: People | None = None
-        self.next_use: NextUse | None = None
+        self._next_use: NextUse | None = None
+        self._orders: dict[Tier, Order] = {}
         self.watch: KvWatch | None = None
         self._kv = kv
         self._policies = policies
@@ -118,6 +120,11 @@ class Tiers:
         self._unfit: set[str] = set()
         """Owners whose KV was to be brought, and for whose requests there was not room enough."""
         self._wake_at: float | None = None
+
+    def meet(self, people: People, next_use: NextUse) -> None:
+        """Who says what people do, and when they will need their KV."""
+        self.people, self._next_use = people, next_use
+        self._orders = {"device": next_use.order(), "host": next_use.order()}
 
     @property
     def num_in_flight(self) -> int:
@@ -188,13 +195,23 @@ class Tiers:
 
     def rest(self, owner: str, session: str, state: KvState = KvState.RESTING) -> None:
         """KV was just left behind under this name."""
-        self.known.used_s[owner] = self._now
-        self.known.states[owner], self.known.session[owner] = state, session
+        self.known.used_s[owner], self.known.session[owner] = self._now, session
+        if state is KvState.RESTING:
+            self.known.states.pop(owner, None)
+        else:
+            self.known.states[owner] = state
+        self._rests(owner, "device")
         self.known.unwritten.pop(owner, None)
         sequence = self._kv.resting(owner)
         if sequence is not None:
             self.known.unwritten[owner] = None
             self.host.rest(owner, sequence.chain)
+            self._rests(owner, "host")
+
+    def _rests(self, owner: str, tier: Tier) -> None:
+        """There is KV of it in the tier, to be found by when it is due."""
+        if self._next_use is not None:
+            self._next_use.rests(owner, self._orders[tier])
 
     def forget(self, owner: str) -> None:
         """The KV under this name is of no use any more; the device's is dropped already."""
@@ -303,6 +320,7 @@ class Tiers:
             if len(new) > self.host.num_free:
                 emptied = self._make_host_room(len(new))
         batches: dict[tuple[int, ...] | None, list[tuple[int, HostCopy]]] = {}
+        lost: list[int] = []
         for run in reversed(evicted):
             for index, block, name in zip(
                 range(run.start, run.start + len(run.blocks)), run.blocks, run.names, strict=True
@@ -313,11 +331,13 @@ class Tiers:
                     copy = self.host.begin(name, lacking)
                     batches.setdefault(None if whole else lacking, []).append((block, copy))
                 else:
-                    self._kv.take_back([block])
+                    lost.append(block)
                 found = self.host.find(name)
                 if found is not None:
                     for owner in run.owners:
                         self.host.hold(owner, index, found)
+                        self._rests(owner, "host")
+        self._kv.take_back(lost)
         for groups, written in batches.items():
             self.num_written_blocks += len(written)
             blocks, copies = [block for block, _ in written], [copy for _, copy in written]
@@ -484,6 +504,7 @@ class Tiers:
         self.host.unpin(run[len(copies) :])
         if arrival is None:
             return 0
+        self._rests(owner, "device")
         assert arrival.names[0] == run[0].name, "the sequence gave up blocks while it was brought more"
         self._kv.lend(arrival.blocks)
         self.host.touch(owner)
@@ -645,7 +666,8 @@ class Tiers:
             self.known,
             self._now,
             self.people,
-            self.next_use,
+            self._next_use,
+            self._orders,
             self.lane,
             step_s,
         )
