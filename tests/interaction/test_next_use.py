@@ -90,7 +90,8 @@ def test_due_once_the_reply_is_played_and_answered() -> None:
     people = People("s")
     assert isnan(people.due_s(0.0))
     people.ask(1.0)
-    assert isnan(people.due_s(1.5)), "it is in use"
+    assert people.due_s(1.5) == pytest.approx(1.5 + LEAST_S), "it is needed now"
+    assert [*people.next_use.expected(1.5)] == ["s"]
     people.sound(2.0, 2.0)
     people.end(2.0)
     assert people.due_s(2.0) == pytest.approx(2.0 + 2.0 + REPLY_S)
@@ -192,7 +193,28 @@ def test_whose_voice_is_heard_is_expected_until_the_turn_is_there_or_comes_to_no
     assert [*people.next_use.expected(50.1 + WARM_S)] == ["t"]
     assert people.farthest(50.1 + WARM_S) == ["s"]
     people.ask(55.0, "t", "more")
-    assert [*people.next_use.expected(55.0)] == []
+    assert [*people.next_use.expected(55.0)] == ["t"], "until something of the reply is heard"
+    people.sound(1.0, 56.0, "t", "more")
+    assert [*people.next_use.expected(56.0)] == []
+
+
+def test_a_voice_that_came_to_nothing_tells_nothing_of_the_next_turn() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.tell(SpeechStarted("s"), 4.0)
+    people.tell(SpeechEnded("s"), 4.2)
+    people.ask(600.0, response="typed")
+    people.sound(1.0, 601.0, response="typed")
+    people.tell(SpeechStarted("s"), 610.0)
+    assert people.due_s(610.0) == pytest.approx(610.0 + SPEECH_S)
+
+
+def test_another_reply_that_is_cancelled_changes_nothing() -> None:
+    people = People("s")
+    people.reply(0.0, 30.0)
+    due_s = people.due_s(1.0)
+    people.tell(ResponseCancelled("s", "beside"), 1.0)
+    assert people.due_s(1.0) == due_s
 
 
 def test_who_is_never_done_is_expected_for_a_while_only() -> None:

@@ -103,7 +103,8 @@ def test_to_the_letter_the_step_ends_at_what_does_not_fit() -> None:
 
 def held(view: StepView, **options: Any) -> tuple[list[int], float | None]:
     hold = Urgency(**{"beta": 0.0, **options}).decide_pace(view, 100.0)
-    return ([] if hold.held is None else hold.held.nonzero()[0].tolist()), hold.wake_at
+    wake_at = None if hold.wake_at is None else round(hold.wake_at, 5)
+    return ([] if hold.held is None else hold.held.nonzero()[0].tolist()), wake_at
 
 
 def test_what_is_far_ahead_is_held_until_it_is_not() -> None:
@@ -130,6 +131,38 @@ def test_leads_are_wider_where_less_is_known_and_after_gaps() -> None:
     view.num_gaps[2] = 9
     assert held(view, unsure=2.6, after_gap=1.5) == ([0], 100.0 + 1.5)
     assert held(view, unsure=1.0, after_gap=1.0)[0] == [0, 1, 2]
+
+
+def test_nobody_is_held_in_whose_place_somebody_could_run() -> None:
+    told = begun(3, 9.0, 9.0, ready=[True, True, True])
+    assert held(stage(2, 3, **told))[0] == [0, 1]
+    assert held(stage(2, 3, **told, num_free_rows=0)) == ([], None)
+    assert held(stage(2, 3, **told, needs=[0, 0, 70])) == ([], None)
+    told["ready"][2] = False
+    assert held(stage(2, 3, **told, num_free_rows=0))[0] == [0, 1]
+
+
+class Linear:
+    """10 ms a step and 1 ms a token."""
+
+    def seconds(self, counts: Any, contexts: Any) -> float:
+        return 0.01 + 0.001 * int(counts.sum())
+
+
+def test_prompts_are_kept_out_of_a_step_that_would_outlast_a_lead() -> None:
+    told = begun(4, 0.1, 5.0, tokens=[1, 1, 1, 200], cost=Linear())
+    budget = Budget(1000, 8)
+    policy = Urgency()
+    assert policy.decide_step(stage(3, 4, **told), budget, 0.0).order.tolist() == [0, 2, 1]
+    assert policy.events["prompt_spared"] == 1
+    assert chosen(stage(3, 4, **told), budget, patient=False).order.tolist() == [0, 2, 3, 1]
+    told["lead_s"][0] = 0.005
+    assert chosen(stage(3, 4, **told), budget).order.tolist() == [0, 2, 3, 1], "it would not help"
+    told["lead_s"][0] = 0.5
+    told["ahead_s"] = [0, 0, 0.5, 0]
+    assert chosen(stage(3, 4, **told), budget).order.tolist() == [0, 2, 3, 1], "there is time for it"
+    told["ahead_s"] = [0, 0, 0.1, 0]
+    assert chosen(stage(3, 4, **told), budget).order.tolist() == [0, 2, 1], "soon it is heard"
 
 
 def test_kv_in_a_full_stage_is_worth_a_lead() -> None:

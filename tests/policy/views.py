@@ -49,7 +49,7 @@ def stage(num_rows: int, size: int, **told: Any) -> StepView:
         "num_free_rows": 8,
         "num_pending_rows": 0,
     }
-    unknown = told.keys() - columns.keys() - counts.keys()
+    unknown = told.keys() - columns.keys() - counts.keys() - {"cost"}
     assert not unknown, unknown
     told = {name: np.array(value) if name in columns else value for name, value in told.items()}
     fields = {"unit": "s", "num_rows": num_rows, "cost": None, **columns, **counts, **told}

@@ -177,6 +177,8 @@ class NextUse:
         """Outputs left for their clients."""
         for output in outputs:
             if isinstance(output, AudioOut | ResponseEnded) and output.session in self._sessions:
+                if not self._sessions[output.session].is_speaking:
+                    self._coming.pop(output.session, None)
                 self._heard(output.session, self._sessions[output.session], output, now)
 
     # -- reading -------------------------------------------------------------------------------------
@@ -231,6 +233,8 @@ class NextUse:
     def _speech_started(self, name: str, session: _Session, fact: SpeechStarted, now: float) -> None:
         session.is_speaking, session.spoke_at = True, now
         session.expected_at = now + session.turn.value
+        if not isnan(session.due_at):
+            self._list(name, session, session.expected_at)
         self._expect(name, session, now + LONGEST_S)
 
     def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
@@ -258,23 +262,25 @@ class NextUse:
         return False
 
     def _requested(self, name: str, session: _Session, fact: ResponseRequested, now: float) -> None:
-        """The turn is complete: it tells how long its person took, unless they broke in, and from here on
-        the KV is in use."""
+        """The turn is complete: it tells how long its person took, unless they broke in. Its KV is needed
+        from now until something of the reply is heard."""
         if not fact.remember:
             return
-        if not isnan(session.spoke_at):
+        if not isnan(session.spoke_at) and self._is_coming(name, now):
             session.turn.add(now - session.spoke_at)
         heard_to, spoke_at = session.heard_to, session.spoke_at
         if heard_to is not None and now >= heard_to and (isnan(spoke_at) or spoke_at >= heard_to):
-            session.reply.add(now - heard_to)
+            session.reply.add(min(now - heard_to, LONGEST_S))
         session.spoke_at, session.heard_to = nan, None
-        session.is_speaking = False
-        self._coming.pop(name, None)
+        session.is_speaking, session.expected_at = False, now
         self._unlist(name, session)
+        self._coming.pop(name, None)
+        self._expect(name, session, now + LONGEST_S)
 
     def _changed(self, name: str, session: _Session, fact: Fact, now: float) -> None:
         """What its person has heard, or has still to hear, is not what was thought."""
-        if isnan(session.due_at):
+        is_other = isinstance(fact, ResponseCancelled) and fact.response != self._monitor.heard(name)
+        if isnan(session.due_at) or is_other:
             return
         is_cut = not isinstance(fact, PlaybackReported)
         buffer_s = self._monitor.buffer_s(name, now) or 0.0

@@ -87,7 +87,7 @@ class NextUse:
         """What requests wait for; if there is nothing of that, what is about to be needed (§5.2)."""
         waiting = list(view.waiting())
         expected = self._protected(view) if self._preload else []
-        self._note_outcomes(view, expected, waiting)
+        self._note_outcomes(view, waiting)
         if waiting:
             self.events["preload_held"] += sum(view.num_away(owner) > 0 for owner in expected)
             wake_at = now + RETRY_S if expected else None
@@ -126,10 +126,10 @@ class NextUse:
             held = view.find(owner)
             if held is None or held.state is KvState.RUNNING:
                 continue
-            room -= held.device + view.num_away(owner)
-            if room < 0:
-                break
-            kept.append(owner)
+            size = held.device + view.num_away(owner)
+            if size <= room:
+                room -= size
+                kept.append(owner)
         return kept
 
     # -- outcomes ------------------------------------------------------------------------------------
@@ -140,13 +140,18 @@ class NextUse:
             self.events[event] += 1
         self._preloading[owner] = self._preloading.get(owner, False) or is_ordered
 
-    def _note_outcomes(self, view: KvView, expected: list[str], waiting: list[str]) -> None:
-        """Preloads whose turn has come, or is expected no more."""
-        over = self._preloading.keys() - {*expected}
-        for owner in over:
-            if not self._preloading.pop(owner):
-                continue
+    def _note_outcomes(self, view: KvView, waiting: list[str]) -> None:
+        """Preloads whose turn runs, or waits for what is not there, or is expected no more."""
+        coming = {*view.expected()} if self._preloading else ()
+        for owner in [*self._preloading] if self._preloading else ():
             held = view.find(owner)
-            is_used = held is not None and held.state in (KvState.RUNNING, KvState.WAITING, KvState.PAUSED)
-            outcome = "late" if owner in waiting else "hit" if is_used else "unused"
-            self.events[f"preload_{outcome}"] += 1
+            if owner in waiting:
+                outcome = "late"
+            elif held is not None and held.state is not KvState.RESTING:
+                outcome = "hit"
+            elif owner not in coming:
+                outcome = "unused"
+            else:
+                continue
+            if self._preloading.pop(owner):
+                self.events[f"preload_{outcome}"] += 1

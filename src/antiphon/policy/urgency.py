@@ -14,6 +14,7 @@ from antiphon.policy.base import (
     Budget,
     Hold,
     StepChoice,
+    StepCost,
     StepView,
     Tier,
     is_crowded,
@@ -25,6 +26,8 @@ Floats = NDArray[np.float64]
 RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
 """U0, U1 and U2 of §4.1, and what no person waits for."""
 REASONS = "runs dry", "first sound", "well buffered", "no person waits"
+ROUNDING_S = 1e-6
+"""So that a reply is not held any more when it is looked at again."""
 MOST_GAPS = 3
 """More of them widen a lead no further."""
 
@@ -104,7 +107,7 @@ class Urgency:
         that runs anyway."""
         lead_s = view.lead_s
         can_hold = view.begun & (lead_s > self._safe_s) & (view.tier == Tier.LATENCY) & ~view.reading
-        if not can_hold.any() or self._occupied(view) > self._holds_to:
+        if not can_hold.any() or self._occupied(view) > self._holds_to or self._is_in_the_way(view):
             return NO_HOLD
         beyond_s = np.where(can_hold, lead_s - self._limits_s(view), -np.inf)
         ready = view.ready
@@ -115,7 +118,17 @@ class Urgency:
         if not stopped.any():
             return NO_HOLD
         self.events["held"] += int(np.count_nonzero(stopped))
-        return Hold(held, "far enough ahead of what is heard", now + float(beyond_s[stopped].min()) - least_s)
+        wake_at = now + float(beyond_s[stopped].min()) - least_s + ROUNDING_S
+        return Hold(held, "far enough ahead of what is heard", wake_at)
+
+    def _is_in_the_way(self, view: StepView) -> bool:
+        """Somebody waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
+        num_rows = view.num_rows
+        waits = (view.ready & (view.tier == Tier.LATENCY))[num_rows:]
+        if not waits.any():
+            return False
+        spare = view.num_free + view.num_evictable - view.num_promised
+        return not view.num_free_rows or int(view.needs[num_rows:][waits].min()) > spare
 
     # -- the paper's quantities ----------------------------------------------------------------------
 
@@ -151,19 +164,25 @@ class Urgency:
     def _spared(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:
         """Without prompts, where they would make somebody run dry who runs beside them, or who would as soon
         as the first sound is out. Not in the paper: its steps are about as long with a prompt as without."""
-        prompts = view.reading[order]
+        prompts = view.reading[order] & (urgency[order] != RUNS_DRY)
         dry = order[(urgency[order] <= FIRST_SOUND) & ~prompts]
         if view.cost is None or not len(dry) or not prompts.any() or np.isnan(view.rate[dry]).all():
             return order
         leads_s = np.where(view.begun[dry], view.lead_s[dry], view.ahead_s[dry])
-        through = view.tokens[order].cumsum()
-        counts = np.clip(budget.tokens - through + view.tokens[order], 0, view.tokens[order])
-        runs = (counts > 0) & (np.arange(len(order)) < budget.rows)
-        step_s = view.cost.seconds(counts[runs], view.context[order][runs])
-        if not step_s > np.nanmin(leads_s, initial=np.inf):
+        least_s = float(np.nanmin(leads_s, initial=np.inf))
+        heard_s = float(np.nanmin(leads_s[view.begun[dry]], initial=np.inf))
+        with_s, without_s = (self._step_s(view, view.cost, budget, one) for one in (order, order[~prompts]))
+        if not with_s > least_s or without_s > heard_s:  # nobody runs dry by it, or somebody does anyway
             return order
         self.events["prompt_spared"] += 1
         return order[~prompts]
+
+    def _step_s(self, view: StepView, cost: StepCost, budget: Budget, order: Ints) -> float:
+        """Of a step that runs these, as far as there is room in it."""
+        wanted = view.tokens[order]
+        counts = np.clip(budget.tokens - wanted.cumsum() + wanted, 0, wanted)
+        runs = (counts > 0) & (np.arange(len(order)) < budget.rows)
+        return cost.seconds(counts[runs], view.context[order][runs])
 
     def _given_up(self, view: StepView, urgency: Ints, within: Floats) -> Ints:
         """The least urgent row, if blocks are short or best-effort work is in the way."""
