@@ -59,7 +59,7 @@ def view(**others: Any) -> Any:
         "num_blocks": 8,
         "groups": ("kv",),
         "loads": [0, 0],
-        "find": lambda owner: object() if owner in ("a", "b") else None,
+        "has": lambda owner: owner in ("a", "b"),
         "waiting": lambda: iter(["w"]),
     }
     return SimpleNamespace(**base | others)
