@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from antiphon import Omni, Request, Sampling
 from antiphon.core.conversation import Item
+from antiphon.core.plans import ArStep
 from antiphon.engine.lanes import LanedExecutor
 from antiphon.engine.load import Engine, in_lane
 from antiphon.metrics.names import Metric
@@ -41,30 +43,44 @@ class Gate:
     """Holds the lane before a step of one stage, so that facts can come late."""
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._opened = threading.Event()
-        self._opened.set()
+        self._changed = threading.Condition()
+        self._num_let = math.inf
         for name in STAGES:
             executor = engine.executors[name]
             assert isinstance(executor, LanedExecutor)
-            monkeypatch.setattr(executor, "inner", Held(executor.inner, self._opened))
+            monkeypatch.setattr(executor, "inner", Held(executor.inner, self._pass))
 
     def close(self) -> None:
-        self._opened.clear()
+        self._let(0)
+
+    def let_one(self) -> None:
+        """Lets one step through, and holds the next."""
+        self._let(1)
 
     def open(self) -> None:
-        self._opened.set()
+        self._let(math.inf)
+
+    def _let(self, num: float) -> None:
+        with self._changed:
+            self._num_let = num
+            self._changed.notify_all()
+
+    def _pass(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._num_let > 0, 30)
+            self._num_let -= 1
 
 
 class Held:
-    def __init__(self, inner: Any, opened: threading.Event) -> None:
+    def __init__(self, inner: Any, pass_gate: Callable[[], None]) -> None:
         self._inner = inner
-        self._opened = opened
+        self._pass_gate = pass_gate
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def launch(self, step: Any) -> Any:
-        assert self._opened.wait(30)
+        self._pass_gate()
         return self._inner.launch(step)
 
 
@@ -165,7 +181,7 @@ def test_two_steps_are_in_flight_and_a_stop_comes_late(laned: Engine, alone: dic
         while more and not talk.driver.idle_s(1.0):
             more = talk.driver.advance([])
         deepest = max(deepest, talk.driver.node.num_in_flight)
-        gate.open()
+        gate.let_one()
         talk.driver.wait(30.0)
         more = talk.driver.advance([])
     assert deepest == 2
@@ -202,7 +218,8 @@ def test_a_failing_step_loses_whom_it_ran(
     def watched(order: Any) -> Any:
         lands = launch(order)
         running = _requests(executor, order)
-        if lost or not 0 < len(running) < 3:
+        joining = [join.request for join in order.joins] if isinstance(order, ArStep) else []
+        if lost or not 0 < len({*running.tolist(), *joining}) < 3:
             return lands
         fact = executor._failed(order, *([running] if stage != "code2wav" else []), RuntimeError("no"))
         lost.extend(fact.requests.tolist())
