@@ -328,3 +328,19 @@ class Everybody(RuleBasedStateMachine):
 
 def test_the_order_is_that_of_a_scan() -> None:
     run_state_machine_as_test(Everybody, settings=settings(max_examples=60, deadline=None))
+
+
+def test_who_looks_changes_nothing() -> None:
+    """Of two that were expected and are not any more, the one that is expected again first comes first."""
+    orders = []
+    for looks in (False, True):
+        people = People("s", "t")
+        for session in ("s", "t"):
+            people.tell(TurnAdvised(session, "history", 1.0), 0.0)
+        if looks:
+            assert isnan(people.next_use.due_s("s", 5.0))
+            assert not people.next_use.is_coming("s", 5.0)
+        for session in ("t", "s"):
+            people.tell(TurnAdvised(session, "history", 1.0), 6.0)
+        orders.append([*people.next_use.expected(6.5)])
+    assert orders == [["t", "s"]] * 2

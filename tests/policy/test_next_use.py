@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import nan
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -188,3 +188,22 @@ def test_one_that_was_skipped_has_no_outcome() -> None:
 def test_shares_beyond_a_whole_are_told(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="it is a share of the blocks"):
         NextUse(**options)  # type: ignore[arg-type]
+
+
+LEFT = "20 blocks take 0.20 s, its turn is due in 1.00 s"
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "words"),
+    [
+        ({}, {}, f"brought: {LEFT}"),
+        ({}, {"back": Lane(0, 0.9, 0.01)}, f"too late for all: {LEFT}"),
+        ({}, {"back": Lane()}, "brought: its turn is coming"),
+        ({}, {"wanted": ("b",)}, "put off: a request waits for the link"),
+        ({"protects": 0.1}, {}, "not brought: what is kept for others fills 10% of the device's blocks"),
+        ({"preload": False}, {}, "it comes when a request waits for it (preload is off)"),
+    ],
+)
+def test_why_a_preload_is_begun_or_not(options: dict[str, Any], told: dict[str, Any], words: str) -> None:
+    kv = Kv(known("a", due_s=NOW + 1.0), coming=("a",), away={"a": 20}, **told)
+    assert NextUse(**options).tell_fetch(kv.view, "a", NOW) == ("", words, None)

@@ -197,3 +197,22 @@ def test_a_stage_without_kv_or_candidates() -> None:
 def test_options_that_make_no_sense_are_told(options: dict[str, float], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Urgency(**options)  # type: ignore[arg-type]
+
+
+def test_each_class_and_each_hold_is_told_in_words() -> None:
+    view = stage(
+        4, 5, **begun(5, 0.5, 5.0, nan, 3.0, age_s=[0, 0, 2, 0, 0.25], tier=[0, 0, 0, Tier.BEST_EFFORT, 0])
+    )
+    policy = Urgency(ahead_s=1.0, unsure=1.0)
+    assert [tuple(policy.tell_step(view, at, 0.0)) for at in range(5)] == [
+        ("U0", "runs dry: at most 1 s ahead", None),
+        ("U2", "well buffered: more than 1 s ahead", None),
+        ("U1", "first sound: asked for 2.0 s ago, lead not known", None),
+        ("", "no person waits: it gives way to all others", None),
+        ("U1", "first sound: asked for 0.2 s ago", None),
+    ]
+    hold = policy.decide_pace(view, 10.0)
+    told = policy.tell_pace(view, 1, 10.0)
+    assert told.why == "5.0 s ahead of the listener, over 1.0 s"
+    assert told.until == pytest.approx(hold.wake_at, abs=1e-3)
+    assert policy.events["lead_unknown"] == 0

@@ -20,11 +20,11 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from antiphon.assembly.answers import CHECKS, NonsenseError, plain_text
-from antiphon.assembly.registry import decider, raised_at, source_of
+from antiphon.assembly.answers import CHECKS, NonsenseError, check_told, plain_text
+from antiphon.assembly.registry import decider, raised_at, source_of, teller
 from antiphon.core.facts import PolicySuspended
 from antiphon.core.snapshot import PolicyShown
-from antiphon.policy.base import Refuse
+from antiphon.policy.base import Refuse, Told
 from antiphon.policy.memory import KvView, Selection
 
 LIMIT_S = 0.05
@@ -76,7 +76,7 @@ class Overruled:
 class Listener(Protocol):
     """Hears every answer of a policy, the baseline's in its place included."""
 
-    def said(self, decision: str, unit: str, view: Any, answer: Any) -> None: ...
+    def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None: ...
 
 
 class Guard:
@@ -104,8 +104,7 @@ class Guard:
 
     def watched(self, decision: str, unit: str, policy: Any, baseline: Any) -> Watched:
         """The policy as the node asks it."""
-        kind = Watched if self.listener is None else Overheard
-        made = kind(self, decision, unit, policy, baseline)
+        made = Watched(self, decision, unit, policy, baseline)
         self._watched = [one for one in self._watched if (one.decision, one.unit) != (decision, unit)]
         self._watched.append(made)
         if decision in HOLDS_UP and not made.is_baseline:
@@ -267,6 +266,9 @@ class Watched:
         self._guard = guard
         self._file = source_of(policy)
         self._ask = decider(policy, decision)
+        self._tell = teller(policy, decision)
+        self._has_decided = False
+        """The last answer is its own, and not the baseline's in its place."""
         self._baseline = decider(baseline, decision)
         self._check = CHECKS[decision]
 
@@ -282,9 +284,27 @@ class Watched:
 
     def decide(self, view: Any, *more: Any) -> Any:
         """The policy's answer, or the baseline's."""
+        answer = self._answer(view, *more)
+        if self._guard.listener is not None:
+            self._guard.listener.said(self, view, answer, more[-1])
+        return answer
+
+    def tell(self, view: Any, one: Any, now: float) -> Told | None:
+        """What the policy says of a candidate or owner about which it has just decided; None if it says
+        nothing, or the baseline decided in its place."""
+        if self._tell is None or not self._has_decided:
+            return None
+        try:
+            return check_told(self._tell(view, one, now))
+        except Exception as error:
+            self._guard.count(self, "untold", f"what it tells of its decision is unusable: {error}")
+            return None
+
+    def _answer(self, view: Any, *more: Any) -> Any:
         assert self._ask is not None
         assert self._baseline is not None
         guard, now = self._guard, more[-1]
+        self._has_decided = self.is_baseline
         if self.is_baseline:  # there is nothing else to ask
             return self._ask(view, *more)
         self.num_asked += 1
@@ -302,6 +322,7 @@ class Watched:
             return self._baseline(view, *more)
         finally:
             guard.answered(self)
+        self._has_decided = True
         if isinstance(answer, Selection):
             answer = replace(answer, owners=self._owners(answer.owners, view, *more))
         if isinstance(answer, Refuse):
@@ -354,16 +375,6 @@ class Watched:
             message = f"wake_at is {now - wake_at:.3g} s in the past: it is asked again very soon"
             self._guard.count(self, "wake_in_past", message)
         return replace(answer, wake_at=now + LEAST_WAKE_S)
-
-
-class Overheard(Watched):
-    """One whose answers are listened to."""
-
-    def decide(self, view: Any, *more: Any) -> Any:
-        answer = super().decide(view, *more)
-        assert self._guard.listener is not None
-        self._guard.listener.said(self.decision, self.unit, view, answer)
-        return answer
 
 
 def _place(decision: str, unit: str) -> str:

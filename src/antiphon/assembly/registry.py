@@ -195,6 +195,12 @@ def decider(policy: object, decision: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
+def teller(policy: object, decision: str) -> Callable[..., Any] | None:
+    """What a policy tells people about this decision by: `tell_step`, say, or `tell`."""
+    found = getattr(policy, f"tell_{decision}", None) or getattr(policy, "tell", None)
+    return found if callable(found) else None
+
+
 def decides(decision: str, policy: str) -> bool:
     """Can it take this decision? Raises ConfigError if it cannot be loaded."""
     kind: Any = find_policy(decision, policy)

@@ -10,6 +10,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
 from antiphon.assembly.story import Cause, Spent, Story, What
 from antiphon.assembly.waits import OVER, RUNS, Turn, Waits
@@ -131,7 +132,7 @@ class Storyteller:
             self._waits.observe(fact)
             self._happened(fact)
         decision = self.node.decide(facts, now)
-        self._waits.planned(decision, self.node.stages)
+        self._waits.planned(decision.orders, self.node.stages)
         for output in decision.outputs:
             if isinstance(output, AdvisoryAnswered):
                 continue
@@ -168,9 +169,9 @@ class Storyteller:
 
     # -- the node's observer -------------------------------------------------------------------------
 
-    def said(self, decision: str, unit: str, view: Any, answer: Any) -> None:
+    def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None:
         """A policy has answered."""
-        self._waits.said(decision, unit, view, answer)
+        self._waits.said(asked.decision, asked.unit, view, answer)
 
     def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None:
         """Blocks of a session's KV go somewhere."""

@@ -188,7 +188,7 @@ class NextUse:
         known = self._sessions.get(session)
         if known is None:
             return nan
-        if self._is_coming(session, now):
+        if self.is_coming(session, now):
             return max(known.expected_at, now + LEAST_S)
         return now + abs(known.due_at - now)
 
@@ -208,13 +208,23 @@ class NextUse:
         """Sessions that are `here`, by when they will need their KV again, the last first; not those that are
         `expected`."""
         for name in order.farthest(now, here):
-            if not self._is_coming(name, now):
+            if not self.is_coming(name, now):
                 yield name
+
+    def is_coming(self, session: str, now: float) -> bool:
+        """Is its next turn expected at any moment? One that is not any more is forgotten, which shows nowhere
+        else: nothing depends on who asked, and when."""
+        if session not in self._coming:
+            return False
+        if self._sessions[session].until >= now:
+            return True
+        del self._coming[session]
+        return False
 
     def expected(self, now: float) -> Iterator[str]:
         """Sessions whose next turn is coming: their person speaks, or it was announced; the first first."""
         for name in list(self._coming):
-            if self._is_coming(name, now):
+            if self.is_coming(name, now):
                 yield name
 
     # -- people --------------------------------------------------------------------------------------
@@ -235,38 +245,30 @@ class NextUse:
         session.expected_at = now + session.turn.value
         if not isnan(session.due_at):
             self._list(name, session, session.expected_at)
-        self._expect(name, session, now + LONGEST_S)
+        self._expect(name, session, now + LONGEST_S, now)
 
     def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
         session.is_speaking = False
         session.expected_at = now
-        if name in self._coming:
+        if self.is_coming(name, now):
             session.until = now + WARM_S
 
     def _advised(self, name: str, session: _Session, fact: TurnAdvised, now: float) -> None:
         expected_s = session.turn.value if isnan(fact.expected_s) else fact.expected_s
         if not session.is_speaking:
             session.expected_at = now + expected_s
-            self._expect(name, session, session.expected_at + WARM_S)
+            self._expect(name, session, session.expected_at + WARM_S, now)
 
-    def _expect(self, name: str, session: _Session, until: float) -> None:
-        session.until = max(until, session.until) if name in self._coming else until
+    def _expect(self, name: str, session: _Session, until: float, now: float) -> None:
+        session.until = max(until, session.until) if self.is_coming(name, now) else until
         self._coming.setdefault(name)
-
-    def _is_coming(self, name: str, now: float) -> bool:
-        if name not in self._coming:
-            return False
-        if self._sessions[name].until >= now:
-            return True
-        del self._coming[name]
-        return False
 
     def _requested(self, name: str, session: _Session, fact: ResponseRequested, now: float) -> None:
         """The turn is complete: it tells how long its person took, unless they broke in. Its KV is needed
         from now until something of the reply is heard."""
         if not fact.remember:
             return
-        if not isnan(session.spoke_at) and self._is_coming(name, now):
+        if not isnan(session.spoke_at) and self.is_coming(name, now):
             session.turn.add(now - session.spoke_at)
         heard_to, spoke_at = session.heard_to, session.spoke_at
         if heard_to is not None and now >= heard_to and (isnan(spoke_at) or spoke_at >= heard_to):
@@ -275,7 +277,7 @@ class NextUse:
         session.is_speaking, session.expected_at = False, now
         self._unlist(name, session)
         self._coming.pop(name, None)
-        self._expect(name, session, now + LONGEST_S)
+        self._expect(name, session, now + LONGEST_S, now)
 
     def _changed(self, name: str, session: _Session, fact: Fact, now: float) -> None:
         """What its person has heard, or has still to hear, is not what was thought."""

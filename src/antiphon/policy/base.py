@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf, nan
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,22 @@ class Tier(IntEnum):
     BEST_EFFORT = 1
     PREPARATORY = 2
     """What would be wanted soon is prepared; nothing is delayed by it."""
+
+
+class Told(NamedTuple):
+    """What a policy says of one candidate, or of one owner of KV, to people who look.
+
+    label  its class, in a word or two; "" where there is none
+    why    what the policy goes by, in words and numbers
+    until  when that ends if nothing happens, seconds of the node's clock; None: not known
+
+    Policies that say so have a method `tell` (or `tell_step`, `tell_pace`, `tell_fetch`, …), called
+    with the view, an index (of KV: an owner) and `now` after they decided. Nothing may be changed by it.
+    """
+
+    label: str
+    why: str
+    until: float | None = None
 
 
 class Place(IntEnum):

@@ -4,9 +4,10 @@ is brought while they still speak."""
 from __future__ import annotations
 
 from itertools import islice
-from math import inf, isnan
+from math import inf, isnan, nan
 
 from antiphon.core.errors import ConfigError
+from antiphon.policy.base import Told
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
 
 RETRY_S = 0.1
@@ -117,6 +118,24 @@ class NextUse:
         if not owners:
             return Selection((), 0, "nobody is about to need any", wake_at=wake_at)
         return Selection(owners, view.num_blocks, "its person speaks", reach=reach or None, wake_at=wake_at)
+
+    def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
+        """Of one whose turn is coming and whose KV is not all on the device."""
+        held, num_away = view.find(owner), view.num_away(owner)
+        took_s = num_away * view.back.block_s
+        left_s = nan if held is None else held.due_s - now
+        if not self._preload:
+            why = "it comes when a request waits for it (preload is off)"
+        elif next(view.waiting(), None) is not None:
+            why = "put off: a request waits for the link"
+        elif owner not in self._protected(view):
+            why = f"not brought: what is kept for others fills {self._protects:.0%} of the device's blocks"
+        elif isnan(took_s + left_s):
+            why = "brought: its turn is coming"
+        else:
+            so = "too late for all" if took_s > left_s - view.back.queued_s else "brought"
+            why = f"{so}: {num_away} blocks take {took_s:.2f} s, its turn is due in {left_s:.2f} s"
+        return Told("", why)
 
     def _protected(self, view: KvView) -> list[str]:
         """Owners whose next turn is coming, the first first, as far as they may be kept together."""

@@ -17,6 +17,7 @@ from antiphon.policy.base import (
     StepCost,
     StepView,
     Tier,
+    Told,
     is_crowded,
     is_starved,
 )
@@ -26,6 +27,8 @@ Floats = NDArray[np.float64]
 RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
 """U0, U1 and U2 of §4.1, and what no person waits for."""
 REASONS = "runs dry", "first sound", "well buffered", "no person waits"
+LABELS = "U0", "U1", "U2", ""
+"""As §4.1 names the classes."""
 ROUNDING_S = 1e-6
 """So that a reply is not held any more when it is looked at again."""
 MOST_GAPS = 3
@@ -121,6 +124,24 @@ class Urgency:
         wake_at = now + float(beyond_s[stopped].min()) - least_s + ROUNDING_S
         return Hold(held, "far enough ahead of what is heard", wake_at)
 
+    def tell_step(self, view: StepView, at: int, now: float) -> Told:
+        """Its class, and by which lead or age."""
+        urgency = int(self._classes(view)[at])
+        why = (
+            f"at most {self._safe_s:g} s ahead",
+            f"asked for {view.age_s[at]:.1f} s ago{', lead not known' if view.begun[at] else ''}",
+            f"more than {self._safe_s:g} s ahead",
+            "it gives way to all others",
+        )
+        return Told(LABELS[urgency], f"{REASONS[urgency]}: {why[urgency]}")
+
+    def tell_pace(self, view: StepView, at: int, now: float) -> Told:
+        """Of one that is held: how far it is ahead, and until when."""
+        lead_s, limit_s = float(view.lead_s[at]), float(self._limits_s(view)[at])
+        until = now + lead_s - limit_s - self._ahead_s / 2
+        why = f"{lead_s:.1f} s ahead of the listener, over {limit_s:.1f} s"
+        return Told("", why, until)
+
     def _is_in_the_way(self, view: StepView) -> bool:
         """Somebody waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
         num_rows = view.num_rows
@@ -148,14 +169,18 @@ class Urgency:
         wider: Floats = np.power(self._after_gap, np.minimum(view.num_gaps, MOST_GAPS), dtype=np.float64)
         return limits_s * unsure * wider
 
+    def _classes(self, view: StepView) -> Ints:
+        """U0, U1, U2, or what no person waits for: [n]."""
+        is_known = view.begun & ~np.isnan(view.lead_s)
+        dry = np.where(view.lead_s <= self._safe_s, RUNS_DRY, BUFFERED)
+        return np.where(view.tier != Tier.LATENCY, BEHIND, np.where(is_known, dry, FIRST_SOUND))
+
     def _ranked(self, view: StepView) -> tuple[Ints, Floats]:
         """Class, and rank within it, the lower the sooner: [n] each."""
         lead_s, age_s, late = view.lead_s, np.nan_to_num(view.age_s), view.tier != Tier.LATENCY
-        is_known = view.begun & ~np.isnan(lead_s)
         exposure = np.maximum(lead_s - self._safe_s, 0) / self._safe_s  # eq. 2
         utility = self._beta * self._relief(view) - self._alpha * exposure  # eq. 1
-        urgency = np.where(is_known, np.where(lead_s <= self._safe_s, RUNS_DRY, BUFFERED), FIRST_SOUND)
-        urgency = np.where(late, BEHIND, urgency)
+        urgency = self._classes(view)
         within = np.choose(urgency, (lead_s, -age_s, -utility, -age_s))
         unknown = view.begun & np.isnan(lead_s) & ~np.isnan(view.rate)
         self.events["lead_unknown"] += int(np.count_nonzero(unknown & view.ready & ~late))
