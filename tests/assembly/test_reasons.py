@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from typer.testing import CliRunner
 
+from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import replayable
 from antiphon.cli import app
@@ -19,7 +22,9 @@ from antiphon.core.facts import (
     SpeechStarted,
     TurnAdvised,
 )
-from antiphon.core.snapshot import Snapshot, StageShare
+from antiphon.core.snapshot import KvShown, Snapshot, StageShare
+from antiphon.policy.base import Told
+from antiphon.policy.memory import NOTHING
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import RecordWriter, read_record, replay, without_media
 from antiphon.stage.tiers import KvMove
@@ -153,6 +158,19 @@ def test_a_preload_that_is_evicted_was_not_used() -> None:
     world.turn()
     world.node.snapshot(world.now)
     assert reasons.preload("thinker", "s") is None
+
+
+def test_why_a_turn_that_is_coming_is_not_preloaded() -> None:
+    world = hurried()
+    world.send(SessionOpened("s"))
+    world.turn()
+    assert world.node._watch is not None
+    asked = SimpleNamespace(decision="fetch", unit="thinker", tell=lambda *_: Told("", "too late"))
+    view = SimpleNamespace(tier="device", expected=lambda: iter("st"), num_away={"s": 4, "t": 0}.get)
+    world.node._watch.reasons.said(cast("Watched", asked), view, NOTHING, world.now)
+    (thinker, talker, _) = world.node.snapshot(world.now).sessions[0].stages
+    assert thinker.preload == KvShown("", 0, "too late", world.now)
+    assert talker.preload is None
 
 
 def test_a_policy_without_words_is_told_by_its_reason() -> None:

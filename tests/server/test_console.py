@@ -16,6 +16,7 @@ from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShow
 from antiphon.server.app import CONSOLE, create_app
 from antiphon.server.feed import Feed
 from antiphon.server.settings import ServerSettings
+from antiphon.stage.tiers import KvMove
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine
 
@@ -158,3 +159,9 @@ async def test_a_viewer_sees_the_sessions_of_its_key_only() -> None:
                 assert [one["session"] for one in seen["sessions"]] == names
                 assert [step["sessions"] for step in seen["steps"]] == [names]
             await eventually(lambda: server.engine.viewer is None)
+
+
+def test_every_move_of_kv_has_words() -> None:
+    words = (CONSOLE / "reasons.js").read_text().split("const MOVES = {")[1].split("}")[0]
+    named = set(re.findall(r"(\w+): \"", words))
+    assert named == {*KvMove, "used", "unused"}

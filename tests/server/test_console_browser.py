@@ -231,8 +231,12 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
     (session,) = shown.sessions
     stages = tuple(msgspec.structs.replace(a, **b) for a, b in zip(session.stages, told, strict=True))
     busy = msgspec.structs.replace(session, stages=stages, next_use_s=3.04)
-    quiet = tuple(msgspec.structs.replace(stage, state="") for stage in session.stages)
+    quiet = tuple(msgspec.structs.replace(stage, state="") for stage in stages)
     idle = msgspec.structs.replace(busy, stages=quiet, is_making=False, is_coming=True)
+    moves = [
+        "code2wav KV12 blocks preloaded, and read by the turn 2 s ago: its person speaks",
+        "code2wav KV1 block left the device now: needed last",
+    ]
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
         await eventually(lambda: console.server.engine.viewer is not None)
         assert console.server.engine.viewer is not None
@@ -242,13 +246,12 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
                 "thinkerU21.4 s aheadruns (well buffered: more than 1 s ahead)",
                 "talkerU24.6 s aheadheld 1.3 s more: 4.6 s ahead of the listener",
                 "code2wavwaits for upstream input",
-                "code2wav KV12 blocks preloaded, and used by the turn 2 s ago: its person speaks",
-                "code2wav KV1 block left the device now: needed last",
+                *moves,
             ]
         )
         console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(idle,)))
         await expect(console.page.locator(".reasons li")).to_have_text(
-            ["KVits next turn is coming, next used in 3.0 s"]
+            ["next usein 3.0 s: its next turn is coming", *moves]
         )
 
 

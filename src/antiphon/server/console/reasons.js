@@ -3,10 +3,10 @@
 import { made } from "./transcript.js";
 
 const MOVES = {
-  evicted: "left the device", taken: "left the device", copied: "moved to the host", written: "copied to the host ahead of time",
-  dropped: "left the host", fetched: "fetched from the host", preloaded: "preloaded, its turn not here yet",
-  used: "preloaded, and used by the turn", unused: "preloaded, and not used",
-};
+  evicted: "left the device @", taken: "left the device @", copied: "moved to the host @", written: "copied to the host @",
+  dropped: "left the host @", fetched: "fetched from the host @", preloaded: "preloaded @, and not read yet",
+  used: "preloaded, and read by the turn @", unused: "preloaded, and lost unread @",
+}; // @: when
 
 export class Reasons {
   constructor() {
@@ -43,8 +43,8 @@ function doing({ stage, lead_s, state, label, why, until }, index, now) {
 function memory({ next_use_s, is_coming, is_making, stages }, now) {
   const lines = [];
   if (next_use_s !== null && !is_making) {
-    const due = next_use_s < 0.05 ? "now" : `in ${next_use_s.toFixed(1)} s`;
-    lines.push({ name: "KV", words: `${is_coming ? "its next turn is coming, " : ""}next used ${due}` });
+    const why = is_coming ? "its next turn is coming" : "as long as people take to answer";
+    lines.push({ name: "next use", words: `in ${next_use_s.toFixed(1)} s: ${why}` });
   }
   stages.forEach(({ stage, moved, preload }, index) => {
     for (const one of [preload, moved]) {
@@ -57,7 +57,7 @@ function memory({ next_use_s, is_coming, is_making, stages }, now) {
 function kv({ what, blocks, why, at }, now) {
   if (!what) return why;
   const ago = now - at < 1 ? "now" : `${Math.round(now - at)} s ago`;
-  return `${blocks} block${blocks === 1 ? "" : "s"} ${MOVES[what] ?? what} ${ago}${why ? `: ${why}` : ""}`;
+  return `${blocks} block${blocks === 1 ? "" : "s"} ${MOVES[what].replace("@", ago)}${why ? `: ${why}` : ""}`;
 }
 
 function line({ index, name, label, ahead, state, words }) {
