@@ -2,6 +2,7 @@
 decisions, and nothing else.
 
     asked --a valid answer in time--> carried out
+       ├---it is only observed (`observe`)--> held to the baseline's (`observed`), which is carried out
        ├---it raised, or the answer is nonsense--> counted; the baseline decides this once
        ├---its stage would stand still by it, or stands idle for too long (`idle`)--> counted; the baseline
        │   decides who runs in this call
@@ -13,18 +14,20 @@ A suspension is a fact (`PolicySuspended`), because it depends on the clock: a r
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from antiphon.assembly.answers import CHECKS, NonsenseError, check_told, plain_text
+from antiphon.assembly.observed import Effects, ObservedHead, effects
 from antiphon.assembly.registry import decider, raised_at, source_of, teller
-from antiphon.core.facts import PolicySuspended
+from antiphon.core.facts import NO_INTS, PolicySuspended
 from antiphon.core.snapshot import PolicyShown
-from antiphon.policy.base import Refuse, Told
+from antiphon.policy.base import Head, Refuse, StepChoice, Told
 from antiphon.policy.memory import KvView, Selection
 
 LIMIT_S = 0.05
@@ -37,6 +40,8 @@ MAX_INCIDENTS = 100
 MAX_EVENTS = 32
 """Of those that a policy counts itself, so that it cannot fill the metrics."""
 
+COMPARED = "agreed", "differed"
+"""Events by which an observed policy's decisions are counted, behind the decision's name."""
 HOLDS_UP = "step", "pace", "device"
 """Decisions by which a stage can stand still."""
 
@@ -73,10 +78,32 @@ class Overruled:
         return f"{place}: {count} of {self.num_decisions} decisions were the baseline's ({reasons})"
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """How often a policy that is observed would have done otherwise than the baseline, of the decisions in
+    which either would have done anything."""
+
+    unit: str
+    decision: str
+    policy: str
+    num_differed: int
+    num_decisions: int
+
+    def __str__(self) -> str:
+        place = _place(self.decision, self.unit)
+        count = f"{self.num_differed} of {self.num_decisions}"
+        return f"{place}: observed, {self.policy} would have decided otherwise in {count} decisions"
+
+
 class Listener(Protocol):
-    """Hears every answer of a policy, the baseline's in its place included."""
+    """Hears every answer that is carried out, the baseline's in a policy's place included, and where one that
+    is observed differs from it."""
 
     def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None: ...
+
+    def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
+        """What only the policy would have done, with its reason, and what only the baseline did."""
+        ...
 
 
 class Guard:
@@ -99,21 +126,26 @@ class Guard:
         """Units where the baseline decides who runs."""
         self._paced: set[str] = set()
         """Units whose requests are held up by what is not the baseline."""
+        self.urgency: dict[str, int] = {}
+        """Of each unit whose step policy is observed, the most urgent that it would have run."""
         self.asking: Watched | None = None
         """The policy that is being asked, for whoever wonders why a decision does not return."""
 
-    def watched(self, decision: str, unit: str, policy: Any, baseline: Any) -> Watched:
-        """The policy as the node asks it."""
-        made = Watched(self, decision, unit, policy, baseline)
+    def watched(
+        self, decision: str, unit: str, policy: Any, baseline: Any, is_observed: bool = False
+    ) -> Watched:
+        """The policy as the node asks it. `is_observed`: the baseline's answers are carried out."""
+        made = Watched(self, decision, unit, policy, baseline, is_observed)
         self._watched = [one for one in self._watched if (one.decision, one.unit) != (decision, unit)]
         self._watched.append(made)
-        if decision in HOLDS_UP and not made.is_baseline:
+        if decision in HOLDS_UP and made.is_in_force:
             self._paced.update(unit.split("+"))
         return made
 
     def suspend(self, fact: PolicySuspended) -> None:
         """From now on the baseline decides."""
         self._suspended.add((fact.unit, fact.decision))
+        self.urgency.pop(fact.unit, None)
 
     def is_suspended(self, unit: str, decision: str) -> bool:
         return (unit, decision) in self._suspended
@@ -130,10 +162,13 @@ class Guard:
 
     @property
     def events(self) -> Counter[Key]:
-        """All that is counted, what policies count themselves (`events`, a dict of numbers) included."""
+        """All that is counted, what policies count themselves (`events`, a dict of numbers) included: behind
+        `observed_` for those that are observed, since it did not happen."""
         counts = self.counts.copy()
         for one in {id(one.policy): one for one in self._watched}.values():
-            counts.update({(one.unit, one.name, event): n for event, n in _own_events(one.policy).items()})
+            kind = "observed_" if one.is_observed else ""
+            own = _own_events(one.policy).items()
+            counts.update({(one.unit, one.name, kind + event): n for event, n in own})
         return counts
 
     def shown(self) -> tuple[PolicyShown, ...]:
@@ -141,6 +176,7 @@ class Guard:
         decisions: dict[tuple[str, str], list[str]] = {}
         for one in self._watched:
             decisions.setdefault((one.unit, one.name), []).append(one.decision)
+        observed = {(one.unit, one.name, one.decision) for one in self._watched if one.is_observed}
         events: dict[tuple[str, str], dict[str, int]] = {}
         for (unit, policy, event), count in self.events.items():
             events.setdefault((unit, policy), {})[event] = count
@@ -151,6 +187,7 @@ class Guard:
                 tuple(taken),
                 tuple(decision for decision in taken if self.is_suspended(unit, decision)),
                 events.get((unit, policy), {}),
+                tuple(decision for decision in taken if (unit, policy, decision) in observed),
             )
             for (unit, policy), taken in decisions.items()
         )
@@ -192,7 +229,7 @@ class Guard:
         """Nothing runs there though something could: until `go_on` the baseline decides who runs. False
         where it did so already."""
         named = [one for one in self._watched if unit in one.unit.split("+") and one.decision in HOLDS_UP]
-        at_fault = [one for one in named if not one.is_baseline]
+        at_fault = [one for one in named if one.is_in_force]
         for one in at_fault:
             self.count(one, "stalled", f"{why}, and the baseline decided")
             self._overruled.add(one.unit)
@@ -201,7 +238,7 @@ class Guard:
     def churns(self, unit: str) -> None:
         """Its requests are preempted again and again and none gets on: the baseline decides until `go_on`."""
         for one in self._watched:
-            is_asked = not one.is_baseline and not self.is_suspended(one.unit, one.decision)
+            is_asked = one.is_in_force and not self.is_suspended(one.unit, one.decision)
             if one.unit == unit and one.decision == "step" and is_asked:
                 self.count(
                     one, "stalled", "it preempts and no request gets a token, and the baseline decided"
@@ -230,8 +267,22 @@ class Guard:
         return tuple(
             Overruled(one.unit, one.decision, one.name, one.num_asked, {**one.overruled})
             for one in self._watched
-            if one.overruled
+            if one.overruled and not one.is_observed
         )
+
+    @property
+    def observed(self) -> tuple[Observed, ...]:
+        """What was counted of policies that are observed, by unit and decision."""
+        return tuple(
+            Observed(one.unit, one.decision, one.name, differed, agreed + differed)
+            for one in self._watched
+            for agreed, differed in (self._compared(one),)
+            if agreed + differed
+        )
+
+    def _compared(self, one: Watched) -> tuple[int, ...]:
+        """How often it agreed and differed."""
+        return tuple(self.counts.get((one.unit, one.name, f"{one.decision}_{kind}"), 0) for kind in COMPARED)
 
     def answered(self, watched: Watched) -> None:
         """It has decided: how long that took is told."""
@@ -252,12 +303,16 @@ class Guard:
 class Watched:
     """A policy as the node asks it: `decide` as the decision's protocol has it."""
 
-    def __init__(self, guard: Guard, decision: str, unit: str, policy: Any, baseline: Any) -> None:
+    def __init__(
+        self, guard: Guard, decision: str, unit: str, policy: Any, baseline: Any, is_observed: bool
+    ) -> None:
         self.decision = decision
         self.unit = unit
         self.policy = policy
         self.name = plain_text(str(getattr(policy, "name", type(policy).__name__)))
         self.is_baseline = type(policy) is type(baseline)
+        self.is_observed = is_observed and not self.is_baseline
+        self.is_in_force = not self.is_observed and not self.is_baseline
         self.slow: deque[bool] = deque(maxlen=WINDOW)
         self.asked_s = 0.0
         self.num_asked = 0
@@ -275,7 +330,7 @@ class Watched:
     @property
     def prepares(self) -> bool:
         """Of a fetch policy: it acts on advisories, and is the one that decides."""
-        is_asked = not self._guard.is_suspended(self.unit, self.decision)
+        is_asked = not self.is_observed and not self._guard.is_suspended(self.unit, self.decision)
         return is_asked and bool(getattr(self.policy, "prepares", False))
 
     @property
@@ -314,20 +369,50 @@ class Watched:
         if guard.overrules(self):
             self.overruled["stalled"] += 1
             return self._baseline(view, *more)
+        seen = self._apart(view) if self.is_observed else view
         try:
             with guard.timed(self):
-                answer = self._check(view, self._ask(view, *more))
+                answer = self._check(seen, self._ask(seen, *more))
         except BaseException as error:
             self._failed(error)
             return self._baseline(view, *more)
         finally:
             guard.answered(self)
-        self._has_decided = True
+        self._has_decided = not self.is_observed
         if isinstance(answer, Selection):
             answer = replace(answer, owners=self._owners(answer.owners, view, *more))
+        if self.is_observed:
+            self._compare(answer, seen, *more)
+            return self._baseline(view, *more)
         if isinstance(answer, Refuse):
             guard.count(self, "refused", f"refused a request: {answer.reason}")
         return self._in_time(answer, now)
+
+    def _apart(self, view: Any) -> Any:
+        """For one that is observed: a copy, since a column stays as it was when it was read first. Units of a
+        device are as urgent as their observed step policies say."""
+        if self.decision != "device":
+            return copy(view)
+        return tuple(ObservedHead(head, self._guard.urgency) for head in cast(Sequence[Head], view))
+
+    def _compare(self, answer: Any, view: Any, *more: Any) -> None:
+        """Counts whether it would have done what the baseline does. Questions to which both do nothing, and
+        those with one possible answer, are not counted."""
+        assert self._baseline is not None
+        guard, decision = self._guard, self.decision
+        if isinstance(answer, StepChoice):
+            urgency = NO_INTS if answer.urgency is None else answer.urgency
+            guard.urgency[self.unit] = int(urgency.min()) if len(urgency) else 0
+        would = effects(decision, view, answer, *more)
+        did = effects(decision, view, self._baseline(view, *more), *more)
+        if not would and not did:
+            return
+        agreed, differed = COMPARED
+        guard.count(self, f"{decision}_{agreed if would.keys() == did.keys() else differed}")
+        if guard.listener is not None and would.keys() != did.keys():
+            only_would = {effect: None for effect in would if effect not in did}
+            only_did = {effect: None for effect in did if effect not in would}
+            guard.listener.differed(self.unit, only_would, only_did, getattr(answer, "reason", ""))
 
     def _failed(self, error: BaseException) -> None:
         """Counted. Raises what ends the process, or a generator, again."""

@@ -161,7 +161,9 @@ class Node:
         for one in self.guard.shown():
             for decision in one.decisions:
                 labels = {"unit": one.unit, "decision": decision, "policy": one.policy}
-                stats[Metric.POLICY_INFO.labelled(labels)] = float(decision not in one.suspended)
+                stats[Metric.POLICY_INFO.labelled(labels)] = float(
+                    decision not in (*one.suspended, *one.observed)
+                )
         return stats
 
     def check_integrity(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from antiphon.assembly.guard import Watched
+from antiphon.assembly.observed import Effects
 from antiphon.assembly.story import Cause
 from antiphon.assembly.waits import Waits
 from antiphon.core.facts import Fact
@@ -72,6 +73,9 @@ class Reasons:
         for one, name in zip(ones, names, strict=True):
             if name not in told:
                 told[name] = asked.tell(view, one, self._now) or SILENT
+
+    def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
+        """What is shown is what was done."""
 
     def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None:
         """Blocks of a session's KV go somewhere."""

@@ -94,12 +94,12 @@ async def compare(
     Raises ConfigError if `directory` holds another comparison, or one that is not to be resumed;
     AntiphonError if no seed could be measured on both of any two targets.
     """
-    _prepare(plan, directory, is_resumed)
-    work = _Work(servers, runner, figures, plan, directory, say, {t.name: {} for t in plan.targets})
+    prepare(plan, directory, is_resumed)
+    work = Work(servers, runner, figures, plan, directory, say)
     for index, seed in enumerate(plan.seeds):
         for target in plan.order(index):
             await work.measure(target, seed)
-    sides = tuple(Side(target, work.runs[target.name]) for target in plan.targets)
+    sides = tuple(Side(target, work.runs.get(target.name, {})) for target in plan.targets)
     contrasts = tuple(against(sides[0], other) for other in sides[1:])
     if not any(entry.pairs for entry in contrasts):
         raise AntiphonError(f"nothing to compare: {'; '.join(entry.message for entry in work.dropped)}")
@@ -107,8 +107,8 @@ async def compare(
 
 
 @dataclass(slots=True)
-class _Work:
-    """The runs of a comparison, as they are done."""
+class Work:
+    """The runs of a comparison, as they are done: figures by target and seed, and what was dropped."""
 
     servers: Reachable
     runner: Runner
@@ -120,9 +120,10 @@ class _Work:
     dropped: list[Dropped] = field(default_factory=list)
 
     async def measure(self, target: Target, seed: int) -> None:
+        """Play it, unless its log is complete already. Raises ConfigError."""
         log = log_of(self.directory, target, seed)
         if why_incomplete(log) is None:
-            self.runs[target.name][seed] = self.figures(log)
+            self.runs.setdefault(target.name, {})[seed] = self.figures(log)
             self.say(f"{target.name}, seed {seed}: measured before")
             return
         message = await self._try(target, seed, log)
@@ -155,7 +156,7 @@ class _Work:
             return _words(error)
         message = why_incomplete(log)
         if message is None:
-            self.runs[target.name][seed] = found
+            self.runs.setdefault(target.name, {})[seed] = found
         return message
 
     async def _warm_up(self, target: Target) -> None:
@@ -188,8 +189,9 @@ def why_incomplete(log: Path) -> str | None:
     return None
 
 
-def _prepare(plan: Plan, directory: Path, is_resumed: bool) -> None:
-    """The directory, with its plan. Seeds may differ from those of the comparison that is resumed."""
+def prepare(plan: Plan, directory: Path, is_resumed: bool) -> None:
+    """The directory, with its plan. Seeds may differ from those of the comparison that is resumed. Raises
+    ConfigError if it holds another one, or one that is not to be resumed."""
     path, runs = directory / PLAN_FILE, directory / "runs"
     if any(runs.glob("*.jsonl")):
         if not is_resumed:

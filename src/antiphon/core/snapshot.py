@@ -102,6 +102,7 @@ class PolicyShown(msgspec.Struct, frozen=True):
 
     decisions  that it takes; `suspended` are those that the baseline takes for it, since it was too slow
     events     that it counted, or that were counted of it
+    observed   of the decisions, those in which it is only observed: the baseline takes them
     """
 
     unit: str
@@ -109,6 +110,7 @@ class PolicyShown(msgspec.Struct, frozen=True):
     decisions: tuple[str, ...]
     suspended: tuple[str, ...]
     events: dict[str, int]
+    observed: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):

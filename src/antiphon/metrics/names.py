@@ -93,8 +93,10 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
     Metric.POLICY: "What policies counted and what was counted of them (raised, nonsense, slow, suspended, "
-    "stalled, refused, wake_in_past); the unit of decisions among several is all of them.",
-    Metric.POLICY_INFO: "1 while a policy takes a decision of a unit, 0 while it is suspended.",
+    "stalled, refused, wake_in_past; of observed ones whether their decisions agreed with the baseline's or "
+    "differed, such as step_differed); the unit of decisions among several is all of them.",
+    Metric.POLICY_INFO: "1 while a policy takes a decision of a unit, 0 while it is suspended or only "
+    "observed.",
     Metric.UNIT_UP: "1 while a unit in a process of its own is there, else 0.",
     Metric.UNIT_RESTARTS: "Times that the process of a unit was started again.",
 }

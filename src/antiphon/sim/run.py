@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from antiphon.assembly.guard import Incident, Overruled
+from antiphon.assembly.guard import Incident, Observed, Overruled
 from antiphon.assembly.node import Node
 from antiphon.core.graph import Stage, StageKind
 from antiphon.core.plans import Output
@@ -94,6 +94,8 @@ class Outcome:
     """Decisions that the baseline took for a policy."""
     refused: dict[str, int] = field(default_factory=dict[str, int])
     """Requests by the policy that refused them."""
+    observed: tuple[Observed, ...] = ()
+    """How observed policies would have decided."""
 
 
 def simulate(setup: Setup, started: RunStarted, watch: Callable[[Event], None] | None = None) -> Outcome:
@@ -165,6 +167,7 @@ class Simulation:
                 for (unit, policy, event), n in guard.counts.items()
                 if event == "refused"
             },
+            guard.observed,
         )
 
     # -- who comes when ------------------------------------------------------------------------------
