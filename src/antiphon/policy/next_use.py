@@ -64,9 +64,9 @@ class NextUse:
         goes only what will be needed later than what is to come there."""
         if view.tier == "host":
             return self._evict_host(view)
-        needed = max(view.num_wanted - view.num_free, 0)
-        spare = max(view.num_free - view.num_wanted, 0)
-        ahead = min(max(int(view.num_blocks * self._ahead) - spare, 0), view.num_below)
+        spare = view.num_free - view.num_wanted
+        needed = max(-spare, 0)
+        ahead = min(max(int(view.num_blocks * self._ahead) - max(spare, 0), 0), view.num_below)
         if not needed + ahead:
             return NOTHING
         return Selection(self._leaving(view), needed + ahead, "needed last")

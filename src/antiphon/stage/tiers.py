@@ -268,9 +268,9 @@ class Tiers:
         waiting = self.known.waiting
         paused = (owner for owner, state in self.known.states.items() if state is KvState.PAUSED)
         put_off = {last, *waiting} - {*paused} | keep
-        chosen, taken = Counter[str](), Counter[str]()
+        chosen, taken = dict[str, int](), dict[str, int]()
         evicted = self._evict_from(selection.owners, goal, put_off, keep, chosen, self._groups(selection))
-        if not by_policy:
+        if not by_policy and self._kv.num_free_soon < wanted:
             put_off |= {last, *waiting}
             others = (owner for owner in view.oldest() if owner not in put_off)
             late = chain(others, (owner for owner in reversed(waiting) if owner != last), [last])
@@ -287,7 +287,7 @@ class Tiers:
         goal: int,
         put_off: Set[str],
         keep: Set[str],
-        chosen: Counter[str],
+        chosen: dict[str, int],
         groups: tuple[int, ...] | None = None,
     ) -> list[Evicted]:
         """Owner after owner gives up its last blocks until `goal` are free, or as many slots of these groups
@@ -295,23 +295,26 @@ class Tiers:
         `chosen`: those looked at, and how many each gave up."""
         kv = self._kv
         evicted: list[Evicted] = []
+        lends = self.host.num_blocks > 0
         short = goal - kv.num_free_soon
-        for owner in owners:
+        for owner in owners if short > 0 else ():
+            before = kv.num_evicted_blocks
+            count = int(owner not in put_off)
+            while count and short > 0 and owner in kv.owners:
+                count = -kv.num_evicted_blocks
+                evicted += kv.evict(owner, short, groups, keep, lends)
+                count += kv.num_evicted_blocks
+                short = goal - kv.num_free_soon if groups is None else short - count
+            chosen[owner] = chosen.get(owner, 0) + kv.num_evicted_blocks - before
             if short <= 0:
                 break
-            chosen[owner] += 0
-            count = int(owner not in put_off)
-            while count and short > 0:
-                before = kv.num_evicted_blocks
-                evicted += kv.evict(owner, short, groups, keep)
-                count = kv.num_evicted_blocks - before
-                chosen[owner] += count
-                short = goal - kv.num_free_soon if groups is None else short - count
         return evicted
 
     def _prune(self, owners: Iterable[str]) -> None:
         """Forget owners that have nothing anywhere, and for which no request waits."""
-        for owner in set(owners).difference(self.known.waiting):
+        for owner in dict.fromkeys(owners):
+            if owner in self.known.waiting:
+                continue
             sequence = self._kv.resting(owner)
             if sequence is not None and not sequence.blocks and not self.host.num_held(owner):
                 self._kv.drop(owner, None)
