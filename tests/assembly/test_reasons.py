@@ -135,7 +135,7 @@ def test_what_becomes_of_kv_is_told(simulated: list[Snapshot]) -> None:
     assert {preload.why for preload in preloads if preload.what} == {"its person speaks"}
     sessions = [session for snapshot in simulated for session in snapshot.sessions]
     assert {session.next_use_s is None for session in sessions} == {True, False}
-    assert {session.is_coming for session in sessions} == {True, False}
+    assert {session.is_expected for session in sessions} == {True, False}
 
 
 def test_a_preload_that_is_evicted_was_not_used() -> None:

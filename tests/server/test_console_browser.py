@@ -232,7 +232,7 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
     stages = tuple(msgspec.structs.replace(a, **b) for a, b in zip(session.stages, told, strict=True))
     busy = msgspec.structs.replace(session, stages=stages, next_use_s=3.04)
     quiet = tuple(msgspec.structs.replace(stage, state="") for stage in stages)
-    idle = msgspec.structs.replace(busy, stages=quiet, is_making=False, is_coming=True)
+    idle = msgspec.structs.replace(busy, stages=quiet, is_making=False, is_expected=True)
     moves = [
         "code2wav KV12 blocks preloaded, and read by the turn 2 s ago: its person speaks",
         "code2wav KV1 block left the device now: needed last",

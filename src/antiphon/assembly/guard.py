@@ -14,8 +14,7 @@ A suspension is a fact (`PolicySuspended`), because it depends on the clock: a r
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -120,7 +119,7 @@ class Guard:
         self._suspended: set[tuple[str, str]] = set()
         self._overdue: list[PolicySuspended] = []
         self._watched: list[Watched] = []
-        self._inner_s = 0.0
+        self.inner_s = 0.0
         """Of what is being timed, the seconds of others that were asked by it."""
         self._overruled: set[str] = set()
         """Units where the baseline decides who runs."""
@@ -207,19 +206,9 @@ class Guard:
     def now(self) -> float:
         return 0.0 if self._stopwatch is None else self._stopwatch()
 
-    @contextmanager
-    def timed(self, watched: Watched) -> Generator[None]:
+    def timed(self, watched: Watched) -> Timed:
         """It is asked, and its `asked_s` grows; what others are asked by it in between is not its time."""
-        before, self.asking = self.asking, watched
-        outer, self._inner_s = self._inner_s, 0.0
-        began = self.now()
-        try:
-            yield
-        finally:
-            whole_s = self.now() - began
-            self.asking = before
-            watched.asked_s += whole_s - self._inner_s
-            self._inner_s = outer + whole_s
+        return Timed(self, watched)
 
     def may_hold_up(self, unit: str) -> bool:
         """Does anything but the baseline decide who runs there?"""
@@ -298,6 +287,28 @@ class Guard:
             self.count(watched, "suspended", message)
             self._overdue.append(PolicySuspended(watched.unit, watched.decision))
             watched.slow.clear()
+
+
+class Timed:
+    """A stretch of time in which a policy is asked; one is begun for every owner of KV that it names."""
+
+    __slots__ = ("_before", "_began", "_guard", "_outer_s", "_watched")
+
+    def __init__(self, guard: Guard, watched: Watched) -> None:
+        self._guard, self._watched = guard, watched
+
+    def __enter__(self) -> None:
+        guard = self._guard
+        self._before, guard.asking = guard.asking, self._watched
+        self._outer_s, guard.inner_s = guard.inner_s, 0.0
+        self._began = guard.now()
+
+    def __exit__(self, *raised: object) -> None:
+        guard = self._guard
+        whole_s = guard.now() - self._began
+        guard.asking = self._before
+        self._watched.asked_s += whole_s - guard.inner_s
+        guard.inner_s = self._outer_s + whole_s
 
 
 class Watched:
@@ -380,7 +391,10 @@ class Watched:
             guard.answered(self)
         self._has_decided = not self.is_observed
         if isinstance(answer, Selection):
-            answer = replace(answer, owners=self._owners(answer.owners, view, *more))
+            owners = self._owners(answer.owners, view, *more)
+            answer = Selection(
+                owners, answer.count, answer.reason, answer.groups, answer.reach, answer.wake_at
+            )
         if self.is_observed:
             self._compare(answer, seen, *more)
             return self._baseline(view, *more)

@@ -146,7 +146,7 @@ class Watch:
                 )
             ),
             next_use_s=None if isnan(due_s) else due_s,
-            is_coming=self._next_use.is_coming(name, now),
+            is_expected=self._next_use.is_expected(name, now),
         )
 
     def _explained(

@@ -52,7 +52,7 @@ class SessionShown(msgspec.Struct, frozen=True):
     waited_s   how long the first of a reply has been waited for, None if none is
     is_making  a response is open
     next_use_s seconds until its KV is needed again, by what people usually take; None: not known
-    is_coming  its next turn is expected at any moment: its person speaks or types, or it was announced
+    is_expected  its next turn is expected at any moment: its person speaks or types, or it was announced
     """
 
     session: str
@@ -65,7 +65,7 @@ class SessionShown(msgspec.Struct, frozen=True):
     is_making: bool
     stages: tuple[StageShare, ...]
     next_use_s: float | None = None
-    is_coming: bool = False
+    is_expected: bool = False
 
 
 class StepShown(msgspec.Struct, frozen=True):

@@ -247,6 +247,6 @@ class Orchestrator:
     def _needs(self, response: ResponseState, unit: str) -> bool:
         """Does it still wait for something that is there, or on its way from there?"""
         talker = self._stages.ar.get(response.path.talker) if response.path is not None else None
-        is_coming = bool(response.on_the_way)
-        is_coming |= talker is not None and talker.waits_for_payload(response.request)
-        return response.needs(unit) or (is_coming and response.payload_source == unit)
+        is_expected = bool(response.on_the_way)
+        is_expected |= talker is not None and talker.waits_for_payload(response.request)
+        return response.needs(unit) or (is_expected and response.payload_source == unit)

@@ -54,6 +54,10 @@ class Place(IntEnum):
     """It is being brought."""
 
 
+RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
+"""Urgencies (LiveServe §4.1): U0, U1 and U2, and what no person waits for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What one step may spend. Policies consume it in the order they choose.
@@ -168,7 +172,7 @@ class StepView(Protocol):
     @property
     def lead_s(self) -> Floats:
         """Seconds until its consumer runs dry: what this stage and those behind it have made and the person
-        has not heard (or read); nan: not known."""
+        has not heard (or read); inf: the client has stopped playing it; nan: not known."""
         ...
 
     @property

@@ -245,7 +245,7 @@ class ArScheduler:
         wanted = [self._held.wanted(one) for one in could_join]
         self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
         for request in could_join:
-            if self.tiers.is_coming(request.owner) and request.reload_wait_since_s is None:
+            if self.tiers.is_expected(request.owner) and request.reload_wait_since_s is None:
                 request.reload_wait_since_s = None if request.tokens else now
 
     def write(self, step_s: Callable[[], float] = unknown) -> None:
@@ -304,7 +304,7 @@ class ArScheduler:
 
     def _could_join(self, request: ArRequest) -> bool:
         """By what is cheap to know; of the first request, also its media. Those that it lacks are noted."""
-        if not self._waiting.has_inputs(request) or self.tiers.is_coming(request.owner):
+        if not self._waiting.has_inputs(request) or self.tiers.is_expected(request.owner):
             return False
         return request is not self._head or self._has_media(request, with_host=True)
 
@@ -315,7 +315,7 @@ class ArScheduler:
         return not lacking
 
     def _place(self, request: ArRequest) -> Place:
-        if self.tiers.is_coming(request.owner):
+        if self.tiers.is_expected(request.owner):
             return Place.COMING
         return Place.HOST if self._held.has_on_host(request) else Place.DEVICE
 
@@ -361,7 +361,7 @@ class ArScheduler:
 
     def _is_ready(self, request: ArRequest) -> bool:
         """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
-        if not self._waiting.has_inputs(request) or self.tiers.is_coming(request.owner):
+        if not self._waiting.has_inputs(request) or self.tiers.is_expected(request.owner):
             return False
         return self._has_media(request)
 

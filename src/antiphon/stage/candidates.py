@@ -171,7 +171,7 @@ class Candidates:
     def rate(self) -> Floats:
         if self._around.stage is None:
             return np.full(self._size, nan)
-        return self._around.frontier.rates(self.slots)
+        return self._around.frontier.rates(self._around.stage, self.slots)
 
     @column
     def ttft_s(self) -> Floats:

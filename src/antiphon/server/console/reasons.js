@@ -40,10 +40,10 @@ function doing({ stage, lead_s, state, label, why, until }, index, now) {
   return { index, name: stage, label, ahead, state, words: why ? `${what} (${why})` : what };
 }
 
-function memory({ next_use_s, is_coming, is_making, stages }, now) {
+function memory({ next_use_s, is_expected, is_making, stages }, now) {
   const lines = [];
   if (next_use_s !== null && !is_making) {
-    const why = is_coming ? "its next turn is coming" : "as long as people take to answer";
+    const why = is_expected ? "its next turn is coming" : "as long as people take to answer";
     lines.push({ name: "next use", words: `in ${next_use_s.toFixed(1)} s: ${why}` });
   }
   stages.forEach(({ stage, moved, preload }, index) => {
