@@ -30,7 +30,7 @@ from antiphon.core.facts import (
     SpeechStarted,
     TurnAdvised,
 )
-from antiphon.core.plans import AudioOut, Output, ResponseEnded
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 
@@ -173,10 +173,10 @@ class NextUse:
             if name in self._monitor.sessions:
                 fold(name, self._known(name), fact, now)
 
-    def hear(self, outputs: Iterable[Output], now: float) -> None:
+    def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Outputs left for their clients."""
         for output in outputs:
-            if isinstance(output, AudioOut | ResponseEnded) and output.session in self._sessions:
+            if not isinstance(output, TokensOut) and output.session in self._sessions:
                 if not self._sessions[output.session].is_speaking:
                     self._coming.pop(output.session, None)
                 self._heard(output.session, self._sessions[output.session], output, now)

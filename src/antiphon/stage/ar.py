@@ -555,7 +555,7 @@ class ArScheduler:
         requests, stops = self._requests, self.config.stop_ids
         firsts: list[int] = fact.tokens[:, 0].tolist()
         emitted: list[int] = []
-        for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens, strict=True):
+        for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens[:, None], strict=True):
             active = requests.get(request)
             if request in left or active is None or active.row is None:
                 self.num_surplus_tokens += 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import inf, nan
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,22 @@ from antiphon.stage.rows import RowLedger
 C = TypeVar("C", bound=NDArray[Any])
 
 
-def column(compute: Callable[[Any], C]) -> cached_property[C]:
-    """Computed when it is first read, and read-only: the engine goes by what a policy was shown."""
+class column(Generic[C]):
+    """Computed when it is first read, and read-only: the engine goes by what a policy was shown. Without the
+    lock that `cached_property` takes."""
 
-    def computed(view: Any) -> C:
-        made = compute(view)
+    def __init__(self, compute: Callable[[Any], C]) -> None:
+        self.__doc__ = compute.__doc__
+        self.__isabstractmethod__ = getattr(compute, "__isabstractmethod__", False)
+        self._compute = compute
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, view: Any, owner: type) -> C:
+        made = view.__dict__[self._name] = self._compute(view)
         made.flags.writeable = False
         return made
-
-    return cached_property(computed)
 
 
 class Surroundings:
@@ -59,7 +67,7 @@ class Surroundings:
         self.tpot_s = np.array([inf if one.tpot_s is None else one.tpot_s for one in found])
 
 
-class Candidates:
+class Candidates(ABC):
     """The candidates of a stage without KV: a codec's streams, an encoder's media. All columns [n]."""
 
     block_size = num_blocks = num_free = num_pending_free = num_evictable = num_promised = 0
@@ -78,25 +86,25 @@ class Candidates:
         return self._size
 
     @column
-    def row(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def row(self) -> Ints: ...
 
     @column
-    def request(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def request(self) -> Ints: ...
 
     @column
-    def tier(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def tier(self) -> Ints: ...
 
     @column
+    @abstractmethod
     def slots(self) -> Ints:
         """Where the frontier knows their responses."""
-        raise NotImplementedError
 
     @column
-    def tokens(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def tokens(self) -> Ints: ...
 
     @column
     def could_run(self) -> Mask:
@@ -186,8 +194,15 @@ class Candidates:
         return self._around.cost
 
 
+def _listed(at: int) -> column[Ints]:
+    return column(lambda view: view.table[:, at])
+
+
 class Listed(Candidates):
     """Columns that were worked out beforehand."""
+
+    row, request, tier, slots, tokens = map(_listed, range(5))
+    could_run = column[Mask](lambda view: view.table[:, 5] == 1)
 
     def __init__(
         self,
@@ -199,11 +214,7 @@ class Listed(Candidates):
     ) -> None:
         """columns: row, request, tier, slot, tokens, could it run; of each."""
         super().__init__(unit, around, now, num_rows, len(columns))
-        table = np.array(columns, np.int64).reshape(-1, 6)
-        table.flags.writeable = False
-        self.row, self.request, self.tier, self.slots, self.tokens = table.T[:5]
-        self.could_run = table[:, 5] == 1
-        self.could_run.flags.writeable = False
+        self.table = np.array(columns, np.int64).reshape(-1, 6)
 
 
 class ArCandidates(Candidates):
@@ -267,17 +278,12 @@ class ArCandidates(Candidates):
 
     @column
     def reading(self) -> Mask:
-        mask = np.ones(self._size, np.bool_)
         rows = self.rows_in_use
-        mask[: self.num_rows] = self._rows.planned[rows] < self._rows.to_compute[rows]
-        return mask
+        return self._with(self._rows.planned[rows] < self._rows.to_compute[rows], lambda request: True)
 
     @column
     def could_run(self) -> Mask:
-        mask = np.empty(self._size, np.bool_)
-        mask[: self.num_rows] = self._rows.could_run[self.rows_in_use]
-        mask[self.num_rows :] = [self._is_ready(request) for request in self.waiting]
-        return mask
+        return self._with(self._rows.could_run[self.rows_in_use], self._is_ready)
 
     @column
     def held(self) -> Ints:
@@ -296,9 +302,7 @@ class ArCandidates(Candidates):
 
     @column
     def reload_s(self) -> Floats:
-        seconds = np.zeros(self._size)
-        seconds[self.num_rows :] = [self._reload_s(request) for request in self.waiting]
-        return seconds
+        return self._with(np.zeros(self.num_rows), self._reload_s)
 
     @column
     def recompute_s(self) -> Floats:
@@ -314,8 +318,10 @@ class ArCandidates(Candidates):
         starts = range(first, end, most)
         return sum(cost.seconds(ints([min(most, end - one)]), ints([one])) for one in starts)
 
-    def _with(self, rows: Ints, of_waiting: Callable[[ArRequest], int]) -> Ints:
+    def _with(self, rows: C, of_waiting: Callable[[ArRequest], float]) -> C:
         """The column of rows, followed by that of waiting requests."""
         if not self.waiting:
             return rows
-        return np.concatenate([rows, np.array([of_waiting(one) for one in self.waiting], np.int64)])
+        return cast(
+            C, np.concatenate([rows, np.array([of_waiting(one) for one in self.waiting], rows.dtype)])
+        )
