@@ -67,10 +67,18 @@ class Overruled:
     num_decisions: int
     reasons: dict[str, int]
 
+    @property
+    def place(self) -> str:
+        """The decision, and of which unit."""
+        return _place(self.decision, self.unit)
+
+    @property
+    def count(self) -> int:
+        return sum(self.reasons.values())
+
     def __str__(self) -> str:
-        place, reasons = _place(self.decision, self.unit), ", ".join(self.reasons)
-        count = sum(self.reasons.values())
-        return f"{place}: {count} of {self.num_decisions} decisions were the baseline's ({reasons})"
+        reasons = ", ".join(self.reasons)
+        return f"{self.place}: {self.count} of {self.num_decisions} decisions were the baseline's ({reasons})"
 
 
 class Listener(Protocol):

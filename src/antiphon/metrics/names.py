@@ -214,7 +214,7 @@ FIGURES: dict[Figure, FigureInfo] = {
     Figure.TTFT_S: _spread("From the end of the turn to the first text of a text reply."),
     Figure.TRANSCRIPT_TTFT_S: _spread("From the end of the turn to the first text of a spoken reply."),
     Figure.TPOT_S: _spread("Seconds per token after the first of a text reply."),
-    Figure.JCT_S: _spread("From the end of the turn to the end of the response."),
+    Figure.JCT_S: _spread("From the end of the turn to the end of the response.", better=None),
     Figure.MAKESPAN_S: _spread("From a job's arrival to the end of its last call."),
     Figure.NORMALISED_LATENCY_S: _spread("Completion time of a text reply per token of it."),
     Figure.RTF: _spread("From the end of the turn to the last audio, per second of audio.", "s/s", None),
