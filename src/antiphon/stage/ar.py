@@ -32,7 +32,7 @@ MOST_IN_VAIN = 8
 """How often a request may be preempted beyond the steps that draw tokens."""
 
 
-class ArScheduler:
+class ArScheduler(Chooser[ArCandidates]):
     """Turns a policy's choice into a step's delta. Owner of which requests the stage has.
 
     The queue, the rows, the steps in flight and the KV have owners of their own; `rows`, `kv` and `tiers` are
@@ -49,6 +49,7 @@ class ArScheduler:
         around: Surroundings | None = None,
     ) -> None:
         """name: the unit's, where the stage has several; tickets: ascending, where several share them."""
+        super().__init__(policies)
         self.name = name or stage.name
         self.stage = stage.name
         self.survives = stage.survives
@@ -60,8 +61,6 @@ class ArScheduler:
         self.kv, self.tiers = self._held.kv, self._held.tiers
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
-        self._chooser = Chooser[ArCandidates](policies)
-        self._admission = policies.admission
         self._requests: dict[int, ArRequest] = {}
         self._waiting = WaitingQueue(stage.conditioned)
         self._flights = Flights()
@@ -89,7 +88,7 @@ class ArScheduler:
             float(self._around.ttft_s[request.tier]),
             float(self._around.tpot_s[request.tier]),
         )
-        return self._admission.decide(cast(StepView, self._candidates(now)), candidate, now)
+        return self._policies.admission.decide(cast(StepView, self._candidates(now)), candidate, now)
 
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
@@ -231,8 +230,7 @@ class ArScheduler:
         return self.tiers.drain()
 
     def tell_time(self, now: float) -> None:
-        """Before facts of `now` are folded in."""
-        self._chooser.tell_time()
+        super().tell_time(now)
         self.tiers.tell_time(now)
 
     def tend(self, now: float) -> None:
@@ -255,8 +253,7 @@ class ArScheduler:
 
     @property
     def wake_at(self) -> float | None:
-        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
-        wished = [at for at in (self._chooser.wake_at, self.tiers.wake_at) if at is not None]
+        wished = [at for at in (super().wake_at, self.tiers.wake_at) if at is not None]
         return min(wished, default=None)
 
     # -- planning ------------------------------------------------------------------------------------
@@ -265,21 +262,11 @@ class ArScheduler:
     def budget(self) -> Budget:
         return Budget(self.config.step_tokens, self.config.step_rows or self.config.max_rows)
 
-    @property
-    def seen(self) -> tuple[ArCandidates, StepChoice] | None:
-        """What was said last since `tell_time`."""
-        return self._chooser.seen
-
-    def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
-        """What the policies say of the stage as it stands. Nothing is changed by it."""
-        return self._chooser.ask(lambda: self._candidates(now), self.budget, now)
-
     def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
         """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""
         while True:
             self.tiers.begin_plan()
-            view, choice = self.choose(now)
-            self._chooser.changed()
+            view, choice = self._taken(now)
             order, counts = up_to(view, choice, most)
             preempted = self._preempt(view, choice) if len(order) or most is None else False
             planned = self._carry_out(step, view, choice, order, counts)
@@ -386,8 +373,7 @@ class ArScheduler:
         waits for the copies layer by layer. None if there is none."""
         if not self.tiers.num_in_flight:
             return None
-        view, choice = self.choose(now)
-        self._chooser.changed()
+        view, choice = self._taken(now)
         for at, request in enumerate(view.waiting, view.num_rows):
             is_held = view.held_back is not None and bool(view.held_back[at])
             if request.row is not None or is_held or not self.rows.num_free:
