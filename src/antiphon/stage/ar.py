@@ -3,7 +3,7 @@ brought."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import cast
 
@@ -16,7 +16,7 @@ from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.leases import KvLease
 from antiphon.kv.transfers import CopyOrder, Transfer
-from antiphon.policy.base import Budget, Candidate, Place, Refuse, StepChoice, StepView, Tier
+from antiphon.policy.base import Budget, Candidate, Mask, Place, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight, Flights
 from antiphon.stage.kv_ledger import KvLedger
@@ -62,7 +62,7 @@ class ArScheduler(Chooser[ArCandidates]):
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
         self._requests: dict[int, ArRequest] = {}
-        self._waiting = WaitingQueue(stage.conditioned)
+        self._waiting = WaitingQueue(stage.conditioned, self._held.sizes)
         self._flights = Flights()
         self._num_submitted = 0
         self._in_vain: dict[int, int] = {}
@@ -95,8 +95,8 @@ class ArScheduler(Chooser[ArCandidates]):
         request.order = self._num_submitted
         self._num_submitted += 1
         self._requests[request.request] = request
-        self._waiting.add(request)
         self._held.look(request)
+        self._waiting.add(request)
 
     def push(self, request: int, token: int) -> None:
         """One more upstream token for a conditioned stage."""
@@ -106,6 +106,8 @@ class ArScheduler(Chooser[ArCandidates]):
         active.inputs.append(token)
         if active.row is not None:
             self.rows.push(active.row, token)
+        else:
+            self._waiting.changed(active)
 
     def grant(self, request: int, tokens: int) -> None:
         """Its consumer has come so far that it may draw so many tokens in all."""
@@ -124,11 +126,14 @@ class ArScheduler(Chooser[ArCandidates]):
         active.closed = True
         if active.row is not None:
             self.rows.close(active.row)
+        else:
+            self._waiting.changed(active)
 
     def arrived(self, request: int) -> None:
         """What was handed over for it is there."""
-        if request in self._requests:
+        if self.waits_for_payload(request):
             self._requests[request].waits_for_payload = False
+            self._waiting.changed(self._requests[request])
 
     def waits_for_payload(self, request: int) -> bool:
         return request in self._requests and self._requests[request].waits_for_payload
@@ -238,7 +243,7 @@ class ArScheduler(Chooser[ArCandidates]):
         if not self.tiers.host.num_blocks:
             self.tiers.tend([], "", 0)
             return
-        in_turn = [one for one in self._waiting.in_turn if self._waiting.has_inputs(one)]
+        in_turn = self._waiting.in_turn
         could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
         wanted = [self._held.wanted(one) for one in could_join]
         self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
@@ -278,22 +283,27 @@ class ArScheduler(Chooser[ArCandidates]):
         for head in (self._head, self._waiting.first(Tier.BEST_EFFORT)):
             if head is not None:
                 self._held.look(head)
+                self._waiting.changed(head)
         return ArCandidates(
             self.name,
             self._around,
             now,
             (self.rows, self.kv, self._held.sizes),
-            list(self._waiting),
+            (list(self._waiting), self._waiting.columns),
             self._could_join,
             self._place,
             self._held.reload_s,
         )
 
-    def _could_join(self, request: ArRequest) -> bool:
+    def _could_join(self, waiting: Sequence[ArRequest], has_inputs: Mask) -> Mask:
         """By what is cheap to know; of the first request, also its media. Those that it lacks are noted."""
-        if not self._waiting.has_inputs(request) or self.tiers.is_coming(request.owner):
-            return False
-        return request is not self._head or self._has_media(request, with_host=True)
+        could_join = has_inputs.copy()
+        if self.tiers.is_bringing:
+            could_join &= [not self.tiers.is_coming(request.owner) for request in waiting]
+        at = next((at for at, request in enumerate(waiting) if request is self._head), None)
+        if at is not None and could_join[at]:
+            could_join[at] = self._has_media(waiting[at], with_host=True)
+        return could_join
 
     def _has_media(self, request: ArRequest, with_host: bool = False) -> bool:
         lacking = self._held.lacks(request, with_host)
@@ -473,8 +483,8 @@ class ArScheduler(Chooser[ArCandidates]):
     def _requeue(self, request: ArRequest, keep: bool = False) -> None:
         """It gives up its row, and waits again."""
         self._leave(request, keep)
-        self._waiting.add(request)
         self._held.look(request)
+        self._waiting.add(request)
         self.num_preemptions += 1
 
     # -- accounting ----------------------------------------------------------------------------------
@@ -577,6 +587,7 @@ class ArScheduler(Chooser[ArCandidates]):
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
         self._held.check_integrity()
+        self._waiting.check_integrity()
         seated = {request.row: request for request in self._requests.values() if request.row is not None}
         self.rows.check_integrity(seated)
         if not self._flights and not self.tiers.num_in_flight and not self.leases:

@@ -20,6 +20,7 @@ from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes
 from antiphon.stage.rows import RowLedger
+from antiphon.stage.waiting import WaitingColumns
 
 C = TypeVar("C", bound=NDArray[Any])
 
@@ -226,18 +227,19 @@ class ArCandidates(Candidates):
         around: Surroundings,
         now: float,
         ledgers: tuple[RowLedger, StageKv, Sizes],
-        waiting: Sequence[ArRequest],
-        is_ready: Callable[[ArRequest], bool],
+        waiting: tuple[Sequence[ArRequest], WaitingColumns],
+        could_join: Callable[[Sequence[ArRequest], Mask], Mask],
         place: Callable[[ArRequest], Place],
         reload_s: Callable[[ArRequest], float],
     ) -> None:
-        """is_ready: of a waiting request, by what is cheap to know; place: where its KV lies; reload_s: until
-        what of it is on the host is there."""
+        """could_join: of waiting requests and which of them have their inputs, by what is cheap to know;
+        place: where the KV of one lies; reload_s: until what of it is on the host is there."""
         self._rows, self._kv, self._sizes = ledgers
         self.rows_in_use = self._rows.running
-        super().__init__(unit, around, now, len(self.rows_in_use), len(self.rows_in_use) + len(waiting))
-        self.waiting = waiting
-        self._is_ready = is_ready
+        self.waiting, self._columns = waiting
+        num_rows = len(self.rows_in_use)
+        super().__init__(unit, around, now, num_rows, num_rows + len(self.waiting))
+        self._could_join = could_join
         self._place = place
         self._reload_s = reload_s
         self.block_size, self.num_blocks = self._kv.block_size, self._kv.num_blocks
@@ -251,58 +253,62 @@ class ArCandidates(Candidates):
 
     @column
     def row(self) -> Ints:
-        return self._with(self.rows_in_use, lambda request: -1)
+        return self._with(self.rows_in_use, np.full(len(self.waiting), -1, np.int64))
 
     @column
     def request(self) -> Ints:
-        return self._with(self._rows.request[self.rows_in_use], lambda request: request.request)
+        return self._with(self._rows.request[self.rows_in_use], self._columns.request)
 
     @column
     def tier(self) -> Ints:
-        return self._with(self._rows.tier[self.rows_in_use], lambda request: request.tier)
+        return self._with(self._rows.tier[self.rows_in_use], self._columns.tier)
 
     @column
     def slots(self) -> Ints:
-        return self._with(self._rows.slot[self.rows_in_use], lambda request: request.slot)
+        return self._with(self._rows.slot[self.rows_in_use], self._columns.slot)
 
     @column
     def context(self) -> Ints:
-        return self._with(self._rows.planned[self.rows_in_use], lambda request: request.found)
+        return self._with(self._rows.planned[self.rows_in_use], self._columns.found)
 
     @column
     def tokens(self) -> Ints:
-        return self._with(
-            self._rows.wanted(self.rows_in_use),
-            lambda request: len(request.prompt.token_ids) + len(request.tokens) - request.found,
-        )
+        return self._with(self._rows.wanted(self.rows_in_use), self._columns.tokens)
 
     @column
     def reading(self) -> Mask:
         rows = self.rows_in_use
-        return self._with(self._rows.planned[rows] < self._rows.to_compute[rows], lambda request: True)
+        return self._with(
+            self._rows.planned[rows] < self._rows.to_compute[rows], np.ones(len(self.waiting), np.bool_)
+        )
 
     @column
     def could_run(self) -> Mask:
-        return self._with(self._rows.could_run[self.rows_in_use], self._is_ready)
+        has_inputs = self._columns.has_inputs == 1
+        waiting = self._could_join(self.waiting, has_inputs) if self.waiting else has_inputs
+        return self._with(self._rows.could_run[self.rows_in_use], waiting)
 
     @column
     def held(self) -> Ints:
-        return self._with(self._rows.blocks[self.rows_in_use], lambda request: 0)
+        return self._with(self._rows.blocks[self.rows_in_use], np.zeros(len(self.waiting), np.int64))
 
     @column
     def needs(self) -> Ints:
         rows, size = self.rows_in_use, self.block_size
         ends = self._rows.planned[rows] + self._rows.wanted(rows)
         own = np.maximum(-(-ends // size) - self._rows.blocks[rows], 0)
-        return self._with(own, lambda request: self._sizes.promise(request) - request.found_used)
+        return self._with(own, self._columns.needs)
 
     @column
     def place(self) -> Ints:
-        return self._with(np.full(self.num_rows, Place.DEVICE, np.int64), self._place)
+        return self._with(
+            np.full(self.num_rows, Place.DEVICE, np.int64), ints([self._place(one) for one in self.waiting])
+        )
 
     @column
     def reload_s(self) -> Floats:
-        return self._with(np.zeros(self.num_rows), self._reload_s)
+        reload_s = [self._reload_s(one) for one in self.waiting]
+        return self._with(np.zeros(self.num_rows), np.array(reload_s, np.float64))
 
     @column
     def recompute_s(self) -> Floats:
@@ -318,10 +324,6 @@ class ArCandidates(Candidates):
         starts = range(first, end, most)
         return sum(cost.seconds(ints([min(most, end - one)]), ints([one])) for one in starts)
 
-    def _with(self, rows: C, of_waiting: Callable[[ArRequest], float]) -> C:
+    def _with(self, rows: C, waiting: C) -> C:
         """The column of rows, followed by that of waiting requests."""
-        if not self.waiting:
-            return rows
-        return cast(
-            C, np.concatenate([rows, np.array([of_waiting(one) for one in self.waiting], rows.dtype)])
-        )
+        return cast(C, np.concatenate([rows, waiting])) if self.waiting else rows

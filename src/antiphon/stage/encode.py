@@ -163,5 +163,5 @@ class EncodeScheduler(Chooser[Listed]):
         everywhere = [*self._queue, *self._suspects, *self._flying, *self._ready]
         assert len(everywhere) == len(set(everywhere)), "a media key is in two places"
         assert all(key in self._pins for key in [*self._queue, *self._suspects]), (
-            "queued though no request waits"
+            "queued, and no request waits"
         )
