@@ -212,7 +212,7 @@ def test_a_deployment_that_is_not_there(words: list[str]) -> None:
 def test_a_workload_that_is_not_there() -> None:
     said = run("doctor", "one-gpu", "--workload", "nope")
     assert said.exit_code == 1
-    assert "unknown workload" in said.output
+    assert "no workload" in said.output
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from antiphon.interaction.next_use import NEAR_S, NextUse
 from antiphon.policy.memory import NOTHING, KvPolicies, KvState, KvView, Lane, Selection
 from antiphon.stage.ar import MOST_RETRIES, ArRequest, ArScheduler
 from antiphon.stage.tier_views import View
-from antiphon.stage.tiers import CHUNK_BLOCKS, MAX_CHUNKS, unknown
+from antiphon.stage.tiers import CHUNK_BLOCKS, MAX_CHUNKS, MOST_SWAPS, unknown
 from fakes.early import WriteEarly
 from fakes.whims import whims_of
 from stage.test_ar import BASELINE, STOP, done, planned, request, scheduler
@@ -356,10 +356,10 @@ def test_what_a_request_waits_for_is_brought_at_once_and_then_it_joins() -> None
     stage.submit(request(1, 9))
     (copy,) = ordered(stage, 10.0)
     assert (copy.to, len(copy.targets)) == ("device", 4)
-    assert stage.tiers.is_expected("session-1")
+    assert stage.tiers.is_coming("session-1")
     stage.copied(CopyDone("s", copy.ticket))
     assert ordered(stage, 12.0) == []
-    assert not stage.tiers.is_expected("session-1")
+    assert not stage.tiers.is_coming("session-1")
     order = stage.plan(step, 12.0)
     assert order is not None
     (join,) = order.joins
@@ -379,6 +379,27 @@ def test_what_no_request_waits_for_comes_in_chunks_and_none_after_it_is_unselect
     policy.selection = NOTHING
     assert ordered(stage, 5.0) == []
     assert stage.kv.resting("session-1") is not None
+
+
+def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
+    """One brings what the other gives up at once, until a request reads it."""
+    stage = small()
+    step = away(stage)
+    says(stage, "fetch", Selection(["session-1"], 9, "soon"))
+    says(stage, "evict", Selection(["session-1"], 9, "away with it"))
+    brought: list[int] = []
+    for _ in range(20):
+        stage.tell_time(0.0)
+        stage.tend(0.0)
+        brought.append(sum(len(copy.targets) for copy in answered(stage)))
+    blocks = brought[0]
+    assert blocks
+    assert brought == [blocks] * MOST_SWAPS + [0] * (20 - MOST_SWAPS)
+    assert stage.tiers.num_swapped_blocks == MOST_SWAPS * blocks
+    says(stage, "evict")
+    assert not ordered(stage), "nothing waits for it"
+    run(stage, step, 1, 100)
+    assert not stage.tiers._ahead, "a request has read it"
 
 
 def test_reach_bounds_what_is_brought() -> None:

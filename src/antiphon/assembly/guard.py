@@ -5,7 +5,7 @@ decisions, and nothing else.
        ├---it is only observed (`observe`)--> held to the baseline's (`observed`), which is carried out
        ├---it raised, or the answer is nonsense--> counted; the baseline decides this once
        ├---its stage would stand still by it, or stands idle for too long (`idle`)--> counted; the baseline
-       │   decides who runs in this call
+       │   decides what runs in this call
        └---too slow, MOST_SLOW times of the last WINDOW--> suspended: the baseline decides from then on
 
 A suspension is a fact (`PolicySuspended`), because it depends on the clock: a record replays without one.
@@ -71,10 +71,18 @@ class Overruled:
     num_decisions: int
     reasons: dict[str, int]
 
+    @property
+    def place(self) -> str:
+        """The decision, and of which unit."""
+        return _place(self.decision, self.unit)
+
+    @property
+    def count(self) -> int:
+        return sum(self.reasons.values())
+
     def __str__(self) -> str:
-        place, reasons = _place(self.decision, self.unit), ", ".join(self.reasons)
-        count = sum(self.reasons.values())
-        return f"{place}: {count} of {self.num_decisions} decisions were the baseline's ({reasons})"
+        reasons = ", ".join(self.reasons)
+        return f"{self.place}: {self.count} of {self.num_decisions} decisions were the baseline's ({reasons})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +130,13 @@ class Guard:
         self.inner_s = 0.0
         """Of what is being timed, the seconds of others that were asked by it."""
         self._overruled: set[str] = set()
-        """Units where the baseline decides who runs."""
+        """Units where the baseline decides what runs."""
         self._paced: set[str] = set()
         """Units whose requests are held up by what is not the baseline."""
         self.urgency: dict[str, int] = {}
         """Of each unit whose step policy is observed, the most urgent that it would have run."""
         self.asking: Watched | None = None
-        """The policy that is being asked, for whoever wonders why a decision does not return."""
+        """The policy that is being asked: /health names it if its decision does not return."""
 
     def watched(
         self, decision: str, unit: str, policy: Any, baseline: Any, is_observed: bool = False
@@ -211,11 +219,11 @@ class Guard:
         return Timed(self, watched)
 
     def may_hold_up(self, unit: str) -> bool:
-        """Does anything but the baseline decide who runs there?"""
+        """Does anything but the baseline decide what runs there?"""
         return unit in self._paced
 
     def stalled(self, unit: str, why: str = "its stage would stand still") -> bool:
-        """Nothing runs there though something could: until `go_on` the baseline decides who runs. False
+        """Nothing runs there though something could: until `go_on` the baseline decides what runs. False
         where it did so already."""
         named = [one for one in self._watched if unit in one.unit.split("+") and one.decision in HOLDS_UP]
         at_fault = [one for one in named if one.is_in_force]

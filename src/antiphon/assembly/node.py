@@ -155,6 +155,7 @@ class Node:
                 stats[Metric.KV_BLOCKS_HOST.of(name)] = ar.tiers.host.num_used
                 stats[Metric.KV_BLOCKS_WRITTEN.of(name)] = ar.tiers.num_written_blocks
                 stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.num_fetched_blocks
+                stats[Metric.KV_BLOCKS_SWAPPED.of(name)] = ar.tiers.num_swapped_blocks
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
         for key, count in self.guard.events.items():
             stats[Metric.POLICY.of_policy(*key)] = count

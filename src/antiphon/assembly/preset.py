@@ -12,13 +12,14 @@ One that ships goes by its name, an operator's own by its path. A file that is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.guard import Guard
 from antiphon.assembly.registry import (
     DECISIONS,
@@ -26,14 +27,13 @@ from antiphon.assembly.registry import (
     is_foreign,
     make_policy,
     make_with_digest,
-    nearest,
     placed,
     policy_label,
 )
 from antiphon.assembly.yaml_file import MAX_BYTES, check_plain, child, parse
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
-from antiphon.core.errors import ConfigError
-from antiphon.graphs import all_graphs
+from antiphon.core.errors import ConfigError, no_such
+from antiphon.graphs import all_graphs, find_graph
 from antiphon.policy.base import DevicePolicy, ReplicaPolicy
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.policies import StagePolicies
@@ -60,26 +60,27 @@ def preset_label(preset: str) -> str:
     return Path(preset).stem if is_path(preset) else preset
 
 
-def read_preset(preset: str) -> dict[str, PolicyChoice]:
-    """What a preset says, by decision. Every policy is made once to see that it can be. Raises ConfigError
-    with the file, the line and the decision that is wrong, and what is allowed there."""
+def read_preset(preset: str, graph: str = "") -> dict[str, PolicyChoice]:
+    """What a preset says, by decision. Every policy is made once to see that it can be. A file may have
+    options for stages of this `graph` only, one that ships for those of any (""). Raises ConfigError with the
+    file, the line and the decision that is wrong, and what is allowed there."""
     if is_path(preset):
         text, folder = _read(preset), Path(preset).expanduser().resolve().parent
     elif preset in preset_names():
         text, folder = _PRESETS.joinpath(f"{preset}.yaml").read_text(encoding="utf-8"), Path()
     else:
-        said = nearest(preset, preset_names()) or ";"
-        raise ConfigError(
-            f"no preset {preset!r}{said} There are {', '.join(preset_names())}, or the path of a .yaml file"
-        )
+        raise ConfigError(no_such("preset", preset, preset_names(), ", or the path of a .yaml file"))
+    graphs = [find_graph(graph)] if graph and is_path(preset) else all_graphs()
+    known = tuple(dict.fromkeys(stage.name for one in graphs for stage in one.stages))
     where = f"preset {preset}"
     written, node = parse(text, where, "a preset maps each decision to a policy")
+    if not written.keys() & {*DECISIONS} and written.keys() & Deployment.model_fields.keys():
+        raise ConfigError(f"{where} is a deployment: give it as --config; it names its own preset")
     for key in written:
         if key not in (*DECISIONS, OBSERVE):
             line, _ = child(node, key) or (0, None)
-            said = nearest(key, (*DECISIONS, OBSERVE)) or ";"
-            known = f"There are {', '.join(DECISIONS)}, and {OBSERVE}"
-            raise ConfigError(f"{where}:{line}: no decision {key!r}{said} {known}")
+            found = no_such("decision", key, (*DECISIONS, OBSERVE))
+            raise ConfigError(f"{where}:{line}: {found}")
     if missing := [decision for decision in DECISIONS if decision not in written]:
         raise ConfigError(f"{where}: no policy for {', '.join(missing)}; each decision needs exactly one")
     observe = written.get(OBSERVE, False)
@@ -88,7 +89,7 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
     for decision in DECISIONS:
         line, _ = child(node, decision) or (0, None)
         try:
-            choices[decision] = _choice(decision, written[decision], folder, observe)
+            choices[decision] = _choice(decision, written[decision], folder, known, observe)
         except ConfigError as error:
             raise ConfigError(f"{where}:{line}: {error}") from None
     _check_device(where, choices)
@@ -97,7 +98,7 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
 
 def with_preset(config: NodeConfig, preset: str) -> NodeConfig:
     """With what another preset says. Raises ConfigError."""
-    return msgspec.structs.replace(config, preset=preset, policies=read_preset(preset))
+    return msgspec.structs.replace(config, preset=preset, policies=read_preset(preset, config.graph))
 
 
 def resolved(config: NodeConfig) -> NodeConfig:
@@ -197,7 +198,7 @@ def _check_device(where: str, choices: Mapping[str, PolicyChoice]) -> None:
         )
 
 
-def _choice(decision: str, value: Any, folder: Path, observe: bool) -> PolicyChoice:
+def _choice(decision: str, value: Any, folder: Path, known: Sequence[str], observe: bool) -> PolicyChoice:
     written = {"policy": value} if isinstance(value, str) else value
     if not isinstance(written, dict) or not isinstance(cast(dict[str, Any], written).get("policy"), str):
         raise ConfigError(f"{decision}: give a policy's name, or {{policy: name, option: value, …}}")
@@ -206,7 +207,7 @@ def _choice(decision: str, value: Any, folder: Path, observe: bool) -> PolicyCho
     policy = placed(options.pop("policy"), folder)
     observe = options.pop(OBSERVE, observe)
     _check_observe(f"{decision}: ", observe)
-    stages = _stages(decision, options.pop("stages", {}))
+    stages = _stages(decision, options.pop("stages", {}), known)
     for own in stages.values():
         _check_observe(f"{decision}: ", own.get(OBSERVE, observe))
         if "policy" in own:
@@ -224,20 +225,21 @@ def _choice(decision: str, value: Any, folder: Path, observe: bool) -> PolicyCho
     return msgspec.structs.replace(choice, digests=digests)
 
 
-def _stages(decision: str, value: Any) -> dict[str, dict[str, Any]]:
-    """Options for single stages. Raises ConfigError for what is no stage of any model."""
+def _stages(decision: str, value: Any, known: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options for single stages. Raises ConfigError for what is none of the `known` ones."""
     if not isinstance(value, dict) or not all(
         isinstance(one, dict) for one in cast(dict[Any, Any], value).values()
     ):
-        raise ConfigError(f"{decision}: `stages` maps stages to options, such as {{talker: {{alpha: 2}}}}")
+        raise ConfigError(
+            f"{decision}: `stages` maps stages to options, such as {{talker: {{alpha: 2}}}}, or to a "
+            "policy, {talker: {policy: fcfs}}"
+        )
     stages = {str(stage): dict(one) for stage, one in cast(dict[Any, dict[str, Any]], value).items()}
     if stages and decision in WHOLE:
         raise ConfigError(f"{decision}: it is decided among stages, so it has no `stages`; take them out")
-    known = tuple(dict.fromkeys(stage.name for graph in all_graphs() for stage in graph.stages))
     for stage in stages:
         if stage not in known:
-            said = nearest(stage, known) or ";"
-            raise ConfigError(f"{decision}: no stage {stage!r}{said} There are {', '.join(known)}")
+            raise ConfigError(f"{decision}: {no_such('stage', stage, known)}")
     return stages
 
 

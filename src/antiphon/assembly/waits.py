@@ -143,7 +143,7 @@ class Waits:
     def _queued(self, scheduler: ArScheduler, active: ArRequest) -> Turn:
         if not scheduler.has_inputs(active):
             return Cause.UPSTREAM, ""
-        if scheduler.tiers.is_expected(active.owner):
+        if scheduler.tiers.is_coming(active.owner):
             return Cause.KV_COMING, self.because(KvMove.FETCHED, scheduler.name)
         short = Cause.BLOCKS if scheduler.rows.num_free else Cause.ROW
         return self._passed_over(scheduler.name, active.request, short)

@@ -99,7 +99,9 @@ async def compare(
     for index, seed in enumerate(plan.seeds):
         for target in plan.order(index):
             await work.measure(target, seed)
-    sides = tuple(Side(target, work.runs.get(target.name, {})) for target in plan.targets)
+    sides = tuple(
+        Side(one, work.runs.get(one.name, {}), work.overruled.get(one.name, {})) for one in plan.targets
+    )
     contrasts = tuple(against(sides[0], other) for other in sides[1:])
     if not any(entry.pairs for entry in contrasts):
         raise AntiphonError(f"nothing to compare: {'; '.join(entry.message for entry in work.dropped)}")
@@ -118,12 +120,15 @@ class Work:
     say: Say
     runs: dict[str, dict[int, Figures]] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
+    overruled: dict[str, dict[int, dict[str, int]]] = field(
+        default_factory=dict[str, dict[int, dict[str, int]]]
+    )
 
     async def measure(self, target: Target, seed: int) -> None:
         """Play it, unless its log is complete already. Raises ConfigError."""
         log = log_of(self.directory, target, seed)
         if why_incomplete(log) is None:
-            self.runs.setdefault(target.name, {})[seed] = self.figures(log)
+            self._count(target, seed, log, self.figures(log))
             self.say(f"{target.name}, seed {seed}: measured before")
             return
         message = await self._try(target, seed, log)
@@ -156,8 +161,14 @@ class Work:
             return _words(error)
         message = why_incomplete(log)
         if message is None:
-            self.runs.setdefault(target.name, {})[seed] = found
+            self._count(target, seed, log, found)
         return message
+
+    def _count(self, target: Target, seed: int, log: Path, found: Figures) -> None:
+        self.runs.setdefault(target.name, {})[seed] = found
+        ended = _last(log)
+        if isinstance(ended, RunEnded) and ended.overruled:
+            self.overruled.setdefault(target.name, {})[seed] = ended.overruled
 
     async def _warm_up(self, target: Target) -> None:
         self.say(f"{target.name}: warming up, not counted")
@@ -175,18 +186,23 @@ def why_incomplete(log: Path) -> str | None:
     """What a log lacks to be counted; None if its run went to its end."""
     if not log.is_file():
         return "it left no log"
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = file.read().splitlines()
-    try:
-        last = msgspec.json.decode(lines[-1], type=Event) if lines else None
-    except msgspec.MsgspecError:
-        last = None
+    last = _last(log)
     if not isinstance(last, RunEnded):
         return f"its log breaks off ({log})"
     if last.reason not in COMPLETE:
         return f"the run ended early: {last.reason}{f' ({last.message})' if last.message else ''}"
     return None
+
+
+def _last(log: Path) -> Event | None:
+    """The last line, if it is whole."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = file.read().splitlines()
+    try:
+        return msgspec.json.decode(lines[-1], type=Event) if lines else None
+    except msgspec.MsgspecError:
+        return None
 
 
 def prepare(plan: Plan, directory: Path, is_resumed: bool) -> None:

@@ -232,7 +232,9 @@ def _report(found: Comparison, out: Path, everything: bool, as_json: bool) -> No
         typer.echo(text.decode(), nl=False)
     else:
         for each in found.against:
-            Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS).print(
-                comparison_table(each, is_whole=everything)
-            )
+            table = comparison_table(each, is_whole=everything)
+            if table.row_count:
+                Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS).print(table)
+            else:
+                _say(f"{each.b} against {each.a}: no seed was measured on both")
     console.print(f"result: {out / RESULT_FILE}", soft_wrap=True)

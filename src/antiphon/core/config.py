@@ -72,7 +72,9 @@ class ArConfig(msgspec.Struct, frozen=True):
             at = end
         names = [name for name, _, _ in self.layer_groups]
         if len(set(names)) < len(names):
-            raise ConfigError(f"layer_groups: the names {names} must differ")
+            raise ConfigError(
+                f"layer_groups: two groups have one name ({', '.join(names)}); each needs its own"
+            )
 
 
 class CodecConfig(msgspec.Struct, frozen=True):

@@ -182,7 +182,7 @@ class Orchestrator:
     def _progressed(self, unit: str, brought: Iterable[Progress], now: float) -> None:
         """What a step brought, request by request."""
         responses, stages = self.responses, self._stages
-        is_entry, hands_on = stages.is_entry(unit), stages.hands_on(unit)
+        is_entry, hands_on, lost = stages.is_entry(unit), stages.hands_on(unit), Voice.LOST
         for progress in brought:
             response = responses[progress.request]
             if is_entry:
@@ -191,7 +191,7 @@ class Orchestrator:
                 self._route.text(response, progress, now)
             else:
                 self._route.frame(response, progress)
-            if response.voice is Voice.LOST:
+            if response.voice is lost:
                 self._end_as_mute(response)
             elif progress.end is not None:
                 self._done(response, unit)
@@ -247,6 +247,6 @@ class Orchestrator:
     def _needs(self, response: ResponseState, unit: str) -> bool:
         """Does it still wait for something that is there, or on its way from there?"""
         talker = self._stages.ar.get(response.path.talker) if response.path is not None else None
-        is_expected = bool(response.on_the_way)
-        is_expected |= talker is not None and talker.waits_for_payload(response.request)
-        return response.needs(unit) or (is_expected and response.payload_source == unit)
+        is_coming = bool(response.on_the_way)
+        is_coming |= talker is not None and talker.waits_for_payload(response.request)
+        return response.needs(unit) or (is_coming and response.payload_source == unit)

@@ -31,7 +31,7 @@ from antiphon.core.facts import (
     SpeechStarted,
     TurnAdvised,
 )
-from antiphon.core.plans import AudioOut, Output, ResponseEnded
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 
@@ -193,7 +193,7 @@ class NextUse:
             if name in self._monitor.sessions:
                 fold(name, self._known(name), fact, now)
 
-    def hear(self, outputs: Iterable[Output], now: float) -> None:
+    def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Outputs left for their clients."""
         for output in outputs:
             if not isinstance(output, AudioOut | ResponseEnded) or output.session not in self._sessions:

@@ -296,6 +296,8 @@ def is_crowded(view: StepView) -> bool:
     """True if the first waiting request that a person waits for could join if best-effort rows made room.
     What is pending free comes by itself."""
     num_rows, tier = view.num_rows, view.tier
+    if num_rows == len(tier):
+        return False
     waiting = (tier[num_rows:] == Tier.LATENCY).nonzero()[0]
     if not len(waiting) or not (tier[:num_rows] != Tier.LATENCY).any():
         return False

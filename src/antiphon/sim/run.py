@@ -149,10 +149,11 @@ class Simulation:
         for name in [*self._playing]:
             self._playing.pop(name).stop()
             self._ended(name, "stopped")
-        self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason))
+        guard = self.driver.node.guard
+        overruled = {one.place: one.count for one in guard.overruled}
+        self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason, overruled=overruled))
         num_done, num_decisions = self.agenda.num_done, self.driver.num_decisions
         share = self.driver.decided_s / max(self.agenda.now, SAMPLE_S)
-        guard = self.driver.node.guard
         return Outcome(
             self.log.encoded(),
             self.log.events,
@@ -162,11 +163,7 @@ class Simulation:
             share,
             tuple(guard.incidents()),
             guard.overruled,
-            {
-                f"{policy} of {unit}": n
-                for (unit, policy, event), n in guard.counts.items()
-                if event == "refused"
-            },
+            guard.refused,
             guard.observed,
         )
 

@@ -32,6 +32,9 @@ from antiphon.stage.tier_views import NextUse, Owners, People, View
 
 CHUNK_BLOCKS = 32
 """Blocks of one order for what no request waits for: to cancel it is to order no more."""
+MOST_SWAPS = 2
+"""How often as many blocks as an owner has may be given up after they were brought and before a request read
+them: then evict and fetch disagree, and nothing of it is brought until a request waits for it."""
 MAX_CHUNKS = 2
 """Orders on their way in a direction, so that the link is never idle while the next one is decided."""
 
@@ -97,6 +100,8 @@ class Tiers:
         self.num_fetched_blocks = 0
         self.num_moved_blocks = 0
         """From other units."""
+        self.num_swapped_blocks = 0
+        """Brought though no request waited, and given up before one read them."""
         self.people: People | None = None
         self._next_use: NextUse | None = None
         self._orders: dict[str, Order] = {}
@@ -120,6 +125,9 @@ class Tiers:
         """Owners whose KV is brought, or is to be as soon as there is room, for a request that waits."""
         self._unfit: set[str] = set()
         """Owners whose KV was to be brought, and for whose requests there was not room enough."""
+        self._ahead: dict[str, int] = {}
+        """Owners whose KV was brought though no request waited, and how many blocks they have given up since,
+        until one reads it."""
         self._wake_at: float | None = None
 
     def meet(self, people: People, next_use: NextUse) -> None:
@@ -176,6 +184,7 @@ class Tiers:
         self.known.used_s[owner] = self._now
         self.known.states.pop(owner, None)
         self._coming.discard(owner)
+        self._ahead.pop(owner, None)
         if since_s is None:
             return
         awaited = self.bringing(sequence)
@@ -226,8 +235,9 @@ class Tiers:
     def forget(self, owner: str) -> None:
         """The KV under this name is of no use any more; the device's is dropped already."""
         self.host.forget(owner)
-        for known in (self.known.used_s, self.known.states, self.known.session, self.known.unwritten):
-            known.pop(owner, None)
+        known = self.known
+        for each in (known.used_s, known.states, known.session, known.unwritten, self._ahead):
+            each.pop(owner, None)
 
     def rename(self, owner: str, name: str) -> None:
         """What is on the host under `owner` goes by `name`, as the device's does already."""
@@ -278,6 +288,10 @@ class Tiers:
         if self.watch is not None:
             self._tell(KvMove.EVICTED, chosen)
             self._tell(KvMove.TAKEN, taken)
+        for owner, count in (*chosen.items(), *taken.items()):
+            if owner in self._ahead:
+                self._ahead[owner] += count
+                self.num_swapped_blocks += count
         self._write(evicted, KvMove.COPIED)
         self._prune((*chosen, *taken))
 
@@ -408,7 +422,12 @@ class Tiers:
 
     # -- to the device -------------------------------------------------------------------------------
 
-    def is_expected(self, owner: str) -> bool:
+    @property
+    def is_bringing(self) -> bool:
+        """Is anything coming?"""
+        return bool(self._coming)
+
+    def is_coming(self, owner: str) -> bool:
         """Is its KV being brought, or to be as soon as there is room?"""
         return owner in self._coming
 
@@ -499,9 +518,13 @@ class Tiers:
 
     def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
         """The next blocks of what no request waits for, into room that is free or that the evict policy
-        gives up."""
+        gives up. None of an owner whose blocks come and go."""
+        sequence = self._kv.resting(owner)
+        if sequence is not None and self._ahead.get(owner, 0) >= MOST_SWAPS * max(len(sequence.chain), 1):
+            return 0
         num_ordered = self._order(owner, count, reach, keep, by_policy=True)
         if num_ordered:
+            self._ahead.setdefault(owner, 0)
             self._kv.touch(owner)
             self.known.used_s[owner] = self._now
         return num_ordered
@@ -659,7 +682,7 @@ class Tiers:
         if lacking <= 0:
             return 0.0
         lane = self.lane("device")
-        if self.is_expected(owner) and self.is_ordered(owner):
+        if self.is_coming(owner) and self.is_ordered(owner):
             return lane.queued_s
         return lane.queued_s + lacking // self._kv.block_size * lane.block_s
 
