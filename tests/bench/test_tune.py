@@ -167,8 +167,8 @@ async def test_a_run_that_fails_costs_its_setting_only(tmp_path: Path) -> None:
     assert found.tried[0].gain is None
     shown = Console(width=120, record=True, quiet=True)
     shown.print(tried_table(found))
-    with pytest.raises(AntiphonError, match=r"not every run has ttfp_s\.p90; there are jct_s\.p90"):
-        await tuned(sweep_of(safe_s(2.0)), lambda *_: {"jct_s.p90": 1.0}, tmp_path / "mute")
+    with pytest.raises(AntiphonError, match=r"not every run has ttfp_s\.p90; there are ttft_s\.p90"):
+        await tuned(sweep_of(safe_s(2.0)), lambda *_: {"ttft_s.p90": 1.0}, tmp_path / "mute")
 
 
 async def test_without_a_gain_nothing_is_held_out(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_what_is_tried_is_what_urgency_decides() -> None:
             "--max-rows: that is of a simulated machine; with --live",
         ),
         (["--live"], "--live serves the presets that are tried: --model says what checkpoint with"),
-        (["--hardware", "abacus"], "unknown hardware 'abacus'"),
+        (["--hardware", "abacus"], "no hardware 'abacus'"),
     ],
 )
 def test_wrong_words(words: list[str], said: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from antiphon.assembly.preset import OBSERVE, read_preset
 from antiphon.assembly.registry import make_policy
 from antiphon.core.config import PolicyChoice
 from antiphon.core.errors import ConfigError
+from antiphon.graphs import find_graph
 
 Choices = Mapping[str, PolicyChoice]
 URGENCY = "urgency"
@@ -67,6 +68,21 @@ def knobs(
     for setting in (setting for group in groups for setting in group):
         make_policy(setting.decision, URGENCY, setting.written)
     return groups
+
+
+def choices_of(preset: str, graph: str) -> dict[str, PolicyChoice]:
+    """What a preset says to a model of this graph (of any, if it is ""), without options of stages that the
+    model lacks, which a file may not have."""
+    choices = read_preset(preset)
+    if not graph:
+        return choices
+    known = [stage.name for stage in find_graph(graph).stages]
+    return {
+        decision: msgspec.structs.replace(
+            choice, stages={stage: own for stage, own in choice.stages.items() if stage in known}
+        )
+        for decision, choice in choices.items()
+    }
 
 
 def value_of(choices: Choices, setting: Setting) -> float:

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from antiphon.assembly.preset import read_preset
 from antiphon.bench.compare import Work
-from antiphon.bench.knobs import Choices, Setting, changed, preset_text, value_of
+from antiphon.bench.knobs import Choices, Setting, changed, choices_of, preset_text, value_of
 from antiphon.bench.servers import Target
 from antiphon.bench.statistics import Contrast, contrast, direction
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -42,14 +41,18 @@ Outcome = Literal["taken", "no gain", "worse for people", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is swept. `groups`: values that are tried against each other, one group after the other. Raises
-    ConfigError."""
+    """What is swept. Raises ConfigError.
+
+    groups  values that are tried against each other, one group after the other
+    graph   of the model; "": any
+    """
 
     preset: str
     groups: Sequence[Sequence[Setting]]
     seeds: tuple[int, ...]
     held_out: tuple[int, ...]
     objective: str = OBJECTIVE
+    graph: str = ""
 
     def __post_init__(self) -> None:
         if direction(self.objective) != "lower":
@@ -94,7 +97,7 @@ async def tune(sweep: Sweep, work: Work, folder: Path) -> Tuned:
     start = await _measured(work, sweep.start, sweep.seeds, sweep.objective)
     if start is None:
         raise AntiphonError(f"the start preset could not be measured: {_why_not(work, sweep)}")
-    found = Tuned(sweep, _means(start, sweep), read_preset(sweep.preset))
+    found = Tuned(sweep, _means(start, sweep), choices_of(sweep.preset, sweep.graph))
     best, target = start, sweep.start
     for group in sweep.groups:
         choices, origin = found.choices, best
@@ -114,7 +117,7 @@ async def tune(sweep: Sweep, work: Work, folder: Path) -> Tuned:
     if found.taken:
         await _hold_out(found, work, target)
     if not found.is_better:
-        found.choices = read_preset(sweep.preset)
+        found.choices = choices_of(sweep.preset, sweep.graph)
     return found
 
 

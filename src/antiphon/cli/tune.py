@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +88,7 @@ def tune(
         refuse_idle(context, not live, "is of a simulated machine; with --live there is none")
         sweep = _sweep(preset, swept)
         asked = Asked((), model, workload, workload_of(workload, load.changes), sweep.seeds, patience)
-        plays = _served(asked, sweep, wire, out) if live else _simulated(asked, sweep, machine)
+        sweep, plays = _served(asked, sweep, wire, out) if live else _simulated(asked, sweep, machine)
         found = asyncio.run(_tuned(plays, sweep, out, resume))
     except (asyncio.CancelledError, KeyboardInterrupt):
         console.print(f"stopped: what was measured is in {out}; go on with --resume", soft_wrap=True)
@@ -142,7 +142,7 @@ def _plan(asked: Asked, sweep: Sweep, options: dict[str, Any]) -> Plan:
     return Plan((sweep.start,), seeds, asked.name, kept)
 
 
-def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> Plays:
+def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> tuple[Sweep, Plays]:
     """Raises ConfigError, also for stages that the machine does not have."""
     from antiphon.bench.simulated import PlaySimulated, Simulators
     from antiphon.cli.simulated import first_line
@@ -162,14 +162,17 @@ def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> Plays:
         return setup, first_line(setup, target.name, start.title)
 
     plan = _plan(asked, sweep, {"machine": asdict(options)})
-    return Plays(plan, Simulators(), PlaySimulated(made, console), f"simulated: {start.title}")
+    plays = Plays(plan, Simulators(), PlaySimulated(made, console), f"simulated: {start.title}")
+    return replace(sweep, graph=node.graph), plays
 
 
-def _served(asked: Asked, sweep: Sweep, wire: WireOptions, out: Path) -> Plays:
+def _served(asked: Asked, sweep: Sweep, wire: WireOptions, out: Path) -> tuple[Sweep, Plays]:
     """Raises ConfigError. One server at a time: there is one for each setting."""
     from antiphon.bench.compared import PlayWorkload
     from antiphon.bench.servers import Launch, Servers
     from antiphon.bench.target import Pace
+    from antiphon.core.config import EngineOptions
+    from antiphon.engine.load import open_source
 
     if not asked.model:
         raise ConfigError("--live serves the presets that are tried: --model says what checkpoint with")
@@ -177,7 +180,9 @@ def _served(asked: Asked, sweep: Sweep, wire: WireOptions, out: Path) -> Plays:
     runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
     servers = Servers(Launch(asked.model, words_of(wire.serve), out / "servers"), keep=False, say=_say)
     plan = _plan(asked, sweep, {"serve": wire.serve, "acks": wire.acks.value})
-    return Plays(plan, servers, runner, f"served: {asked.model} {wire.serve}".strip())
+    opened = open_source(asked.model, EngineOptions(), lambda what, done, total: None)
+    plays = Plays(plan, servers, runner, f"served: {asked.model} {wire.serve}".strip())
+    return replace(sweep, graph=opened.node.graph), plays
 
 
 async def _tuned(plays: Plays, sweep: Sweep, out: Path, resume: bool) -> Tuned:

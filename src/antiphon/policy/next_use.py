@@ -141,9 +141,8 @@ class NextUse:
 
     def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
         """Of one whose turn is coming and whose KV is not all on the device."""
-        held, num_away = view.find(owner), view.num_away(owner)
-        took_s = num_away * view.back.block_s
-        left_s = nan if held is None else held.due_s - now
+        num_away = view.num_away(owner)
+        took_s, left_s = num_away * view.back.block_s, view.due_s(owner) - now
         if not self._preload:
             why = "it comes when a request waits for it (preload is off)"
         elif next(view.waiting(), None) is not None:
