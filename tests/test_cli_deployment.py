@@ -212,7 +212,7 @@ def test_a_deployment_that_is_not_there(words: list[str]) -> None:
 def test_a_workload_that_is_not_there() -> None:
     said = run("doctor", "one-gpu", "--workload", "nope")
     assert said.exit_code == 1
-    assert "unknown workload" in said.output
+    assert "no workload" in said.output
 
 
 @pytest.fixture
@@ -295,3 +295,13 @@ def test_a_decision_is_explained_by_its_policies() -> None:
 
 def test_the_nearest_preset_is_named_where_a_key_is_none() -> None:
     assert "fcsf: no such preset or decision; did you mean fcfs?" in explain("fcsf")
+
+
+def test_a_preset_that_is_observed_says_so(tmp_path: Path) -> None:
+    text = files("antiphon.assembly").joinpath("presets", "liveserve.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(f"{text}observe: true\n")
+    said = explain(str(tmp_path / "mine.yaml"))
+    assert "step: urgency (observed: asked and counted, and prefill-first decides)" in said
+    assert "pace, thinker: urgency (observed: asked and counted, and unpaced decides)" in said
+    assert "admission: unlimited\n" in said
+    assert "observed" not in explain("liveserve")

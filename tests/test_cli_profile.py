@@ -49,7 +49,7 @@ def test_a_text_checkpoint_has_a_datasheet_too(tmp_path: Path) -> None:
         ([], "name a checkpoint to be measured"),
         (["--roofline", "H200"], "--roofline needs --model"),
         (["--roofline", "H900", "--model", RELEASED], "no datasheet of 'H900'"),
-        (["--roofline", "H200", "--model", "x"], "no shape is known of 'x'"),
+        (["--roofline", "H200", "--model", "x"], "no shape of a model 'x'"),
         (["nowhere/at-all", "--max-rows", "0"], "max_rows is 0"),
         (["here", "--roofline", "H200", "--model", RELEASED], f"CHECKPOINT here and --model {RELEASED}"),
         (["here", "--model", RELEASED], "--model: that goes with --roofline"),

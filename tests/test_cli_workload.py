@@ -73,7 +73,7 @@ def test_settings() -> None:
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("name: mine\nload: {closed: {concurrency: 1, sessions: 1}}\npeople: {a: {mood: good}}\n")
-    for what, words in (("no-such", "unknown workload"), (str(mine), "people.a.mood: no such key")):
+    for what, words in (("no-such", "no workload"), (str(mine), "people.a.mood: no such key")):
         result = invoke("show", what)
         assert result.exit_code == 1
         assert words in result.output

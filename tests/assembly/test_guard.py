@@ -19,7 +19,7 @@ from antiphon.metrics.log import ErrorSeen, ResponseEnded
 from antiphon.metrics.names import Metric, parse_key
 from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice
 from antiphon.policy.memory import Selection
-from antiphon.runtime.record import RecordWriter, replay
+from antiphon.runtime.record import RecordWriter, encode, read_record, replay
 from antiphon.sim.model import released
 from corpus import policies
 from corpus.make import talk
@@ -350,6 +350,27 @@ def test_requests_that_are_preempted_for_ever_get_on(keeps: bool, tmp_path: Path
     assert sum(n for (_, _, event), n in world.node.guard.counts.items() if event == "stalled") > 0
     assert any("no request gets a token" in str(one) for one in world.node.guard.incidents())
     assert replay(tmp_path / "record", path)[1] == []
+
+
+@pytest.mark.parametrize("policy", [one for one in BROKEN if one != "Slow"])
+def test_a_broken_policy_that_is_observed_changes_nothing(policy: str, tmp_path: Path) -> None:
+    path = Path(preset_with(tmp_path, policy))
+    path.write_text(path.read_text() + "observe: true\n")
+    decided: list[list[bytes]] = []
+    for preset in ("baseline", str(path)):
+        record = tmp_path / "record"
+        config = with_preset(toy_config(rows=3, blocks=18, host_blocks=12), preset)
+        recorder = RecordWriter(record, config, 1)
+        world = World(config, depth=1, copy_lag=1, recorder=recorder)
+        world.is_lenient = True
+        talk(world)
+        recorder.close()
+        decided.append([encode(entry) for entry in read_record(record)[1]])
+    assert decided[0] == decided[1]
+    assert not world.node.guard.overruled
+    asked = [one for one in world.node.guard._watched if one.is_observed]
+    assert {one.decision for one in asked} == {*BROKEN[policy]}
+    assert sum(one.num_asked for one in asked) > 0
 
 
 def test_time_is_whose_it_is() -> None:

@@ -134,6 +134,8 @@ def test_the_same_policy_with_the_same_options_is_one_object_in_a_unit(tmp_path:
             r"no stage 'takler'; did you mean talker\?",
         ),
         ({"pace": "{policy: hold.py:Hold, stages: 3}"}, "`stages` maps stages to options"),
+        ({"step": "{policy: fcfs, stages: {talker: fcfs}}"}, r"\{talker: \{policy: fcfs\}\}"),
+        ({"pace": "hold.py"}, "say which class of that file, such as .*hold.py:MyPolicy"),
         (
             {"pace": "{policy: hold.py:Hold, stages: {talker: {lead_s: x}}}"},
             r"lead_s is 'x': .* \(for stage talker\)",
@@ -298,3 +300,26 @@ def test_the_digest_is_of_what_was_run(tmp_path: Path) -> None:
     assert list(choices["step"].digests.values()) == [was]
     with pytest.raises(ConfigError, match="has changed since"):
         Preset(choices, Guard())._made("step", "u", "", {})
+
+
+def test_a_file_s_options_are_for_stages_that_the_model_has(tmp_path: Path) -> None:
+    """One that ships has options for stages of any model."""
+    preset = mine(tmp_path, pace="{policy: hold.py:Hold, stages: {talker: {lead_s: 1}}}")
+    spoken, written = toy_config(), msgspec.structs.replace(toy_config(), graph="text")
+    assert with_preset(spoken, preset).policies["pace"].of("talker")[1] == {"lead_s": 1}
+    said = r"mine.yaml:2: pace: no stage 'talker'.* There are thinker$"
+    with pytest.raises(ConfigError, match=said):
+        with_preset(written, preset)
+    shipped = [one for one in preset_names() if any(c.stages for c in read_preset(one).values())]
+    assert shipped, "else this shows nothing"
+    for name in shipped:
+        assert with_preset(written, name).policies == read_preset(name)
+
+
+def test_deployments_and_presets_are_told_apart(tmp_path: Path) -> None:
+    deployment = tmp_path / "two.yaml"
+    deployment.write_text("preset: fcfs\nlimits: {max_sessions: 3}\n")
+    with pytest.raises(ConfigError, match=r"two.yaml is a deployment: give it as --config"):
+        read_preset(str(deployment))
+    with pytest.raises(ConfigError, match=r"mine.yaml is a preset: give it as --preset"):
+        read_deployment(mine(tmp_path))

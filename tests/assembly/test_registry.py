@@ -17,12 +17,11 @@ from antiphon.assembly.registry import (
     is_foreign,
     known_policies,
     make_policy,
-    nearest,
     options_of,
     placed,
     policy_label,
 )
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, nearest
 from antiphon.policy.lru import Lru
 
 OWN = """
@@ -145,7 +144,7 @@ def test_a_policy_that_an_installed_package_registers(monkeypatch: pytest.Monkey
         ("OWN:Strict", {}, "own.py:Strict: it needs a value for must"),
         ("OWN:Strict", {"must": -1}, "own.py:Strict cannot be made: ValueError: must is below 0"),
         ("OWN:Mute", {}, "has neither `decide` nor `decide_pace`"),
-        ("OWN:Mute", {"x": 1}, "no option 'x'; It takes none"),
+        ("OWN:Mute", {"x": 1}, "no option 'x'. It takes none"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_is_allowed(policy: str, options: dict, said: str, own: str) -> None:

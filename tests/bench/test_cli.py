@@ -63,7 +63,7 @@ def test_bounds_decide_the_status(log: Path) -> None:
 def test_mistakes(url: str, log: Path, tmp_path: Path) -> None:
     """Each is told in words, with status 2."""
     cases = {
-        "unknown workload": ["--url", url, "--workload", "nothing"],
+        "no workload": ["--url", url, "--workload", "nothing"],
         "http(s)://host": ["--url", "nowhere"],
         "--force": ["--url", url, "--log", str(log)],
         "not both": ["--url", url, "--rate", "1", "--concurrency", "1"],

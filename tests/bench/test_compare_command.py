@@ -91,7 +91,7 @@ async def test_one_that_is_not_there(servers: list[str], tmp_path: Path) -> None
     [
         (["baseline"], "two targets"),
         (["baseline", "http://127.0.0.1:9"], "--model says what to serve"),
-        (["http://a", "http://b", "--workload", "nonesuch"], "unknown workload"),
+        (["http://a", "http://b", "--workload", "nonesuch"], "no workload"),
         (["http://a", "http://b", "--serve", '"'], "No closing quotation"),
     ],
 )
@@ -150,7 +150,7 @@ def test_table() -> None:
     assert rows["ttfp_s.p90"][1:] == (
         "1.02",
         "0.5",
-        "0.49 \\[0.481, 0.5]",
+        "0.4902 \\[0.4809, 0.4998]",
         "[green]better[/]",
         "talker 25 % / –",
     )

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from antiphon.bench.servers import Target
 from antiphon.cli import app
 from antiphon.cli.compare import simulated_target
+from assembly.test_guard import preset_with
 
 COMMAND = [sys.executable, "-m", "antiphon.cli", "compare", "--simulate"]
 READERS = [
@@ -60,6 +61,18 @@ def test_the_same_machine_twice_does_the_same(tmp_path: Path) -> None:
     assert status == 0, said
     rows = json.loads(shown)["against"][0]["rows"]
     assert all(row["contrast"]["a"] == row["contrast"]["b"] for row in rows)
+
+
+def test_what_the_baseline_decided_instead_is_in_the_result(tmp_path: Path) -> None:
+    """Else a policy that always raises would look as good as the baseline."""
+    preset = preset_with(tmp_path, "Raising")
+    words = ["fcfs", f"broken={preset}", *READERS, "--out", tmp_path, "--json"]
+    _, shown, _ = run(*words, "--seeds", "1")
+    plain, broken = json.loads(shown)["sides"]
+    assert plain["overruled"] == {}
+    assert broken["overruled"]["0"]["step of thinker"] > 100
+    _, shown, _ = run(*words, "--seeds", "2", "--resume")
+    assert json.loads(shown)["sides"][1]["overruled"].keys() == {"0", "1"}
 
 
 def test_more_seeds_go_on_with_what_is_there(tmp_path: Path) -> None:
@@ -109,13 +122,13 @@ def test_what_a_target_says(text: str, target: Target) -> None:
     ("words", "said"),
     [
         (["fcfs"], "needs two targets or more"),
-        (["fcfs", "fcfs --max-rows 2"], "must differ"),
-        (["fcfs", "x=nope"], "no preset 'nope'; There are baseline, fcfs"),
+        (["fcfs", "fcfs --max-rows 2"], "have one name"),
+        (["fcfs", "x=nope"], "no preset 'nope'. There are baseline, fcfs"),
         (["fcfs", "peer=http://here:1"], "'http://here:1' is no preset"),
         (["fcfs", "x=fcfs --max-row 2"], "target x: No such option: --max-row"),
         (["fcfs", "x=fcfs --max-rows none"], "target x: Invalid value for '--max-rows'"),
         (["fcfs", "x=fcfs --max-rows 0"], "target x: Invalid value for '--max-rows'"),
-        (["fcfs", "x=fcfs --hardware abacus"], "target x: unknown hardware 'abacus'"),
+        (["fcfs", "x=fcfs --hardware abacus"], "target x: no hardware 'abacus'"),
         (["fcfs", "x=fcfs '"], "No closing quotation"),
         (["fcfs", "baseline", "--serve", "x"], "--serve: that is for servers over the wire"),
         (["fcfs", "baseline", "--model", "llama-3-8b"], "group talker speaks"),

@@ -28,11 +28,11 @@ def test_targets() -> None:
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["nonesuch", "baseline"], "is no URL, and as a preset: no preset 'nonesuch'; There are baseline"),
+        (["nonesuch", "baseline"], "is no URL, and as a preset: no preset 'nonesuch'. There are baseline"),
         (["ftp://host", "baseline"], "http(s)"),
         (["a/b=http://host", "baseline"], "a name is letters"),
         (["baseline"], "two targets or more"),
-        (["a=http://x", "a=http://y"], "must differ"),
+        (["a=http://x", "a=http://y"], "have one name"),
     ],
 )
 def test_targets_that_are_none(texts: list[str], words: str) -> None:

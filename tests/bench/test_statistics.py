@@ -111,6 +111,17 @@ def test_a_wide_interval_decides_nothing() -> None:
     assert contrast("stall_s", {0: 0.0, 1: 9.0}, {0: 3.0, 1: 0.5}).verdict == "undecided"
 
 
+def test_what_no_table_shows_is_no_difference() -> None:
+    ones = dict.fromkeys(range(5), 1.0)
+    assert contrast("ttfp_s.p90", ones, dict.fromkeys(range(5), 1.0004)).verdict == "no difference"
+    assert contrast("ttfp_s.p90", ones, dict.fromkeys(range(5), 1.0006)).verdict == "worse"
+    some = {**ones, 0: 0.0}
+    shifted = {seed: value + 3e-4 for seed, value in some.items()}
+    assert (found := contrast("stall_s", some, shifted)).kind == "difference"
+    assert found.verdict == "no difference"
+    assert contrast("stall_s", some, {seed: value + 6e-4 for seed, value in some.items()}).verdict == "worse"
+
+
 def test_absent_figures_are_said() -> None:
     found = contrast("qos", {0: 1.0, 1: 2.0, 2: math.nan}, {1: 4.0, 2: 1.0})
     assert (found.pairs, found.a, found.b, found.verdict) == (1, 2.0, 4.0, "undecided")
@@ -135,6 +146,8 @@ def test_absent_figures_are_said() -> None:
         ("continuity", "higher"),
         ("slo_attainment", "higher"),
         ('tokens_per_s{stage="talker"}', "higher"),
+        ("jct_s.p90", None),
+        ("best_effort_jct_s.p90", "lower"),
         ("rtf.p90", None),
         ("audio_rtf.p90", None),
         ("something.else", None),

@@ -57,7 +57,7 @@ def test_layers_may_be_split_into_groups() -> None:
         ((("a", 0, 2), ("b", 3, 4)), "'b' holds layers 3 to 4; it must begin at layer 2"),
         ((("a", 0, 2), ("b", 1, 4)), "'b' holds layers 1 to 4; it must begin at layer 2"),
         ((("a", 0, 2), ("b", 2, 2)), "and hold one or more"),
-        ((("a", 0, 2), ("a", 2, 4)), "must differ"),
+        ((("a", 0, 2), ("a", 2, 4)), "have one name"),
     ],
     ids=["from the first", "gap", "overlap", "empty", "names"],
 )

@@ -36,6 +36,6 @@ class Whims:
 
 def whims_of(scheduler: ArScheduler) -> Whims:
     """The stage does as its new policy's `victims` say."""
-    whims = Whims(scheduler._chooser._policies.step)
-    scheduler._chooser._policies = replace(scheduler._chooser._policies, step=whims)
+    whims = Whims(scheduler._policies.step)
+    scheduler._policies = replace(scheduler._policies, step=whims)
     return whims

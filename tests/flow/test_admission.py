@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 
 import pytest
@@ -39,7 +39,7 @@ def ask(world: World, session: str, tier: str = "latency") -> Heard:
 @pytest.mark.parametrize("wait_s", [4.25, nan])
 def test_a_refused_response_fails_once_and_leaves_nothing(wait_s: float) -> None:
     world, door = World(toy_config()), Door(refuse=Refuse("the queue is long", wait_s, 7.0))
-    world.entry._admission = door
+    world.entry._policies = replace(world.entry._policies, admission=door)
     heard = ask(world, "s")
     world.run()
     assert heard.end is not None
@@ -56,7 +56,7 @@ def test_a_refused_response_fails_once_and_leaves_nothing(wait_s: float) -> None
 
 def test_each_response_is_asked_for_once_with_what_it_needs() -> None:
     world, door = World(toy_config(rows=1)), Door()
-    world.entry._admission = door
+    world.entry._policies = replace(world.entry._policies, admission=door)
     heard = [ask(world, "a"), ask(world, "b", "best_effort")]
     world.run()
     for each in heard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import inf, isnan
 
 import numpy as np
 import pytest
@@ -95,9 +95,26 @@ def test_what_nobody_will_speak_is_ahead_of_nobody() -> None:
     frontier.end_speech(slot)
     assert np.isnan(frontier.leads_s(THINKER, at(slot), 1.0)).all()
     assert frontier.leads_s(TALKER, at(slot), 1.0).tolist() == pytest.approx([1.0 + 5 * 0.08])
-    assert frontier.rates(at(slot)).tolist() == pytest.approx([12.5])
-    assert np.isnan(frontier.rates(at(written))).all()
+    assert frontier.rates(TALKER, at(slot)).tolist() == pytest.approx([12.5])
+    assert np.isnan(frontier.rates(THINKER, at(slot))).all(), "nobody takes up what is only written"
+    assert np.isnan(frontier.rates(TALKER, at(written))).all()
     frontier.free(slot)
     again = frontier.take(2.0, True)
     frontier.play(again, 3.0)
     assert frontier.leads_s(THINKER, at(again), 2.0).tolist() == [1.0]
+
+
+def test_what_its_client_stopped_playing_never_runs_dry() -> None:
+    """Unlike what has run dry, though no more of either is heard."""
+    frontier = Frontier(3, 0.08, size=2)
+    slot, dry = frontier.take(0.0, True), frontier.take(0.0, True)
+    for one in (slot, dry):
+        frontier.play(one, 2.0)
+    frontier.stop(slot)
+    for stage in (THINKER, TALKER, VOCODER):
+        assert frontier.leads_s(stage, at(slot, dry), 3.0).tolist() == [inf, 0.0]
+    assert frontier.heard_leads_s(at(slot), 3.0).tolist() == [0.0], "its client has nothing to play"
+    frontier.free(slot)
+    again = frontier.take(3.0, True)
+    frontier.play(again, 3.0)
+    assert frontier.leads_s(TALKER, at(again), 3.0).tolist() == [0.0]

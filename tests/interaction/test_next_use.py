@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan, nan
+from math import inf, isnan, nan
 
 import pytest
 from hypothesis import settings
@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from antiphon.core.facts import (
     Fact,
     ItemCut,
+    OutputHeld,
+    OutputReleased,
     PlaybackReported,
     ResponseCancelled,
     ResponseRequested,
@@ -27,6 +29,7 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import (
     LEAST_S,
     LONGEST_S,
+    NEAR_S,
     REPLY_S,
     SPEECH_S,
     STALE_S,
@@ -252,6 +255,90 @@ def test_a_turn_may_be_announced() -> None:
     assert people.due_s(21.5) == pytest.approx(21.0 + SPEECH_S), "the voice itself says more"
 
 
+def test_a_turn_announced_long_before_is_expected_only_when_it_is_near() -> None:
+    people = People("s", "t")
+    people.reply(0.0, 1.0)
+    people.reply(0.0, 1.0, "t", "q")
+    people.tell(TurnAdvised("s", expected_s=3600.0), 10.0)
+    due_at = 3610.0
+    assert people.due_s(10.0) == pytest.approx(due_at), "it is kept by when it is due"
+    assert people.farthest(10.0) == ["s", "t"]
+    assert people.next_use.expects_at(10.0) == due_at - NEAR_S
+    people.tell(TurnAdvised("t", expected_s=NEAR_S + 5), 11.0)
+    assert people.next_use.expects_at(11.0) == pytest.approx(16.0)
+    assert [*people.next_use.expected(15.9)] == []
+    assert [*people.next_use.expected(16.1)] == ["t"]
+    assert people.next_use.is_expected("t", 16.1)
+    people.tell(TurnAdvised("t", expected_s=900.0), 17.0)
+    assert people.due_s(17.0, "t") == pytest.approx(26.0), "what is near already stands"
+    assert [*people.next_use.expected(26.1 + WARM_S)] == []
+    assert [*people.next_use.expected(due_at)] == ["s"]
+    assert people.next_use.expects_at(due_at) == inf
+
+
+def test_an_announcement_that_is_not_near_may_be_put_off() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.tell(TurnAdvised("s", expected_s=30.0), 10.0)
+    people.tell(TurnAdvised("s", expected_s=90.0), 11.0)
+    assert [*people.next_use.expected(40.0)] == []
+    assert [*people.next_use.expected(101.0)] == ["s"]
+
+
+def test_a_cut_or_report_of_what_is_not_being_played_changes_nothing() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0, response="before")
+    people.reply(5.0, 30.0)
+    due_s = people.due_s(6.0)
+    people.tell(ItemCut("s", "item-before", 1), 6.0)
+    people.tell(PlaybackReported("s", "before", 0.5), 6.0)
+    assert people.due_s(6.0) == due_s
+
+
+def test_a_client_that_is_farther_than_was_thought_is_due_sooner() -> None:
+    """What is still to be sent comes after its buffer all the same: 40 tokens are ten seconds."""
+    people = People("s")
+    people.ask(0.0)
+    people.write(40)
+    people.sound(4.0, 1.0)
+    people.tell(PlaybackReported("s", "r", 3.0), 2.0)
+    assert people.due_s(2.0) == pytest.approx(2.0 + 1.0 + (40 * TOKEN_S - 4.0) + REPLY_S)
+
+
+def test_what_is_held_back_is_heard_once_it_is_released() -> None:
+    people = People("s")
+    people.ask(0.0)
+    people.sound(1.0, 1.0)
+    due_s = people.due_s(1.0)
+    people.tell(OutputHeld("s", "r"), 1.5)
+    people.sound(9.0, 1.6)
+    people.end(1.6)
+    assert people.due_s(1.6) == due_s, "nobody has it"
+    people.tell(OutputReleased("s", "r"), 3.0)
+    assert people.due_s(3.0) == pytest.approx(3.0 + 9.0 + REPLY_S)
+
+
+def test_a_release_before_anything_was_heard_leaves_it_expected() -> None:
+    people = People("s")
+    people.ask(0.0)
+    people.tell(OutputHeld("s", "r"), 0.5)
+    people.tell(OutputReleased("s", "r"), 0.6)
+    assert [*people.next_use.expected(0.6)] == ["s"]
+
+
+def test_a_reply_that_is_cancelled_while_its_end_is_held_back_is_over() -> None:
+    """No other end of it will come."""
+    people = People("s")
+    people.ask(0.0)
+    people.tell(OutputHeld("s", "r"), 0.5)
+    people.sound(9.0, 1.0)
+    people.end(1.0)
+    assert people.due_s(1.0) == pytest.approx(1.0 + LEAST_S), "its client has nothing of it yet"
+    people.tell(ResponseCancelled("s", "r"), 2.0)
+    assert people.due_s(2.0) == pytest.approx(2.0 + REPLY_S)
+    assert [*people.next_use.expected(2.0)] == []
+
+
 def test_what_runs_beside_the_conversation_and_strangers_change_nothing() -> None:
     people = People("s")
     people.reply(0.0, 1.0)
@@ -292,6 +379,15 @@ class Everybody(RuleBasedStateMachine):
         if who in self.last:
             self.people.end(self.now, who, self.last[who], status)
 
+    @rule(who=names, holds=st.booleans())
+    def hold(self, who: str, holds: bool) -> None:
+        fact = OutputHeld if holds else OutputReleased
+        self.people.tell(fact(who, self.last.get(who, "")), self.now)
+
+    @rule(who=names)
+    def cancel(self, who: str) -> None:
+        self.people.tell(ResponseCancelled(who, self.last.get(who, "")), self.now)
+
     @rule(who=names, starts=st.booleans())
     def speak(self, who: str, starts: bool) -> None:
         self.people.tell(SpeechStarted(who) if starts else SpeechEnded(who), self.now)
@@ -304,7 +400,7 @@ class Everybody(RuleBasedStateMachine):
     def cut(self, who: str) -> None:
         self.people.tell(ItemCut(who, f"item-{self.last.get(who)}", 1), self.now)
 
-    @rule(who=names, expected_s=st.sampled_from([nan, 0.0, 5.0]))
+    @rule(who=names, expected_s=st.sampled_from([nan, 0.0, 5.0, 100.0]))
     def announce(self, who: str, expected_s: float) -> None:
         self.people.tell(TurnAdvised(who, expected_s=expected_s), self.now)
 
@@ -328,3 +424,19 @@ class Everybody(RuleBasedStateMachine):
 
 def test_the_order_is_that_of_a_scan() -> None:
     run_state_machine_as_test(Everybody, settings=settings(max_examples=60, deadline=None))
+
+
+def test_who_looks_changes_nothing() -> None:
+    """Of two that were expected and are not any more, the one that is expected again first comes first."""
+    orders = []
+    for looks in (False, True):
+        people = People("s", "t")
+        for session in ("s", "t"):
+            people.tell(TurnAdvised(session, "history", 1.0), 0.0)
+        if looks:
+            assert isnan(people.next_use.due_s("s", 5.0))
+            assert not people.next_use.is_expected("s", 5.0)
+        for session in ("t", "s"):
+            people.tell(TurnAdvised(session, "history", 1.0), 6.0)
+        orders.append([*people.next_use.expected(6.5)])
+    assert orders == [["t", "s"]] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 from hypothesis import given
@@ -102,10 +103,22 @@ def test_a_slot_is_free_at_once_where_playback_stops() -> None:
     monitor.hear([ended("b")], 1.0)
     assert [monitor.slot("s", response) is None for response in "abc"] == [True, False, False]
     monitor.observe(ItemCut("s", "item-b", 3), 2.0)
+    monitor.observe(ItemCut("s", "item-none", 3), 2.0)
     assert [monitor.slot("s", response) is None for response in "abc"] == [True, True, False]
     monitor.observe(SessionClosed("s"), 3.0)
     pass_time(monitor, 99.0)
     assert monitor._frontier.num_taken == 0
+
+
+def test_what_is_still_made_of_a_reply_that_was_cut_has_no_listener() -> None:
+    """The client has stopped playing it and has not cancelled it: it must not look as if it ran dry."""
+    monitor = talking("a", "b")
+    slots = np.array([monitor.slot("s", response) for response in "ab"], np.intp)
+    for response in "ab":
+        monitor.hear([audio(response, 2.0)], 0.0)
+    monitor.observe(ItemCut("s", "item-a", 1), 1.0)
+    monitor.hear([audio("a", 2.0)], 1.5)
+    assert monitor._frontier.leads_s(0, slots, 3.0).tolist() == [inf, 0.0]
 
 
 def test_by_the_client_s_word_it_plays_on() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -44,6 +45,45 @@ def test_a_shared_block_goes_once_it_ends_everybody_who_holds_it() -> None:
     assert [(one.owners, one.start) for one in kv.evict("b", 9)] == [(("b",), 1), (("a", "b"), 0)]
     assert not kv.owners
     kv.check_integrity()
+
+
+@pytest.mark.parametrize("groups", [None, (1,)])
+def test_what_is_to_be_copied_nowhere_is_free_at_once(groups: tuple[int, ...] | None) -> None:
+    kv = StageKv(("kv", "hidden"), 8, 2)
+    parked(kv, "a", keys(1, 2, 3, 4))
+    parked(kv, "b", keys(1, 2, 5, 6))
+    assert kv.evict("a", 1, groups, lends=False) == []
+    assert kv.num_evicted_blocks == 1
+    assert kv.num_free == 6 - (groups is not None)
+    kv.check_integrity()
+    assert kv.evict("a", 9, lends=False) == kv.evict("b", 9, lends=False) == []
+    assert (kv.num_free, kv.num_pending_free) == (8, 0)
+    kv.check_integrity()
+
+
+def test_what_is_being_copied_is_free_once_that_is_done_though_no_copy_is_made_of_it() -> None:
+    kv = StageKv(("kv",), 8, 2)
+    parked(kv, "a", keys(1, 2, 3, 4))
+    kv.lend([0])
+    assert kv.evict("a", 9, lends=False) == []
+    assert (kv.num_free, kv.num_pending_free) == (7, 1)
+    kv.check_integrity()
+    kv.take_back([0])
+    assert kv.num_free == 8
+
+
+def test_content_that_is_resident_twice_is_found_as_long_as_either_is() -> None:
+    for gone in ("a", "b"):
+        kv = StageKv(("kv",), 8, 2)
+        both = [kv.open(owner, prefix(1, 2, 3), 2, None)[0] for owner in "ab"]
+        for owner, sequence in zip("ab", both, strict=True):
+            assert kv.grow(sequence, 2)
+            kv.park(owner, sequence, keys(1, 2), None)
+        kv.check_integrity()
+        kv.drop(gone, None)
+        kv.check_integrity()
+        assert kv.cached("c", prefix(1, 2, 3)) == 2
+        assert kv.owners_of(prefix(1, 2, 3).chain[0]) == [*kv.owners]
 
 
 def test_what_a_running_sequence_holds_stays() -> None:
@@ -260,12 +300,18 @@ class Lent(Conversations):
         self.write(sequence, prompt, have)
         self.kv.park(session, sequence, prompt, self.busy)
 
-    @rule(session=st.sampled_from(SESSIONS), count=st.integers(1, 4), keep=st.sets(st.sampled_from(SESSIONS)))
-    def evict(self, session: str, count: int, keep: set[str]) -> None:
+    @rule(
+        session=st.sampled_from(SESSIONS),
+        count=st.integers(1, 4),
+        keep=st.sets(st.sampled_from(SESSIONS)),
+        lends=st.booleans(),
+    )
+    def evict(self, session: str, count: int, keep: set[str], lends: bool) -> None:
         others = {name: self.kv.resting(name) for name in keep - {session}}
         held = {name: one.num_blocks for name, one in others.items() if one is not None}
         before = self.kv.num_free_soon
-        evicted = self.kv.evict(session, count, keep=keep)
+        evicted = self.kv.evict(session, count, keep=keep, lends=lends)
+        assert lends or not evicted
         assert before <= self.kv.num_free_soon <= before + count
         self.take(evicted)
         for name, num_blocks in held.items():

@@ -125,7 +125,9 @@ def test_collectives_by_hand(ranks: int, crossings: float) -> None:
 
 
 def test_names_and_numbers_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no datasheet of 'H900'; known: H200.*RTX-4090"):
+    with pytest.raises(
+        ConfigError, match=r"no datasheet of 'H900'; did you mean H200\? There are H200.*RTX-4090"
+    ):
         made("H900")
     with pytest.raises(ConfigError, match="0 devices"):
         made("H200", 0)
@@ -134,7 +136,9 @@ def test_names_and_numbers_that_mean_nothing_are_refused() -> None:
     three_heads = msgspec.structs.replace(find_shape(RELEASED).stages["thinker"], kv_heads=3)
     with pytest.raises(ConfigError, match="2 devices and the thinker's 3 KV heads don't divide each other"):
         roofline("H200", ModelShape("odd", {"thinker": three_heads}), Provenance(), ranks=2)
-    with pytest.raises(ConfigError, match=r"no shape is known of 'x'; known: .*2.5-omni-7b, qwen3-omni-30"):
+    with pytest.raises(
+        ConfigError, match=r"no shape of a model 'x'\. There are .*2.5-omni-7b, qwen3-omni-30"
+    ):
         find_shape("x")
     assert {SECOND, RELEASED} < set(shape_names())
 

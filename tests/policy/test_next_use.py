@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import nan
-from typing import cast
+from math import inf, nan
+from typing import Any, cast
 
 import pytest
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.memory import NOTHING, Held, KvState, KvView, Lane, Selection
-from antiphon.policy.next_use import RETRY_S, NextUse
+from antiphon.policy.next_use import PROBE_BLOCKS, RETRY_S, NextUse
 
 NOW = 100.0
 LANE = Lane(0, 0.0, 0.01)
@@ -37,6 +37,8 @@ class Kv:
     back: Lane = LANE
     out: Lane = LANE
     step_s: float = nan
+    expects_at: float = inf
+    incoming: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def view(self) -> KvView:
@@ -45,17 +47,26 @@ class Kv:
     def farthest(self) -> object:
         return iter((*self.order, *self.coming))
 
-    def dirty(self) -> object:
+    def farthest_dirty(self) -> object:
         return iter(self.order)
+
+    def is_expected(self, owner: str) -> bool:
+        return owner in self.coming
+
+    def state(self, owner: str) -> KvState | None:
+        return self.owners[owner].state if owner in self.owners else None
+
+    def device(self, owner: str) -> int:
+        return self.owners[owner].device
+
+    def due_s(self, owner: str) -> float:
+        return self.owners[owner].due_s
 
     def expected(self) -> object:
         return iter(self.coming)
 
     def waiting(self) -> object:
         return iter(self.wanted)
-
-    def find(self, owner: str) -> Held | None:
-        return self.owners.get(owner)
 
     def num_away(self, owner: str) -> int:
         return self.away.get(owner, 0)
@@ -84,25 +95,77 @@ def test_whose_turn_is_coming_is_protected_up_to_a_share_of_the_blocks() -> None
     assert list(evicted(kv, NextUse(protects=0.0)).owners) == ["a", "b", "c", "d"]
 
 
-def test_of_the_host_too() -> None:
-    kv = Kv(known(*"ab"), ("a",), ("b",), tier="host", num_free=0, num_wanted=1)
+def test_what_is_protected_is_worked_out_once_and_only_if_it_comes_to_that() -> None:
+    class Counted(Kv):
+        num_read = 0
+
+        def num_away(self, owner: str) -> int:
+            self.num_read += 1
+            return 0
+
+    kv = Counted(known(*"abcd"), ("a",), ("b", "c", "d"), num_free=0, num_wanted=1)
+    assert next(iter(evicted(kv).owners)) == "a"
+    assert kv.num_read == 0
     assert list(evicted(kv).owners) == ["a"]
+    assert kv.num_read == 3
+    kv.coming = ("b", "c")
+    NextUse().decide_fetch(kv.view, NOW)
+    assert kv.num_read == 5
+
+
+@pytest.mark.parametrize(
+    ("coming", "owners", "count"),
+    [
+        ({"soon": 5}, ["late", "near"], 5),
+        ({"between": 5}, ["late"], 5),
+        ({"last": 5}, [], 0),
+        ({"soon": 5, "last": 50}, ["late", "near"], 5),
+        ({"unknown": 5}, ["late", "near", "never"], 5),
+    ],
+)
+def test_the_host_gives_up_only_what_is_needed_later_than_what_comes(
+    coming: dict[str, int], owners: list[str], count: int
+) -> None:
+    due = {"soon": 101.0, "near": 110.0, "between": 120.0, "late": 130.0, "last": 140.0, "never": 100.5}
+    known = {owner: held(due_s=due_s) for owner, due_s in due.items()} | {"unknown": held()}
+    kv = Kv(known, ("late", "near", "never"), ("spoken",), tier="host", num_free=0, incoming=coming)
+    kv.owners["spoken"] = held(due_s=100.2)
+    kv.num_wanted = sum(coming.values())
+    selection = evicted(kv)
+    assert (list(selection.owners), selection.count) == (owners, count)
+
+
+def test_the_host_gives_up_nothing_while_there_is_room_for_what_is_needed_sooner() -> None:
+    owners = {"soon": held(due_s=101.0), "last": held(due_s=140.0), "late": held(due_s=130.0)}
+    kv = Kv(owners, ("late",), tier="host", num_free=5, num_wanted=10, incoming={"soon": 5, "last": 5})
+    assert evicted(kv) is NOTHING
+
+
+def test_a_host_of_which_nothing_is_known_gives_up_what_was_used_longest_ago() -> None:
+    owners = {"old": held(), "new": held(), "soon": held(due_s=101.0)}
+    kv = Kv(owners, ("old", "new"), tier="host", num_free=0, num_wanted=7, incoming={"soon": 7})
+    selection = evicted(kv)
+    assert (list(selection.owners), selection.count) == (["old", "new"], 7)
 
 
 def test_that_nothing_is_known_is_counted() -> None:
     policy = NextUse()
-    evicted(Kv(known("a", due_s=nan), ("a",), num_free=0, num_wanted=1), policy)
-    assert policy.events["next_use_unknown"] == 1
-    evicted(Kv(known("a", due_s=NOW), ("a",), num_free=0, num_wanted=1), policy)
-    evicted(Kv(num_free=0, num_wanted=1), policy)
+    for kv in (
+        Kv(known("a", "b", due_s=nan), ("a", "b"), num_free=0, num_wanted=1),
+        Kv(known("a", due_s=NOW), ("a",), num_free=0, num_wanted=1),
+        Kv(num_free=0, num_wanted=1),
+    ):
+        list(evicted(kv, policy).owners)
     assert policy.events["next_use_unknown"] == 1
 
 
 def test_what_will_leave_soon_is_written_beside_the_step() -> None:
     owners = {"near": held(due_s=101.0), "far": held(due_s=140.0), "runs": held(state=KvState.RUNNING)}
-    kv = Kv(owners, ("near", "far", "runs", "gone"), num_free=20, step_s=0.05)
+    kv = Kv(owners, ("near", "runs", "far", "gone"), num_free=20, step_s=0.05)
     selection = NextUse().decide_write(kv.view, NOW)
-    assert (list(selection.owners), selection.count) == (["far", "near"], 5)
+    assert (list(selection.owners), selection.count) == (["near", "far"], 5)
+    kv.step_s = 0.004
+    assert NextUse().decide_write(kv.view, NOW).count == 1, "the next step may be as short"
     kv.step_s = nan
     assert NextUse().decide_write(kv.view, NOW).count == 160, "there is no step, or nothing is known of it"
     kv.num_free = 21
@@ -118,7 +181,8 @@ def test_what_a_request_waits_for_goes_before_what_is_prepared() -> None:
     selection = policy.decide_fetch(kv.view, NOW)
     assert (list(selection.owners), selection.count) == (["w"], 160)
     assert selection.wake_at == NOW + RETRY_S
-    assert policy.events["preload_held"] == 1
+    policy.decide_fetch(kv.view, NOW)
+    assert policy.events["preload_held"] == 1, "it is one hold, however often it is looked at"
     kv.wanted = ()
     selection = policy.decide_fetch(kv.view, NOW)
     assert (list(selection.owners), selection.wake_at, selection.reach) == (["b"], None, None)
@@ -137,12 +201,53 @@ def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None
     assert selection.reach == {"b": 10 + 20}
     assert selection.wake_at == NOW + RETRY_S
     counts = {name[8:]: count for name, count in policy.events.items() if count}
-    assert counts == {"begun": 1, "partial": 1, "skipped": 1}
+    assert counts == {"begun": 1, "partial": 1}
+    kv.coming = ()
+    policy.decide_fetch(kv.view, NOW)
+    counts = {name[8:]: count for name, count in policy.events.items() if count}
+    assert counts == {"begun": 1, "partial": 1, "unused": 2, "skipped": 1}
 
 
-def test_where_the_links_speed_is_not_known_it_is_tried() -> None:
-    kv = Kv(known("a", due_s=NOW), coming=("a",), away={"a": 50}, back=Lane())
-    assert list(NextUse().decide_fetch(kv.view, NOW).owners) == ["a"]
+def test_only_what_is_brought_is_queued_before_the_next() -> None:
+    """Twenty of the first one's fifty blocks are: the second one, half a second later, comes whole."""
+    owners = {"a": held(due_s=NOW + 0.2), "b": held(due_s=NOW + 0.7)}
+    kv = Kv(owners, coming=("a", "b"), away=dict.fromkeys("ab", 50), num_blocks=1000)
+    assert NextUse().decide_fetch(kv.view, NOW).reach == {"a": 10 + 20}
+
+
+def test_what_was_put_off_and_brought_in_time_after_all_was_not_skipped() -> None:
+    policy = NextUse()
+    kv = Kv(known("a", due_s=NOW), coming=("a",), away={"a": 50})
+    policy.decide_fetch(kv.view, NOW)
+    kv.owners = known("a", due_s=NOW + 9)
+    policy.decide_fetch(kv.view, NOW)
+    kv.coming = ()
+    policy.decide_fetch(kv.view, NOW)
+    counts = {name[8:]: count for name, count in policy.events.items() if count}
+    assert counts == {"begun": 1, "unused": 1}
+
+
+def test_it_is_asked_again_when_an_announced_turn_is_near() -> None:
+    kv = Kv(known("a", "w", due_s=NOW), expects_at=NOW + 7)
+    assert NextUse().decide_fetch(kv.view, NOW).wake_at == NOW + 7
+    kv.wanted = ("w",)
+    assert NextUse().decide_fetch(kv.view, NOW).wake_at == NOW + 7
+    kv.coming, kv.away = ("a",), {"a": 50}
+    assert NextUse().decide_fetch(kv.view, NOW).wake_at == NOW + RETRY_S
+    kv.wanted, kv.expects_at = (), NOW + RETRY_S / 2
+    assert NextUse().decide_fetch(kv.view, NOW).wake_at == NOW + RETRY_S / 2
+    assert NextUse(preload=False).decide_fetch(kv.view, NOW).wake_at is None
+
+
+def test_over_a_link_of_unknown_speed_one_order_goes_at_a_time() -> None:
+    policy = NextUse()
+    kv = Kv(known("a", "b", due_s=NOW), coming=("a", "b"), away={"a": 50, "b": 5}, back=Lane())
+    selection = policy.decide_fetch(kv.view, NOW)
+    assert (list(selection.owners), selection.reach) == (["a"], {"a": 10 + PROBE_BLOCKS})
+    kv.back = Lane(PROBE_BLOCKS, nan, nan)
+    assert policy.decide_fetch(kv.view, NOW).count == 0, "its answer says more"
+    counts = {name: count for name, count in policy.events.items() if count}
+    assert counts == {"preload_partial": 1, "link_unknown": 2}, "each preload is counted once"
 
 
 def test_nothing_is_prepared_beyond_what_may_be_protected_nor_if_that_is_off() -> None:
@@ -188,3 +293,22 @@ def test_one_that_was_skipped_has_no_outcome() -> None:
 def test_shares_beyond_a_whole_are_told(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="it is a share of the blocks"):
         NextUse(**options)  # type: ignore[arg-type]
+
+
+LEFT = "20 blocks take 0.20 s, its turn is due in 1.00 s"
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "words"),
+    [
+        ({}, {}, f"brought: {LEFT}"),
+        ({}, {"back": Lane(0, 0.9, 0.01)}, f"too late for all: {LEFT}"),
+        ({}, {"back": Lane()}, "brought: its turn is coming"),
+        ({}, {"wanted": ("b",)}, "put off: a request waits for the link"),
+        ({"protects": 0.1}, {}, "not brought: what is kept for others fills 10% of the device's blocks"),
+        ({"preload": False}, {}, "it comes when a request waits for it (preload is off)"),
+    ],
+)
+def test_why_a_preload_is_begun_or_not(options: dict[str, Any], told: dict[str, Any], words: str) -> None:
+    kv = Kv(known("a", due_s=NOW + 1.0), coming=("a",), away={"a": 20}, **told)
+    assert NextUse(**options).tell_fetch(kv.view, "a", NOW) == ("", words, None)

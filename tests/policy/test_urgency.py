@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,28 @@ def test_a_lead_that_is_not_known_counts_as_first_sound_by_age() -> None:
     assert policy.decide_pace(view, 0.0).held is None
 
 
+def test_what_its_client_stopped_playing_goes_after_all_that_are_listened_to_and_is_not_held() -> None:
+    """It would have no lead otherwise, and run dry; held, it would never end."""
+    told = begun(5, inf, 30.0, inf, 0.2, 5.0, tier=[0, 0, 0, 0, Tier.BEST_EFFORT])
+    told["begun"][2] = False
+    choice = chosen(stage(5, 5, **told))
+    assert choice.order.tolist() == [3, 1, 0, 2, 4]
+    assert choice.urgency.tolist() == [RUNS_DRY, BUFFERED, BUFFERED, BUFFERED, BEHIND]
+    assert held(stage(5, 5, **told))[0] == [1]
+    assert held(stage(1, 1, **begun(1, inf))) == ([], None)
+
+
+def test_a_hold_is_counted_once_however_often_it_is_looked_at() -> None:
+    policy = Urgency()
+    view = stage(2, 2, **begun(2, 9.0, 8.0))
+    for _ in range(3):
+        policy.decide_pace(view, 0.0)
+    assert policy.events["held"] == 2
+    policy.decide_pace(stage(2, 2, **begun(2, 9.0, 0.5)), 0.0)
+    policy.decide_pace(view, 0.0)
+    assert policy.events["held"] == 3, "and another hold of the same request is another one"
+
+
 def test_first_sounds_that_wait_behind_those_that_run_dry_are_counted() -> None:
     policy = Urgency()
     view = stage(3, 5, **begun(5, 0.1, 0.2, 0.3, tokens=[1, 1, 1, 4, 9]))
@@ -119,6 +141,13 @@ def test_those_below_the_upper_threshold_go_along_with_a_step_that_runs_anyway()
     assert held(view) == ([0], 100.0 + 2.5)
     alone = stage(2, 2, **begun(2, 4.0, 1.9))
     assert held(alone) == ([0, 1], pytest.approx(100.4))
+
+
+@pytest.mark.parametrize("told", [{"num_free_rows": 0}, {"needs": [0, 0, 65]}])
+def test_a_request_that_cannot_join_is_no_step_to_go_along_with(told: dict[str, Any]) -> None:
+    tiers = {"tier": [0, 0, Tier.BEST_EFFORT]}
+    assert held(stage(2, 3, **begun(3, 4.0, 1.9), **tiers))[0] == [0]
+    assert held(stage(2, 3, **begun(3, 4.0, 1.9), **tiers, **told))[0] == [0, 1]
 
 
 def test_nobody_is_held_who_reads_has_not_begun_or_is_not_waited_for() -> None:
@@ -197,3 +226,22 @@ def test_a_stage_without_kv_or_candidates() -> None:
 def test_options_that_make_no_sense_are_told(options: dict[str, float], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Urgency(**options)  # type: ignore[arg-type]
+
+
+def test_each_class_and_each_hold_is_told_in_words() -> None:
+    view = stage(
+        4, 5, **begun(5, 0.5, 5.0, nan, 3.0, age_s=[0, 0, 2, 0, 0.25], tier=[0, 0, 0, Tier.BEST_EFFORT, 0])
+    )
+    policy = Urgency(ahead_s=1.0, unsure=1.0)
+    assert [tuple(policy.tell_step(view, at, 0.0)) for at in range(5)] == [
+        ("U0", "runs dry: at most 1 s ahead", None),
+        ("U2", "well buffered: more than 1 s ahead", None),
+        ("U1", "first sound: asked for 2.0 s ago, lead not known", None),
+        ("", "no person waits: it gives way to all others", None),
+        ("U1", "first sound: asked for 0.2 s ago", None),
+    ]
+    hold = policy.decide_pace(view, 10.0)
+    told = policy.tell_pace(view, 1, 10.0)
+    assert told.why == "5.0 s ahead of the listener, over 1.0 s"
+    assert told.until == pytest.approx(hold.wake_at, abs=1e-3)
+    assert policy.events["lead_unknown"] == 0

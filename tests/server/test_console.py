@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 import websockets
 
@@ -15,6 +16,7 @@ from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShow
 from antiphon.server.app import CONSOLE, create_app
 from antiphon.server.feed import Feed
 from antiphon.server.settings import ServerSettings
+from antiphon.stage.tiers import KvMove
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine
 
@@ -23,9 +25,10 @@ FILES = sorted(path for path in CONSOLE.iterdir() if path.is_file())
 
 def snapshot(at: float = 1.0, count: int = 1) -> Snapshot:
     """What an engine with `count` sessions shows."""
+    why = "runs dry: at most 1 s ahead"
     shares = (
-        StageShare("thinker", 20, None, 120, 8),
-        StageShare("talker", 40, 3.2, 60, 4),
+        StageShare("thinker", 20, None, 120, 8, 2.1, "the step under way on its device", "U0", why),
+        StageShare("talker", 40, 3.2, 60, 4, 2.0, "held", "U2", "5.2 s ahead of the listener", at + 0.5),
         StageShare("code2wav", None, 2.4, 0, 0),
     )
     sessions = tuple(
@@ -72,13 +75,9 @@ async def test_the_feed_shows_what_the_engine_shows(served: Running) -> None:
         served.engine.viewer(snapshot())
         for viewer in (one, two):
             shown = json.loads(await viewer.recv())
-            assert shown["sessions"][0]["stages"][1] == {
-                "stage": "talker",
-                "done": 40,
-                "audio_s": 3.2,
-                "kv_tokens": 60,
-                "kv_blocks": 4,
-            }
+            talker = shown["sessions"][0]["stages"][1]
+            assert (talker["stage"], talker["done"], talker["audio_s"]) == ("talker", 40, 3.2)
+            assert (talker["kv_tokens"], talker["kv_blocks"]) == (60, 4)
         await one.send("what is said is not listened to")
         await one.close()
         await eventually(lambda: len(served.app.state.feed._viewers) == 1)
@@ -137,3 +136,32 @@ async def test_who_may_not_talk_may_not_watch(caplog: pytest.LogCaptureFixture) 
         assert refused.value.response.status_code == 503
         assert refused.value.response.headers["Retry-After"] == "5"
     assert not [record for record in caplog.records if record.levelname == "ERROR"], "a refusal is no error"
+
+
+async def test_a_viewer_sees_the_sessions_of_its_key_only() -> None:
+    async with (
+        running(ServerSettings(api_keys=("one", "two"))) as server,
+        server.socket(additional_headers={"Authorization": "Bearer one"}) as socket,
+    ):
+        own = (await socket.read())["session"]["id"]
+        shown = snapshot(count=1)
+        sessions = tuple(
+            msgspec.structs.replace(shown.sessions[0], session=name) for name in (own, "sess_other")
+        )
+        steps = (msgspec.structs.replace(shown.steps[0], sessions=(own, "sess_other")),)
+        for key, names in (("one", [own]), ("two", [])):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with websockets.connect(feed_url(server), additional_headers=headers) as viewer:
+                await eventually(lambda: server.engine.viewer is not None)
+                assert server.engine.viewer is not None
+                server.engine.viewer(msgspec.structs.replace(shown, sessions=sessions, steps=steps))
+                seen = json.loads(await viewer.recv())
+                assert [one["session"] for one in seen["sessions"]] == names
+                assert [step["sessions"] for step in seen["steps"]] == [names]
+            await eventually(lambda: server.engine.viewer is None)
+
+
+def test_every_move_of_kv_has_words() -> None:
+    words = (CONSOLE / "reasons.js").read_text().split("const MOVES = {")[1].split("}")[0]
+    named = set(re.findall(r"(\w+): \"", words))
+    assert named == {*KvMove, "used", "unused"}

@@ -12,6 +12,7 @@ import soundfile
 from playwright.async_api import expect
 
 from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested
+from antiphon.core.snapshot import KvShown
 from server.browser import CHROMIUM, PIXEL, SENTENCE, OmniWire, opened
 from server.conftest import eventually
 from server.fake_engine import Script
@@ -216,6 +217,42 @@ async def test_panels_follow_the_feed() -> None:
         await expect(page.locator("#decisions li")).to_have_count(2)
         await page.click("#pause")
         await expect(page.locator("#decisions li")).to_have_count(3)
+
+
+async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
+    preload = KvShown("used", 12, "its person speaks", 8.0)
+    moved = KvShown("evicted", 1, "needed last", 10.0)
+    told = (
+        {"lead_s": 1.4, "state": "runs", "label": "U2", "why": "well buffered: more than 1 s ahead"},
+        {"lead_s": 4.6, "state": "held", "label": "U2", "why": "4.6 s ahead of the listener", "until": 11.25},
+        {"lead_s": None, "state": "upstream input", "preload": preload, "moved": moved},
+    )
+    shown = snapshot(10.0)
+    (session,) = shown.sessions
+    stages = tuple(msgspec.structs.replace(a, **b) for a, b in zip(session.stages, told, strict=True))
+    busy = msgspec.structs.replace(session, stages=stages, next_use_s=3.04)
+    quiet = tuple(msgspec.structs.replace(stage, state="") for stage in stages)
+    idle = msgspec.structs.replace(busy, stages=quiet, is_making=False, is_expected=True)
+    moves = [
+        "code2wav KV12 blocks preloaded, and read by the turn 2 s ago: its person speaks",
+        "code2wav KV1 block left the device now: needed last",
+    ]
+    async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(busy,)))
+        await expect(console.page.locator(".reasons li")).to_have_text(
+            [
+                "thinkerU21.4 s aheadruns (well buffered: more than 1 s ahead)",
+                "talkerU24.6 s aheadheld 1.3 s more: 4.6 s ahead of the listener",
+                "code2wavwaits for upstream input",
+                *moves,
+            ]
+        )
+        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(idle,)))
+        await expect(console.page.locator(".reasons li")).to_have_text(
+            ["next usein 3.0 s: its next turn is coming", *moves]
+        )
 
 
 async def test_a_phone_shows_one_panel_at_a_time() -> None:

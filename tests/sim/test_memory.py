@@ -10,7 +10,7 @@ from antiphon.core.errors import ConfigError
 from antiphon.latency.finding import RELEASED, find_costs
 from antiphon.latency.profile import Profile, Provenance
 from antiphon.latency.roofline import roofline
-from antiphon.latency.shapes import find_shape
+from antiphon.latency.shapes import find_shape, shape_names
 from antiphon.sim.model import SimEngine, engine_of
 from antiphon.sim.sizes import Sizes
 
@@ -60,9 +60,30 @@ def test_kv_of_a_text_model_is_what_its_weights_and_work_leave_by_hand() -> None
     assert text("h200", "llama-3-8b").node.ar["thinker"].num_blocks * 16 == 262_144, "the usual most"
 
 
+def test_a_context_is_as_long_as_the_model_was_made_for_and_as_its_kv() -> None:
+    contexts = {
+        name: text("h200", name).node.ar["thinker"].max_context_tokens
+        for name in shape_names()
+        if "omni" not in name
+    }
+    assert contexts == {
+        "llama-2-13b": 4096,
+        "llama-2-70b": 4096,
+        "llama-3-8b": 8192,
+        "llama-3.1-8b": 131_072,
+        "qwen2-7b": 32_768,
+        "qwen2.5-32b": 32_768,
+        "yi-34b": 4096,
+    }
+    short = text("4090", "llama-3.1-8b").node.ar["thinker"]
+    assert short.max_context_tokens == short.num_blocks * 16 < 131_072
+    asked = text("h200", "llama-3-8b", sizes=Sizes(max_context_tokens=16_384))
+    assert asked.node.ar["thinker"].max_context_tokens == 16_384
+
+
 def test_two_a100_hold_what_one_does_not() -> None:
     """Llama-2-70B is 128.5 GiB; of two devices each has half of it, and four of the eight KV heads."""
-    with pytest.raises(ConfigError, match=r"thinker needs 139.*one has 79.*\(--tensor-parallel 2\)"):
+    with pytest.raises(ConfigError, match=r"thinker needs 130.*one has 79.*\(--tensor-parallel 2\)"):
         text("a100", "llama-2-70b")
     work = 2048 * (4 * 8192 + (64 + 8) * 2 * 128 + 3 * 28672) * 2 + 3 * 64 * 32_000 * 4
     left = 79 * 2**30 - (2 * 68_975_329_280 + work) / 2
@@ -71,9 +92,8 @@ def test_two_a100_hold_what_one_does_not() -> None:
 
 
 def test_a_context_is_shortened_to_what_fits_unless_somebody_says_how_long_it_is() -> None:
-    """An H200 has room for 32,688 tokens beside Llama-2-70B, a little less than the usual context."""
-    config = text("h200", "llama-2-70b").node.ar["thinker"]
-    assert config.max_context_tokens == config.num_blocks * 16 == 32_688
+    """An H200 has room for 32,688 tokens beside Llama-2-70B."""
+    assert text("h200", "llama-2-70b").node.ar["thinker"].num_blocks * 16 == 32_688
     with pytest.raises(ConfigError, match=r"device thinker needs 139.* has 139.0 GiB"):
         text("h200", "llama-2-70b", sizes=Sizes(max_context_tokens=32_768))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import numpy as np
 
 from antiphon.core.conversation import Item, TextPart
@@ -30,3 +33,30 @@ def test_no_column_can_be_written() -> None:
             scheduler.tell_time(world.now)
             seen[scheduler.name] += len(view)
     assert all(seen.values()), seen
+
+
+def test_a_long_queue_costs_a_view_no_call_per_request() -> None:
+    """What is seen of two thousand that wait is kept up as they come, change and go."""
+    world = World(toy_config(rows=1))
+    for number in range(2000):
+        name = f"p{number}"
+        world.send(SessionOpened(name), ItemAdded(name, Item(name, "user", (TextPart("hello"),))))
+        world.send(ResponseRequested(name, name, f"reply-{name}"))
+    world.turn()
+    world.turn()
+    thinker = world.node.stages.ar["thinker"]
+    assert thinker.num_waiting > 1900
+    thinker.tell_time(world.now)
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        view, _ = thinker.choose(world.now)
+        assert len(view.needs) == len(view.tokens) == len(view.age_s) > 1900
+    finally:
+        sys.setprofile(None)
+    assert calls < 1000, "it costs a call for each that waits"

@@ -9,7 +9,7 @@ import numpy as np
 from antiphon.core.config import EncoderConfig
 from antiphon.core.facts import NO_INTS, NO_TOKENS, StepDone, StepFailed
 from antiphon.core.plans import EncodeStep
-from antiphon.policy.base import Budget, StepChoice, StepView
+from antiphon.policy.base import Budget, StepChoice, StepView, Tier
 from antiphon.stage.encode import EncodeScheduler
 from fakes import toy
 from stage.test_ar import BASELINE
@@ -33,26 +33,26 @@ def done(encode: EncodeScheduler, step: int) -> frozenset[int]:
 
 def test_two_who_want_the_same_share_one_encoding() -> None:
     encode = scheduler()
-    encode.want((A, A, B))
+    encode.want((A, A, B), 0)
     assert planned(encode, 0) == [A.key, B.key]
-    encode.want((B,))
+    encode.want((B,), 0)
     assert not encode.has_work, "B is in flight already"
     assert encode.plan(1, 0.0) is None
     assert done(encode, 0) == {A.key, B.key}
     assert encode.holds((A, B))
-    encode.want((B,))
+    encode.want((B,), 0)
     assert not encode.has_work
     encode.check_integrity()
 
 
 def test_pinned_outputs_stay_and_the_least_recently_wanted_goes() -> None:
     encode = scheduler()
-    encode.want((A, B, C))
+    encode.want((A, B, C), 0)
     planned(encode, 0)
     done(encode, 0)
     assert not encode.surplus()
-    encode.unpin((A, B, C))
-    encode.want((A,))
+    encode.unpin((A, B, C), 0)
+    encode.want((A,), 0)
     dropped = encode.surplus()
     assert dropped == (B.key, C.key)
     assert encode.holds((A,))
@@ -61,9 +61,9 @@ def test_pinned_outputs_stay_and_the_least_recently_wanted_goes() -> None:
 
 def test_what_nobody_waits_for_is_not_encoded() -> None:
     encode = scheduler(step_media=1)
-    encode.want((A, B))
-    encode.want((B,))
-    encode.unpin((A, B))
+    encode.want((A, B), 0)
+    encode.want((B,), 1)
+    encode.unpin((A, B), 0)
     assert encode.pins == {B.key: 1}
     assert planned(encode, 0) == [B.key]
     assert not encode.has_work
@@ -71,23 +71,23 @@ def test_what_nobody_waits_for_is_not_encoded() -> None:
 
 def test_a_failed_step_loses_its_media_and_they_may_be_tried_again() -> None:
     encode = scheduler()
-    encode.want((A,))
+    encode.want((A,), 0)
     planned(encode, 0)
     assert encode.observe(StepFailed("encoders", 0, NO_INTS, NO_INTS, "no")) == {A.key}
     assert not encode.holds((A,))
-    encode.unpin((A,))
-    encode.want((A,))
+    encode.unpin((A,), 0)
+    encode.want((A,), 0)
     assert planned(encode, 1) == [A.key]
     assert encode.num_running == encode.num_in_flight == 1
 
 
 def test_media_of_a_failed_step_are_tried_one_by_one() -> None:
     encode = scheduler()
-    encode.want((A, B, C))
+    encode.want((A, B, C), 0)
     planned(encode, 0)
-    encode.unpin((C,))
+    encode.unpin((C,), 0)
     assert encode.observe(StepFailed("encoders", 0, NO_INTS, NO_INTS, "no")) == frozenset()
-    encode.want((A,))
+    encode.want((A,), 0)
     encode.check_integrity()
     assert encode.num_running == 2, "nobody waits for C any more, and A is wanted once"
     assert planned(encode, 1) == [A.key]
@@ -100,10 +100,10 @@ def test_media_of_a_failed_step_are_tried_one_by_one() -> None:
 
 def test_a_suspect_that_nobody_waits_for_is_not_tried() -> None:
     encode = scheduler()
-    encode.want((A, B))
+    encode.want((A, B), 0)
     planned(encode, 0)
     encode.observe(StepFailed("encoders", 0, NO_INTS, NO_INTS, "no"))
-    encode.unpin((A, B))
+    encode.unpin((A, B), 0)
     assert not encode.has_work
     encode.check_integrity()
 
@@ -144,3 +144,25 @@ def test_a_medium_without_a_grant_sits_out() -> None:
     assert planned(encode, 0) == [B.key, A.key]
     assert encode.plan(1, 0.0) is None
     assert encode.has_work
+
+
+def test_a_medium_is_encoded_for_a_request_that_still_wants_it() -> None:
+    """The slot of one that has left may be another response's meanwhile."""
+    encode = scheduler()
+    encode.want((A,), 5, slot=1, tier=Tier.BEST_EFFORT)
+    encode.want((A,), 6, slot=2)
+    encode.want((A,), 7, slot=3)
+    assert seen_of(encode) == [(6, 2, Tier.LATENCY)]
+    encode.unpin((A,), 6)
+    assert seen_of(encode) == [(7, 3, Tier.LATENCY)]
+    encode.unpin((A,), 7)
+    assert seen_of(encode) == [(5, 1, Tier.BEST_EFFORT)]
+    encode.unpin((A,), 5)
+    assert not encode.has_work
+
+
+def seen_of(encode: EncodeScheduler) -> list[tuple[int, int, int]]:
+    """Request, slot and tier of each medium, as policies see them."""
+    encode.tell_time(0.0)
+    view, _ = encode.choose(0.0)
+    return list(zip(view.request.tolist(), view.slots.tolist(), view.tier.tolist(), strict=True))

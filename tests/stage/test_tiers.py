@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -11,13 +12,25 @@ import numpy as np
 import pytest
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import NO_INTS, CopyDone, CopyFailed, StepFailed
+from antiphon.core.facts import (
+    NO_INTS,
+    CopyDone,
+    CopyFailed,
+    ResponseRequested,
+    SessionOpened,
+    SpeechStarted,
+    StepFailed,
+    TurnAdvised,
+)
 from antiphon.core.graph import KvGroup, Stage, StageKind, Survives
-from antiphon.core.plans import ArStep, CopyBlocks
+from antiphon.core.plans import ArStep, AudioOut, CopyBlocks, ResponseEnded, Usage
+from antiphon.interaction.frontier import Frontier
+from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.next_use import NEAR_S, NextUse
 from antiphon.policy.memory import NOTHING, KvPolicies, KvState, KvView, Lane, Selection
 from antiphon.stage.ar import MOST_RETRIES, ArRequest, ArScheduler
 from antiphon.stage.tier_views import View
-from antiphon.stage.tiers import CHUNK_BLOCKS, MAX_CHUNKS, unknown
+from antiphon.stage.tiers import CHUNK_BLOCKS, MAX_CHUNKS, MOST_SWAPS, unknown
 from fakes.early import WriteEarly
 from fakes.whims import whims_of
 from stage.test_ar import BASELINE, STOP, done, planned, request, scheduler
@@ -256,6 +269,84 @@ def test_a_full_host_keeps_the_front_of_what_was_used_last() -> None:
     assert np.all(stage.rows.request == -1)
 
 
+# -- by next use -------------------------------------------------------------------------------------
+
+
+def known_people(*sessions: str) -> NextUse:
+    """Of open sessions whose person has just heard a reply of one second, each a second after the other."""
+    frontier = Frontier(1, 0.0)
+    monitor = Monitor(frontier)
+    next_use = NextUse(monitor, frontier)
+    for at, session in enumerate(sessions):
+        for fact in (SessionOpened(session), ResponseRequested(session, f"r-{session}", "item")):
+            monitor.observe(fact, float(at))
+            next_use.observe(fact, float(at))
+        outputs = (
+            AudioOut(session, f"r-{session}", 0, bytes(4 * 24_000)),
+            ResponseEnded(session, f"r-{session}", 0, "completed", "", "", Usage()),
+        )
+        monitor.hear(outputs, float(at))
+        next_use.hear(outputs, float(at))
+    return next_use
+
+
+def test_a_view_reads_one_owner_without_a_look_at_its_blocks() -> None:
+    stage = small()
+    next_use = known_people("session-1")
+    stage.tiers.meet(next_use._monitor, next_use)
+    run(stage, 0, 1, 100)
+    view = stage.tiers._view("device", 0)
+    found = view.find("session-1")
+    assert found is not None
+    assert (view.state("session-1"), view.device("session-1")) == (found.state, found.device)
+    assert view.device("session-1") == 4
+    assert view.due_s("session-1") == found.due_s > 0
+    assert (view.state("none"), view.device("none")) == (None, 0)
+    assert math.isnan(view.due_s("none"))
+    assert not view.is_expected("session-1")
+    next_use.observe(TurnAdvised("session-1", expected_s=100.0), 6.0)
+    assert view.expects_at == 6.0 + 100.0 - NEAR_S
+    next_use.observe(SpeechStarted("session-1"), 6.0)
+    stage.tell_time(6.0)
+    assert stage.tiers._view("device", 0).is_expected("session-1")
+
+
+def test_early_writing_begins_with_what_is_needed_last_and_passes_over_what_is_written() -> None:
+    stage = small(num_blocks=8)
+    sessions = ("session-3", "session-2", "session-1")
+    next_use = known_people(*sessions)
+    stage.tiers.meet(next_use._monitor, next_use)
+    step = 0
+    for number in (1, 2, 3):
+        step = run(stage, step, number, 100 * number, length=4)
+    stage.tell_time(3.0)
+    view = stage.tiers._view("device", 0)
+    assert [*view.dirty()] == ["session-1", "session-2", "session-3"]
+    assert [*view.farthest_dirty()] == ["session-1", "session-2", "session-3"]
+    stage.tell_time(60.0)
+    assert [*stage.tiers._view("device", 0).farthest_dirty()] == [*sessions], "the longest overdue"
+    says(stage, "write", Selection(["session-3"], 9, "early"))
+    stage.write()
+    answered(stage, 60.0)
+    assert [*stage.tiers._view("device", 0).farthest_dirty()] == ["session-2", "session-1"]
+    assert "session-3" not in stage.tiers.known.unwritten
+    run(stage, step, 4, 900, length=4)
+    found = [*stage.tiers._view("device", 0).farthest_dirty()]
+    assert found == ["session-1", "session-2", "session-4"], "then that of which nothing is known"
+
+
+def test_what_the_policy_keeps_on_the_host_stays_and_what_comes_is_lost() -> None:
+    stage = small(host_blocks=4)
+    run(stage, away(stage), 2, 300)
+    policy = says(stage, "evict")
+    stage.tiers.make_room(6)
+    answered(stage)
+    assert list(stage.tiers.host.owners) == ["session-1"]
+    assert "session-2" not in stage.tiers.known.used_s, "nothing of it is left anywhere"
+    host = next(view for view in policy.views if view.tier == "host")
+    assert host.incoming == {"session-2": 4}
+
+
 # -- fetch -------------------------------------------------------------------------------------------
 
 
@@ -288,6 +379,27 @@ def test_what_no_request_waits_for_comes_in_chunks_and_none_after_it_is_unselect
     policy.selection = NOTHING
     assert ordered(stage, 5.0) == []
     assert stage.kv.resting("session-1") is not None
+
+
+def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
+    """One brings what the other gives up at once, until a request reads it."""
+    stage = small()
+    step = away(stage)
+    says(stage, "fetch", Selection(["session-1"], 9, "soon"))
+    says(stage, "evict", Selection(["session-1"], 9, "away with it"))
+    brought: list[int] = []
+    for _ in range(20):
+        stage.tell_time(0.0)
+        stage.tend(0.0)
+        brought.append(sum(len(copy.targets) for copy in answered(stage)))
+    blocks = brought[0]
+    assert blocks
+    assert brought == [blocks] * MOST_SWAPS + [0] * (20 - MOST_SWAPS)
+    assert stage.tiers.num_swapped_blocks == MOST_SWAPS * blocks
+    says(stage, "evict")
+    assert not ordered(stage), "nothing waits for it"
+    run(stage, step, 1, 100)
+    assert not stage.tiers._ahead, "a request has read it"
 
 
 def test_reach_bounds_what_is_brought() -> None:

@@ -40,7 +40,8 @@ def test_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find("mine.yaml").name == "mine"
     with pytest.raises(
-        ConfigError, match=r"unknown workload 'mine'; known: agents, .*or the path of a YAML file"
+        ConfigError,
+        match=r"no workload 'mine'; did you mean mixed\? There are agents, .*or the path of a",
     ):
         find("mine")
 

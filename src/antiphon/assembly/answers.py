@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.facts import Ints
-from antiphon.policy.base import DeviceChoice, Hold, Mask, Refuse, StepChoice, StepView
+from antiphon.policy.base import DeviceChoice, Hold, Mask, Refuse, StepChoice, StepView, Told
 from antiphon.policy.memory import KvView, Selection
 
 MAX_S = 1e15
@@ -100,6 +100,11 @@ def check_selection(view: KvView, selection: Any) -> Selection:
         None if reach is None else _reach(reach),
         _wake(selection.wake_at),
     )
+
+
+def check_told(told: Any) -> Told:
+    _is_a(told, Told)
+    return Told(_reason(told.label), _reason(told.why), _wake(told.until))
 
 
 CHECKS: dict[str, Callable[[Any, Any], Any]] = {

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.keys import model_at, unknown
 from antiphon.assembly.preset import is_path
-from antiphon.assembly.registry import nearest
+from antiphon.assembly.registry import DECISIONS
 from antiphon.assembly.yaml_file import MAX_BYTES, child, parse, spaced
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, no_such
 from antiphon.latency.roofline import datasheet_name
 
 Tree = dict[str, Any]
@@ -44,6 +44,10 @@ def read_deployment(what: str) -> Deployment:
     Raises ConfigError with the file, the line and the key that is wrong, and what is allowed there.
     """
     chain = list(_chain(what))
+    if chain[0].tree and not chain[0].tree.keys() - set(DECISIONS):
+        raise ConfigError(
+            f"{chain[0].where} is a preset: give it as --preset, or as `preset` of a deployment"
+        )
     merged: Tree = {}
     for source in reversed(chain):
         merged = merge(merged, {key: value for key, value in source.tree.items() if key != "base"})
@@ -94,11 +98,7 @@ def _open(what: str, folder: Path | None) -> Source:
         text = _LIBRARY.joinpath(f"{what}.yaml").read_text(encoding="utf-8")
         return _parsed(text, f"{what} (shipped)", None)
     if folder is None or not (what.endswith((".yaml", ".yml")) or "/" in what or (folder / what).is_file()):
-        known = deployment_names()
-        said = nearest(what, known)
-        raise ConfigError(
-            f"no deployment {what!r}{said or ';'} There are {', '.join(known)}, or a file's path"
-        )
+        raise ConfigError(no_such("deployment", what, deployment_names(), ", or a file's path"))
     path = (folder / Path(what).expanduser()).resolve()
     try:
         if path.stat().st_size > MAX_BYTES:

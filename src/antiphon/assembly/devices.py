@@ -42,7 +42,7 @@ class UnitHead:
 
 
 class Device:
-    """Owner of whose turn it is among a process's units on one device. `depth` + 1 of their steps may be in
+    """Owner of which of a process's units on one device steps next. `depth` + 1 of their steps may be in
     flight."""
 
     def __init__(self, stages: Stages, units: tuple[str, ...], policy: DevicePolicy, depth: int) -> None:

@@ -2,9 +2,10 @@
 decisions, and nothing else.
 
     asked --a valid answer in time--> carried out
+       ├---it is only observed (`observe`)--> held to the baseline's (`observed`), which is carried out
        ├---it raised, or the answer is nonsense--> counted; the baseline decides this once
        ├---its stage would stand still by it, or stands idle for too long (`idle`)--> counted; the baseline
-       │   decides who runs in this call
+       │   decides what runs in this call
        └---too slow, MOST_SLOW times of the last WINDOW--> suspended: the baseline decides from then on
 
 A suspension is a fact (`PolicySuspended`), because it depends on the clock: a record replays without one.
@@ -13,18 +14,19 @@ A suspension is a fact (`PolicySuspended`), because it depends on the clock: a r
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from antiphon.assembly.answers import CHECKS, NonsenseError, plain_text
-from antiphon.assembly.registry import decider, raised_at, source_of
-from antiphon.core.facts import PolicySuspended
+from antiphon.assembly.answers import CHECKS, NonsenseError, check_told, plain_text
+from antiphon.assembly.observed import Effects, ObservedHead, effects
+from antiphon.assembly.registry import decider, raised_at, source_of, teller
+from antiphon.core.facts import NO_INTS, PolicySuspended
 from antiphon.core.snapshot import PolicyShown
-from antiphon.policy.base import Refuse
+from antiphon.policy.base import Head, Refuse, StepChoice, Told
 from antiphon.policy.memory import KvView, Selection
 
 LIMIT_S = 0.05
@@ -37,6 +39,8 @@ MAX_INCIDENTS = 100
 MAX_EVENTS = 32
 """Of those that a policy counts itself, so that it cannot fill the metrics."""
 
+COMPARED = "agreed", "differed"
+"""Events by which an observed policy's decisions are counted, behind the decision's name."""
 HOLDS_UP = "step", "pace", "device"
 """Decisions by which a stage can stand still."""
 
@@ -67,16 +71,46 @@ class Overruled:
     num_decisions: int
     reasons: dict[str, int]
 
+    @property
+    def place(self) -> str:
+        """The decision, and of which unit."""
+        return _place(self.decision, self.unit)
+
+    @property
+    def count(self) -> int:
+        return sum(self.reasons.values())
+
     def __str__(self) -> str:
-        place, reasons = _place(self.decision, self.unit), ", ".join(self.reasons)
-        count = sum(self.reasons.values())
-        return f"{place}: {count} of {self.num_decisions} decisions were the baseline's ({reasons})"
+        reasons = ", ".join(self.reasons)
+        return f"{self.place}: {self.count} of {self.num_decisions} decisions were the baseline's ({reasons})"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """How often a policy that is observed would have done otherwise than the baseline, of the decisions in
+    which either would have done anything."""
+
+    unit: str
+    decision: str
+    policy: str
+    num_differed: int
+    num_decisions: int
+
+    def __str__(self) -> str:
+        place = _place(self.decision, self.unit)
+        count = f"{self.num_differed} of {self.num_decisions}"
+        return f"{place}: observed, {self.policy} would have decided otherwise in {count} decisions"
 
 
 class Listener(Protocol):
-    """Hears every answer of a policy, the baseline's in its place included."""
+    """Hears every answer that is carried out, the baseline's in a policy's place included, and where one that
+    is observed differs from it."""
 
-    def said(self, decision: str, unit: str, view: Any, answer: Any) -> None: ...
+    def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None: ...
+
+    def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
+        """What only the policy would have done, with its reason, and what only the baseline did."""
+        ...
 
 
 class Guard:
@@ -93,28 +127,32 @@ class Guard:
         self._suspended: set[tuple[str, str]] = set()
         self._overdue: list[PolicySuspended] = []
         self._watched: list[Watched] = []
-        self._inner_s = 0.0
+        self.inner_s = 0.0
         """Of what is being timed, the seconds of others that were asked by it."""
         self._overruled: set[str] = set()
-        """Units where the baseline decides who runs."""
+        """Units where the baseline decides what runs."""
         self._paced: set[str] = set()
         """Units whose requests are held up by what is not the baseline."""
+        self.urgency: dict[str, int] = {}
+        """Of each unit whose step policy is observed, the most urgent that it would have run."""
         self.asking: Watched | None = None
-        """The policy that is being asked, for whoever wonders why a decision does not return."""
+        """The policy that is being asked: /health names it if its decision does not return."""
 
-    def watched(self, decision: str, unit: str, policy: Any, baseline: Any) -> Watched:
-        """The policy as the node asks it."""
-        kind = Watched if self.listener is None else Overheard
-        made = kind(self, decision, unit, policy, baseline)
+    def watched(
+        self, decision: str, unit: str, policy: Any, baseline: Any, is_observed: bool = False
+    ) -> Watched:
+        """The policy as the node asks it. `is_observed`: the baseline's answers are carried out."""
+        made = Watched(self, decision, unit, policy, baseline, is_observed)
         self._watched = [one for one in self._watched if (one.decision, one.unit) != (decision, unit)]
         self._watched.append(made)
-        if decision in HOLDS_UP and not made.is_baseline:
+        if decision in HOLDS_UP and made.is_in_force:
             self._paced.update(unit.split("+"))
         return made
 
     def suspend(self, fact: PolicySuspended) -> None:
         """From now on the baseline decides."""
         self._suspended.add((fact.unit, fact.decision))
+        self.urgency.pop(fact.unit, None)
 
     def is_suspended(self, unit: str, decision: str) -> bool:
         return (unit, decision) in self._suspended
@@ -131,10 +169,13 @@ class Guard:
 
     @property
     def events(self) -> Counter[Key]:
-        """All that is counted, what policies count themselves (`events`, a dict of numbers) included."""
+        """All that is counted, what policies count themselves (`events`, a dict of numbers) included: behind
+        `observed_` for those that are observed, since it did not happen."""
         counts = self.counts.copy()
         for one in {id(one.policy): one for one in self._watched}.values():
-            counts.update({(one.unit, one.name, event): n for event, n in _own_events(one.policy).items()})
+            kind = "observed_" if one.is_observed else ""
+            own = _own_events(one.policy).items()
+            counts.update({(one.unit, one.name, kind + event): n for event, n in own})
         return counts
 
     def shown(self) -> tuple[PolicyShown, ...]:
@@ -142,6 +183,7 @@ class Guard:
         decisions: dict[tuple[str, str], list[str]] = {}
         for one in self._watched:
             decisions.setdefault((one.unit, one.name), []).append(one.decision)
+        observed = {(one.unit, one.name, one.decision) for one in self._watched if one.is_observed}
         events: dict[tuple[str, str], dict[str, int]] = {}
         for (unit, policy, event), count in self.events.items():
             events.setdefault((unit, policy), {})[event] = count
@@ -152,6 +194,7 @@ class Guard:
                 tuple(taken),
                 tuple(decision for decision in taken if self.is_suspended(unit, decision)),
                 events.get((unit, policy), {}),
+                tuple(decision for decision in taken if (unit, policy, decision) in observed),
             )
             for (unit, policy), taken in decisions.items()
         )
@@ -171,29 +214,19 @@ class Guard:
     def now(self) -> float:
         return 0.0 if self._stopwatch is None else self._stopwatch()
 
-    @contextmanager
-    def timed(self, watched: Watched) -> Generator[None]:
+    def timed(self, watched: Watched) -> Timed:
         """It is asked, and its `asked_s` grows; what others are asked by it in between is not its time."""
-        before, self.asking = self.asking, watched
-        outer, self._inner_s = self._inner_s, 0.0
-        began = self.now()
-        try:
-            yield
-        finally:
-            whole_s = self.now() - began
-            self.asking = before
-            watched.asked_s += whole_s - self._inner_s
-            self._inner_s = outer + whole_s
+        return Timed(self, watched)
 
     def may_hold_up(self, unit: str) -> bool:
-        """Does anything but the baseline decide who runs there?"""
+        """Does anything but the baseline decide what runs there?"""
         return unit in self._paced
 
     def stalled(self, unit: str, why: str = "its stage would stand still") -> bool:
-        """Nothing runs there though something could: until `go_on` the baseline decides who runs. False
+        """Nothing runs there though something could: until `go_on` the baseline decides what runs. False
         where it did so already."""
         named = [one for one in self._watched if unit in one.unit.split("+") and one.decision in HOLDS_UP]
-        at_fault = [one for one in named if not one.is_baseline]
+        at_fault = [one for one in named if one.is_in_force]
         for one in at_fault:
             self.count(one, "stalled", f"{why}, and the baseline decided")
             self._overruled.add(one.unit)
@@ -202,7 +235,7 @@ class Guard:
     def churns(self, unit: str) -> None:
         """Its requests are preempted again and again and none gets on: the baseline decides until `go_on`."""
         for one in self._watched:
-            is_asked = not one.is_baseline and not self.is_suspended(one.unit, one.decision)
+            is_asked = one.is_in_force and not self.is_suspended(one.unit, one.decision)
             if one.unit == unit and one.decision == "step" and is_asked:
                 self.count(
                     one, "stalled", "it preempts and no request gets a token, and the baseline decided"
@@ -231,8 +264,22 @@ class Guard:
         return tuple(
             Overruled(one.unit, one.decision, one.name, one.num_asked, {**one.overruled})
             for one in self._watched
-            if one.overruled
+            if one.overruled and not one.is_observed
         )
+
+    @property
+    def observed(self) -> tuple[Observed, ...]:
+        """What was counted of policies that are observed, by unit and decision."""
+        return tuple(
+            Observed(one.unit, one.decision, one.name, differed, agreed + differed)
+            for one in self._watched
+            for agreed, differed in (self._compared(one),)
+            if agreed + differed
+        )
+
+    def _compared(self, one: Watched) -> tuple[int, ...]:
+        """How often it agreed and differed."""
+        return tuple(self.counts.get((one.unit, one.name, f"{one.decision}_{kind}"), 0) for kind in COMPARED)
 
     def answered(self, watched: Watched) -> None:
         """It has decided: how long that took is told."""
@@ -250,15 +297,41 @@ class Guard:
             watched.slow.clear()
 
 
+class Timed:
+    """A stretch of time in which a policy is asked; one is begun for every owner of KV that it names."""
+
+    __slots__ = ("_before", "_began", "_guard", "_outer_s", "_watched")
+
+    def __init__(self, guard: Guard, watched: Watched) -> None:
+        self._guard, self._watched = guard, watched
+
+    def __enter__(self) -> None:
+        guard = self._guard
+        self._before, guard.asking = guard.asking, self._watched
+        self._outer_s, guard.inner_s = guard.inner_s, 0.0
+        self._began = guard.now()
+
+    def __exit__(self, *raised: object) -> None:
+        guard = self._guard
+        whole_s = guard.now() - self._began
+        guard.asking = self._before
+        self._watched.asked_s += whole_s - guard.inner_s
+        guard.inner_s = self._outer_s + whole_s
+
+
 class Watched:
     """A policy as the node asks it: `decide` as the decision's protocol has it."""
 
-    def __init__(self, guard: Guard, decision: str, unit: str, policy: Any, baseline: Any) -> None:
+    def __init__(
+        self, guard: Guard, decision: str, unit: str, policy: Any, baseline: Any, is_observed: bool
+    ) -> None:
         self.decision = decision
         self.unit = unit
         self.policy = policy
         self.name = plain_text(str(getattr(policy, "name", type(policy).__name__)))
         self.is_baseline = type(policy) is type(baseline)
+        self.is_observed = is_observed and not self.is_baseline
+        self.is_in_force = not self.is_observed and not self.is_baseline
         self.slow: deque[bool] = deque(maxlen=WINDOW)
         self.asked_s = 0.0
         self.num_asked = 0
@@ -267,13 +340,16 @@ class Watched:
         self._guard = guard
         self._file = source_of(policy)
         self._ask = decider(policy, decision)
+        self._tell = teller(policy, decision)
+        self._has_decided = False
+        """The last answer is its own, and not the baseline's in its place."""
         self._baseline = decider(baseline, decision)
         self._check = CHECKS[decision]
 
     @property
     def prepares(self) -> bool:
         """Of a fetch policy: it acts on advisories, and is the one that decides."""
-        is_asked = not self._guard.is_suspended(self.unit, self.decision)
+        is_asked = not self.is_observed and not self._guard.is_suspended(self.unit, self.decision)
         return is_asked and bool(getattr(self.policy, "prepares", False))
 
     @property
@@ -282,9 +358,27 @@ class Watched:
 
     def decide(self, view: Any, *more: Any) -> Any:
         """The policy's answer, or the baseline's."""
+        answer = self._answer(view, *more)
+        if self._guard.listener is not None:
+            self._guard.listener.said(self, view, answer, more[-1])
+        return answer
+
+    def tell(self, view: Any, one: Any, now: float) -> Told | None:
+        """What the policy says of a candidate or owner about which it has just decided; None if it says
+        nothing, or the baseline decided in its place."""
+        if self._tell is None or not self._has_decided:
+            return None
+        try:
+            return check_told(self._tell(view, one, now))
+        except Exception as error:
+            self._guard.count(self, "untold", f"what it tells of its decision is unusable: {error}")
+            return None
+
+    def _answer(self, view: Any, *more: Any) -> Any:
         assert self._ask is not None
         assert self._baseline is not None
         guard, now = self._guard, more[-1]
+        self._has_decided = self.is_baseline
         if self.is_baseline:  # there is nothing else to ask
             return self._ask(view, *more)
         self.num_asked += 1
@@ -294,19 +388,53 @@ class Watched:
         if guard.overrules(self):
             self.overruled["stalled"] += 1
             return self._baseline(view, *more)
+        seen = self._apart(view) if self.is_observed else view
         try:
             with guard.timed(self):
-                answer = self._check(view, self._ask(view, *more))
+                answer = self._check(seen, self._ask(seen, *more))
         except BaseException as error:
             self._failed(error)
             return self._baseline(view, *more)
         finally:
             guard.answered(self)
+        self._has_decided = not self.is_observed
         if isinstance(answer, Selection):
-            answer = replace(answer, owners=self._owners(answer.owners, view, *more))
+            owners = self._owners(answer.owners, view, *more)
+            answer = Selection(
+                owners, answer.count, answer.reason, answer.groups, answer.reach, answer.wake_at
+            )
+        if self.is_observed:
+            self._compare(answer, seen, *more)
+            return self._baseline(view, *more)
         if isinstance(answer, Refuse):
             guard.count(self, "refused", f"refused a request: {answer.reason}")
         return self._in_time(answer, now)
+
+    def _apart(self, view: Any) -> Any:
+        """For one that is observed: a copy, since a column stays as it was when it was read first. Units of a
+        device are as urgent as their observed step policies say."""
+        if self.decision != "device":
+            return copy(view)
+        return tuple(ObservedHead(head, self._guard.urgency) for head in cast(Sequence[Head], view))
+
+    def _compare(self, answer: Any, view: Any, *more: Any) -> None:
+        """Counts whether it would have done what the baseline does. Questions to which both do nothing, and
+        those with one possible answer, are not counted."""
+        assert self._baseline is not None
+        guard, decision = self._guard, self.decision
+        if isinstance(answer, StepChoice):
+            urgency = NO_INTS if answer.urgency is None else answer.urgency
+            guard.urgency[self.unit] = int(urgency.min()) if len(urgency) else 0
+        would = effects(decision, view, answer, *more)
+        did = effects(decision, view, self._baseline(view, *more), *more)
+        if not would and not did:
+            return
+        agreed, differed = COMPARED
+        guard.count(self, f"{decision}_{agreed if would.keys() == did.keys() else differed}")
+        if guard.listener is not None and would.keys() != did.keys():
+            only_would = {effect: None for effect in would if effect not in did}
+            only_did = {effect: None for effect in did if effect not in would}
+            guard.listener.differed(self.unit, only_would, only_did, getattr(answer, "reason", ""))
 
     def _failed(self, error: BaseException) -> None:
         """Counted. Raises what ends the process, or a generator, again."""
@@ -354,16 +482,6 @@ class Watched:
             message = f"wake_at is {now - wake_at:.3g} s in the past: it is asked again very soon"
             self._guard.count(self, "wake_in_past", message)
         return replace(answer, wake_at=now + LEAST_WAKE_S)
-
-
-class Overheard(Watched):
-    """One whose answers are listened to."""
-
-    def decide(self, view: Any, *more: Any) -> Any:
-        answer = super().decide(view, *more)
-        assert self._guard.listener is not None
-        self._guard.listener.said(self.decision, self.unit, view, answer)
-        return answer
 
 
 def _place(decision: str, unit: str) -> str:

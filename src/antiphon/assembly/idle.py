@@ -1,7 +1,7 @@
 """A bound on how long policies may leave a device idle while a person waits for what it could run.
 
-A policy that holds everybody, or orders nothing, may say `wake_at` as far off as it likes; nothing else would
-ever end that. To hold a reply that is ahead of its listener is what pacing is for, and has no bound.
+A policy that holds all requests, or orders nothing, may say `wake_at` as far off as it likes; nothing else
+would ever end that. To hold a reply that is ahead of its listener is what pacing is for, and has no bound.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Patience:
         return [one.name for one in device.idle if self._guard.may_hold_up(one.name)]
 
     def _ends(self, name: str, device: Device, now: float) -> float:
-        """When patience with this unit ends; inf: it holds nobody up."""
+        """When patience with this unit ends; inf: it holds no request up."""
         seen = next(one.seen for one in device.idle if one.name == name)
         held: list[int] = [] if seen is None else held_up(*seen, device.is_held_up).tolist()
         was = self._since.pop(name, {})

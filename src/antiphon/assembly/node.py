@@ -15,7 +15,7 @@ from antiphon.assembly.preset import Preset, resolved
 from antiphon.assembly.times import NodeTimes
 from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
-from antiphon.core.config import NodeConfig, Unit
+from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact, PolicySuspended, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step
 from antiphon.core.snapshot import Snapshot
@@ -27,7 +27,7 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.tiers import KvMove, KvWatch, unknown
+from antiphon.stage.tiers import KvMove, unknown
 
 
 class Observer(Listener, Protocol):
@@ -62,9 +62,8 @@ class Node:
         self.next_use = NextUse(*people)
         self._times = NodeTimes(self.config, units)
         make = maker(self.graph, config, preset, people, self.next_use, self._times)
-        if observer is not None:
-            make = _told(make, observer.moved)
-        self.stages = Stages(units, make, preset.replica_policy())
+        self._observer = observer
+        self.stages = Stages(units, lambda unit: self._told(make(unit)), preset.replica_policy())
         self._orchestrator = Orchestrator(self.graph, self.stages, people, config.end_inputs, config.call_ids)
         self._watch: Watch | None = None
         self._devices = _devices(self.stages, preset, depth)
@@ -88,7 +87,7 @@ class Node:
             if isinstance(fact, TurnAdvised):
                 advised.append(fact)
             if self._watch is not None:
-                self._watch.observe(fact)
+                self._watch.observe(fact, now)
         for name, ar in self.stages.ar.items():
             if ar.is_churning:
                 self.guard.churns(name)
@@ -96,8 +95,7 @@ class Node:
         self.guard.go_on()
         self._write(steps)
         if self._watch is not None:
-            for step in steps:
-                self._watch.note(step, now)
+            self._watch.planned(steps, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
         wake_at = self._patience.wake_at(self._wake_at)
         return Decision((*orders, *copies, *steps), (*outputs, *self._answers(advised)), wake_at)
@@ -119,9 +117,13 @@ class Node:
 
     def watch(self, is_watched: bool) -> None:
         """Begin or end taking note of what `snapshot` shows; decisions are the same either way."""
-        if is_watched != self.is_watched:
-            watch = Watch(self.stages, self.monitor, self.frontier, self._orchestrator.responses)
-            self._watch = watch if is_watched else None
+        if is_watched == self.is_watched:
+            return
+        people = self.monitor, self.frontier, self.next_use
+        self._watch = Watch(self.stages, people, self._orchestrator.responses) if is_watched else None
+        self._observer = self.guard.listener = None if self._watch is None else self._watch.reasons
+        for ar in self.stages.ar.values():
+            self._told(ar)
 
     @property
     def is_watched(self) -> bool:
@@ -153,13 +155,16 @@ class Node:
                 stats[Metric.KV_BLOCKS_HOST.of(name)] = ar.tiers.host.num_used
                 stats[Metric.KV_BLOCKS_WRITTEN.of(name)] = ar.tiers.num_written_blocks
                 stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.num_fetched_blocks
+                stats[Metric.KV_BLOCKS_SWAPPED.of(name)] = ar.tiers.num_swapped_blocks
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
         for key, count in self.guard.events.items():
             stats[Metric.POLICY.of_policy(*key)] = count
         for one in self.guard.shown():
             for decision in one.decisions:
                 labels = {"unit": one.unit, "decision": decision, "policy": one.policy}
-                stats[Metric.POLICY_INFO.labelled(labels)] = float(decision not in one.suspended)
+                stats[Metric.POLICY_INFO.labelled(labels)] = float(
+                    decision not in (*one.suspended, *one.observed)
+                )
         return stats
 
     def check_integrity(self) -> None:
@@ -208,6 +213,12 @@ class Node:
         self.guard.go_on()
         return steps
 
+    def _told(self, scheduler: Scheduler) -> Scheduler:
+        """The unit, which tells whoever observes where its KV goes."""
+        if isinstance(scheduler, ArScheduler):
+            scheduler.tiers.watch = None if self._observer is None else self._observer.moved
+        return scheduler
+
     def _write(self, steps: tuple[Step, ...]) -> None:
         """Write what will have to leave the devices, beside the steps that were ordered there."""
         on = {self._place(step.stage): step for step in steps}
@@ -252,18 +263,6 @@ class Node:
                 self._next_step += 1
                 steps.append(step)
         return tuple(steps)
-
-
-def _told(make: Callable[[Unit], Scheduler], watch: KvWatch) -> Callable[[Unit], Scheduler]:
-    """Makes units that tell where their KV goes."""
-
-    def made(unit: Unit) -> Scheduler:
-        scheduler = make(unit)
-        if isinstance(scheduler, ArScheduler):
-            scheduler.tiers.watch = watch
-        return scheduler
-
-    return made
 
 
 def _devices(stages: Stages, preset: Preset, depth: int) -> tuple[Device, ...]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from antiphon.assembly.deployment import Deployment, Device, Stage
 from antiphon.assembly.footprint import GIB
-from antiphon.assembly.registry import nearest
 from antiphon.core.config import Role, Unit
+from antiphon.core.errors import nearest, no_such
 from antiphon.core.graph import Stage as GraphStage
 from antiphon.core.graph import StageKind
 from antiphon.latency.roofline import hardware_memory_gib, hardware_names
@@ -86,7 +86,7 @@ def place(deployment: Deployment, held: Sequence[GraphStage], machine: Machine) 
 
 def _strangers(deployment: Deployment, stages: Sequence[str]) -> list[str]:
     return [
-        f"stages.{name}: the model has no such stage{nearest(name, stages) or ';'} It has {', '.join(stages)}"
+        f"stages.{name}: the model has no such stage{nearest(name, stages) or '.'} It has {', '.join(stages)}"
         for name in deployment.stages
         if name not in stages
     ]
@@ -99,12 +99,8 @@ def _devices(deployment: Deployment, stage: str, problems: list[str]) -> list[st
     names = spec.devices or ([spec.device] if spec.device is not None else [])
     if not names and len(known) > 1:
         problems.append(f"stages.{stage}: names no device; say which of {', '.join(known)}")
-    for name in names:
-        if name not in known:
-            said = nearest(name, known) or ";"
-            problems.append(
-                f"stages.{stage}: no device {name!r}{said} There are {', '.join(known) or 'none'}"
-            )
+    strange = [name for name in names if name not in known]
+    problems += [f"stages.{stage}: {no_such('device', name, known)}" for name in strange]
     return [name for name in names if name in known] or known[:1] or [""]
 
 
@@ -155,9 +151,7 @@ def _memory(
 
 def _written(name: str, device: Device, problems: list[str]) -> float | None:
     if device.kind is not None and device.kind not in hardware_names():
-        said = nearest(device.kind, hardware_names()) or ";"
-        known = ", ".join(hardware_names())
-        problems.append(f"devices.{name}.kind: no datasheet of {device.kind!r}{said} There are {known}")
+        problems.append(f"devices.{name}.kind: {no_such('datasheet of', device.kind, hardware_names())}")
         return device.memory_gib
     if device.memory_gib is not None or device.kind is None:
         return device.memory_gib

@@ -2,20 +2,24 @@
 
     step: fcfs
     pace: {policy: mine.py:Hold, lead_s: 2.0, stages: {thinker: {lead_s: 4.0}}}
-    ...
+    observe: true
+
+`observe: true`, of the whole preset or of one decision, is logging-only mode (LiveServe §6): the policies are
+asked, what they would have done is counted, and the baseline's answers are carried out.
 
 One that ships goes by its name, an operator's own by its path. A file that is not named is never loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.guard import Guard
 from antiphon.assembly.registry import (
     DECISIONS,
@@ -23,19 +27,19 @@ from antiphon.assembly.registry import (
     is_foreign,
     make_policy,
     make_with_digest,
-    nearest,
     placed,
     policy_label,
 )
 from antiphon.assembly.yaml_file import MAX_BYTES, check_plain, child, parse
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
-from antiphon.core.errors import ConfigError
-from antiphon.graphs import all_graphs
+from antiphon.core.errors import ConfigError, no_such
+from antiphon.graphs import all_graphs, find_graph
 from antiphon.policy.base import DevicePolicy, ReplicaPolicy
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.policies import StagePolicies
 
 BASELINE = "baseline"
+OBSERVE = "observe"
 WHOLE = ("device", "replica")
 """Decisions among stages and replicas: there is one policy for all of them."""
 _PRESETS = files("antiphon.assembly").joinpath("presets")
@@ -56,40 +60,45 @@ def preset_label(preset: str) -> str:
     return Path(preset).stem if is_path(preset) else preset
 
 
-def read_preset(preset: str) -> dict[str, PolicyChoice]:
-    """What a preset says, by decision. Every policy is made once to see that it can be. Raises ConfigError
-    with the file, the line and the decision that is wrong, and what is allowed there."""
+def read_preset(preset: str, graph: str = "") -> dict[str, PolicyChoice]:
+    """What a preset says, by decision. Every policy is made once to see that it can be. A file may have
+    options for stages of this `graph` only, one that ships for those of any (""). Raises ConfigError with the
+    file, the line and the decision that is wrong, and what is allowed there."""
     if is_path(preset):
         text, folder = _read(preset), Path(preset).expanduser().resolve().parent
     elif preset in preset_names():
         text, folder = _PRESETS.joinpath(f"{preset}.yaml").read_text(encoding="utf-8"), Path()
     else:
-        said = nearest(preset, preset_names()) or ";"
-        raise ConfigError(
-            f"no preset {preset!r}{said} There are {', '.join(preset_names())}, or the path of a .yaml file"
-        )
+        raise ConfigError(no_such("preset", preset, preset_names(), ", or the path of a .yaml file"))
+    graphs = [find_graph(graph)] if graph and is_path(preset) else all_graphs()
+    known = tuple(dict.fromkeys(stage.name for one in graphs for stage in one.stages))
     where = f"preset {preset}"
     written, node = parse(text, where, "a preset maps each decision to a policy")
+    if not written.keys() & {*DECISIONS} and written.keys() & Deployment.model_fields.keys():
+        raise ConfigError(f"{where} is a deployment: give it as --config; it names its own preset")
     for key in written:
-        if key not in DECISIONS:
+        if key not in (*DECISIONS, OBSERVE):
             line, _ = child(node, key) or (0, None)
-            said = nearest(key, DECISIONS) or ";"
-            raise ConfigError(f"{where}:{line}: no decision {key!r}{said} There are {', '.join(DECISIONS)}")
+            found = no_such("decision", key, (*DECISIONS, OBSERVE))
+            raise ConfigError(f"{where}:{line}: {found}")
     if missing := [decision for decision in DECISIONS if decision not in written]:
         raise ConfigError(f"{where}: no policy for {', '.join(missing)}; each decision needs exactly one")
+    observe = written.get(OBSERVE, False)
+    _check_observe(f"{where}: ", observe)
     choices: dict[str, PolicyChoice] = {}
     for decision in DECISIONS:
         line, _ = child(node, decision) or (0, None)
         try:
-            choices[decision] = _choice(decision, written[decision], folder)
+            choices[decision] = _choice(decision, written[decision], folder, known, observe)
         except ConfigError as error:
             raise ConfigError(f"{where}:{line}: {error}") from None
+    _check_device(where, choices)
     return choices
 
 
 def with_preset(config: NodeConfig, preset: str) -> NodeConfig:
     """With what another preset says. Raises ConfigError."""
-    return msgspec.structs.replace(config, preset=preset, policies=read_preset(preset))
+    return msgspec.structs.replace(config, preset=preset, policies=read_preset(preset, config.graph))
 
 
 def resolved(config: NodeConfig) -> NodeConfig:
@@ -147,12 +156,13 @@ def _foreign(config: NodeConfig) -> list[str]:
 
 def _labels(choice: PolicyChoice) -> object:
     """What must be the same, wherever its files are."""
-    stages = {name: choice.of(name) for name in ("", *choice.stages)}
-    return {name: (policy_label(policy), options) for name, (policy, options) in stages.items()}
+    stages = {name: (*choice.of(name), choice.observes(name)) for name in ("", *choice.stages)}
+    return {name: (policy_label(policy), *others) for name, (policy, *others) in stages.items()}
 
 
 def _said(choice: PolicyChoice) -> str:
     written = choice.options | ({"stages": choice.stages} if choice.stages else {})
+    written |= {OBSERVE: True} if choice.observe else {}
     options = ", ".join(f"{name}: {value}" for name, value in written.items())
     return f"{policy_label(choice.policy)} ({options})" if options else policy_label(choice.policy)
 
@@ -168,18 +178,41 @@ def _read(path: str) -> str:
         raise ConfigError(f"preset {path}: the file cannot be read ({error})") from None
 
 
-def _choice(decision: str, value: Any, folder: Path) -> PolicyChoice:
+def _check_observe(where: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}{OBSERVE} is {value!r}; it must be true or false")
+
+
+def _check_device(where: str, choices: Mapping[str, PolicyChoice]) -> None:
+    """Raises ConfigError where a device policy is observed and steps are not: it looks into units that the
+    baseline leaves alone, and their policies' wishes to be asked again would change what is done."""
+    apart = [
+        decision
+        for decision in ("step", "pace")
+        if not all(choices[decision].observes(stage) for stage in ("", *choices[decision].stages))
+    ]
+    if choices["device"].observe and apart:
+        raise ConfigError(
+            f"{where}: device is observed and {', '.join(apart)} not everywhere; observe the whole preset, "
+            "or let device decide"
+        )
+
+
+def _choice(decision: str, value: Any, folder: Path, known: Sequence[str], observe: bool) -> PolicyChoice:
     written = {"policy": value} if isinstance(value, str) else value
     if not isinstance(written, dict) or not isinstance(cast(dict[str, Any], written).get("policy"), str):
         raise ConfigError(f"{decision}: give a policy's name, or {{policy: name, option: value, …}}")
     check_plain(decision, written)
     options = dict(cast(dict[str, Any], written))
     policy = placed(options.pop("policy"), folder)
-    stages = _stages(decision, options.pop("stages", {}))
+    observe = options.pop(OBSERVE, observe)
+    _check_observe(f"{decision}: ", observe)
+    stages = _stages(decision, options.pop("stages", {}), known)
     for own in stages.values():
+        _check_observe(f"{decision}: ", own.get(OBSERVE, observe))
         if "policy" in own:
             own["policy"] = placed(str(own["policy"]), folder)
-    choice = PolicyChoice(policy, options, stages)
+    choice = PolicyChoice(policy, options, stages, observe=observe)
     digests: dict[str, str] = {}
     for stage in ("", *stages):
         asked, chosen = choice.of(stage)
@@ -192,26 +225,32 @@ def _choice(decision: str, value: Any, folder: Path) -> PolicyChoice:
     return msgspec.structs.replace(choice, digests=digests)
 
 
-def _stages(decision: str, value: Any) -> dict[str, dict[str, Any]]:
-    """Options for single stages. Raises ConfigError for what is no stage of any model."""
+def _stages(decision: str, value: Any, known: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options for single stages. Raises ConfigError for what is none of the `known` ones."""
     if not isinstance(value, dict) or not all(
         isinstance(one, dict) for one in cast(dict[Any, Any], value).values()
     ):
-        raise ConfigError(f"{decision}: `stages` maps stages to options, such as {{talker: {{alpha: 2}}}}")
+        raise ConfigError(
+            f"{decision}: `stages` maps stages to options, such as {{talker: {{alpha: 2}}}}, or to a "
+            "policy, {talker: {policy: fcfs}}"
+        )
     stages = {str(stage): dict(one) for stage, one in cast(dict[Any, dict[str, Any]], value).items()}
     if stages and decision in WHOLE:
         raise ConfigError(f"{decision}: it is decided among stages, so it has no `stages`; take them out")
-    known = tuple(dict.fromkeys(stage.name for graph in all_graphs() for stage in graph.stages))
     for stage in stages:
         if stage not in known:
-            said = nearest(stage, known) or ";"
-            raise ConfigError(f"{decision}: no stage {stage!r}{said} There are {', '.join(known)}")
+            raise ConfigError(f"{decision}: {no_such('stage', stage, known)}")
     return stages
+
+
+_Made = dict[tuple[str, str, bool], Any]
+"""Policies by name and options, and whether they are observed."""
 
 
 class Preset:
     """Makes the policies of a node, guarded: the same policy with the same options for several decisions of a
-    unit is one object."""
+    unit is one object, and another where it is only observed: what it remembers of answers that were not
+    carried out is its own."""
 
     def __init__(self, policies: Mapping[str, PolicyChoice], guard: Guard) -> None:
         self._policies = policies
@@ -220,7 +259,7 @@ class Preset:
 
     def policies(self, unit: Unit) -> StagePolicies:
         """New ones for a unit."""
-        made: dict[tuple[str, str], Any] = {}
+        made: _Made = {}
         step, pace, admission, evict, write, fetch = (
             self._made(decision, unit.name, unit.stage, made)
             for decision in ("step", "pace", "admission", "evict", "write", "fetch")
@@ -233,12 +272,13 @@ class Preset:
     def replica_policy(self) -> ReplicaPolicy:
         return self._made("replica", "", "", {})
 
-    def _made(self, decision: str, unit: str, stage: str, made: dict[tuple[str, str], Any]) -> Any:
+    def _made(self, decision: str, unit: str, stage: str, made: _Made) -> Any:
         policy, options = self._policies[decision].of(stage)
-        key = policy, repr(sorted(options.items()))
+        is_observed = self._policies[decision].observes(stage)
+        key = policy, repr(sorted(options.items())), is_observed
         if key not in made:
             made[key], source = make_with_digest(decision, policy, options)
             if self._policies[decision].digests.get(policy, source) != source:
                 raise ConfigError(_changed(decision, policy))
         fallback = make_policy(decision, *self._baseline[decision].of(stage))
-        return self._guard.watched(decision, unit, made[key], fallback)
+        return self._guard.watched(decision, unit, made[key], fallback, is_observed)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from math import isnan
@@ -17,7 +16,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, nearest, no_such
 
 SHIPPED: Mapping[str, Mapping[str, str]] = {
     "step": {
@@ -71,12 +70,6 @@ def known_policies(decision: str) -> tuple[str, ...]:
     return tuple(sorted({*SHIPPED[decision], *(point.name for point in entry_points(group=GROUP))}))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no name is like it."""
-    close = get_close_matches(name, list(known), 1, 0.6)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 def is_file(policy: str) -> bool:
     """Is the policy in a file of its own?"""
     return policy.rpartition(":")[0].endswith(".py")
@@ -128,13 +121,14 @@ def find_policy(decision: str, policy: str) -> type:
     for point in entry_points(group=GROUP):
         if point.name == policy:
             return _imported(point.value)
-    known = ", ".join(known_policies(decision))
+    known = known_policies(decision)
+    if policy.endswith(".py"):
+        raise ConfigError(f"policy {policy!r}: say which class of that file, such as {policy}:MyPolicy")
     if others := [other for other, names in SHIPPED.items() if policy in names]:
         raise ConfigError(
-            f"{policy!r} decides {', '.join(others)}, not {decision}; for that there are {known}"
+            f"{policy!r} decides {', '.join(others)}, not {decision}; for that there are {', '.join(known)}"
         )
-    said = nearest(policy, known_policies(decision)) or ";"
-    raise ConfigError(f"no policy {policy!r}{said} There are {known}, file.py:Class and package.module:Class")
+    raise ConfigError(no_such("policy", policy, known, ", file.py:Class and package.module:Class"))
 
 
 def make_policy(decision: str, policy: str, options: Mapping[str, Any]) -> Any:
@@ -195,6 +189,12 @@ def decider(policy: object, decision: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
+def teller(policy: object, decision: str) -> Callable[..., Any] | None:
+    """What a policy tells people about this decision by: `tell_step`, say, or `tell`."""
+    found = getattr(policy, f"tell_{decision}", None) or getattr(policy, "tell", None)
+    return found if callable(found) else None
+
+
 def decides(decision: str, policy: str) -> bool:
     """Can it take this decision? Raises ConfigError if it cannot be loaded."""
     kind: Any = find_policy(decision, policy)
@@ -218,7 +218,7 @@ def _checked(where: str, known: Mapping[str, tuple[Any, Any]], options: Mapping[
     takes = ", ".join(known) or "none"
     for name, value in options.items():
         if name not in known:
-            raise ConfigError(f"{where}: no option {name!r}{nearest(name, known) or ';'} It takes {takes}")
+            raise ConfigError(f"{where}: no option {name!r}{nearest(name, known) or '.'} It takes {takes}")
         if isinstance(value, float) and isnan(value):
             raise ConfigError(f"{where}: {name} is nan, which is no number")
         try:

@@ -56,6 +56,14 @@ class What(StrEnum):
         "preloaded KV blocks read: {blocks:.0f}, begun {ahead_s:.3f} s before the turn was complete"
     )
     PRELOAD_UNUSED = "preloaded KV blocks not read: {blocks:.0f}, begun {after_s:.3f} s ago"
+    WOULD_RUN = "observed: it would have run in a step"
+    WOULD_WAIT = "observed: it would not have run in a step"
+    WOULD_PREEMPT = "observed: it would have been preempted"
+    WOULD_HOLD = "observed: it would have been held back"
+    WOULD_EVICT = "observed: KV would have been evicted"
+    WOULD_KEEP = "observed: KV would not have been evicted"
+    WOULD_WRITE = "observed: KV would have been copied to the host early"
+    WOULD_FETCH = "observed: KV would have been fetched or preloaded from the host"
     FIRST_TEXT = "first text, {after_s:.3f} s after the turn was complete"
     FIRST_AUDIO = "first audio, {after_s:.3f} s after the turn was complete"
     GAP = "silence of {gap_s:.3f} s in the midst of the reply"
@@ -79,6 +87,7 @@ MERGED = (
     What.PRELOADED,
     What.ARRIVED,
     What.GAP,
+    *(one for one in What if one.name.startswith("WOULD_")),
 )
 """Told as one event where nothing else happens in between."""
 

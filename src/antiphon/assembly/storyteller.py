@@ -10,7 +10,9 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
+from antiphon.assembly.observed import Effects
 from antiphon.assembly.story import Cause, Spent, Story, What
 from antiphon.assembly.waits import OVER, RUNS, Turn, Waits
 from antiphon.core.config import NodeConfig
@@ -47,6 +49,17 @@ from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.tiers import KvMove
 
+WOULD = {
+    "run": What.WOULD_RUN,
+    "preempt": What.WOULD_PREEMPT,
+    "hold": What.WOULD_HOLD,
+    "evict": What.WOULD_EVICT,
+    "write": What.WOULD_WRITE,
+    "fetch": What.WOULD_FETCH,
+}
+"""What only a policy that is observed would have done to a request, or to an owner's KV."""
+WOULD_NOT = {"run": What.WOULD_WAIT, "evict": What.WOULD_KEEP}
+"""What it would not have done, and was done."""
 REDONE = "a step that it was in, or a copy that it waited for, failed"
 
 
@@ -131,7 +144,7 @@ class Storyteller:
             self._waits.observe(fact)
             self._happened(fact)
         decision = self.node.decide(facts, now)
-        self._waits.planned(decision, self.node.stages)
+        self._waits.planned(decision.orders, self.node.stages)
         for output in decision.outputs:
             if isinstance(output, AdvisoryAnswered):
                 continue
@@ -168,9 +181,19 @@ class Storyteller:
 
     # -- the node's observer -------------------------------------------------------------------------
 
-    def said(self, decision: str, unit: str, view: Any, answer: Any) -> None:
+    def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None:
         """A policy has answered."""
-        self._waits.said(decision, unit, view, answer)
+        self._waits.said(asked.decision, asked.unit, view, answer)
+
+    def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
+        """A policy that is observed has answered otherwise than the baseline."""
+        for kinds, effects in ((WOULD, would), (WOULD_NOT, did)):
+            for done, whom in effects:
+                reply = self._of_request(whom) if isinstance(whom, int) else None
+                story = reply.story if reply is not None else self.stories.get(str(whom))
+                if story is not None and done in kinds:
+                    name = "" if reply is None else reply.name
+                    story.add(self._now, kinds[done], unit, name, reason=reason)
 
     def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None:
         """Blocks of a session's KV go somewhere."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from antiphon.assembly.story import Cause
 from antiphon.core.facts import Fact, StepDone, StepFailed, UnitLost
-from antiphon.core.plans import ArStep, CodecStep, Decision
+from antiphon.core.plans import ArStep, CodecStep, Order
 from antiphon.flow.response import Phase, ResponseState
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.policy.base import DeviceChoice, Hold, StepChoice
@@ -74,7 +75,7 @@ class Waits:
                 pass
 
     def said(self, decision: str, unit: str, view: Any, answer: Any) -> None:
-        """As `guard.Listener` has it."""
+        """A policy has answered."""
         match answer:
             case StepChoice():
                 ready: list[int] = view.request[view.could_run].tolist()
@@ -93,12 +94,12 @@ class Waits:
             case _:
                 pass  # among replicas, or who is admitted: its end tells that
 
-    def planned(self, decision: Decision, stages: Stages) -> None:
-        """The call is over."""
+    def planned(self, orders: Iterable[Order], stages: Stages) -> None:
+        """The call is over, and ordered this."""
         for unit in self._tried & self._asked.keys():
             self._asked[unit].is_tried = True
         self._tried.clear()
-        for step in decision.orders:
+        for step in orders:
             match step:
                 case ArStep():
                     named = stages.ar[step.stage].named_by(step.step)
@@ -114,6 +115,11 @@ class Waits:
         if asked is None or request not in asked.preempted:
             return None
         return asked.preempted[request], asked.reason
+
+    def reason(self, unit: str) -> str:
+        """What the step policy of a unit said last."""
+        asked = self._asked.get(unit)
+        return "" if asked is None else asked.reason
 
     def because(self, move: KvMove, unit: str) -> str:
         """Why KV moved."""

@@ -1,20 +1,24 @@
-"""What people see of a node: steps as they are decided, and a snapshot of every session. Costs nothing while
-nobody watches, and changes nothing when somebody does."""
+"""What people see of a node: steps as they are decided, and a snapshot of every session with the reasons of
+what is decided about it. Costs nothing while nobody watches, and changes nothing when somebody does."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import isnan, nan
 
+import msgspec
 import numpy as np
 
+from antiphon.assembly.reasons import SILENT, Reasons
 from antiphon.core.facts import Fact, Ints, ResponseRequested
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, ResponseEnded, ResponseOutput, Step, Usage
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
-from antiphon.flow.response import ResponseState
+from antiphon.flow.response import Phase, ResponseState
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.next_use import NextUse
 
 KEPT_STEPS = 256
 """Steps that one snapshot can show; of more, the last ones."""
@@ -27,13 +31,12 @@ class Watch:
     def __init__(
         self,
         stages: Stages,
-        monitor: Monitor,
-        frontier: Frontier,
+        people: tuple[Monitor, Frontier, NextUse],
         responses: Mapping[int, ResponseState],
     ) -> None:
+        self.reasons = Reasons(stages)
         self._stages = stages
-        self._frontier = frontier
-        self._monitor = monitor
+        self._monitor, self._frontier, self._next_use = people
         self._responses = responses
         self._steps: deque[StepShown] = deque(maxlen=KEPT_STEPS)
         self._num_steps = 0
@@ -41,8 +44,9 @@ class Watch:
         self._asides: set[tuple[str, str]] = set()
         """Open responses that leave the conversation alone, such as transcriptions."""
 
-    def observe(self, fact: Fact) -> None:
-        """Which responses leave the conversation alone."""
+    def observe(self, fact: Fact, now: float) -> None:
+        """Which responses leave the conversation alone, and what ends a wait."""
+        self.reasons.observe(fact, now)
         if isinstance(fact, ResponseRequested) and not fact.remember:
             self._asides.add((fact.session, fact.response))
 
@@ -56,11 +60,18 @@ class Watch:
         if is_shown and output.session in self._monitor.sessions:
             self._ended[output.session] = output.usage
 
-    def note(self, step: Step, now: float) -> None:
-        """A step was decided, and nothing of it has been done yet."""
+    def planned(self, steps: Iterable[Step], now: float) -> None:
+        """These steps were decided, and nothing of them has been done yet."""
+        for step in steps:
+            self._note(step, now)
+        self.reasons.planned(steps)
+
+    def _note(self, step: Step, now: float) -> None:
         match step:
             case ArStep():
                 named = self._stages.ar[step.stage].named_by(step.step)
+                for session in self._sessions(tuple(join.request for join in step.joins)):
+                    self.reasons.joined(step.stage, session)
                 self._keep(step, now, self._kind(step), len(step.rows), step.counts, self._sessions(named))
             case CodecStep():
                 named = tuple(step.requests.tolist())
@@ -71,6 +82,7 @@ class Watch:
 
     def snapshot(self, now: float) -> Snapshot:
         """Everything as it stands; the steps since the last snapshot."""
+        self.reasons.keep(self._monitor.sessions)
         self._ended = {name: usage for name, usage in self._ended.items() if name in self._monitor.sessions}
         asides_first = sorted(self._responses.values(), key=lambda response: response.spec.remember)
         open_responses = {response.session: response for response in asides_first}
@@ -117,6 +129,7 @@ class Watch:
         now: float,
     ) -> SessionShown:
         monitor = self._monitor
+        due_s = self._next_use.due_s(name, now) - now
         return SessionShown(
             session=name,
             phase=monitor.phase(name, now).value,
@@ -126,7 +139,41 @@ class Watch:
             ttfp_s=monitor.ttfp_s(name),
             waited_s=monitor.waited_s(name, now),
             is_making=response is not None,
-            stages=tuple(self._shares(name, response, {stage: kv.get(name) for stage, kv in held.items()})),
+            stages=tuple(
+                self._explained(share, place, name, response, now)
+                for place, share in enumerate(
+                    self._shares(name, response, {stage: kv.get(name) for stage, kv in held.items()})
+                )
+            ),
+            next_use_s=None if isnan(due_s) else due_s,
+            is_expected=self._next_use.is_expected(name, now),
+        )
+
+    def _explained(
+        self, share: StageShare, place: int, name: str, response: ResponseState | None, now: float
+    ) -> StageShare:
+        """With how far the stage is ahead, what it does now and why. `place`: among those of a reply."""
+        units = [unit for unit in self._stages.units if self._stages.stage_of(unit) == share.stage]
+        heard = self._monitor.heard(name)
+        slot = response.slot if response else self._monitor.slot(name, heard) if heard else None
+        lead_s = nan if slot is None else float(self._frontier.leads_s(place, np.array([slot]), now)[0])
+        state, told = "", SILENT
+        if response is not None:
+            is_encoding, path = response.phase is Phase.ENCODING, response.path
+            owing = [*response.open_units, *([path.entry] if path and is_encoding else ())]
+            for unit in (unit for unit in units if unit in owing):
+                state, told = self.reasons.of(unit, response)
+        moves = (self.reasons.move(unit, name) for unit in units)
+        preloads = (self.reasons.preload(unit, name) for unit in units)
+        return msgspec.structs.replace(
+            share,
+            lead_s=None if isnan(lead_s) else lead_s,
+            state=state,
+            label=told.label,
+            why=told.why,
+            until=told.until,
+            moved=max((one for one in moves if one), key=lambda one: one.at, default=None),
+            preload=max((one for one in preloads if one), key=lambda one: one.at, default=None),
         )
 
     def _shares(

@@ -94,12 +94,14 @@ async def compare(
     Raises ConfigError if `directory` holds another comparison, or one that is not to be resumed;
     AntiphonError if no seed could be measured on both of any two targets.
     """
-    _prepare(plan, directory, is_resumed)
-    work = _Work(servers, runner, figures, plan, directory, say, {t.name: {} for t in plan.targets})
+    prepare(plan, directory, is_resumed)
+    work = Work(servers, runner, figures, plan, directory, say)
     for index, seed in enumerate(plan.seeds):
         for target in plan.order(index):
             await work.measure(target, seed)
-    sides = tuple(Side(target, work.runs[target.name]) for target in plan.targets)
+    sides = tuple(
+        Side(one, work.runs.get(one.name, {}), work.overruled.get(one.name, {})) for one in plan.targets
+    )
     contrasts = tuple(against(sides[0], other) for other in sides[1:])
     if not any(entry.pairs for entry in contrasts):
         raise AntiphonError(f"nothing to compare: {'; '.join(entry.message for entry in work.dropped)}")
@@ -107,8 +109,8 @@ async def compare(
 
 
 @dataclass(slots=True)
-class _Work:
-    """The runs of a comparison, as they are done."""
+class Work:
+    """The runs of a comparison, as they are done: figures by target and seed, and what was dropped."""
 
     servers: Reachable
     runner: Runner
@@ -118,11 +120,15 @@ class _Work:
     say: Say
     runs: dict[str, dict[int, Figures]] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
+    overruled: dict[str, dict[int, dict[str, int]]] = field(
+        default_factory=dict[str, dict[int, dict[str, int]]]
+    )
 
     async def measure(self, target: Target, seed: int) -> None:
+        """Play it, unless its log is complete already. Raises ConfigError."""
         log = log_of(self.directory, target, seed)
         if why_incomplete(log) is None:
-            self.runs[target.name][seed] = self.figures(log)
+            self._count(target, seed, log, self.figures(log))
             self.say(f"{target.name}, seed {seed}: measured before")
             return
         message = await self._try(target, seed, log)
@@ -155,8 +161,14 @@ class _Work:
             return _words(error)
         message = why_incomplete(log)
         if message is None:
-            self.runs[target.name][seed] = found
+            self._count(target, seed, log, found)
         return message
+
+    def _count(self, target: Target, seed: int, log: Path, found: Figures) -> None:
+        self.runs.setdefault(target.name, {})[seed] = found
+        ended = _last(log)
+        if isinstance(ended, RunEnded) and ended.overruled:
+            self.overruled.setdefault(target.name, {})[seed] = ended.overruled
 
     async def _warm_up(self, target: Target) -> None:
         self.say(f"{target.name}: warming up, not counted")
@@ -174,13 +186,7 @@ def why_incomplete(log: Path) -> str | None:
     """What a log lacks to be counted; None if its run went to its end."""
     if not log.is_file():
         return "it left no log"
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = file.read().splitlines()
-    try:
-        last = msgspec.json.decode(lines[-1], type=Event) if lines else None
-    except msgspec.MsgspecError:
-        last = None
+    last = _last(log)
     if not isinstance(last, RunEnded):
         return f"its log breaks off ({log})"
     if last.reason not in COMPLETE:
@@ -188,8 +194,20 @@ def why_incomplete(log: Path) -> str | None:
     return None
 
 
-def _prepare(plan: Plan, directory: Path, is_resumed: bool) -> None:
-    """The directory, with its plan. Seeds may differ from those of the comparison that is resumed."""
+def _last(log: Path) -> Event | None:
+    """The last line, if it is whole."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = file.read().splitlines()
+    try:
+        return msgspec.json.decode(lines[-1], type=Event) if lines else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def prepare(plan: Plan, directory: Path, is_resumed: bool) -> None:
+    """The directory, with its plan. Seeds may differ from those of the comparison that is resumed. Raises
+    ConfigError if it holds another one, or one that is not to be resumed."""
     path, runs = directory / PLAN_FILE, directory / "runs"
     if any(runs.glob("*.jsonl")):
         if not is_resumed:

@@ -23,10 +23,14 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """A target and its figures, by seed."""
+    """A target and its figures, by seed.
+
+    overruled  of simulated runs: how many of a policy's decisions the baseline took, by seed and decision
+    """
 
     target: Target
     runs: dict[int, dict[str, float]]
+    overruled: dict[int, dict[str, int]] = {}
 
     def column(self, figure: str) -> dict[int, float]:
         """The figure at each seed that has it."""

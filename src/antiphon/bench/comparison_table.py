@@ -80,8 +80,8 @@ def _estimate(contrast: Contrast) -> str:
         return "–"
     sign = "+" if contrast.kind == "difference" else ""
     if found.low is None or found.high is None:
-        return f"{found.mean:{sign}.3g}"
-    return f"{found.mean:{sign}.3g} \\[{found.low:{sign}.3g}, {found.high:{sign}.3g}]"
+        return f"{found.mean:{sign}.4g}"
+    return f"{found.mean:{sign}.4g} \\[{found.low:{sign}.4g}, {found.high:{sign}.4g}]"
 
 
 def _busiest(stages: dict[str, float]) -> str:

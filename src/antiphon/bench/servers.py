@@ -89,7 +89,10 @@ def distinct(targets: tuple[Target, ...]) -> tuple[Target, ...]:
         raise ConfigError("compare needs two targets or more, for example `baseline peer=http://host:8000`")
     names = [target.name for target in targets]
     if len(set(names)) < len(names):
-        raise ConfigError(f"the targets' names {names} must differ: write NAME=URL or NAME=PRESET")
+        raise ConfigError(
+            f"two targets have one name ({', '.join(names)}): give each its own, such as mine=fcfs or "
+            "mine=http://host:8000"
+        )
     return targets
 
 

@@ -60,7 +60,7 @@ def played(setup: Setup, started: RunStarted, console: Console) -> Outcome:
         outcome = simulate(setup, started, saw)
     for incident in outcome.incidents:
         console.print(f"[bold yellow]warning:[/] {escape(str(incident))}", soft_wrap=True)
-    for one in outcome.overruled:
+    for one in (*outcome.overruled, *outcome.observed):
         console.print(
             f"[bold yellow]{escape(setup.engine.node.preset)}:[/] {escape(str(one))}", soft_wrap=True
         )

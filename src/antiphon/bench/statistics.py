@@ -27,6 +27,8 @@ T_95 = (
 Z_95 = 1.959964
 FEWEST_SEEDS = 5
 WIDE = 2.0
+SLIGHT = 5e-4
+"""A smaller share, of the figure, vanishes in the four digits that are shown."""
 
 Verdict = Literal["better", "worse", "higher", "lower", "no difference", "undecided"]
 Direction = Literal["lower", "higher"]
@@ -137,7 +139,7 @@ def direction(figure: str) -> Direction | None:
 def verdict(figure: str, estimate: Interval, neutral: float, scale: float) -> Verdict:
     """What the interval allows to say. If it holds `neutral` (1 for a ratio, 0 for a difference), that is
     "no difference" only where it is narrow: a ratio's within a factor of `WIDE`, a difference's within
-    `scale`, the larger of both means."""
+    `scale`, the larger of both means. What is less than `SLIGHT` is none, however sure it is."""
     if estimate.low is None or estimate.high is None:
         return "undecided"
     if estimate.low <= neutral <= estimate.high:
@@ -145,6 +147,8 @@ def verdict(figure: str, estimate: Interval, neutral: float, scale: float) -> Ve
             estimate.high / estimate.low / WIDE if neutral else (estimate.high - estimate.low) / (scale or 1)
         )
         return "no difference" if span <= 1 else "undecided"
+    if abs(estimate.mean - neutral) < SLIGHT * (neutral or scale):
+        return "no difference"
     moved: Direction = "higher" if estimate.mean > neutral else "lower"
     wanted = direction(figure)
     if wanted is None:

@@ -12,8 +12,10 @@ from antiphon.metrics.names import FIGURES, SUFFIXES, parse_figure
 
 
 def figures_tables(title: str, figures: dict[str, float]) -> Group:
-    """Distributions, a row each with mean and percentiles; then single values. In the order given."""
-    return Group(spreads_table(title, figures), values_table(figures))
+    """Distributions, a row each with mean and percentiles; then single values. In the order given. A table
+    without rows is left out."""
+    tables = spreads_table(title, figures), values_table(figures)
+    return Group(*(table for table in tables if table.row_count))
 
 
 def spreads_table(title: str, figures: dict[str, float]) -> Table:

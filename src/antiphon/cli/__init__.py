@@ -13,6 +13,7 @@ from antiphon.cli.profile import profile
 from antiphon.cli.serve import lift, replay, serve
 from antiphon.cli.simulate import simulate
 from antiphon.cli.sweep import sweep
+from antiphon.cli.tune import tune
 
 app = typer.Typer(
     name="antiphon",
@@ -32,6 +33,7 @@ bench.app.command()(sweep)
 app.command()(compare)
 app.command()(simulate)
 app.command()(plan)
+app.command()(tune)
 app.add_typer(plot.app, name="plot")
 app.add_typer(workload.app, name="workload")
 app.add_typer(checkpoint.app, name="checkpoint")

@@ -126,14 +126,15 @@ def compare(
     _report(found, out, everything, as_json)
 
 
-def refuse_idle(context: typer.Context, is_simulated: bool) -> None:
-    """Raises ConfigError for options that were typed and would do nothing."""
+def refuse_idle(context: typer.Context, is_simulated: bool, simulates: str = "goes with --simulate") -> None:
+    """Raises ConfigError for options that were typed and would do nothing. `simulates`: what is said of those
+    of a machine."""
     idle = WireOptions if is_simulated else MachineOptions
     named = {field.name for field in fields(idle)} - {"api_key"}
     named &= given_options(context)
     typed = ["--" + name.replace("_", "-") for name in context.params if name in named]
     if typed:
-        why = "is for servers over the wire" if is_simulated else "goes with --simulate"
+        why = "is for servers over the wire" if is_simulated else simulates
         raise ConfigError(f"{', '.join(typed)}: that {why}; leave it out")
 
 
@@ -231,7 +232,9 @@ def _report(found: Comparison, out: Path, everything: bool, as_json: bool) -> No
         typer.echo(text.decode(), nl=False)
     else:
         for each in found.against:
-            Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS).print(
-                comparison_table(each, is_whole=everything)
-            )
+            table = comparison_table(each, is_whole=everything)
+            if table.row_count:
+                Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS).print(table)
+            else:
+                _say(f"{each.b} against {each.a}: no seed was measured on both")
     console.print(f"result: {out / RESULT_FILE}", soft_wrap=True)

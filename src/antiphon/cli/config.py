@@ -13,7 +13,7 @@ from rich.console import Console
 from antiphon.assembly.deployment import Stage
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.keys import Key, find_key, keys
-from antiphon.assembly.preset import is_path, preset_names, read_preset
+from antiphon.assembly.preset import BASELINE, is_path, preset_names, read_preset
 from antiphon.assembly.registry import (
     DECISIONS,
     decides,
@@ -113,12 +113,16 @@ def explained(key: Key) -> list[str]:
 
 def explained_preset(preset: str) -> list[str]:
     """What each decision's policy does, and its options; per stage where a stage has its own."""
-    lines = [preset]
+    lines, baseline = [preset], read_preset(BASELINE)
     for decision, choice in read_preset(preset).items():
         for stage in ("", *choice.stages):
             policy, options = choice.of(stage)
             place = f"{decision}, {stage}" if stage else decision
-            lines += ["", f"{place}: {policy_label(policy)}", *explained_policy(decision, policy, options)]
+            usual = baseline[decision].of(stage)[0]
+            is_observed = choice.observes(stage) and policy != usual
+            how = f" (observed: asked and counted, and {usual} decides)" if is_observed else ""
+            lines += ["", f"{place}: {policy_label(policy)}{how}"]
+            lines += explained_policy(decision, policy, options)
     return lines
 
 

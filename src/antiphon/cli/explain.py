@@ -11,10 +11,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from antiphon.assembly.registry import nearest
 from antiphon.cli.options import RecordPreset
 from antiphon.cli.shared import console, fail
-from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.core.errors import AntiphonError, ConfigError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +41,10 @@ def explain(
             raise ConfigError("--response: name its --session too")
         stories = _stories(record, preset, session)
         if not session:
-            _print_whole(sessions_table(stories.values()))
+            if stories:
+                _print_whole(sessions_table(stories.values()))
+            else:
+                console.print(f"{record}: no session was opened", soft_wrap=True)
             return
         story = stories[session]
         if response and response not in story.responses:
@@ -81,7 +83,7 @@ def _stories(record: Path, preset: str, session: str) -> dict[str, Story]:
 def _unknown(kind: str, name: str, known: list[str]) -> str:
     shown = ", ".join(known[:SHOWN_NAMES]) or "none"
     more = f" and {len(known) - SHOWN_NAMES} more" if len(known) > SHOWN_NAMES else ""
-    return f"no {kind} {name!r}{nearest(name, known) or ';'} There are {shown}{more}"
+    return f"no {kind} {name!r}{nearest(name, known) or '.'} There are {shown}{more}"
 
 
 def _print_whole(table: Table) -> None:

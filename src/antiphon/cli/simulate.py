@@ -66,7 +66,11 @@ def simulate(
         outcome = _play(made, first_line(made, label, found.title), record)
         path.write_bytes(outcome.log)
         console.print(f"log: {path}", soft_wrap=True)
-        policies = {"overruled": [str(one) for one in outcome.overruled], "refused": outcome.refused}
+        policies = {
+            "overruled": [str(one) for one in outcome.overruled],
+            "refused": outcome.refused,
+            "observed": [str(one) for one in outcome.observed],
+        }
         status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json, policies)
     except (AntiphonError, OSError) as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)

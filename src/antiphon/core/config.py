@@ -72,7 +72,9 @@ class ArConfig(msgspec.Struct, frozen=True):
             at = end
         names = [name for name, _, _ in self.layer_groups]
         if len(set(names)) < len(names):
-            raise ConfigError(f"layer_groups: the names {names} must differ")
+            raise ConfigError(
+                f"layer_groups: two groups have one name ({', '.join(names)}); each needs its own"
+            )
 
 
 class CodecConfig(msgspec.Struct, frozen=True):
@@ -114,6 +116,7 @@ class PolicyChoice(msgspec.Struct, frozen=True):
 
     policy   a name that ships or that a package registered, `package.module:Class`, or `file.py:Class`
     options  of the policy; `stages` has others for single stages, and may name another `policy` there
+    observe  the policy is asked and the baseline's answer is carried out; `stages` may say otherwise
     digests  of the sources of policies that do not ship, by policy: a record replays with the same ones only
     """
 
@@ -121,12 +124,17 @@ class PolicyChoice(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
     stages: dict[str, dict[str, Any]] = {}
     digests: dict[str, str] = {}
+    observe: bool = False
 
     def of(self, stage: str) -> tuple[str, dict[str, Any]]:
         """Policy and options for a stage."""
-        own = dict(self.stages.get(stage, {}))
+        own = {name: value for name, value in self.stages.get(stage, {}).items() if name != "observe"}
         policy = own.pop("policy", self.policy)
         return policy, ({**self.options, **own} if policy == self.policy else own)
+
+    def observes(self, stage: str) -> bool:
+        """Is it only observed there?"""
+        return bool(self.stages.get(stage, {}).get("observe", self.observe))
 
 
 class NodeConfig(msgspec.Struct, frozen=True):

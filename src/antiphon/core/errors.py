@@ -19,6 +19,9 @@ An assertion is our bug; an exception is the caller's or the world's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class AntiphonError(Exception):
     """Base of every error raised on purpose."""
@@ -112,3 +115,15 @@ class StageFailed(AntiphonError):
         super().__init__(f"stage {stage}: {message}")
         self.stage = stage
         self.requests = requests
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing where no name is like it."""
+    close = get_close_matches(name, list(known), 1, 0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def no_such(what: str, name: str, known: Iterable[str], more: str = "") -> str:
+    """`no WHAT 'name'`, with the name that is nearest to it and all that there are, to which `more` adds."""
+    names = list(known)
+    return f"no {what} {name!r}{nearest(name, names) or '.'} There are {', '.join(names) or 'none'}{more}"

@@ -209,7 +209,7 @@ Step = ArStep | CodecStep | EncodeStep
 Order = RenderPrompt | Handoff | DropPayload | DropMedia | SendMedia | CopyBlocks | MoveBlocks | Step
 
 
-class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False):
+class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False, gc=False):
     """New tokens of a response: int64 [n, width]. Text tokens come without the end-of-turn token."""
 
     session: str

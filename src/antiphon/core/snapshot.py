@@ -5,12 +5,29 @@ from __future__ import annotations
 import msgspec
 
 
+class KvShown(msgspec.Struct, frozen=True):
+    """What became of a session's KV at `at`, and why.
+
+    what  a `stage.tiers.KvMove`; of a preload: preloaded | used | unused, or "" while none was ordered
+    """
+
+    what: str
+    blocks: int
+    why: str
+    at: float
+
+
 class StageShare(msgspec.Struct, frozen=True):
-    """What a stage did for a session's last reply, and what it holds for the session.
+    """What a stage did for a session's last reply, what it does now, and what it holds for the session.
 
     done        tokens (a text decoder) or frames (a talker, a vocoder); None where it is not known
     audio_s     seconds of audio that these make, None for text
     kv_tokens   positions in the stage's KV, and the blocks that hold them; 0 of a stage without KV
+    lead_s      seconds until the listener runs dry if the stage makes no more; None: not known
+    state       "runs", "held", or what the reply waits for (`assembly.story.Cause`); "": nothing is owed
+    label       its class, as the step policy names it; why, as the policy that decided says it
+    until       of a reply that is held: until when, if nothing happens, on the clock of `Snapshot.at`
+    moved       the last move of the session's KV, and the last preload of it
     """
 
     stage: str
@@ -18,6 +35,13 @@ class StageShare(msgspec.Struct, frozen=True):
     audio_s: float | None
     kv_tokens: int
     kv_blocks: int
+    lead_s: float | None = None
+    state: str = ""
+    label: str = ""
+    why: str = ""
+    until: float | None = None
+    moved: KvShown | None = None
+    preload: KvShown | None = None
 
 
 class SessionShown(msgspec.Struct, frozen=True):
@@ -27,6 +51,8 @@ class SessionShown(msgspec.Struct, frozen=True):
     source     how the cursor is known: acked | estimated | unknown
     waited_s   how long the first of a reply has been waited for, None if none is
     is_making  a response is open
+    next_use_s seconds until its KV is needed again, by what people usually take; None: not known
+    is_expected  its next turn is expected at any moment: its person speaks or types, or it was announced
     """
 
     session: str
@@ -38,6 +64,8 @@ class SessionShown(msgspec.Struct, frozen=True):
     waited_s: float | None
     is_making: bool
     stages: tuple[StageShare, ...]
+    next_use_s: float | None = None
+    is_expected: bool = False
 
 
 class StepShown(msgspec.Struct, frozen=True):
@@ -74,6 +102,7 @@ class PolicyShown(msgspec.Struct, frozen=True):
 
     decisions  that it takes; `suspended` are those that the baseline takes for it, since it was too slow
     events     that it counted, or that were counted of it
+    observed   of the decisions, those in which it is only observed: the baseline takes them
     """
 
     unit: str
@@ -81,6 +110,7 @@ class PolicyShown(msgspec.Struct, frozen=True):
     decisions: tuple[str, ...]
     suspended: tuple[str, ...]
     events: dict[str, int]
+    observed: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):

@@ -42,7 +42,7 @@ class Moves:
             return
         here.hand_on(response.request, target)
         # its media were read; should it have to read them again, then by an encoder near to where it is
-        self._stages.encoders[path.encode].unpin(response.pinned)
+        self._stages.encoders[path.encode].unpin(response.pinned, response.request)
         response.pinned, request.media, request.sought = (), frozenset(), frozenset()
         path.encode = self._stages.encoder_of(target) or path.encode
         path.reader, path.entry = path.entry, target

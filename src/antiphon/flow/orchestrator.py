@@ -182,7 +182,7 @@ class Orchestrator:
     def _progressed(self, unit: str, brought: Iterable[Progress], now: float) -> None:
         """What a step brought, request by request."""
         responses, stages = self.responses, self._stages
-        is_entry, hands_on = stages.is_entry(unit), stages.hands_on(unit)
+        is_entry, hands_on, lost = stages.is_entry(unit), stages.hands_on(unit), Voice.LOST
         for progress in brought:
             response = responses[progress.request]
             if is_entry:
@@ -191,7 +191,7 @@ class Orchestrator:
                 self._route.text(response, progress, now)
             else:
                 self._route.frame(response, progress)
-            if response.voice is Voice.LOST:
+            if response.voice is lost:
                 self._end_as_mute(response)
             elif progress.end is not None:
                 self._done(response, unit)

@@ -49,17 +49,19 @@ class ReplyRoute:
         """A token of the reply: to the client, and over the edge to the talker."""
         first = not response.reply
         if progress.tokens is not None:
-            tokens = progress.tokens[None]
+            tokens = progress.tokens
             if first and response.forced:
                 response.reply += response.forced
                 tokens = ints([*response.forced, progress.first])[:, None]
             response.reply.append(progress.first)
-            self._emit_tokens(response, self._stages.entry_stage, tokens)
+            spec = response.spec  # as `_emit_tokens`, without a call for every token of every reply
+            out = TokensOut(spec.session, spec.response, response.epoch, self._stages.entry_stage, tokens)
+            self._outbox.outputs.append(out)
         response.is_cut = progress.end == "length"
         if response.voice not in SPOKEN:
             return
         last = response.reply if first else response.reply[-1:]
-        is_calling = bool(response.tools) and not self._call_ids.isdisjoint(last)
+        is_calling = not self._call_ids.isdisjoint(last) and bool(response.tools)
         over = is_calling or progress.end is not None
         if not self._edge().streams:
             self._speak(response, first, now, over)
@@ -90,9 +92,9 @@ class ReplyRoute:
         if progress.tokens is not None:
             response.num_frames += 1
             vocoder.open(response.request, response.spec.voice, response.slot, response.tier)
-            vocoder.push(response.request, progress.tokens)
+            vocoder.push(response.request, progress.tokens[0])
             if response.spec.codes:
-                self._emit_tokens(response, talker.stage, progress.tokens[None])
+                self._emit_tokens(response, talker.stage, progress.tokens)
         if progress.end is not None:
             self._frontier.end_speech(response.slot)
             self._sessions.drop_payload(response, talker.name)

@@ -158,7 +158,7 @@ class Sessions:
     def unpin(self, response: ResponseState) -> None:
         """It reads its media no more."""
         if response.path is not None:
-            self._stages.encoders[response.path.encode].unpin(response.pinned)
+            self._stages.encoders[response.path.encode].unpin(response.pinned, response.request)
         response.pinned = ()
 
     def drop_payload(self, response: ResponseState, unit: str) -> None:

@@ -14,7 +14,7 @@ A talker takes up a token a frame, and a frame sounds for `frame_s`, so all of i
 
 from __future__ import annotations
 
-from math import nan
+from math import inf, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ class Frontier:
         self._begun = np.zeros(size, np.bool_)
         self._is_spoken = np.zeros(size, np.bool_)
         self._is_silent = np.zeros(size, np.bool_)
+        self._is_stopped = np.zeros(size, np.bool_)
         self._source = np.zeros(size, np.int64)
         self._num_gaps = np.zeros(size, np.int64)
         self._made = np.zeros((num_stages, size), np.int64)
@@ -72,7 +73,7 @@ class Frontier:
     def free(self, slot: int) -> None:
         """The response is over, and heard as far as it ever will be."""
         self._dry_at[slot] = self._asked_at[slot] = nan
-        self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = False
+        self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = self._is_stopped[slot] = False
         self._source[slot] = self._num_gaps[slot] = 0
         self._made[:, slot] = 0
         self._free.append(slot)
@@ -89,6 +90,10 @@ class Frontier:
     def fall_silent(self, slot: int) -> None:
         """Its person heard a gap."""
         self._num_gaps[slot] += 1
+
+    def stop(self, slot: int) -> None:
+        """Its client has stopped playing it: nobody hears more of it, though it is still made."""
+        self._is_stopped[slot] = True
 
     def end_speech(self, slot: int) -> None:
         """What is written of it from now on is spoken by nobody."""
@@ -123,10 +128,13 @@ class Frontier:
         return np.maximum(self._dry_at[slots] - now, 0.0)
 
     def leads_s(self, stage: int, slots: Slots, now: float) -> Floats:
-        """Seconds until each listener runs dry if this stage makes no more of it, nan where nothing has come,
-        and for the stage that writes what nobody speaks: float64 [n]."""
+        """Seconds until each listener runs dry if this stage makes no more of it; inf where playback was
+        stopped; nan where nothing has come, and for the stage that writes what nobody speaks: float64 [n]."""
         leads_s = self.heard_leads_s(slots, now) + self.ahead_s(stage, slots)
-        return leads_s if stage else np.where(self._is_silent[slots], nan, leads_s)
+        if not stage:
+            leads_s[self._is_silent[slots]] = nan
+        leads_s[self._is_stopped[slots]] = inf
+        return leads_s
 
     def ahead_s(self, stage: int, slots: Slots) -> Floats:
         """Seconds of what this stage and those behind it have made, and is no sound yet: float64 [n]."""
@@ -143,10 +151,12 @@ class Frontier:
         """How often each listener ran dry: int64 [n]."""
         return self._num_gaps[slots]
 
-    def rates(self, slots: Slots) -> Floats:
-        """Frames that each listener takes in a second, nan where nothing is spoken: float64 [n]."""
+    def rates(self, stage: int, slots: Slots) -> Floats:
+        """Frames that each listener takes in a second; nan where nothing is spoken, and for the stage that
+        writes what nobody speaks: float64 [n]."""
         rate = 1.0 / self.frame_s if self.frame_s else nan
-        return np.where(self._is_spoken[slots], rate, nan)
+        is_spoken = self._is_spoken[slots]
+        return np.where(is_spoken if stage else is_spoken & ~self._is_silent[slots], rate, nan)
 
     def made(self, slot: int) -> list[int]:
         """Tokens or frames by stage."""
@@ -159,6 +169,7 @@ class Frontier:
         self._begun = np.concatenate([self._begun, np.zeros(size, np.bool_)])
         self._is_spoken = np.concatenate([self._is_spoken, np.zeros(size, np.bool_)])
         self._is_silent = np.concatenate([self._is_silent, np.zeros(size, np.bool_)])
+        self._is_stopped = np.concatenate([self._is_stopped, np.zeros(size, np.bool_)])
         self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
         self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
         self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)

@@ -247,6 +247,11 @@ class Monitor:
         heard = self._heard(session)
         return None if heard is None else heard.name
 
+    def heard_item(self, session: str) -> str | None:
+        """The item of that response."""
+        heard = self._heard(session)
+        return None if heard is None else heard.item
+
     # -- reading responses ---------------------------------------------------------------------------
 
     def slot(self, session: str, response: str) -> int | None:
@@ -264,6 +269,12 @@ class Monitor:
     def leads_s(self, slots: Slots, now: float) -> Floats:
         """`lead_s` of many responses by slot, nan while nothing of one has been sent: float64 [n]."""
         return self._frontier.heard_leads_s(slots, now)
+
+    def is_held(self, session: str, response: str) -> bool:
+        """Is what the response puts out kept from the client?"""
+        known = self._sessions.get(session)
+        reply = None if known is None else known.replies.get(response)
+        return reply is not None and reply.held is not None
 
     # -- people --------------------------------------------------------------------------------------
 
@@ -331,6 +342,7 @@ class Monitor:
         for reply in list(session.replies.values()):
             if reply.item == fact.item_id:
                 reply.stop(now)
+                self._frontier.stop(reply.slot)
                 self._changed(session, reply, now)
 
     # -- replies -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from weakref import WeakSet
 from antiphon.core.facts import (
     Fact,
     ItemCut,
+    OutputReleased,
     PersonFact,
     PlaybackReported,
     ResponseCancelled,
@@ -30,7 +31,7 @@ from antiphon.core.facts import (
     SpeechStarted,
     TurnAdvised,
 )
-from antiphon.core.plans import AudioOut, Output, ResponseEnded
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 
@@ -51,6 +52,8 @@ WARM_S = 2.0
 LONGEST_S = 60.0
 """How long a session counts as about to speak since its person began: who is not done by then may never be,
 such as a client that sent some audio and never said that this was all."""
+NEAR_S = 10.0
+"""How long before it is due an announced turn counts as about to come: time enough to bring its KV."""
 LEAST_S = 0.2
 """What is left of a turn at least: the pause that ends it, and its encoding."""
 
@@ -124,7 +127,19 @@ class Order:
 
 
 class _Session:
-    __slots__ = ("due_at", "expected_at", "heard_to", "is_speaking", "reply", "spoke_at", "turn", "until")
+    __slots__ = (
+        "due_at",
+        "ended_unheard",
+        "expected_at",
+        "heard_to",
+        "is_speaking",
+        "reply",
+        "since",
+        "spoke_at",
+        "turn",
+        "unsent_s",
+        "until",
+    )
 
     def __init__(self, reply: Average, turn: Average) -> None:
         self.reply, self.turn = reply, turn
@@ -137,8 +152,12 @@ class _Session:
         """When its person began to speak, last."""
         self.expected_at = nan
         """When its next turn is complete, by its person's voice or an advisory."""
-        self.until = -inf
-        """Until then its next turn is expected at any moment."""
+        self.since, self.until = inf, -inf
+        """Its next turn is expected at any moment in between."""
+        self.unsent_s = 0.0
+        """Audio of the reply heard last that is still to come."""
+        self.ended_unheard: str | None = None
+        """The response whose end is held back."""
 
 
 class NextUse:
@@ -150,15 +169,16 @@ class NextUse:
         self._sessions: dict[str, _Session] = {}
         self._orders = WeakSet[Order]()
         self._coming: dict[str, None] = {}
-        """Sessions whose next turn is expected, since when first."""
+        """Sessions whose next turn is expected, or will be: the one that was told of first is first."""
         self._folds: dict[type, Callable[[str, _Session, Any, float], None]] = {
             SpeechStarted: self._speech_started,
             SpeechEnded: self._speech_ended,
             TurnAdvised: self._advised,
             ResponseRequested: self._requested,
-            ResponseCancelled: self._changed,
-            ItemCut: self._changed,
-            PlaybackReported: self._changed,
+            ResponseCancelled: self._cancelled,
+            OutputReleased: self._released,
+            ItemCut: self._cut,
+            PlaybackReported: self._played,
         }
 
     # -- folding -------------------------------------------------------------------------------------
@@ -173,13 +193,18 @@ class NextUse:
             if name in self._monitor.sessions:
                 fold(name, self._known(name), fact, now)
 
-    def hear(self, outputs: Iterable[Output], now: float) -> None:
+    def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Outputs left for their clients."""
         for output in outputs:
-            if isinstance(output, AudioOut | ResponseEnded) and output.session in self._sessions:
-                if not self._sessions[output.session].is_speaking:
-                    self._coming.pop(output.session, None)
-                self._heard(output.session, self._sessions[output.session], output, now)
+            if not isinstance(output, AudioOut | ResponseEnded) or output.session not in self._sessions:
+                continue
+            name, response, session = output.session, output.response, self._sessions[output.session]
+            is_over = isinstance(output, ResponseEnded)
+            if self._monitor.is_held(name, response):
+                session.ended_unheard = response if is_over else session.ended_unheard
+                continue
+            is_cut = isinstance(output, ResponseEnded) and output.status == "cancelled"
+            self._heard(name, session, response, is_over, is_cut, now)
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -188,7 +213,7 @@ class NextUse:
         known = self._sessions.get(session)
         if known is None:
             return nan
-        if self._is_coming(session, now):
+        if self.is_expected(session, now):
             return max(known.expected_at, now + LEAST_S)
         return now + abs(known.due_at - now)
 
@@ -208,14 +233,30 @@ class NextUse:
         """Sessions that are `here`, by when they will need their KV again, the last first; not those that are
         `expected`."""
         for name in order.farthest(now, here):
-            if not self._is_coming(name, now):
+            if not self.is_expected(name, now):
                 yield name
+
+    def is_expected(self, session: str, now: float) -> bool:
+        """Is its next turn expected at any moment? One that is not any more is forgotten, which shows nowhere
+        else: nothing depends on who asked, and when."""
+        if session not in self._coming:
+            return False
+        known = self._sessions[session]
+        if known.until >= now:
+            return known.since <= now
+        del self._coming[session]
+        return False
 
     def expected(self, now: float) -> Iterator[str]:
         """Sessions whose next turn is coming: their person speaks, or it was announced; the first first."""
         for name in list(self._coming):
-            if self._is_coming(name, now):
+            if self.is_expected(name, now):
                 yield name
+
+    def expects_at(self, now: float) -> float:
+        """When the next session will count as expected that does not yet; inf: none was announced."""
+        since = (self._sessions[name].since for name in self._coming)
+        return min((at for at in since if at > now), default=inf)
 
     # -- people --------------------------------------------------------------------------------------
 
@@ -235,89 +276,100 @@ class NextUse:
         session.expected_at = now + session.turn.value
         if not isnan(session.due_at):
             self._list(name, session, session.expected_at)
-        self._expect(name, session, now + LONGEST_S)
+        self._expect(name, session, now, now + LONGEST_S, now)
 
     def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
         session.is_speaking = False
         session.expected_at = now
-        if name in self._coming:
+        if self.is_expected(name, now):
             session.until = now + WARM_S
 
     def _advised(self, name: str, session: _Session, fact: TurnAdvised, now: float) -> None:
-        expected_s = session.turn.value if isnan(fact.expected_s) else fact.expected_s
-        if not session.is_speaking:
-            session.expected_at = now + expected_s
-            self._expect(name, session, session.expected_at + WARM_S)
+        expected_at = now + (session.turn.value if isnan(fact.expected_s) else fact.expected_s)
+        is_near = expected_at <= now + NEAR_S
+        if session.is_speaking or (not is_near and self.is_expected(name, now)):
+            return  # what is known already says more
+        session.expected_at = expected_at
+        if not isnan(session.due_at):
+            self._list(name, session, expected_at)
+        self._expect(name, session, max(now, expected_at - NEAR_S), expected_at + WARM_S, now)
 
-    def _expect(self, name: str, session: _Session, until: float) -> None:
-        session.until = max(until, session.until) if name in self._coming else until
+    def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
+        """An expectation that has begun goes on; one that has not is replaced."""
+        if self.is_expected(name, now):
+            session.until = max(until, session.until)
+        else:
+            session.since, session.until = since, until
         self._coming.setdefault(name)
-
-    def _is_coming(self, name: str, now: float) -> bool:
-        if name not in self._coming:
-            return False
-        if self._sessions[name].until >= now:
-            return True
-        del self._coming[name]
-        return False
 
     def _requested(self, name: str, session: _Session, fact: ResponseRequested, now: float) -> None:
         """The turn is complete: it tells how long its person took, unless they broke in. Its KV is needed
         from now until something of the reply is heard."""
         if not fact.remember:
             return
-        if not isnan(session.spoke_at) and self._is_coming(name, now):
+        if not isnan(session.spoke_at) and self.is_expected(name, now):
             session.turn.add(now - session.spoke_at)
         heard_to, spoke_at = session.heard_to, session.spoke_at
         if heard_to is not None and now >= heard_to and (isnan(spoke_at) or spoke_at >= heard_to):
             session.reply.add(min(now - heard_to, LONGEST_S))
-        session.spoke_at, session.heard_to = nan, None
+        session.spoke_at, session.heard_to, session.ended_unheard = nan, None, None
         session.is_speaking, session.expected_at = False, now
         self._unlist(name, session)
         self._coming.pop(name, None)
-        self._expect(name, session, now + LONGEST_S)
+        self._expect(name, session, now, now + LONGEST_S, now)
 
-    def _changed(self, name: str, session: _Session, fact: Fact, now: float) -> None:
-        """What its person has heard, or has still to hear, is not what was thought."""
-        is_other = isinstance(fact, ResponseCancelled) and fact.response != self._monitor.heard(name)
-        if isnan(session.due_at) or is_other:
-            return
-        is_cut = not isinstance(fact, PlaybackReported)
-        buffer_s = self._monitor.buffer_s(name, now) or 0.0
-        if is_cut:
+    def _cancelled(self, name: str, session: _Session, fact: ResponseCancelled, now: float) -> None:
+        if session.ended_unheard == fact.response:
+            self._heard(name, session, fact.response, True, True, now)
+        elif fact.response == self._monitor.heard(name):
+            self._cut_short(name, session, now)
+
+    def _cut(self, name: str, session: _Session, fact: ItemCut, now: float) -> None:
+        if fact.item_id == self._monitor.heard_item(name):
+            self._cut_short(name, session, now)
+
+    def _cut_short(self, name: str, session: _Session, now: float) -> None:
+        """Its person hears no more of the reply."""
+        if not isnan(session.due_at):
             session.heard_to = None
             self._list(name, session, now + session.reply.value)
-        elif session.heard_to is not None:
-            self._list(name, session, self._ends_at(session, now, buffer_s) + session.reply.value)
+
+    def _played(self, name: str, session: _Session, fact: PlaybackReported, now: float) -> None:
+        """The client has another buffer than was thought; what was to come after it still is."""
+        if session.heard_to is not None and fact.response == self._monitor.heard(name):
+            session.heard_to = now + (self._monitor.buffer_s(name, now) or 0.0) + session.unsent_s
+            self._list(name, session, session.heard_to + session.reply.value)
 
     # -- replies -------------------------------------------------------------------------------------
 
-    def _heard(self, name: str, session: _Session, output: AudioOut | ResponseEnded, now: float) -> None:
+    def _released(self, name: str, session: _Session, fact: OutputReleased, now: float) -> None:
+        """What was held back has left for its client."""
+        is_over = session.ended_unheard == fact.response
+        if is_over or self._monitor.heard(name) == fact.response:
+            self._heard(name, session, fact.response, is_over, False, now)
+
+    def _heard(
+        self, name: str, session: _Session, response: str, is_over: bool, is_cut: bool, now: float
+    ) -> None:
         """More of a reply is there, or it is over."""
-        is_heard = self._monitor.heard(name) == output.response
-        is_over = isinstance(output, ResponseEnded)
+        if not session.is_speaking and self.is_expected(name, now):
+            del self._coming[name]
+        is_heard = self._monitor.heard(name) == response
         if not is_heard and not (is_over and isnan(session.due_at)):
             return
-        if not is_heard or (isinstance(output, ResponseEnded) and output.status == "cancelled"):
+        session.ended_unheard = None
+        if not is_heard or is_cut:
             session.heard_to = None
             self._list(name, session, now + session.reply.value)
             return
-        left_s = self._monitor.buffer_s(name, now) or 0.0
         sent_s = self._monitor.generated_s(name)
-        slot = self._monitor.slot(name, output.response)
+        slot = self._monitor.slot(name, response)
         num_written = 0 if slot is None else self._frontier.made(slot)[0]
-        if is_over:
-            if sent_s and num_written:
-                self._token_s.add(sent_s / num_written)
-        else:
-            left_s += max(num_written * self._token_s.value - sent_s, 0.0)
-        session.heard_to = now + left_s
+        session.unsent_s = 0.0 if is_over else max(num_written * self._token_s.value - sent_s, 0.0)
+        if is_over and sent_s and num_written:
+            self._token_s.add(sent_s / num_written)
+        session.heard_to = now + (self._monitor.buffer_s(name, now) or 0.0) + session.unsent_s
         self._list(name, session, session.heard_to + session.reply.value)
-
-    def _ends_at(self, session: _Session, now: float, buffer_s: float) -> float:
-        """By the client's report: what was to come after its buffer still is."""
-        session.heard_to = max(session.heard_to or now, now + buffer_s)
-        return session.heard_to
 
     # -- the order -----------------------------------------------------------------------------------
 

@@ -19,15 +19,12 @@ class BlockPool:
         self.num_blocks = num_blocks
         self._free = deque(range(num_blocks))
         self._pending: deque[tuple[int, list[int]]] = deque()
+        self.num_pending_free = 0
+        """Freed, and named by a step in flight."""
 
     @property
     def num_free(self) -> int:
         return len(self._free)
-
-    @property
-    def num_pending_free(self) -> int:
-        """Freed, and named by a step in flight."""
-        return sum(len(slots) for _, slots in self._pending)
 
     def allocate(self, count: int) -> list[int]:
         """Raises OutOfBlocks where fewer are free."""
@@ -42,13 +39,18 @@ class BlockPool:
             self._free.extend(slots)
         elif slots:
             self._pending.append((after_step, slots))
+            self.num_pending_free += len(slots)
 
     def settle(self, step: int) -> None:
         """Every step up to `step` is done: free what waited for it."""
         while self._pending and self._pending[0][0] <= step:
-            self._free.extend(self._pending.popleft()[1])
+            slots = self._pending.popleft()[1]
+            self._free.extend(slots)
+            self.num_pending_free -= len(slots)
 
     def check_integrity(self, held: list[int]) -> None:
         """Each slot is in exactly one place: free, pending, or in `held`."""
+        pending = sum(len(slots) for _, slots in self._pending)
+        assert self.num_pending_free == pending, "blocks that come back are miscounted"
         everywhere = [*self._free, *(b for _, slots in self._pending for b in slots), *held]
         assert sorted(everywhere) == list(range(self.num_blocks)), "a block is lost or doubled"

@@ -109,12 +109,14 @@ class StageKv:
         self.num_evicted_blocks = 0
         size = num_blocks * len(groups)  # as many numbers as slots: a block may hold one group's only
         self._slots = np.full((len(groups), size), ABSENT, np.int64)
+        """By group, of blocks that something holds."""
         self._pools = [BlockPool(num_blocks) for _ in groups]
         self._unused = list(range(size))[::-1]
         """Numbers of no block; a stack."""
         self._used = [0] * size
         self._kept = [0] * size
-        self._lent = [0] * size
+        self._lent: dict[int, int] = {}
+        """Copies under way that touch a block, where there are any."""
         self._num_used = 0
         """Blocks that running sequences hold."""
         self._only_lent = [0] * len(groups)
@@ -126,8 +128,9 @@ class StageKv:
         self._away: dict[str, Sequence] = {}
         self._active: dict[Sequence, None] = {}
         self._name: list[bytes | None] = [None] * size
-        self._resident: dict[bytes, list[int]] = {}
-        """Blocks by name; some content is resident twice."""
+        self._resident: dict[bytes, int] = {}
+        """Blocks by name: the first of each name; `_twins`: the others, where content is resident twice."""
+        self._twins: dict[bytes, list[int]] = {}
         self._sharers: dict[int, list[str]] = {}
         """Owners of each block that more than one resting sequence keeps, least recently parked first."""
         self._keeper = [""] * size
@@ -159,8 +162,8 @@ class StageKv:
     @property
     def num_free_soon(self) -> int:
         """Blocks that are free in every group once steps and copies under way are done."""
-        slots = zip(self._pools, self._only_lent, strict=True)
-        return min(pool.num_free + pool.num_pending_free + only_lent for pool, only_lent in slots)
+        pools, only_lent = self._pools, self._only_lent
+        return min([one.num_free + one.num_pending_free + only_lent[at] for at, one in enumerate(pools)])
 
     @property
     def num_spare(self) -> int:
@@ -197,7 +200,9 @@ class StageKv:
 
     def owners_of(self, name: bytes) -> list[str]:
         """Of the resting sequences that keep a block of this name."""
-        kept = [block for block in self._resident.get(name, ()) if self._kept[block]]
+        first = self._resident.get(name)
+        here = () if first is None else (first, *self._twins.get(name, ()))
+        kept = [block for block in here if self._kept[block]]
         return [owner for block in kept for owner in self._sharers.get(block, (self._keeper[block],))]
 
     def is_active(self, block: int) -> bool:
@@ -394,10 +399,11 @@ class StageKv:
         count: int,
         groups: tuple[int, ...] | None = None,
         keep: Set[str] = frozenset(),
+        lends: bool = True,
     ) -> list[Evicted]:
         """The owner's sequence gives up its last blocks until `count` more are to be had, or of these groups
         only. Returns what is full, the last first, lent to the caller, which takes it back once it is copied;
-        a partial block and what was being filled are lost, and not told of.
+        a partial block and what was being filled are lost, and not told of. Without `lends` all is lost.
 
         A block goes only where it ends every sequence that holds it, none of which is of `keep`.
         """
@@ -405,7 +411,7 @@ class StageKv:
         if sequence is None:
             return []
         if groups is not None and len(set(groups)) < len(self.groups):
-            return self._evict_groups(sequence, count, groups)
+            return self._told(self._evict_groups(sequence, count, groups), lends)
         evicted: list[Evicted] = []
         while count > 0 and sequence.blocks:
             before, last = sequence.num_blocks, sequence.blocks[-1]
@@ -414,7 +420,7 @@ class StageKv:
             elif last in self._partial:
                 run = self._evict_partial(sequence)
             else:
-                run = self._evict_own(sequence, count)
+                run = self._evict_own(sequence, count, lends)
             if before == sequence.num_blocks:
                 if not self._let_go_end(sequence, keep):
                     break
@@ -422,22 +428,35 @@ class StageKv:
             count -= before - sequence.num_blocks
             if run.blocks:
                 evicted.append(run)
-        return evicted
+        return self._told(evicted, lends)
 
-    def _evict_own(self, sequence: Sequence, count: int) -> Evicted:
+    def _told(self, evicted: list[Evicted], lends: bool) -> list[Evicted]:
+        if lends:
+            return evicted
+        for run in evicted:
+            self.take_back(run.blocks)
+        return []
+
+    def _evict_own(self, sequence: Sequence, count: int, lends: bool = True) -> Evicted:
         """Its last blocks that are whole, as long as no other sequence holds them."""
-        owner, blocks, first = sequence.owner, sequence.blocks, len(sequence.blocks)
-        least = max(first - count, 0)
-        used, others = self._used, self._sharers
-        while first > least and not used[blocks[first - 1]] and blocks[first - 1] not in others:
-            first -= 1
-        told = min(sequence.num_ready, len(sequence.chain))
-        run, lost = blocks[first:told], blocks[max(first, told) :]
-        evicted = Evicted((owner,), first, run, sequence.chain[first:told])
-        self.num_evicted_blocks += len(blocks) - first
-        self.lend(run)
-        self._unkeep(owner, run, None)
-        self._unkeep(owner, lost, None)
+        owner, blocks, first = sequence.owner, sequence.blocks, max(len(sequence.blocks) - count, 0)
+        used, others, given_up = self._used, self._sharers, blocks[first:]
+        if any(map(used.__getitem__, given_up)) or (others and not others.keys().isdisjoint(given_up)):
+            least, first = first, len(blocks)
+            while first > least and not used[blocks[first - 1]] and blocks[first - 1] not in others:
+                first -= 1
+            given_up = blocks[first:]
+        told = min(sequence.num_ready, len(sequence.chain)) if lends else first
+        evicted = Evicted((owner,), first, blocks[first:told], sequence.chain[first:told])
+        self.num_evicted_blocks += len(given_up)
+        self.lend(evicted.blocks)
+        kept = self._kept
+        for block in given_up:
+            kept[block] = 0
+        if self._lent:
+            self._let_go(given_up)
+        else:
+            self._free(given_up)
         self._shorten(sequence, first)
         return evicted
 
@@ -487,7 +506,7 @@ class StageKv:
         while count > 0 and index and sequence.num_coming == sequence.num_ready:
             index -= 1
             block, lacking = sequence.blocks[index], self.lacks(sequence.blocks[index])
-            if self._used[block] or self._lent[block] or block in self._sharers:
+            if self._used[block] or block in self._lent or block in self._sharers:
                 break
             here = tuple(group for group in groups if group not in lacking)
             if not here:
@@ -509,6 +528,7 @@ class StageKv:
         self._matched = None
         self._unname([block])
         other = self._unused.pop()
+        self._slots[:, other] = ABSENT
         for group in groups:
             self._slots[group, other] = self._slots[group, block]
             self._slots[group, block] = ABSENT
@@ -580,17 +600,20 @@ class StageKv:
         """A copy touches these: they are not handed out before they are taken back."""
         self._matched = None
         for block in blocks:
-            if not (self._lent[block] or self._used[block] or self._kept[block]):
+            if not (block in self._lent or self._used[block] or self._kept[block]):
                 self._count_only_lent(block, 1)
-            self._lent[block] += 1
+            self._lent[block] = self._lent.get(block, 0) + 1
 
     def take_back(self, blocks: Iterable[int]) -> None:
         """The copy is over. A block that no sequence holds is free."""
         self._matched = None
         free: list[int] = []
         for block in blocks:
-            self._lent[block] -= 1
-            if not (self._lent[block] or self._used[block] or self._kept[block]):
+            if self._lent[block] > 1:
+                self._lent[block] -= 1
+                continue
+            del self._lent[block]
+            if not (self._used[block] or self._kept[block]):
                 self._count_only_lent(block, -1)
                 free.append(block)
         self._free(free)
@@ -684,15 +707,11 @@ class StageKv:
     def _let_go(self, blocks: list[int]) -> None:
         """A holder of these is gone. Blocks that nothing holds are free, once the steps that name them are
         done."""
-        free: list[int] = []
-        for block in blocks:
-            if self._used[block] or self._kept[block]:
-                continue
-            if self._lent[block]:
-                self._count_only_lent(block, 1)
-            else:
-                free.append(block)
-        self._free(free)
+        used, kept, lent = self._used, self._kept, self._lent
+        loose = [block for block in blocks if not (used[block] or kept[block])]
+        for block in lent.keys() & loose:
+            self._count_only_lent(block, 1)
+        self._free([block for block in loose if block not in lent])
 
     def _count_only_lent(self, block: int, change: int) -> None:
         lacking = self.lacks(block)
@@ -703,18 +722,21 @@ class StageKv:
         if not blocks:
             return
         self._unname(blocks)
-        self._partial.difference_update(blocks)
-        busy = [self._busy.pop(block, -1) for block in blocks] if self._busy else [-1] * len(blocks)
-        after_steps = [step if step > self._settled else None for step in busy]
-        for group, pool in enumerate(self._pools):
-            slots: list[int] = self._slots[group, blocks].tolist()
-            if after_steps.count(None) == len(blocks) and ABSENT not in slots:
+        after_steps: list[int | None] = [None]
+        if self._busy:
+            busy = [self._busy.pop(block, -1) for block in blocks]
+            after_steps = [step if step > self._settled else None for step in busy]
+        lacks_slots = bool(self._partial) and not self._partial.isdisjoint(blocks)
+        self._partial.difference_update(blocks if lacks_slots else ())
+        index = np.array(blocks)
+        for pool, held in zip(self._pools, self._slots, strict=True):
+            slots: list[int] = held.take(index).tolist()
+            if not lacks_slots and after_steps.count(None) == len(after_steps):
                 pool.release(slots, None)
                 continue
-            for slot, after_step in zip(slots, after_steps, strict=True):
+            for slot, after_step in zip(slots, after_steps * len(slots), strict=False):
                 if slot != ABSENT:
                     pool.release([slot], after_step)
-        self._slots[:, blocks] = ABSENT
         self._unused += blocks
 
     # -- names ---------------------------------------------------------------------------------------
@@ -725,18 +747,26 @@ class StageKv:
         for block, name in zip(blocks, names, strict=True):
             if self._name[block] is None:
                 self._name[block] = name
-                self._resident.setdefault(name, []).append(block)
+                if self._resident.setdefault(name, block) != block:
+                    self._twins.setdefault(name, []).append(block)
 
     def _unname(self, blocks: list[int]) -> None:
+        names, resident, twins = self._name, self._resident, self._twins
         for block in blocks:
-            name = self._name[block]
+            name = names[block]
             if name is None:
                 continue
-            self._name[block] = None
-            twins = self._resident[name]
-            twins.remove(block)
-            if not twins:
-                del self._resident[name]
+            names[block] = None
+            if not twins or name not in twins:
+                del resident[name]
+                continue
+            others = twins[name]
+            if resident[name] == block:
+                resident[name] = others.pop(0)
+            else:
+                others.remove(block)
+            if not others:
+                del twins[name]
 
     def _match(self, owner: str, prefix: Prefix, with_coming: bool) -> Match:
         """The longest resident prefix."""
@@ -750,10 +780,10 @@ class StageKv:
         size, most = self.block_size, len(prefix.keys) - 1
         shared: list[int] = []
         for name in prefix.chain[: most // size]:
-            twins = self._resident.get(name)
-            if twins is None:
+            block = self._resident.get(name)
+            if block is None:
                 break
-            shared.append(twins[0])
+            shared.append(block)
         own = self._resting.get(owner)
         if own is None:
             return Match(len(shared) * size, shared, len(shared))
@@ -768,14 +798,14 @@ class StageKv:
 
     def _must_not_change(self, block: int) -> bool:
         """Others hold it too, or it is being copied."""
-        return self._used[block] + self._kept[block] > 1 or self._lent[block] > 0
+        return self._used[block] + self._kept[block] > 1 or block in self._lent
 
     # -- integrity -----------------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is where its holders say."""
-        counts = zip(self._used, self._kept, self._lent, strict=True)
-        resident = [block for block, held in enumerate(counts) if any(held)]
+        counts = enumerate(zip(self._used, self._kept, strict=True))
+        resident = [block for block, held in counts if any(held) or block in self._lent]
         for group, pool in enumerate(self._pools):
             slots = self._slots[group, resident]
             pool.check_integrity(slots[slots != ABSENT].tolist())
@@ -818,7 +848,10 @@ class StageKv:
             named = sequence.blocks[: min(num_named, len(sequence.chain))]
             assert [self._name[block] for block in named] == sequence.chain[: len(named)], "a wrong name"
         named = {block: name for block, name in enumerate(self._name) if name is not None}
-        found = {block: name for name, blocks in self._resident.items() for block in blocks}
+        found = {block: name for name, block in self._resident.items()}
+        assert self._twins.keys() <= self._resident.keys(), "a twin has no first"
+        assert all(self._twins.values()), "a name has no twins"
+        found |= {block: name for name, blocks in self._twins.items() for block in blocks}
         assert found == named, "the index of resident blocks is wrong"
         assert named.keys() <= resident, "a free block has a name"
 

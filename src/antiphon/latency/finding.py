@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, no_such
 from antiphon.latency.profile import Profile, Provenance
 from antiphon.latency.roofline import datasheet_name, hardware_names, roofline
 from antiphon.latency.shapes import ModelShape, find_shape
@@ -24,8 +24,7 @@ def find_costs(what: str, shape: ModelShape | None = None, ranks: int | None = N
         return roofline(what, shape or find_shape(RELEASED), Provenance(), ranks=ranks or 1)
     path = Path(what)
     if path.suffix != ".json" and not path.is_file():
-        known = ", ".join(hardware_names())
-        raise ConfigError(f"unknown hardware {what!r}; known: {known}, or a profile's JSON file")
+        raise ConfigError(no_such("hardware", what, hardware_names(), ", or a profile's JSON file"))
     if shape is not None or ranks is not None:
         raise ConfigError(
             f"{path} is a profile, which says itself of which model it is and how many devices share its "

@@ -13,7 +13,7 @@ from importlib.resources import files
 import msgspec
 import yaml
 
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, no_such
 from antiphon.latency.features import AUDIO_TOKENS_PER_S
 from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import (
@@ -93,7 +93,7 @@ def roofline(
     that isn't known, and for decoders that so many cannot share."""
     library, name = _library(), datasheet_name(device)
     if name is None:
-        raise ConfigError(f"no datasheet of {device!r}; known: {', '.join(library.devices)}")
+        raise ConfigError(no_such("datasheet of", device, library.devices))
     for stage, one in shape.stages.items():
         check_shared(stage, one, ranks)
     hardware = library.devices[name]

@@ -12,7 +12,7 @@ from math import prod
 import msgspec
 import yaml
 
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, no_such
 
 
 class DecoderShape(msgspec.Struct, frozen=True, tag="decoder", tag_field="kind", forbid_unknown_fields=True):
@@ -265,10 +265,14 @@ StageShape = DecoderShape | CodecShape | EncodersShape
 
 
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stages of a model's graph by name."""
+    """The stages of a model's graph by name.
+
+    context  tokens that it was made for; None: not told
+    """
 
     name: str
     stages: dict[str, StageShape]
+    context: int | None = None
 
 
 def shape_names() -> tuple[str, ...]:
@@ -289,15 +293,15 @@ def find_shape(name: str) -> ModelShape:
     """Raises ConfigError for a name that isn't there."""
     known = _library()
     if name.lower() not in known:
-        raise ConfigError(
-            f"no shape is known of {name!r}; known: {', '.join(sorted(known))}, or give the directory of a "
-            "checkpoint (its config.json is enough)"
-        )
-    return ModelShape(name.lower(), known[name.lower()].stages)
+        more = ", or the directory of a checkpoint (its config.json is enough)"
+        raise ConfigError(no_such("shape of a model", name, sorted(known), more))
+    found = known[name.lower()]
+    return ModelShape(name.lower(), found.stages, found.context)
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: dict[str, StageShape]
+    context: int | None = None
 
 
 def _library() -> dict[str, _Entry]:

@@ -34,10 +34,14 @@ class RunStarted(LogEvent, frozen=True, kw_only=True):
 
 class RunEnded(LogEvent, frozen=True, kw_only=True):
     """Last line of a run that was not killed. `reason`: finished | duration | interrupted | server_lost |
-    failed (the server would have no such session, or the load generator broke)."""
+    failed (the server would have no such session, or the load generator broke).
+
+    overruled  of a simulated run: how many of a policy's decisions the baseline took, by "step of talker"
+    """
 
     reason: str
     message: str = ""
+    overruled: dict[str, int] = {}
 
 
 class SessionQueued(LogEvent, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ class Metric(StrEnum):
     KV_BLOCKS_HOST = "antiphon_kv_blocks_host"
     KV_BLOCKS_WRITTEN = "antiphon_kv_blocks_written_total"
     KV_BLOCKS_RELOADED = "antiphon_kv_blocks_reloaded_total"
+    KV_BLOCKS_SWAPPED = "antiphon_kv_blocks_swapped_total"
     KV_BLOCKS_MOVED = "antiphon_kv_blocks_moved_total"
     SURPLUS_TOKENS = "antiphon_surplus_tokens_total"
     PREEMPTIONS = "antiphon_preemptions_total"
@@ -85,6 +86,7 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.KV_BLOCKS_HOST: "Blocks per KV group that the host tier holds.",
     Metric.KV_BLOCKS_WRITTEN: "Blocks copied from the device to the host.",
     Metric.KV_BLOCKS_RELOADED: "Blocks copied back from the host for requests that joined.",
+    Metric.KV_BLOCKS_SWAPPED: "Blocks preloaded from the host that left again before a request read them.",
     Metric.KV_BLOCKS_MOVED: "Blocks brought from units that read prompts to those that write the replies.",
     Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended or lost their row.",
     Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
@@ -93,8 +95,10 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
     Metric.POLICY: "What policies counted and what was counted of them (raised, nonsense, slow, suspended, "
-    "stalled, refused, wake_in_past); the unit of decisions among several is all of them.",
-    Metric.POLICY_INFO: "1 while a policy takes a decision of a unit, 0 while it is suspended.",
+    "stalled, refused, wake_in_past; of observed ones whether their decisions agreed with the baseline's or "
+    "differed, such as step_differed); the unit of decisions among several is all of them.",
+    Metric.POLICY_INFO: "1 while a policy takes a decision of a unit, 0 while it is suspended or only "
+    "observed.",
     Metric.UNIT_UP: "1 while a unit in a process of its own is there, else 0.",
     Metric.UNIT_RESTARTS: "Times that the process of a unit was started again.",
 }
@@ -214,7 +218,7 @@ FIGURES: dict[Figure, FigureInfo] = {
     Figure.TTFT_S: _spread("From the end of the turn to the first text of a text reply."),
     Figure.TRANSCRIPT_TTFT_S: _spread("From the end of the turn to the first text of a spoken reply."),
     Figure.TPOT_S: _spread("Seconds per token after the first of a text reply."),
-    Figure.JCT_S: _spread("From the end of the turn to the end of the response."),
+    Figure.JCT_S: _spread("From the end of the turn to the end of the response.", better=None),
     Figure.MAKESPAN_S: _spread("From a job's arrival to the end of its last call."),
     Figure.NORMALISED_LATENCY_S: _spread("Completion time of a text reply per token of it."),
     Figure.RTF: _spread("From the end of the turn to the last audio, per second of audio.", "s/s", None),

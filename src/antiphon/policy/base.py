@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf, nan
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,22 @@ class Tier(IntEnum):
     """What would be wanted soon is prepared; nothing is delayed by it."""
 
 
+class Told(NamedTuple):
+    """What a policy says of one candidate, or of one owner of KV, to people who look.
+
+    label  its class, in a word or two; "" where there is none
+    why    what the policy goes by, in words and numbers
+    until  when that ends if nothing happens, seconds of the node's clock; None: not known
+
+    Policies that say so have a method `tell` (or `tell_step`, `tell_pace`, `tell_fetch`, …), called
+    with the view, an index (of KV: an owner) and `now` after they decided. Nothing may be changed by it.
+    """
+
+    label: str
+    why: str
+    until: float | None = None
+
+
 class Place(IntEnum):
     """Where the KV lies that a request begins with."""
 
@@ -36,6 +52,10 @@ class Place(IntEnum):
     """Some of it only on the host, from where it may be brought."""
     COMING = 2
     """It is being brought."""
+
+
+RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
+"""Urgencies (LiveServe §4.1): U0, U1 and U2, and what no person waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +172,7 @@ class StepView(Protocol):
     @property
     def lead_s(self) -> Floats:
         """Seconds until its consumer runs dry: what this stage and those behind it have made and the person
-        has not heard (or read); nan: not known."""
+        has not heard (or read); inf: the client has stopped playing it; nan: not known."""
         ...
 
     @property
@@ -276,6 +296,8 @@ def is_crowded(view: StepView) -> bool:
     """True if the first waiting request that a person waits for could join if best-effort rows made room.
     What is pending free comes by itself."""
     num_rows, tier = view.num_rows, view.tier
+    if num_rows == len(tier):
+        return False
     waiting = (tier[num_rows:] == Tier.LATENCY).nonzero()[0]
     if not len(waiting) or not (tier[:num_rows] != Tier.LATENCY).any():
         return False

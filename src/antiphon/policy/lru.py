@@ -15,9 +15,9 @@ class Lru:
     name = "lru"
 
     def decide(self, view: KvView, now: float) -> Selection:
-        needed = max(view.num_wanted - view.num_free, 0)
-        spare = max(view.num_free - view.num_wanted, 0)
-        ahead = min(max(int(view.num_blocks * AHEAD) - spare, 0), view.num_below)
+        spare = view.num_free - view.num_wanted
+        needed = max(-spare, 0)
+        ahead = min(max(int(view.num_blocks * AHEAD) - max(spare, 0), 0), view.num_below)
         if not needed + ahead:
             return NOTHING
         return Selection(view.oldest(), needed + ahead, "used longest ago")

@@ -75,8 +75,9 @@ class Held(NamedTuple):
 
 
 class KvView(Protocol):
-    """What may be read of a stage's KV and of one tier of it. Nothing is computed before it is read:
-    iterators and `find` cost what is taken of them, columns a pass over all owners."""
+    """What may be read of a stage's KV and of one tier of it. Nothing is computed before it is read.
+    Iterators cost what is taken of them, `find` a pass over an owner's blocks, columns one over all owners.
+    """
 
     @property
     def tier(self) -> Tier:
@@ -149,13 +150,45 @@ class KvView(Protocol):
         of the queue, as far as there are rows for them."""
         ...
 
+    @property
+    def expects_at(self) -> float:
+        """When an announced turn will count as coming that does not yet; inf: there is none."""
+        ...
+
+    @property
+    def incoming(self) -> Mapping[str, int]:
+        """Of the host that something is to leave: blocks that are to come there, for each of their owners."""
+        ...
+
+    def is_expected(self, owner: str) -> bool:
+        """Is its next turn coming?"""
+        ...
+
+    def state(self, owner: str) -> KvState | None:
+        """None: it has no KV here."""
+        ...
+
+    def device(self, owner: str) -> int:
+        """Its blocks on the device, those that are being brought included."""
+        ...
+
+    def due_s(self, owner: str) -> float:
+        """When it will be needed again; nan: unknown."""
+        ...
+
+    def farthest_dirty(self) -> Iterator[str]:
+        """Owners of `dirty`, the one that will be needed last first; then, by `dirty`, those of which nothing
+        is known, and those that are `expected`."""
+        ...
+
     def dirty(self) -> Iterator[str]:
         """Owners with full blocks that have no copy on the host, least recently used first, running ones
         last."""
         ...
 
     def find(self, owner: str) -> Held | None:
-        """What is known of an owner's KV; None if it has none here."""
+        """All that is known of an owner's KV, which costs a look at each of its blocks; None if it has none
+        here."""
         ...
 
     @property
@@ -217,7 +250,8 @@ class EvictPolicy(Protocol):
     the device, and both when nothing is short but free blocks may be wanted soon. Each owner gives up its
     last blocks first; what the host has room for is copied there.
 
-    What it leaves short goes all the same, least recently used first: no request waits for ever.
+    What it leaves short on the device goes all the same, least recently used first: no request waits for
+    ever. What it leaves short on the host stays, and what was to come there is lost.
     """
 
     name: str

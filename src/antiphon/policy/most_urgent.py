@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.policy.base import DeviceChoice, Head
+from antiphon.policy.base import FIRST_SOUND, DeviceChoice, Head
 
 
 class MostUrgent:
@@ -13,8 +13,14 @@ class MostUrgent:
 
     name = "most-urgent"
 
+    def __init__(self) -> None:
+        self.events = {"first_sound_waits": 0}
+        """Stages that had a first sound to make while another one stepped that would have run dry."""
+
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
-        return DeviceChoice(
-            min(range(len(heads)), key=lambda at: (heads[at].urgency, heads[at].place <= after, at))
-        )
+        urgencies = [head.urgency for head in heads]
+        chosen = min(range(len(heads)), key=lambda at: (urgencies[at], heads[at].place <= after, at))
+        if urgencies[chosen] < FIRST_SOUND:
+            self.events["first_sound_waits"] += urgencies.count(FIRST_SOUND)
+        return DeviceChoice(chosen)

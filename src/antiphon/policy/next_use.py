@@ -3,16 +3,20 @@ is brought while they still speak."""
 
 from __future__ import annotations
 
-from itertools import islice
-from math import inf, isnan
+from collections.abc import Iterator
+from itertools import islice, takewhile
+from math import inf, isnan, nan
 
 from antiphon.core.errors import ConfigError
+from antiphon.policy.base import Told
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
 
 RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
 LOOK = 8
-"""Owners that are looked at for one to write."""
+"""Owners that are written at once."""
+PROBE_BLOCKS = 32
+"""Brought at a time while the link's speed is not known: one order's."""
 
 
 class NextUse:
@@ -42,6 +46,8 @@ class NextUse:
         self.prepares = preload
         self._preloading: dict[str, bool] = {}
         """Owners whose KV was to be brought, and whether that was ordered."""
+        self._held: dict[str, None] = {}
+        """Those that are held back by requests that wait."""
         self.events = {
             "next_use_unknown": 0,
             "preload_begun": 0,
@@ -51,107 +57,153 @@ class NextUse:
             "preload_hit": 0,
             "preload_late": 0,
             "preload_unused": 0,
+            "link_unknown": 0,
         }
 
     def decide_evict(self, view: KvView, now: float) -> Selection:
-        """By next use (§5.1), the last blocks of each first; not those that are protected."""
-        needed = max(view.num_wanted - view.num_free, 0)
-        spare = max(view.num_free - view.num_wanted, 0)
-        ahead = min(max(int(view.num_blocks * self._ahead) - spare, 0), view.num_below)
+        """By next use (§5.1), the last blocks of each first; not those that are protected. From the host
+        goes only what will be needed later than what is to come there."""
+        if view.tier == "host":
+            return self._evict_host(view)
+        spare = view.num_free - view.num_wanted
+        needed = max(-spare, 0)
+        ahead = min(max(int(view.num_blocks * self._ahead) - max(spare, 0), 0), view.num_below)
         if not needed + ahead:
             return NOTHING
-        if needed:
-            first = next(view.farthest(), None)
-            held = None if first is None else view.find(first)
-            self.events["next_use_unknown"] += held is not None and isnan(held.due_s)
-        kept = {*self._protected(view)} if view.tier == "device" else {*view.expected()}
-        owners = (owner for owner in view.farthest() if owner not in kept)
-        return Selection(owners, needed + ahead, "needed last")
+        return Selection(self._leaving(view), needed + ahead, "needed last")
+
+    def _leaving(self, view: KvView) -> Iterator[str]:
+        kept: dict[str, int] | None = None
+        for at, owner in enumerate(view.farthest()):
+            if not at:
+                self.events["next_use_unknown"] += isnan(view.due_s(owner))
+            if view.is_expected(owner):
+                kept = self._protected(view) if kept is None else kept
+                if owner in kept:
+                    continue
+            yield owner
+
+    def _evict_host(self, view: KvView) -> Selection:
+        first = next(view.farthest(), None)
+        latest_s = nan if first is None else view.due_s(first)
+        coming = {owner: view.due_s(owner) for owner in view.incoming}
+        coming = {owner: due_s for owner, due_s in coming.items() if not due_s >= latest_s}
+        count = min(sum(view.incoming[owner] for owner in coming), view.num_wanted) - view.num_free
+        if count <= 0:
+            return NOTHING
+        soonest_s = min(-inf if isnan(due_s) else due_s for due_s in coming.values())
+        later = takewhile(lambda owner: not view.due_s(owner) <= soonest_s, view.farthest())
+        return Selection((owner for owner in later if not view.is_expected(owner)), count, "needed last")
 
     def decide_write(self, view: KvView, now: float) -> Selection:
-        """Of what was used longest ago, that which will be needed last, as much as goes beside the step."""
+        """What will be needed last, as much as goes beside the step and one block at least."""
         if not self._write or view.num_free > 2 * self._ahead * view.num_blocks:
             return NOTHING
-        due: list[tuple[float, str]] = []
-        for owner in islice(view.dirty(), LOOK):
-            held = view.find(owner)
-            if held is not None and held.state is KvState.RESTING:
-                due.append((-inf if isnan(held.due_s) else held.due_s, owner))
-        if not due:
+        owners = [one for one in islice(view.farthest_dirty(), LOOK) if view.state(one) is KvState.RESTING]
+        if not owners:
             return NOTHING
         room = view.step_s / view.out.block_s if view.out.block_s else inf
-        count = view.num_blocks if not room < view.num_blocks else int(room)
-        return Selection((owner for _, owner in sorted(due, reverse=True)), count, "will leave soon")
+        count = view.num_blocks if not room < view.num_blocks else max(int(room), 1)
+        return Selection(owners, count, "will leave soon")
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What requests wait for; if there is nothing of that, what is about to be needed (§5.2)."""
         waiting = list(view.waiting())
-        expected = self._protected(view) if self._preload else []
+        expected = self._protected(view) if self._preload else {}
         self._note_outcomes(view, waiting)
+        held = {owner: None for owner, num_away in expected.items() if num_away and waiting}
+        self.events["preload_held"] += sum(owner not in self._held for owner in held)
+        self._held = held
+        expects_at = view.expects_at if self._preload else inf
         if waiting:
-            self.events["preload_held"] += sum(view.num_away(owner) > 0 for owner in expected)
-            wake_at = now + RETRY_S if expected else None
+            wake_at = min(now + RETRY_S, expects_at) if expected else _finite(expects_at)
             return Selection(waiting, view.num_blocks, "a request waits for it", wake_at=wake_at)
         owners: list[str] = []
         reach: dict[str, int] = {}
         queued_s, is_put_off = view.back.queued_s, False
-        for owner in expected:
-            num_away, held = view.num_away(owner), view.find(owner)
-            if not num_away or held is None:
+        for owner, num_away in expected.items():
+            if not num_away:
                 continue
-            took_s = num_away * view.back.block_s
-            left_s = held.due_s - now - queued_s
-            if not took_s <= left_s and not isnan(took_s + left_s):
+            count = self._num_in_time(view, owner, num_away, view.due_s(owner) - now - queued_s, not owners)
+            if count < num_away:
                 is_put_off = True
-                part = int(left_s / view.back.block_s) if left_s > 0 else 0
-                if not part:
-                    self._begun(owner, "preload_skipped", is_ordered=False)
+                if not count:
+                    self._preloading.setdefault(owner, False)
                     continue
-                reach[owner] = held.device + part
-                self._begun(owner, "preload_partial")
-            else:
-                self._begun(owner, "preload_begun")
+                reach[owner] = view.device(owner) + count
+            self._begun(owner, "preload_partial" if owner in reach else "preload_begun")
             owners.append(owner)
-            queued_s += 0.0 if isnan(took_s) else took_s
-        wake_at = now + RETRY_S if is_put_off else None
+            queued_s += count * view.back.block_s
+        wake_at = _finite(min(now + RETRY_S, expects_at) if is_put_off else expects_at)
         if not owners:
             return Selection((), 0, "nobody is about to need any", wake_at=wake_at)
         return Selection(owners, view.num_blocks, "its person speaks", reach=reach or None, wake_at=wake_at)
 
-    def _protected(self, view: KvView) -> list[str]:
-        """Owners whose next turn is coming, the first first, as far as they may be kept together."""
+    def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
+        """Of one whose turn is coming and whose KV is not all on the device."""
+        num_away = view.num_away(owner)
+        took_s, left_s = num_away * view.back.block_s, view.due_s(owner) - now
+        if not self._preload:
+            why = "it comes when a request waits for it (preload is off)"
+        elif next(view.waiting(), None) is not None:
+            why = "put off: a request waits for the link"
+        elif owner not in self._protected(view):
+            why = f"not brought: what is kept for others fills {self._protects:.0%} of the device's blocks"
+        elif isnan(took_s + left_s):
+            why = "brought: its turn is coming"
+        else:
+            so = "too late for all" if took_s > left_s - view.back.queued_s else "brought"
+            why = f"{so}: {num_away} blocks take {took_s:.2f} s, its turn is due in {left_s:.2f} s"
+        return Told("", why)
+
+    def _num_in_time(self, view: KvView, owner: str, num_away: int, left_s: float, is_first: bool) -> int:
+        """Blocks that will be there in time. Over a link of unknown speed one order's at a time: its answer
+        says more."""
+        lane = view.back
+        if isnan(lane.block_s + lane.queued_s):
+            self.events["link_unknown"] += owner not in self._preloading
+            return min(num_away, PROBE_BLOCKS) if is_first and not lane.num_blocks else 0
+        if num_away * lane.block_s > left_s:
+            return int(left_s / lane.block_s) if left_s > 0 else 0
+        return num_away
+
+    def _protected(self, view: KvView) -> dict[str, int]:
+        """Owners whose next turn is coming, the first first, as far as they may be kept together, and what
+        the device lacks of each."""
         room = int(self._protects * view.num_blocks)
-        kept: list[str] = []
+        kept: dict[str, int] = {}
         for owner in view.expected():
-            held = view.find(owner)
-            if held is None or held.state is KvState.RUNNING:
+            if view.state(owner) is KvState.RUNNING:
                 continue
-            size = held.device + view.num_away(owner)
+            num_away = view.num_away(owner)
+            size = view.device(owner) + num_away
             if size <= room:
                 room -= size
-                kept.append(owner)
+                kept[owner] = num_away
         return kept
 
     # -- outcomes ------------------------------------------------------------------------------------
 
-    def _begun(self, owner: str, event: str, is_ordered: bool = True) -> None:
+    def _begun(self, owner: str, event: str) -> None:
         """Counted once for each preload."""
-        if owner not in self._preloading:
+        if not self._preloading.get(owner):
             self.events[event] += 1
-        self._preloading[owner] = self._preloading.get(owner, False) or is_ordered
+        self._preloading[owner] = True
 
     def _note_outcomes(self, view: KvView, waiting: list[str]) -> None:
         """Preloads whose turn runs, or waits for what is not there, or is expected no more."""
-        coming = {*view.expected()} if self._preloading else ()
-        for owner in [*self._preloading] if self._preloading else ():
-            held = view.find(owner)
+        for owner in [*self._preloading]:
             if owner in waiting:
                 outcome = "late"
-            elif held is not None and held.state is not KvState.RESTING:
+            elif view.state(owner) not in (KvState.RESTING, None):
                 outcome = "hit"
-            elif owner not in coming:
+            elif not view.is_expected(owner):
                 outcome = "unused"
             else:
                 continue
-            if self._preloading.pop(owner):
-                self.events[f"preload_{outcome}"] += 1
+            was_ordered = self._preloading.pop(owner)
+            self.events[f"preload_{outcome}" if was_ordered else "preload_skipped"] += 1
+
+
+def _finite(at: float) -> float | None:
+    return at if at < inf else None

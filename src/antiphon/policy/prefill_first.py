@@ -22,9 +22,9 @@ class PrefillFirst:
         ready = view.ready.nonzero()[0]
         if len(preempt):
             ready = ready[(ready < first) & (ready != preempt[0])]
-        reading, waits = view.reading[ready], ready >= first
-        late = view.tier[ready] != Tier.LATENCY
-        # prompts, then those that wait, then replies; of best effort, those that wait come last
-        turn = np.where(reading, np.where(waits, np.where(late, 3, 1), 0), 2)
-        order = ready[np.lexsort((turn, late))]
-        return StepChoice(order, "prompts first", preempt=preempt)
+        reading, late = view.reading[ready], view.tier[ready] != Tier.LATENCY
+        if reading.any() or late.any():
+            # prompts, then those that wait, then replies; of best effort, those that wait come last
+            turn = np.where(reading, np.where(ready >= first, np.where(late, 3, 1), 0), 2)
+            ready = ready[np.lexsort((turn, late))]
+        return StepChoice(ready, "prompts first", preempt=preempt)

@@ -10,22 +10,28 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.playback import Source
 from antiphon.policy.base import (
+    BEHIND,
+    BUFFERED,
+    FIRST_SOUND,
     NO_HOLD,
+    RUNS_DRY,
     Budget,
     Hold,
+    Mask,
     StepChoice,
     StepCost,
     StepView,
     Tier,
+    Told,
     is_crowded,
     is_starved,
 )
 
 Floats = NDArray[np.float64]
 
-RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
-"""U0, U1 and U2 of §4.1, and what no person waits for."""
 REASONS = "runs dry", "first sound", "well buffered", "no person waits"
+LABELS = "U0", "U1", "U2", ""
+"""As §4.1 names the classes."""
 ROUNDING_S = 1e-6
 """So that a reply is not held any more when it is looked at again."""
 MOST_GAPS = 3
@@ -50,7 +56,8 @@ class Urgency:
                the admissions
 
     Where a lead is not known the request goes by its age among those that wait for the first sound, and is
-    not held (§6).
+    not held (§6). One whose client has stopped playing it goes after all that are listened to, and is not
+    held either: it ends sooner.
     """
 
     name = "urgency"
@@ -80,6 +87,8 @@ class Urgency:
         self._unsure, self._after_gap = unsure, after_gap
         self._holds_to, self._patient, self._literal = holds_to, patient and not literal, literal
         self.events = {"lead_unknown": 0, "first_sound_waits": 0, "prompt_spared": 0, "held": 0}
+        self._held = frozenset[int]()
+        """Requests that were held by the last answer."""
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Algorithm 1; what is preempted is the least urgent row, which keeps its KV to go on from."""
@@ -105,30 +114,57 @@ class Urgency:
     def decide_pace(self, view: StepView, now: float) -> Hold:
         """Holds replies for which eq. 1 is below nothing. Those that are not far beyond go along with a step
         that runs anyway."""
+        hold = self._hold(view, now)
+        held = frozenset[int](() if hold.held is None else view.request[hold.held & view.ready].tolist())
+        self.events["held"] += len(held - self._held)
+        self._held = held
+        return hold
+
+    def _hold(self, view: StepView, now: float) -> Hold:
         lead_s = view.lead_s
-        can_hold = view.begun & (lead_s > self._safe_s) & (view.tier == Tier.LATENCY) & ~view.reading
+        can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf)
+        can_hold &= (view.tier == Tier.LATENCY) & ~view.reading
         if not can_hold.any() or self._occupied(view) > self._holds_to or self._is_in_the_way(view):
             return NO_HOLD
         beyond_s = np.where(can_hold, lead_s - self._limits_s(view), -np.inf)
         ready = view.ready
         least_s = self._ahead_s / 2
-        runs_anyway = bool((ready & (beyond_s <= least_s)).any())
+        runs_anyway = bool((self._can_run(view) & (beyond_s <= least_s)).any())
         held = beyond_s > (self._ahead_s if runs_anyway else least_s)
         stopped = held & ready
         if not stopped.any():
             return NO_HOLD
-        self.events["held"] += int(np.count_nonzero(stopped))
         wake_at = now + float(beyond_s[stopped].min()) - least_s + ROUNDING_S
         return Hold(held, "far enough ahead of what is heard", wake_at)
 
+    def tell_step(self, view: StepView, at: int, now: float) -> Told:
+        """Its class, and by which lead or age."""
+        urgency = int(self._classes(view)[at])
+        why = (
+            f"at most {self._safe_s:g} s ahead",
+            f"asked for {view.age_s[at]:.1f} s ago{', lead not known' if view.begun[at] else ''}",
+            "nobody listens any more" if view.lead_s[at] == np.inf else f"more than {self._safe_s:g} s ahead",
+            "it gives way to all others",
+        )
+        return Told(LABELS[urgency], f"{REASONS[urgency]}: {why[urgency]}")
+
+    def tell_pace(self, view: StepView, at: int, now: float) -> Told:
+        """Of one that is held: how far it is ahead, and until when."""
+        lead_s, limit_s = float(view.lead_s[at]), float(self._limits_s(view)[at])
+        until = now + lead_s - limit_s - self._ahead_s / 2
+        why = f"{lead_s:.1f} s ahead of the listener, over {limit_s:.1f} s"
+        return Told("", why, until)
+
     def _is_in_the_way(self, view: StepView) -> bool:
         """Somebody waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
-        num_rows = view.num_rows
-        waits = (view.ready & (view.tier == Tier.LATENCY))[num_rows:]
-        if not waits.any():
-            return False
+        waits = view.ready & (view.tier == Tier.LATENCY) & (view.row < 0)
+        return bool(waits.any() and not (waits & self._can_run(view)).any())
+
+    def _can_run(self, view: StepView) -> Mask:
+        """Ready, and has a row or could get one, and its KV: [n]."""
         spare = view.num_free + view.num_evictable - view.num_promised
-        return not view.num_free_rows or int(view.needs[num_rows:][waits].min()) > spare
+        can_join = (view.needs <= spare) if view.num_free_rows else np.False_
+        return view.ready & ((view.row >= 0) | can_join)
 
     # -- the paper's quantities ----------------------------------------------------------------------
 
@@ -148,14 +184,18 @@ class Urgency:
         wider: Floats = np.power(self._after_gap, np.minimum(view.num_gaps, MOST_GAPS), dtype=np.float64)
         return limits_s * unsure * wider
 
+    def _classes(self, view: StepView) -> Ints:
+        """U0, U1, U2, or what no person waits for: [n]."""
+        is_known = (view.begun & ~np.isnan(view.lead_s)) | (view.lead_s == np.inf)
+        dry = np.where(view.lead_s <= self._safe_s, RUNS_DRY, BUFFERED)
+        return np.where(view.tier != Tier.LATENCY, BEHIND, np.where(is_known, dry, FIRST_SOUND))
+
     def _ranked(self, view: StepView) -> tuple[Ints, Floats]:
         """Class, and rank within it, the lower the sooner: [n] each."""
         lead_s, age_s, late = view.lead_s, np.nan_to_num(view.age_s), view.tier != Tier.LATENCY
-        is_known = view.begun & ~np.isnan(lead_s)
         exposure = np.maximum(lead_s - self._safe_s, 0) / self._safe_s  # eq. 2
         utility = self._beta * self._relief(view) - self._alpha * exposure  # eq. 1
-        urgency = np.where(is_known, np.where(lead_s <= self._safe_s, RUNS_DRY, BUFFERED), FIRST_SOUND)
-        urgency = np.where(late, BEHIND, urgency)
+        urgency = self._classes(view)
         within = np.choose(urgency, (lead_s, -age_s, -utility, -age_s))
         unknown = view.begun & np.isnan(lead_s) & ~np.isnan(view.rate)
         self.events["lead_unknown"] += int(np.count_nonzero(unknown & view.ready & ~late))

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from antiphon.assembly.links import idle, peers_of
-from antiphon.assembly.preset import read_preset
+from antiphon.assembly.preset import is_path, read_preset
 from antiphon.assembly.times import with_profile
 from antiphon.assembly.units import units_of
-from antiphon.core.config import EngineOptions
+from antiphon.core.config import EngineOptions, PolicyChoice
 from antiphon.core.errors import ConfigError
 from antiphon.engine.device import pick_depth
 from antiphon.engine.load import (
@@ -37,10 +37,19 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     """Load a checkpoint, wherever its units live; preset and profile are looked up before. Raises
     CheckpointError or ConfigError, and AntiphonError where a process of units cannot start; nothing is left
     behind then."""
-    policies, times = read_preset(options.preset), _times(source, options)
+    policies, times = _policies(source, options), _times(source, options)
     engine = _loaded(source, options, name, progress)
     node = msgspec.structs.replace(engine.node, policies=policies, times=times, classes=options.classes)
     return replace(engine, node=node)
+
+
+def _policies(source: str, options: EngineOptions) -> dict[str, PolicyChoice]:
+    """What the preset says. Only of a file it matters of which model."""
+    if not is_path(options.preset):
+        return read_preset(options.preset)
+    return read_preset(
+        options.preset, open_source(source, options, lambda what, done, total: None).node.graph
+    )
 
 
 def _times(source: str, options: EngineOptions) -> dict[str, Any]:

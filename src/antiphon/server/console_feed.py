@@ -26,11 +26,11 @@ async def console_feed(socket: WebSocket) -> None:
     serving: Serving = socket.app.state.serving
     feed: Feed = socket.app.state.feed
     try:
-        _check(socket, serving)
+        key = _check(socket, serving)
     except AntiphonError as error:
         await _refuse(socket, error)
         return
-    viewer = feed.join()
+    viewer = feed.join(None if key is None else lambda session: serving.key_of(session) == key)
     try:
         chosen = REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in subprotocols(socket) else None
         await socket.accept(subprotocol=chosen)
@@ -39,13 +39,14 @@ async def console_feed(socket: WebSocket) -> None:
         feed.leave(viewer)
 
 
-def _check(socket: WebSocket, serving: Serving) -> None:
-    """Raise the reason for which this client may not watch."""
+def _check(socket: WebSocket, serving: Serving) -> int | None:
+    """Whose sessions this client may see (None: all), or raise the reason for which it may see none."""
     check_origin(socket, serving.settings.origins)
-    check_key(socket, serving.settings.api_keys)
+    key = check_key(socket, serving.settings.api_keys)
     reason = serving.why_not_ready()
     if reason is not None:
         raise Overloaded(reason, serving.settings.retry_after_s)
+    return key
 
 
 async def _refuse(socket: WebSocket, error: AntiphonError) -> None:

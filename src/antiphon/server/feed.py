@@ -11,10 +11,20 @@ from antiphon.core.engine_client import EngineClient
 from antiphon.core.snapshot import Snapshot
 
 
+def seen_by(snapshot: Snapshot, owns: Callable[[str], bool]) -> Snapshot:
+    """Without the sessions that are not the viewer's own, and their names. Steps and stages stay whole."""
+    sessions = tuple(one for one in snapshot.sessions if owns(one.session))
+    steps = tuple(
+        msgspec.structs.replace(step, sessions=tuple(filter(owns, step.sessions))) for step in snapshot.steps
+    )
+    return msgspec.structs.replace(snapshot, sessions=sessions, steps=steps)
+
+
 class Viewer:
     """Holds the one snapshot that was not read yet: who reads slowly sees fewer, never older ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, owns: Callable[[str], bool] | None) -> None:
+        self.owns = owns
         self._latest: bytes | None = None
         self._changed = asyncio.Event()
 
@@ -38,9 +48,10 @@ class Feed:
         self._engine = engine
         self._viewers: set[Viewer] = set()
 
-    def join(self) -> Viewer:
-        """A viewer, to be given back with `leave`. The engine must be there."""
-        viewer = Viewer()
+    def join(self, owns: Callable[[str], bool] | None = None) -> Viewer:
+        """A viewer, to be given back with `leave`. The engine must be there. `owns`: which sessions it may
+        see; None: all."""
+        viewer = Viewer(owns)
         self._viewers.add(viewer)
         if len(self._viewers) == 1:
             self._watch(self._show)
@@ -57,6 +68,7 @@ class Feed:
         engine.watch(show)
 
     def _show(self, snapshot: Snapshot) -> None:
-        event = msgspec.json.encode(snapshot)
+        whole = msgspec.json.encode(snapshot)
         for viewer in self._viewers:
-            viewer.put(event)
+            owns = viewer.owns
+            viewer.put(whole if owns is None else msgspec.json.encode(seen_by(snapshot, owns)))

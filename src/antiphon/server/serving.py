@@ -91,6 +91,11 @@ class Serving:
         self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
 
+    def key_of(self, session: str) -> int | None:
+        """The API key of an open realtime session, by its place among them; None of any other session."""
+        found = self.sessions.get(session)
+        return None if found is None else found.key
+
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
         """The model is loaded: from here on the server is ready, its ear included."""
         vad_model()

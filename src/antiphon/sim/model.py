@@ -149,14 +149,15 @@ def _fitting(profile: Profile, base: SimEngine, preset: str, sizes: Sizes, repli
     """With as much KV as the devices have room for, where nobody says how much. Raises ConfigError if the
     engine does not fit."""
     layers = num_layers(profile)
-    engine = _asked(base, preset, roomy(sizes), replicas, layers)
     sheet = profile.datasheet
+    context = None if sheet is None else sheet.shape.context
+    engine = _asked(base, preset, roomy(sizes, context), replicas, layers)
     room = None if sheet is None else room_of(sheet, profile.provenance.dtype)
     if room is None:
         return engine
     if sizes.kv_tokens is None:
         fitting = replace(sizes, kv_tokens=_kv_tokens(room, engine, sizes))
-        engine = _asked(base, preset, roomy(fitting), replicas, layers)
+        engine = _asked(base, preset, roomy(fitting, context), replicas, layers)
     room.check(engine.node)
     return engine
 
@@ -166,7 +167,9 @@ def _kv_tokens(room: Room, engine: SimEngine, sizes: Sizes) -> int:
     usual one, if nobody says how long it is) as many as a context has: the engine will not fit."""
     config = engine.node.ar[THINKER]
     fitting = min(room.kv_tokens(engine.node), config.num_blocks * config.block_size)
-    if fitting >= (sizes.max_context_tokens or USUAL_CONTEXT):
+    if fitting >= (
+        sizes.max_context_tokens or min(USUAL_CONTEXT, config.max_context_tokens or USUAL_CONTEXT)
+    ):
         return fitting
     return config.max_context_tokens or config.block_size
 

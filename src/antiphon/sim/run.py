@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from antiphon.assembly.guard import Incident, Overruled
+from antiphon.assembly.guard import Incident, Observed, Overruled
 from antiphon.assembly.node import Node
 from antiphon.core.graph import Stage, StageKind
 from antiphon.core.plans import Output
@@ -94,6 +94,8 @@ class Outcome:
     """Decisions that the baseline took for a policy."""
     refused: dict[str, int] = field(default_factory=dict[str, int])
     """Requests by the policy that refused them."""
+    observed: tuple[Observed, ...] = ()
+    """How observed policies would have decided."""
 
 
 def simulate(setup: Setup, started: RunStarted, watch: Callable[[Event], None] | None = None) -> Outcome:
@@ -147,10 +149,11 @@ class Simulation:
         for name in [*self._playing]:
             self._playing.pop(name).stop()
             self._ended(name, "stopped")
-        self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason))
+        guard = self.driver.node.guard
+        overruled = {one.place: one.count for one in guard.overruled}
+        self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason, overruled=overruled))
         num_done, num_decisions = self.agenda.num_done, self.driver.num_decisions
         share = self.driver.decided_s / max(self.agenda.now, SAMPLE_S)
-        guard = self.driver.node.guard
         return Outcome(
             self.log.encoded(),
             self.log.events,
@@ -160,11 +163,8 @@ class Simulation:
             share,
             tuple(guard.incidents()),
             guard.overruled,
-            {
-                f"{policy} of {unit}": n
-                for (unit, policy, event), n in guard.counts.items()
-                if event == "refused"
-            },
+            guard.refused,
+            guard.observed,
         )
 
     # -- who comes when ------------------------------------------------------------------------------

@@ -47,11 +47,12 @@ ROOMY = Sizes(
 )
 
 
-def roomy(sizes: Sizes) -> Sizes:
-    """What is not chosen is as in `ROOMY`; a context is never larger than the KV."""
+def roomy(sizes: Sizes, context: int | None = None) -> Sizes:
+    """What is not chosen is as in `ROOMY`, or as long as the `context` that the model was made for; that is
+    never larger than the KV."""
     whole = sizes.over(ROOMY)
     kv_tokens = in_blocks(whole.kv_tokens or 0, whole.block_size or 1)
-    context = sizes.max_context_tokens or min(whole.max_context_tokens or 0, kv_tokens)
+    context = sizes.max_context_tokens or min(context or whole.max_context_tokens or 0, kv_tokens)
     return Sizes(kv_tokens=kv_tokens, max_context_tokens=context).over(whole)
 
 

@@ -3,7 +3,7 @@ brought."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import cast
 
@@ -16,7 +16,7 @@ from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.leases import KvLease
 from antiphon.kv.transfers import CopyOrder, Transfer
-from antiphon.policy.base import Budget, Candidate, Place, Refuse, StepChoice, StepView, Tier
+from antiphon.policy.base import Budget, Candidate, Mask, Place, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight, Flights
 from antiphon.stage.kv_ledger import KvLedger
@@ -32,7 +32,7 @@ MOST_IN_VAIN = 8
 """How often a request may be preempted beyond the steps that draw tokens."""
 
 
-class ArScheduler:
+class ArScheduler(Chooser[ArCandidates]):
     """Turns a policy's choice into a step's delta. Owner of which requests the stage has.
 
     The queue, the rows, the steps in flight and the KV have owners of their own; `rows`, `kv` and `tiers` are
@@ -49,6 +49,7 @@ class ArScheduler:
         around: Surroundings | None = None,
     ) -> None:
         """name: the unit's, where the stage has several; tickets: ascending, where several share them."""
+        super().__init__(policies)
         self.name = name or stage.name
         self.stage = stage.name
         self.survives = stage.survives
@@ -60,10 +61,8 @@ class ArScheduler:
         self.kv, self.tiers = self._held.kv, self._held.tiers
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
-        self._chooser = Chooser[ArCandidates](policies)
-        self._admission = policies.admission
         self._requests: dict[int, ArRequest] = {}
-        self._waiting = WaitingQueue(stage.conditioned)
+        self._waiting = WaitingQueue(stage.conditioned, self._held.sizes)
         self._flights = Flights()
         self._num_submitted = 0
         self._in_vain: dict[int, int] = {}
@@ -89,15 +88,15 @@ class ArScheduler:
             float(self._around.ttft_s[request.tier]),
             float(self._around.tpot_s[request.tier]),
         )
-        return self._admission.decide(cast(StepView, self._candidates(now)), candidate, now)
+        return self._policies.admission.decide(cast(StepView, self._candidates(now)), candidate, now)
 
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
         request.order = self._num_submitted
         self._num_submitted += 1
         self._requests[request.request] = request
-        self._waiting.add(request)
         self._held.look(request)
+        self._waiting.add(request)
 
     def push(self, request: int, token: int) -> None:
         """One more upstream token for a conditioned stage."""
@@ -107,6 +106,8 @@ class ArScheduler:
         active.inputs.append(token)
         if active.row is not None:
             self.rows.push(active.row, token)
+        else:
+            self._waiting.changed(active)
 
     def grant(self, request: int, tokens: int) -> None:
         """Its consumer has come so far that it may draw so many tokens in all."""
@@ -125,11 +126,14 @@ class ArScheduler:
         active.closed = True
         if active.row is not None:
             self.rows.close(active.row)
+        else:
+            self._waiting.changed(active)
 
     def arrived(self, request: int) -> None:
         """What was handed over for it is there."""
-        if request in self._requests:
+        if self.waits_for_payload(request):
             self._requests[request].waits_for_payload = False
+            self._waiting.changed(self._requests[request])
 
     def waits_for_payload(self, request: int) -> bool:
         return request in self._requests and self._requests[request].waits_for_payload
@@ -231,8 +235,7 @@ class ArScheduler:
         return self.tiers.drain()
 
     def tell_time(self, now: float) -> None:
-        """Before facts of `now` are folded in."""
-        self._chooser.tell_time()
+        super().tell_time(now)
         self.tiers.tell_time(now)
 
     def tend(self, now: float) -> None:
@@ -240,7 +243,7 @@ class ArScheduler:
         if not self.tiers.host.num_blocks:
             self.tiers.tend([], "", 0)
             return
-        in_turn = [one for one in self._waiting.in_turn if self._waiting.has_inputs(one)]
+        in_turn = self._waiting.in_turn
         could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
         wanted = [self._held.wanted(one) for one in could_join]
         self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
@@ -255,8 +258,7 @@ class ArScheduler:
 
     @property
     def wake_at(self) -> float | None:
-        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
-        wished = [at for at in (self._chooser.wake_at, self.tiers.wake_at) if at is not None]
+        wished = [at for at in (super().wake_at, self.tiers.wake_at) if at is not None]
         return min(wished, default=None)
 
     # -- planning ------------------------------------------------------------------------------------
@@ -265,21 +267,11 @@ class ArScheduler:
     def budget(self) -> Budget:
         return Budget(self.config.step_tokens, self.config.step_rows or self.config.max_rows)
 
-    @property
-    def seen(self) -> tuple[ArCandidates, StepChoice] | None:
-        """What was said last since `tell_time`."""
-        return self._chooser.seen
-
-    def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
-        """What the policies say of the stage as it stands. Nothing is changed by it."""
-        return self._chooser.ask(lambda: self._candidates(now), self.budget, now)
-
     def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
         """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""
         while True:
             self.tiers.begin_plan()
-            view, choice = self.choose(now)
-            self._chooser.changed()
+            view, choice = self._taken(now)
             order, counts = up_to(view, choice, most)
             preempted = self._preempt(view, choice) if len(order) or most is None else False
             planned = self._carry_out(step, view, choice, order, counts)
@@ -291,22 +283,27 @@ class ArScheduler:
         for head in (self._head, self._waiting.first(Tier.BEST_EFFORT)):
             if head is not None:
                 self._held.look(head)
+                self._waiting.changed(head)
         return ArCandidates(
             self.name,
             self._around,
             now,
             (self.rows, self.kv, self._held.sizes),
-            list(self._waiting),
+            (list(self._waiting), self._waiting.columns),
             self._could_join,
             self._place,
             self._held.reload_s,
         )
 
-    def _could_join(self, request: ArRequest) -> bool:
+    def _could_join(self, waiting: Sequence[ArRequest], has_inputs: Mask) -> Mask:
         """By what is cheap to know; of the first request, also its media. Those that it lacks are noted."""
-        if not self._waiting.has_inputs(request) or self.tiers.is_coming(request.owner):
-            return False
-        return request is not self._head or self._has_media(request, with_host=True)
+        could_join = has_inputs.copy()
+        if self.tiers.is_bringing:
+            could_join &= [not self.tiers.is_coming(request.owner) for request in waiting]
+        at = next((at for at, request in enumerate(waiting) if request is self._head), None)
+        if at is not None and could_join[at]:
+            could_join[at] = self._has_media(waiting[at], with_host=True)
+        return could_join
 
     def _has_media(self, request: ArRequest, with_host: bool = False) -> bool:
         lacking = self._held.lacks(request, with_host)
@@ -386,8 +383,7 @@ class ArScheduler:
         waits for the copies layer by layer. None if there is none."""
         if not self.tiers.num_in_flight:
             return None
-        view, choice = self.choose(now)
-        self._chooser.changed()
+        view, choice = self._taken(now)
         for at, request in enumerate(view.waiting, view.num_rows):
             is_held = view.held_back is not None and bool(view.held_back[at])
             if request.row is not None or is_held or not self.rows.num_free:
@@ -487,8 +483,8 @@ class ArScheduler:
     def _requeue(self, request: ArRequest, keep: bool = False) -> None:
         """It gives up its row, and waits again."""
         self._leave(request, keep)
-        self._waiting.add(request)
         self._held.look(request)
+        self._waiting.add(request)
         self.num_preemptions += 1
 
     # -- accounting ----------------------------------------------------------------------------------
@@ -555,7 +551,7 @@ class ArScheduler:
         requests, stops = self._requests, self.config.stop_ids
         firsts: list[int] = fact.tokens[:, 0].tolist()
         emitted: list[int] = []
-        for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens, strict=True):
+        for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens[:, None], strict=True):
             active = requests.get(request)
             if request in left or active is None or active.row is None:
                 self.num_surplus_tokens += 1
@@ -591,6 +587,7 @@ class ArScheduler:
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
         self._held.check_integrity()
+        self._waiting.check_integrity()
         seated = {request.row: request for request in self._requests.values() if request.row is not None}
         self.rows.check_integrity(seated)
         if not self._flights and not self.tiers.num_in_flight and not self.leases:

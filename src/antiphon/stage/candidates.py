@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import inf, nan
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +20,27 @@ from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes
 from antiphon.stage.rows import RowLedger
+from antiphon.stage.waiting import WaitingColumns
 
 C = TypeVar("C", bound=NDArray[Any])
 
 
-def column(compute: Callable[[Any], C]) -> cached_property[C]:
-    """Computed when it is first read, and read-only: the engine goes by what a policy was shown."""
+class column(Generic[C]):
+    """Computed when it is first read, and read-only: the engine goes by what a policy was shown. Without the
+    lock that `cached_property` takes."""
 
-    def computed(view: Any) -> C:
-        made = compute(view)
+    def __init__(self, compute: Callable[[Any], C]) -> None:
+        self.__doc__ = compute.__doc__
+        self.__isabstractmethod__ = getattr(compute, "__isabstractmethod__", False)
+        self._compute = compute
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, view: Any, owner: type) -> C:
+        made = view.__dict__[self._name] = self._compute(view)
         made.flags.writeable = False
         return made
-
-    return cached_property(computed)
 
 
 class Surroundings:
@@ -59,7 +68,7 @@ class Surroundings:
         self.tpot_s = np.array([inf if one.tpot_s is None else one.tpot_s for one in found])
 
 
-class Candidates:
+class Candidates(ABC):
     """The candidates of a stage without KV: a codec's streams, an encoder's media. All columns [n]."""
 
     block_size = num_blocks = num_free = num_pending_free = num_evictable = num_promised = 0
@@ -78,25 +87,25 @@ class Candidates:
         return self._size
 
     @column
-    def row(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def row(self) -> Ints: ...
 
     @column
-    def request(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def request(self) -> Ints: ...
 
     @column
-    def tier(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def tier(self) -> Ints: ...
 
     @column
+    @abstractmethod
     def slots(self) -> Ints:
         """Where the frontier knows their responses."""
-        raise NotImplementedError
 
     @column
-    def tokens(self) -> Ints:
-        raise NotImplementedError
+    @abstractmethod
+    def tokens(self) -> Ints: ...
 
     @column
     def could_run(self) -> Mask:
@@ -171,7 +180,7 @@ class Candidates:
     def rate(self) -> Floats:
         if self._around.stage is None:
             return np.full(self._size, nan)
-        return self._around.frontier.rates(self.slots)
+        return self._around.frontier.rates(self._around.stage, self.slots)
 
     @column
     def ttft_s(self) -> Floats:
@@ -186,8 +195,15 @@ class Candidates:
         return self._around.cost
 
 
+def _listed(at: int) -> column[Ints]:
+    return column(lambda view: view.table[:, at])
+
+
 class Listed(Candidates):
     """Columns that were worked out beforehand."""
+
+    row, request, tier, slots, tokens = map(_listed, range(5))
+    could_run = column[Mask](lambda view: view.table[:, 5] == 1)
 
     def __init__(
         self,
@@ -199,11 +215,7 @@ class Listed(Candidates):
     ) -> None:
         """columns: row, request, tier, slot, tokens, could it run; of each."""
         super().__init__(unit, around, now, num_rows, len(columns))
-        table = np.array(columns, np.int64).reshape(-1, 6)
-        table.flags.writeable = False
-        self.row, self.request, self.tier, self.slots, self.tokens = table.T[:5]
-        self.could_run = table[:, 5] == 1
-        self.could_run.flags.writeable = False
+        self.table = np.array(columns, np.int64).reshape(-1, 6)
 
 
 class ArCandidates(Candidates):
@@ -215,18 +227,19 @@ class ArCandidates(Candidates):
         around: Surroundings,
         now: float,
         ledgers: tuple[RowLedger, StageKv, Sizes],
-        waiting: Sequence[ArRequest],
-        is_ready: Callable[[ArRequest], bool],
+        waiting: tuple[Sequence[ArRequest], WaitingColumns],
+        could_join: Callable[[Sequence[ArRequest], Mask], Mask],
         place: Callable[[ArRequest], Place],
         reload_s: Callable[[ArRequest], float],
     ) -> None:
-        """is_ready: of a waiting request, by what is cheap to know; place: where its KV lies; reload_s: until
-        what of it is on the host is there."""
+        """could_join: of waiting requests and which of them have their inputs, by what is cheap to know;
+        place: where the KV of one lies; reload_s: until what of it is on the host is there."""
         self._rows, self._kv, self._sizes = ledgers
         self.rows_in_use = self._rows.running
-        super().__init__(unit, around, now, len(self.rows_in_use), len(self.rows_in_use) + len(waiting))
-        self.waiting = waiting
-        self._is_ready = is_ready
+        self.waiting, self._columns = waiting
+        num_rows = len(self.rows_in_use)
+        super().__init__(unit, around, now, num_rows, num_rows + len(self.waiting))
+        self._could_join = could_join
         self._place = place
         self._reload_s = reload_s
         self.block_size, self.num_blocks = self._kv.block_size, self._kv.num_blocks
@@ -240,65 +253,62 @@ class ArCandidates(Candidates):
 
     @column
     def row(self) -> Ints:
-        return self._with(self.rows_in_use, lambda request: -1)
+        return self._with(self.rows_in_use, np.full(len(self.waiting), -1, np.int64))
 
     @column
     def request(self) -> Ints:
-        return self._with(self._rows.request[self.rows_in_use], lambda request: request.request)
+        return self._with(self._rows.request[self.rows_in_use], self._columns.request)
 
     @column
     def tier(self) -> Ints:
-        return self._with(self._rows.tier[self.rows_in_use], lambda request: request.tier)
+        return self._with(self._rows.tier[self.rows_in_use], self._columns.tier)
 
     @column
     def slots(self) -> Ints:
-        return self._with(self._rows.slot[self.rows_in_use], lambda request: request.slot)
+        return self._with(self._rows.slot[self.rows_in_use], self._columns.slot)
 
     @column
     def context(self) -> Ints:
-        return self._with(self._rows.planned[self.rows_in_use], lambda request: request.found)
+        return self._with(self._rows.planned[self.rows_in_use], self._columns.found)
 
     @column
     def tokens(self) -> Ints:
-        return self._with(
-            self._rows.wanted(self.rows_in_use),
-            lambda request: len(request.prompt.token_ids) + len(request.tokens) - request.found,
-        )
+        return self._with(self._rows.wanted(self.rows_in_use), self._columns.tokens)
 
     @column
     def reading(self) -> Mask:
-        mask = np.ones(self._size, np.bool_)
         rows = self.rows_in_use
-        mask[: self.num_rows] = self._rows.planned[rows] < self._rows.to_compute[rows]
-        return mask
+        return self._with(
+            self._rows.planned[rows] < self._rows.to_compute[rows], np.ones(len(self.waiting), np.bool_)
+        )
 
     @column
     def could_run(self) -> Mask:
-        mask = np.empty(self._size, np.bool_)
-        mask[: self.num_rows] = self._rows.could_run[self.rows_in_use]
-        mask[self.num_rows :] = [self._is_ready(request) for request in self.waiting]
-        return mask
+        has_inputs = self._columns.has_inputs == 1
+        waiting = self._could_join(self.waiting, has_inputs) if self.waiting else has_inputs
+        return self._with(self._rows.could_run[self.rows_in_use], waiting)
 
     @column
     def held(self) -> Ints:
-        return self._with(self._rows.blocks[self.rows_in_use], lambda request: 0)
+        return self._with(self._rows.blocks[self.rows_in_use], np.zeros(len(self.waiting), np.int64))
 
     @column
     def needs(self) -> Ints:
         rows, size = self.rows_in_use, self.block_size
         ends = self._rows.planned[rows] + self._rows.wanted(rows)
         own = np.maximum(-(-ends // size) - self._rows.blocks[rows], 0)
-        return self._with(own, lambda request: self._sizes.promise(request) - request.found_used)
+        return self._with(own, self._columns.needs)
 
     @column
     def place(self) -> Ints:
-        return self._with(np.full(self.num_rows, Place.DEVICE, np.int64), self._place)
+        return self._with(
+            np.full(self.num_rows, Place.DEVICE, np.int64), ints([self._place(one) for one in self.waiting])
+        )
 
     @column
     def reload_s(self) -> Floats:
-        seconds = np.zeros(self._size)
-        seconds[self.num_rows :] = [self._reload_s(request) for request in self.waiting]
-        return seconds
+        reload_s = [self._reload_s(one) for one in self.waiting]
+        return self._with(np.zeros(self.num_rows), np.array(reload_s, np.float64))
 
     @column
     def recompute_s(self) -> Floats:
@@ -314,8 +324,6 @@ class ArCandidates(Candidates):
         starts = range(first, end, most)
         return sum(cost.seconds(ints([min(most, end - one)]), ints([one])) for one in starts)
 
-    def _with(self, rows: Ints, of_waiting: Callable[[ArRequest], int]) -> Ints:
+    def _with(self, rows: C, waiting: C) -> C:
         """The column of rows, followed by that of waiting requests."""
-        if not self.waiting:
-            return rows
-        return np.concatenate([rows, np.array([of_waiting(one) for one in self.waiting], np.int64)])
+        return cast(C, np.concatenate([rows, waiting])) if self.waiting else rows

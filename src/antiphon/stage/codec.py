@@ -13,7 +13,7 @@ from antiphon.core.graph import Edge
 from antiphon.core.plans import CodecStep, ints
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.blocks import BlockPool
-from antiphon.policy.base import Budget, StepChoice, Tier
+from antiphon.policy.base import Budget, Tier
 from antiphon.stage.candidates import Listed, Surroundings
 from antiphon.stage.policies import Chooser, StagePolicies, up_to
 
@@ -49,7 +49,7 @@ class Heard:
     """Taken up so far."""
 
 
-class CodecScheduler:
+class CodecScheduler(Chooser[Listed]):
     """Gathers frames into the edge's chunks: the first one small, so that sound starts early.
 
     A windowed codec holds sound back until it is told the end, so every stream of it ends with a step.
@@ -65,12 +65,12 @@ class CodecScheduler:
         windowed: bool = False,
         around: Surroundings | None = None,
     ) -> None:
+        super().__init__(policies)
         self.name = name
         self.edge = edge
         self._windowed = windowed
         self._max_rows = config.max_rows
         self._around = around or Surroundings()
-        self._chooser = Chooser[Listed](policies)
         self._row_pool = BlockPool(config.max_rows)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._flights: OrderedDict[int, tuple[tuple[int, int], ...]] = OrderedDict()
@@ -123,24 +123,9 @@ class CodecScheduler:
     def has_work(self) -> bool:
         return any(self._could_run(stream) for stream in self._streams.values())
 
-    def tell_time(self, now: float) -> None:
-        """Before facts of `now` are folded in."""
-        self._chooser.tell_time()
-
     @property
-    def wake_at(self) -> float | None:
-        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
-        return self._chooser.wake_at
-
-    @property
-    def seen(self) -> tuple[Listed, StepChoice] | None:
-        """What was said last since `tell_time`."""
-        return self._chooser.seen
-
-    def choose(self, now: float) -> tuple[Listed, StepChoice]:
-        """What the policies say of the stage as it stands. Nothing is changed by it."""
-        budget = Budget(self._max_rows * max(self.edge.first_chunk, self.edge.chunk), self._max_rows)
-        return self._chooser.ask(lambda: self._candidates(now), budget, now)
+    def budget(self) -> Budget:
+        return Budget(self._max_rows * max(self.edge.first_chunk, self.edge.chunk), self._max_rows)
 
     def _candidates(self, now: float) -> Listed:
         """Streams: those with a row, and those without."""
@@ -165,8 +150,7 @@ class CodecScheduler:
     def plan(self, step: int, now: float, most: int | None = None) -> CodecStep | None:
         """Chosen streams with a whole chunk (or the rest of a closed one) that have or can get a row, as many
         frames of it as they are granted. `most`: only those of this urgency and below it."""
-        view, choice = self.choose(now)
-        self._chooser.changed()
+        view, choice = self._taken(now)
         joins: list[int] = []
         taken: list[tuple[_Stream, list[Ints]]] = []
         order, counts = up_to(view, choice, most)

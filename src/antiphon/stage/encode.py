@@ -10,23 +10,28 @@ from antiphon.core.conversation import Media
 from antiphon.core.facts import StageFact, StepDone
 from antiphon.core.plans import EncodeStep
 from antiphon.interaction.frontier import NOWHERE
-from antiphon.policy.base import Budget, StepChoice, Tier
+from antiphon.policy.base import Budget, Tier
 from antiphon.stage.candidates import Listed, Surroundings
 from antiphon.stage.policies import Chooser, StagePolicies, up_to
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Queued:
-    """A medium that waits, and the request that wanted it first."""
+    """A medium that waits. `wanted`: the slot and the tier of each request that wants it, oldest first."""
 
     media: Media
-    request: int
-    slot: int
-    tier: Tier
+    wanted: dict[int, tuple[int, Tier]]
+
+    @property
+    def first(self) -> tuple[int, int, Tier]:
+        """Request, slot and tier of the one for which it is encoded: of those that are served first, the
+        oldest."""
+        request = min(self.wanted, key=lambda request: self.wanted[request][1])
+        return request, *self.wanted[request]
 
 
-class EncodeScheduler:
-    """Encodes each media content once while anybody needs it; keeps some outputs that nobody needs now.
+class EncodeScheduler(Chooser[Listed]):
+    """Encodes each media content once while a request needs it; keeps some outputs that none needs now.
 
     Media of a failed step are tried again, each in a step of its own: one that is bad takes no other along.
     """
@@ -38,10 +43,10 @@ class EncodeScheduler:
         policies: StagePolicies,
         around: Surroundings | None = None,
     ) -> None:
+        super().__init__(policies)
         self.name = name
         self.config = config
         self._around = around or Surroundings()
-        self._chooser = Chooser[Listed](policies)
         self._queue: OrderedDict[int, _Queued] = OrderedDict()
         self._flights: OrderedDict[int, tuple[Media, ...]] = OrderedDict()
         self._suspects: OrderedDict[int, Media] = OrderedDict()
@@ -49,7 +54,7 @@ class EncodeScheduler:
         self._pins: Counter[int] = Counter()
 
     def want(
-        self, media: tuple[Media, ...], request: int = -1, slot: int = NOWHERE, tier: Tier = Tier.LATENCY
+        self, media: tuple[Media, ...], request: int, slot: int = NOWHERE, tier: Tier = Tier.LATENCY
     ) -> None:
         """Pin these contents for a request and queue those that are not at hand."""
         busy = {*self._flying, *self._suspects}
@@ -58,13 +63,14 @@ class EncodeScheduler:
             if part.key in self._ready:
                 self._ready.move_to_end(part.key)
             elif part.key not in busy:
-                queued = self._queue.get(part.key)
-                if queued is None or tier < queued.tier:
-                    self._queue[part.key] = _Queued(part, request, slot, tier)
+                self._queue.setdefault(part.key, _Queued(part, {})).wanted[request] = slot, tier
 
-    def unpin(self, media: tuple[Media, ...]) -> None:
-        """These are needed once less. What nobody waits for is not encoded any more."""
+    def unpin(self, media: tuple[Media, ...], request: int) -> None:
+        """A request needs these no more. What no request waits for is not encoded any more."""
         for part in media:
+            queued = self._queue.get(part.key)
+            if queued is not None and len(queued.wanted) > 1:
+                queued.wanted.pop(request, None)
             self._pins[part.key] -= 1
             if self._pins[part.key] <= 0:
                 del self._pins[part.key]
@@ -75,7 +81,7 @@ class EncodeScheduler:
         return all(part.key in self._ready for part in media)
 
     def surplus(self) -> tuple[int, ...]:
-        """Keys to drop: outputs beyond the cache's size that nobody has pinned, least recently
+        """Keys to drop: outputs beyond the cache's size that no request has pinned, least recently
         wanted first."""
         excess = len(self._ready) - self.config.cached_media
         if excess <= 0:
@@ -115,28 +121,14 @@ class EncodeScheduler:
         """Is its report still to come?"""
         return step in self._flights
 
-    def tell_time(self, now: float) -> None:
-        """Before facts of `now` are folded in."""
-        self._chooser.tell_time()
-
     @property
-    def wake_at(self) -> float | None:
-        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
-        return self._chooser.wake_at
-
-    @property
-    def seen(self) -> tuple[Listed, StepChoice] | None:
-        """What was said last since `tell_time`."""
-        return self._chooser.seen
-
-    def choose(self, now: float) -> tuple[Listed, StepChoice]:
-        """What the policies say of the stage as it stands. Nothing is changed by it."""
-        budget = Budget(self.config.step_media, self.config.step_media)
-        return self._chooser.ask(lambda: self._candidates(now), budget, now)
+    def budget(self) -> Budget:
+        return Budget(self.config.step_media, self.config.step_media)
 
     def _candidates(self, now: float) -> Listed:
-        """Media that are queued; none has a row. The request is the first that wanted it."""
-        columns = [(-1, one.request, one.tier, one.slot, 1, True) for one in self._queue.values()]
+        """Media that are queued; none has a row."""
+        firsts = (one.first for one in self._queue.values())
+        columns = [(-1, request, tier, slot, 1, True) for request, slot, tier in firsts]
         return Listed(self.name, self._around, now, 0, columns)
 
     def plan(self, step: int, now: float, most: int | None = None) -> EncodeStep | None:
@@ -146,8 +138,7 @@ class EncodeScheduler:
         if self._suspects:
             media, reason = (self._suspects.popitem(last=False)[1],), "alone, after a failed step"
         else:
-            view, choice = self.choose(now)
-            self._chooser.changed()
+            view, choice = self._taken(now)
             chosen: list[int] = up_to(view, choice, most)[0][: self.config.step_media].tolist()
             keys = list(self._queue)
             media = tuple(self._queue.pop(keys[at]).media for at in chosen)
@@ -171,4 +162,6 @@ class EncodeScheduler:
         """A key is queued, in flight or ready, never two of them."""
         everywhere = [*self._queue, *self._suspects, *self._flying, *self._ready]
         assert len(everywhere) == len(set(everywhere)), "a media key is in two places"
-        assert all(key in self._pins for key in [*self._queue, *self._suspects]), "queued though nobody waits"
+        assert all(key in self._pins for key in [*self._queue, *self._suspects]), (
+            "queued, and no request waits"
+        )

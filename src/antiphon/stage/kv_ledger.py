@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import Ints
+from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta
 from antiphon.kv.leases import KvLease
@@ -249,10 +249,11 @@ class KvLedger:
 
     def _name_filled(self, most: int) -> None:
         """Name the blocks that were filled, of so many requests."""
-        for number in list(islice(self._filled, most)):
-            request = self._filled.pop(number)
+        requests = [self._filled.pop(number) for number in list(islice(self._filled, most))]
+        reach = self._rows.confirmed[[request.row for request in requests]] if requests else NO_INTS
+        for request, confirmed in zip(requests, reach.tolist(), strict=True):
             assert request.sequence is not None
-            self.kv.learn(request.sequence, request.reusable(self._survives, self._confirmed(request)))
+            self.kv.learn(request.sequence, request.reusable(self._survives, confirmed))
 
     def _prefix(self, request: ArRequest) -> Prefix:
         """What the KV knows a waiting request's tokens by. By then it knows all blocks that may be shared."""

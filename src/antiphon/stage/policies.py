@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -25,38 +25,54 @@ class StagePolicies:
 V = TypeVar("V", bound=Candidates)
 
 
-class Chooser(Generic[V]):
-    """Asks who is held back and who runs, once until the stage changes. Owner of when these policies wish to
-    be asked again."""
+class Chooser(ABC, Generic[V]):
+    """What all schedulers are: they ask which candidates are held back and which run, once until the stage
+    changes. Owner of when these policies wish to be asked again."""
 
     def __init__(self, policies: StagePolicies) -> None:
         self._policies = policies
         self._chosen: tuple[V, StepChoice] | None = None
+        self._wished_at: float | None = None
         self.seen: tuple[V, StepChoice] | None = None
         """What was said last since `tell_time`, whether it still counts or not."""
-        self.wake_at: float | None = None
 
-    def tell_time(self) -> None:
-        """Another call of the node begins."""
-        self._chosen = self.seen = self.wake_at = None
+    @property
+    @abstractmethod
+    def budget(self) -> Budget:
+        """Of the next step."""
 
-    def changed(self) -> None:
-        """What was said counts no more."""
-        self._chosen = None
+    @abstractmethod
+    def _candidates(self, now: float) -> V:
+        """The stage as it stands."""
 
-    def ask(self, view_of: Callable[[], V], budget: Budget, now: float) -> tuple[V, StepChoice]:
-        """The view and the choice. Nothing is changed by it."""
+    def tell_time(self, now: float) -> None:
+        """Before facts of `now` are folded in."""
+        self._chosen = self.seen = self._wished_at = None
+
+    @property
+    def wake_at(self) -> float | None:
+        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
+        return self._wished_at
+
+    def choose(self, now: float) -> tuple[V, StepChoice]:
+        """What the policies say of the stage as it stands. Nothing is changed by it."""
         if self._chosen is None:
-            view = view_of()
+            view = self._candidates(now)
             seen = cast(StepView, view)
             hold = self._policies.pace.decide(seen, now)
             view.held_back = hold.held
-            choice = self._policies.step.decide(seen, budget, now)
+            choice = self._policies.step.decide(seen, self.budget, now)
             for wished in (hold.wake_at, choice.wake_at):
                 if wished is not None:
-                    self.wake_at = wished if self.wake_at is None else min(self.wake_at, wished)
+                    self._wished_at = wished if self._wished_at is None else min(self._wished_at, wished)
             self._chosen = self.seen = view, choice
         return self._chosen
+
+    def _taken(self, now: float) -> tuple[V, StepChoice]:
+        """The same, to be carried out: what was said counts no more."""
+        chosen = self.choose(now)
+        self._chosen = None
+        return chosen
 
 
 def up_to(view: Candidates, choice: StepChoice, most: int | None) -> tuple[Ints, Ints | None]:

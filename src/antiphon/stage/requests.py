@@ -150,8 +150,8 @@ class ArRequest:
 
 
 class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What a reported step brought a request: its new token row with the first number of it, or its end
-    ("stop" or "length"), or both."""
+    """What a reported step brought a request: its new token (int64 [1, width]) and the first number of it, or
+    its end ("stop" or "length"), or both."""
 
     request: int
     tokens: Ints | None

@@ -1,6 +1,6 @@
 """The row ledger: the deciding half's picture of an executor's row table, one column per quantity.
 
-It is the only writer of its columns, and of what the next step has to say about rows beside who joins.
+It is the only writer of its columns, and of what the next step has to say about rows beside joins.
 """
 
 from __future__ import annotations

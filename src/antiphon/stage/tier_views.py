@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import nan
+from math import inf, nan
 from typing import Protocol
 
 from antiphon.interaction.next_use import Order
@@ -49,6 +49,14 @@ class NextUse(Protocol):
         """Sessions whose next turn is coming."""
         ...
 
+    def is_expected(self, session: str, now: float) -> bool:
+        """Is its next turn coming?"""
+        ...
+
+    def expects_at(self, now: float) -> float:
+        """When the next session will count as expected; inf: none was announced."""
+        ...
+
 
 @dataclass(slots=True)
 class Owners:
@@ -82,9 +90,11 @@ class View:
     now: float
     people: People | None
     next_use: NextUse | None
-    orders: Mapping[Tier, Order]
+    orders: Mapping[str, Order]
+    """By tier; `dirty`: of what may lack a copy on the host."""
     lane: Callable[[Tier], Lane]
     step_cost: Callable[[], float]
+    incoming: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def out(self) -> Lane:
@@ -120,16 +130,35 @@ class View:
         yield from _in_order(self._here)
 
     def farthest(self) -> Iterator[str]:
+        yield from self._farthest(self.tier, self._here, self.oldest)
+
+    def farthest_dirty(self) -> Iterator[str]:
+        for owner in self._farthest("dirty", self.known.unwritten, self.dirty):
+            if self._is_dirty(owner):
+                yield owner
+            else:
+                self.known.unwritten.pop(owner, None)
+
+    def _farthest(
+        self, order: str, here: Container[str], others: Callable[[], Iterator[str]]
+    ) -> Iterator[str]:
         if self.next_use is None:
-            yield from self.oldest()
+            yield from others()
             return
-        here, seen = self._here, set[str]()
-        for owner in self.next_use.farthest(self.orders[self.tier], here, self.now):
+        seen = set[str]()
+        for owner in self.next_use.farthest(self.orders[order], here, self.now):
             seen.add(owner)
             yield owner
         expected = dict.fromkeys(self.next_use.expected(self.now))
-        yield from (owner for owner in self.oldest() if owner not in seen and owner not in expected)
+        yield from (owner for owner in others() if owner not in seen and owner not in expected)
         yield from (owner for owner in expected if owner in here)
+
+    @property
+    def expects_at(self) -> float:
+        return inf if self.next_use is None else self.next_use.expects_at(self.now)
+
+    def is_expected(self, owner: str) -> bool:
+        return self.next_use is not None and self.next_use.is_expected(owner, self.now)
 
     def expected(self) -> Iterator[str]:
         if self.next_use is not None:
@@ -154,26 +183,38 @@ class View:
         for owner in _in_order(self.known.unwritten):
             if owner in self.known.running:
                 continue
-            if self._num_dirty(self.kv.resting(owner)):
+            if self._is_dirty(owner):
                 yield owner
             else:
                 del self.known.unwritten[owner]
-        yield from (owner for owner, one in self.known.running.items() if self._num_dirty(one))
+        yield from (owner for owner in self.known.running if self._is_dirty(owner))
+
+    def state(self, owner: str) -> KvState | None:
+        if not self.has(owner):
+            return None
+        return KvState.RUNNING if owner in self.known.running else self._state(owner)
+
+    def device(self, owner: str) -> int:
+        sequence = self._sequence(owner)
+        return 0 if sequence is None else len(sequence.blocks)
+
+    def due_s(self, owner: str) -> float:
+        session = self.known.session.get(owner, owner)
+        return nan if self.next_use is None else self.next_use.due_s(session, self.now)
 
     def find(self, owner: str) -> Held | None:
-        sequence = self.known.running.get(owner) or self.kv.resting(owner)
-        num_host = self.host.num_held(owner)
-        if sequence is None and not num_host:
+        state = self.state(owner)
+        if state is None:
             return None
         session = self.known.session.get(owner, owner)
         lead_s = None if self.people is None else self.people.buffer_s(session, self.now)
         return Held(
-            state=KvState.RUNNING if owner in self.known.running else self._state(owner),
-            device=0 if sequence is None else len(sequence.blocks),
-            host=num_host,
-            dirty=self._num_dirty(sequence),
+            state=state,
+            device=self.device(owner),
+            host=self.host.num_held(owner),
+            dirty=sum(1 for _ in self._dirty_names(owner)),
             used_s=self.known.used_s.get(owner, nan),
-            due_s=nan if self.next_use is None else self.next_use.due_s(session, self.now),
+            due_s=self.due_s(owner),
             speaking=self.people is not None and self.people.is_speaking(session),
             lead_s=nan if lead_s is None else lead_s,
         )
@@ -194,12 +235,19 @@ class View:
     def _state(self, owner: str) -> KvState:
         return self.known.states.get(owner, KvState.RESTING)
 
-    def _num_dirty(self, sequence: Kv | None) -> int:
+    def _sequence(self, owner: str) -> Kv | None:
+        return self.known.running.get(owner) or self.kv.resting(owner)
+
+    def _dirty_names(self, owner: str) -> Iterator[bytes]:
         """Of its full blocks that are there, those without a copy."""
-        if sequence is None:
-            return 0
-        num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
-        return sum(bool(self.host.lacks(name)) for name in sequence.chain[:num_there])
+        sequence = self._sequence(owner)
+        if sequence is not None:
+            num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
+            # The first ones are written first, and the last is likeliest to lack a copy.
+            yield from (name for name in sequence.chain[:num_there][::-1] if self.host.lacks(name))
+
+    def _is_dirty(self, owner: str) -> bool:
+        return next(self._dirty_names(owner), None) is not None
 
 
 def _in_order(owners: Collection[str]) -> Iterator[str]:

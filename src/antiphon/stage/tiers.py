@@ -32,6 +32,9 @@ from antiphon.stage.tier_views import NextUse, Owners, People, View
 
 CHUNK_BLOCKS = 32
 """Blocks of one order for what no request waits for: to cancel it is to order no more."""
+MOST_SWAPS = 2
+"""How often as many blocks as an owner has may be given up after they were brought and before a request read
+them: then evict and fetch disagree, and nothing of it is brought until a request waits for it."""
 MAX_CHUNKS = 2
 """Orders on their way in a direction, so that the link is never idle while the next one is decided."""
 
@@ -97,9 +100,12 @@ class Tiers:
         self.num_fetched_blocks = 0
         self.num_moved_blocks = 0
         """From other units."""
+        self.num_swapped_blocks = 0
+        """Brought though no request waited, and given up before one read them."""
         self.people: People | None = None
         self._next_use: NextUse | None = None
-        self._orders: dict[Tier, Order] = {}
+        self._orders: dict[str, Order] = {}
+        """By tier, and of what may lack a copy on the host."""
         self.watch: KvWatch | None = None
         self._kv = kv
         self._policies = policies
@@ -119,12 +125,16 @@ class Tiers:
         """Owners whose KV is brought, or is to be as soon as there is room, for a request that waits."""
         self._unfit: set[str] = set()
         """Owners whose KV was to be brought, and for whose requests there was not room enough."""
+        self._ahead: dict[str, int] = {}
+        """Owners whose KV was brought though no request waited, and how many blocks they have given up since,
+        until one reads it."""
         self._wake_at: float | None = None
 
     def meet(self, people: People, next_use: NextUse) -> None:
         """Who says what people do, and when they will need their KV."""
         self.people, self._next_use = people, next_use
-        self._orders = {"device": next_use.order(), "host": next_use.order()}
+        orders = ("device", "host", "dirty") if self.host.num_blocks else ("device",)
+        self._orders = {order: next_use.order() for order in orders}
 
     @property
     def num_in_flight(self) -> int:
@@ -160,7 +170,8 @@ class Tiers:
         if not self.host.num_blocks:
             return
         for name in self.host.gone():
-            self.known.unwritten.update(dict.fromkeys(self._kv.owners_of(name)))
+            for owner in self._kv.owners_of(name):
+                self._lacks_copies(owner)
         selection = self._asked(self._policies.write.decide(self._view("device", 0, step_s), self._now))
         count = min(selection.count, self.host.num_free)  # nothing leaves the host for what need not leave
         if count:
@@ -173,6 +184,7 @@ class Tiers:
         self.known.used_s[owner] = self._now
         self.known.states.pop(owner, None)
         self._coming.discard(owner)
+        self._ahead.pop(owner, None)
         if since_s is None:
             return
         awaited = self.bringing(sequence)
@@ -204,20 +216,28 @@ class Tiers:
         self.known.unwritten.pop(owner, None)
         sequence = self._kv.resting(owner)
         if sequence is not None:
-            self.known.unwritten[owner] = None
+            self._lacks_copies(owner)
             self.host.rest(owner, sequence.chain)
-            self._rests(owner, "host")
+            if self.host.num_held(owner):
+                self._rests(owner, "host")
 
-    def _rests(self, owner: str, tier: Tier) -> None:
+    def _lacks_copies(self, owner: str) -> None:
+        """Full blocks of it may have no copy on the host."""
+        if self.host.num_blocks:
+            self.known.unwritten.setdefault(owner)
+            self._rests(owner, "dirty")
+
+    def _rests(self, owner: str, order: str) -> None:
         """There is KV of it in the tier, to be found by when it is due."""
         if self._next_use is not None:
-            self._next_use.rests(owner, self._orders[tier])
+            self._next_use.rests(owner, self._orders[order])
 
     def forget(self, owner: str) -> None:
         """The KV under this name is of no use any more; the device's is dropped already."""
         self.host.forget(owner)
-        for known in (self.known.used_s, self.known.states, self.known.session, self.known.unwritten):
-            known.pop(owner, None)
+        known = self.known
+        for each in (known.used_s, known.states, known.session, known.unwritten, self._ahead):
+            each.pop(owner, None)
 
     def rename(self, owner: str, name: str) -> None:
         """What is on the host under `owner` goes by `name`, as the device's does already."""
@@ -258,9 +278,9 @@ class Tiers:
         waiting = self.known.waiting
         paused = (owner for owner, state in self.known.states.items() if state is KvState.PAUSED)
         put_off = {last, *waiting} - {*paused} | keep
-        chosen, taken = Counter[str](), Counter[str]()
+        chosen, taken = dict[str, int](), dict[str, int]()
         evicted = self._evict_from(selection.owners, goal, put_off, keep, chosen, self._groups(selection))
-        if not by_policy:
+        if not by_policy and self._kv.num_free_soon < wanted:
             put_off |= {last, *waiting}
             others = (owner for owner in view.oldest() if owner not in put_off)
             late = chain(others, (owner for owner in reversed(waiting) if owner != last), [last])
@@ -268,6 +288,10 @@ class Tiers:
         if self.watch is not None:
             self._tell(KvMove.EVICTED, chosen)
             self._tell(KvMove.TAKEN, taken)
+        for owner, count in (*chosen.items(), *taken.items()):
+            if owner in self._ahead:
+                self._ahead[owner] += count
+                self.num_swapped_blocks += count
         self._write(evicted, KvMove.COPIED)
         self._prune((*chosen, *taken))
 
@@ -277,7 +301,7 @@ class Tiers:
         goal: int,
         put_off: Set[str],
         keep: Set[str],
-        chosen: Counter[str],
+        chosen: dict[str, int],
         groups: tuple[int, ...] | None = None,
     ) -> list[Evicted]:
         """Owner after owner gives up its last blocks until `goal` are free, or as many slots of these groups
@@ -285,23 +309,26 @@ class Tiers:
         `chosen`: those looked at, and how many each gave up."""
         kv = self._kv
         evicted: list[Evicted] = []
+        lends = self.host.num_blocks > 0
         short = goal - kv.num_free_soon
-        for owner in owners:
+        for owner in owners if short > 0 else ():
+            before = kv.num_evicted_blocks
+            count = int(owner not in put_off)
+            while count and short > 0 and owner in kv.owners:
+                count = -kv.num_evicted_blocks
+                evicted += kv.evict(owner, short, groups, keep, lends)
+                count += kv.num_evicted_blocks
+                short = goal - kv.num_free_soon if groups is None else short - count
+            chosen[owner] = chosen.get(owner, 0) + kv.num_evicted_blocks - before
             if short <= 0:
                 break
-            chosen[owner] += 0
-            count = int(owner not in put_off)
-            while count and short > 0:
-                before = kv.num_evicted_blocks
-                evicted += kv.evict(owner, short, groups, keep)
-                count = kv.num_evicted_blocks - before
-                chosen[owner] += count
-                short = goal - kv.num_free_soon if groups is None else short - count
         return evicted
 
     def _prune(self, owners: Iterable[str]) -> None:
         """Forget owners that have nothing anywhere, and for which no request waits."""
-        for owner in set(owners).difference(self.known.waiting):
+        for owner in dict.fromkeys(owners):
+            if owner in self.known.waiting:
+                continue
             sequence = self._kv.resting(owner)
             if sequence is not None and not sequence.blocks and not self.host.num_held(owner):
                 self._kv.drop(owner, None)
@@ -316,9 +343,7 @@ class Tiers:
             return
         emptied: list[str] = []
         if self.host.num_blocks:
-            new = {name for run in evicted for name in run.names if self.host.lacks(name, run.groups)}
-            if len(new) > self.host.num_free:
-                emptied = self._make_host_room(len(new))
+            emptied = self._make_host_room(evicted)
         batches: dict[tuple[int, ...] | None, list[tuple[int, HostCopy]]] = {}
         lost: list[int] = []
         for run in reversed(evicted):
@@ -350,21 +375,29 @@ class Tiers:
             self._tell(move, copied)
         self._prune(emptied)
 
-    def _make_host_room(self, count: int) -> list[str]:
-        """Returns the owners that were looked at."""
-        view = self._view("host", min(count, self.host.num_blocks))
+    def _make_host_room(self, evicted: list[Evicted]) -> list[str]:
+        """For what of these has no copy, as far as the policy gives up others. Returns the owners that were
+        looked at."""
+        new, incoming = dict[bytes, None](), Counter[str]()
+        for run in evicted:
+            names = [name for name in run.names if name not in new and self.host.lacks(name, run.groups)]
+            new.update(dict.fromkeys(names))
+            incoming.update(dict.fromkeys(run.owners, len(names)))
+        if len(new) <= self.host.num_free:
+            return []
+        view = self._view("host", min(len(new), self.host.num_blocks))
+        view.incoming = incoming
         selection = self._asked(self._policies.evict.decide(view, self._now))
         goal = view.num_free + selection.count
         emptied: list[str] = []
-        for owners, until in ((selection.owners, goal), (view.oldest(), view.num_wanted)):
-            for owner in owners:
-                if (short := until - view.num_free) <= 0:
-                    break
-                num_held = self.host.num_held(owner)
-                self.host.evict(owner, short)
-                emptied.append(owner)
-                if self.watch is not None:
-                    self._tell(KvMove.DROPPED, {owner: num_held - self.host.num_held(owner)})
+        for owner in selection.owners if selection.count else ():
+            if (short := goal - view.num_free) <= 0:
+                break
+            num_held = self.host.num_held(owner)
+            self.host.evict(owner, short)
+            emptied.append(owner)
+            if self.watch is not None:
+                self._tell(KvMove.DROPPED, {owner: num_held - self.host.num_held(owner)})
         return emptied
 
     def _unwritten(self, owners: Iterable[str], count: int) -> list[Evicted]:
@@ -388,6 +421,11 @@ class Tiers:
         return [*reversed(found.values())]
 
     # -- to the device -------------------------------------------------------------------------------
+
+    @property
+    def is_bringing(self) -> bool:
+        """Is anything coming?"""
+        return bool(self._coming)
 
     def is_coming(self, owner: str) -> bool:
         """Is its KV being brought, or to be as soon as there is room?"""
@@ -472,7 +510,7 @@ class Tiers:
         self._kv.adopt(owner, wanted.prefix)
         self.known.used_s[owner], self.known.session[owner] = self._now, wanted.session
         self.known.states[owner] = KvState.WAITING
-        self.known.unwritten.setdefault(owner)
+        self._lacks_copies(owner)
         num_ordered = self._order(owner, count, reach, keep)
         while num_ordered < count and (more := self._order(owner, count - num_ordered, reach, keep)):
             num_ordered += more
@@ -480,9 +518,13 @@ class Tiers:
 
     def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
         """The next blocks of what no request waits for, into room that is free or that the evict policy
-        gives up."""
+        gives up. None of an owner whose blocks come and go."""
+        sequence = self._kv.resting(owner)
+        if sequence is not None and self._ahead.get(owner, 0) >= MOST_SWAPS * max(len(sequence.chain), 1):
+            return 0
         num_ordered = self._order(owner, count, reach, keep, by_policy=True)
         if num_ordered:
+            self._ahead.setdefault(owner, 0)
             self._kv.touch(owner)
             self.known.used_s[owner] = self._now
         return num_ordered
@@ -618,7 +660,7 @@ class Tiers:
             self._kv.arrived(transfer.arrival, not transfer.has_failed)
             owner = transfer.arrival.sequence.owner
             if owner:  # the host may have given up the copies meanwhile
-                self.known.unwritten.setdefault(owner)
+                self._lacks_copies(owner)
         self._kv.take_back(transfer.blocks)
         if transfer.lease is not None:
             self._returned.append(transfer.lease)
@@ -657,7 +699,12 @@ class Tiers:
         """Blocks that the host has and the device neither has nor is being brought."""
         return 0 if owner in self.known.running else len(self._next_copies(owner, self.host.num_blocks, None))
 
-    def _view(self, tier: Tier, num_wanted: int, step_s: Callable[[], float] = unknown) -> View:
+    def _view(
+        self,
+        tier: Tier,
+        num_wanted: int,
+        step_s: Callable[[], float] = unknown,
+    ) -> View:
         return View(
             tier,
             num_wanted,

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Iterator
 from operator import attrgetter
 
-from antiphon.policy.base import Tier
-from antiphon.stage.requests import ArRequest
+import numpy as np
+
+from antiphon.core.facts import Ints
+from antiphon.core.plans import ints
+from antiphon.policy.base import Mask, Tier
+from antiphon.stage.requests import ArRequest, Sizes
 
 _age = attrgetter("order")
+
+
+class WaitingColumns:
+    """What policies see of the waiting requests, each an int64 [n]: kept up as they come, change and go, so
+    that a view costs no call per request."""
+
+    __slots__ = ("found", "has_inputs", "needs", "request", "slot", "tier", "tokens")
+
+    def __init__(self, table: Ints) -> None:
+        """table: [fields, n]."""
+        self.request, self.tier, self.slot, self.found, self.tokens, self.needs, self.has_inputs = table
 
 
 class WaitingQueue:
     """Owner of the order of requests without a row: by age, so that a preempted one stands before all that
     came later."""
 
-    def __init__(self, conditioned: bool) -> None:
+    def __init__(self, conditioned: bool, sizes: Sizes) -> None:
         self._conditioned = conditioned
+        self._sizes = sizes
         self._requests: list[ArRequest] = []
+        self._table = np.zeros((len(WaitingColumns.__slots__), 0), np.int64)
         self._lacking: dict[int, frozenset[int]] = {}
         """Media that requests turned out to lack, since they were asked for."""
 
@@ -30,21 +47,60 @@ class WaitingQueue:
 
     def first(self, tier: Tier = Tier.LATENCY) -> ArRequest | None:
         """The oldest of a tier."""
-        return next((request for request in self._requests if request.tier is tier), None)
+        if not self._requests:
+            return None
+        found = (self.columns.tier == tier).nonzero()[0]
+        return self._requests[int(found[0])] if len(found) else None
+
+    @property
+    def columns(self) -> WaitingColumns:
+        return WaitingColumns(self._table)
+
+    @property
+    def with_inputs(self) -> Mask:
+        """Those whose payload and upstream text are there."""
+        return self.columns.has_inputs == 1
 
     @property
     def in_turn(self) -> list[ArRequest]:
-        """By tier, and then by age."""
-        return sorted(self._requests, key=attrgetter("tier"))
+        """Those with their inputs, by tier, and then by age."""
+        ready = self.with_inputs.nonzero()[0]
+        order = ready[self.columns.tier[ready].argsort(kind="stable")]
+        return [self._requests[at] for at in order.tolist()]
 
     def add(self, request: ArRequest) -> None:
         """At its place."""
-        insort(self._requests, request, key=_age)
+        at = self._place(request)
+        self._requests.insert(at, request)
+        self._table = np.insert(self._table, at, self._column(request), axis=1)
+
+    def changed(self, request: ArRequest) -> None:
+        """It has other inputs, or would find something else in the cache."""
+        self._table[:, self._place(request)] = self._column(request)
 
     def remove(self, request: ArRequest) -> None:
         """It has got a row, or is over."""
-        self._requests.remove(request)
+        at = self._place(request)
+        del self._requests[at]
+        self._table = np.delete(self._table, at, axis=1)
         self._lacking.pop(request.request, None)
+
+    def _place(self, request: ArRequest) -> int:
+        return bisect_left(self._requests, request.order, key=_age)
+
+    def _column(self, request: ArRequest) -> Ints:
+        """As `WaitingColumns` has it."""
+        return ints(
+            [
+                request.request,
+                request.tier,
+                request.slot,
+                request.found,
+                len(request.prompt.token_ids) + len(request.tokens) - request.found,
+                self._sizes.promise(request) - request.found_used,
+                self.has_inputs(request),
+            ]
+        )
 
     def has_inputs(self, request: ArRequest) -> bool:
         """Are its payload and its upstream text there?"""
@@ -67,3 +123,8 @@ class WaitingQueue:
         """Requests that could not join for want of media, and which, since the last call."""
         found, self._lacking = self._lacking, {}
         return found
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless the columns say what the requests do."""
+        columns = [self._column(request) for request in self._requests]
+        assert self._table.T.tolist() == [one.tolist() for one in columns], "a waiting request has changed"

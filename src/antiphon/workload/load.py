@@ -12,7 +12,7 @@ from typing import Any, cast
 import yaml
 from pydantic import ValidationError
 
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, no_such
 from antiphon.workload.spec import Workload
 from antiphon.workload.trace_tables import quantile_tables
 from antiphon.workload.traces import sessions_of
@@ -28,9 +28,7 @@ def names() -> tuple[str, ...]:
 def named(name: str) -> Workload:
     """Raises ConfigError for a name that does not exist."""
     if name not in names():
-        raise ConfigError(
-            f"unknown workload {name!r}; known: {', '.join(names())}, or the path of a YAML file"
-        )
+        raise ConfigError(no_such("workload", name, names(), ", or the path of a YAML file"))
     return parsed(_LIBRARY.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
 
 

@@ -16,10 +16,11 @@ export class Policies {
     this.page.replaceChildren(...policies.map((policy) => this.line(policy)));
   }
 
-  line({ unit, policy, decisions, suspended, events }) {
+  line({ unit, policy, decisions, suspended, observed, events }) {
     const line = made("li");
     line.append(made("b", "", unit || "all units"), ` ${policy} decides ${decisions.join(", ")}`);
     if (suspended.length) line.append(`; it was too slow, and the baseline decides ${suspended.join(", ")}`);
+    if (observed.length) line.append(`; it is observed, and the baseline decides ${observed.join(", ")}`);
     const counted = Object.entries(events).map(([event, count]) => `${event} ${count}`).join(", ");
     if (counted) line.append(made("span", "quiet", ` (${counted})`));
     return line;

@@ -1,5 +1,6 @@
 // Everybody's sessions: what each is doing, and how far every stage runs ahead of what is heard.
 
+import { Reasons } from "./reasons.js";
 import { made } from "./transcript.js";
 
 const LEAST_SCALE_S = 4;
@@ -16,7 +17,7 @@ export class Sessions {
     this.tokenS = TOKEN_S;
   }
 
-  show({ sessions, stages }) {
+  show({ at, sessions, stages }) {
     this.pools(stages);
     this.learn(sessions);
     const bars = sessions.map((session) => this.frontiers(session));
@@ -27,7 +28,7 @@ export class Sessions {
       row.element.remove();
       this.rows.delete(id);
     }
-    sessions.forEach((session, index) => this.row(session).show(session, bars[index], this.scale, session.session === this.own));
+    sessions.forEach((session, index) => this.row(session).show(session, bars[index], this.scale, session.session === this.own, at));
     const own = this.rows.get(this.own)?.element;
     if (own && this.body.firstElementChild !== own) this.body.prepend(own);
     this.page.none.hidden = sessions.length > 0;
@@ -110,12 +111,15 @@ class Row {
     const phase = made("td");
     phase.append(this.phase);
     const time = made("td", "time");
+    this.reasons = new Reasons();
     time.append(this.track, this.far);
     for (const cell of [phase, time, this.ttfp, this.kv]) cell.setAttribute("role", "cell");
-    this.element.append(this.who, phase, time, this.ttfp, this.kv);
+    this.element.append(this.who, phase, time, this.ttfp, this.kv, this.reasons.element);
   }
 
-  show({ session, phase, source, generated_s, played_s, ttfp_s, waited_s, stages }, frontiers, scale, own) {
+  show(shown, frontiers, scale, own, now) {
+    const { session, phase, source, generated_s, played_s, ttfp_s, waited_s, stages } = shown;
+    this.reasons.show(shown, now);
     put(this.who, own ? "this page" : session.slice(-6));
     this.who.title = session;
     put(this.phase, phase);

@@ -1,0 +1,91 @@
+"""What an answer of a policy comes to, so that two answers to the same question can be told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from antiphon.policy.base import Budget, DeviceChoice, Head, Hold, Refuse, StepChoice, StepView
+from antiphon.policy.memory import KvView, Selection
+
+Effects = dict[tuple[str, int | str], None]
+"""What is done to whom (run, preempt, hold: a request; refuse; step: a unit; serve: a replica; evict, write,
+fetch: an owner), in order."""
+
+
+class ObservedHead:
+    """Implements `policy.base.Head`: as urgent as the unit's step policy says though it is only observed."""
+
+    def __init__(self, head: Head, urgency: dict[str, int]) -> None:
+        self.unit, self.place = head.unit, head.place
+        self._head, self._urgency = head, urgency
+
+    @property
+    def urgency(self) -> int:
+        own = self._head.urgency  # asks the step policy
+        return self._urgency.get(self.unit, own)
+
+    @property
+    def slack_s(self) -> float:
+        return self._head.slack_s
+
+    @property
+    def step_s(self) -> float:
+        return self._head.step_s
+
+
+def effects(decision: str, view: Any, answer: Any, *more: Any) -> Effects:
+    """As far as one call tells: a step by its budget of tokens and rows, KV by the blocks that owners have.
+    Empty where nothing is done, or only one thing could be."""
+    match answer:
+        case StepChoice():
+            return _of_step(view, answer, more[0])
+        case Hold():
+            return _of_hold(view, answer)
+        case Refuse():
+            return {("refuse", ""): None}
+        case DeviceChoice():
+            return {("step", view[answer.index].unit): None} if len(view) > 1 else {}
+        case Selection():
+            return _of_selection(decision, view, answer)
+        case int():
+            return {("serve", answer): None} if len(view.loads) > 1 else {}
+        case _:
+            return {}  # a request is taken
+
+
+def _of_step(view: StepView, choice: StepChoice, budget: Budget) -> Effects:
+    order = choice.order
+    chosen = view.ready[order]
+    order = order[chosen]
+    tokens = view.tokens[order] if choice.counts is None else choice.counts[chosen]
+    runs = (tokens.cumsum() - tokens < budget.tokens) & (np.arange(len(order)) < budget.rows)
+    done: Effects = {("run", request): None for request in view.request[order[runs]].tolist()}
+    return done | {("preempt", request): None for request in view.request[choice.preempt].tolist()}
+
+
+def _of_hold(view: StepView, hold: Hold) -> Effects:
+    held: list[int] = [] if hold.held is None else view.request[hold.held & view.ready].tolist()
+    return {("hold", request): None for request in held}
+
+
+def _of_selection(decision: str, view: KvView, selection: Selection) -> Effects:
+    done: Effects = {}
+    left = selection.count
+    for owner in selection.owners if left else ():
+        held = view.find(owner)
+        if held is None:
+            continue
+        if decision == "fetch":
+            blocks = view.num_away(owner)
+        elif decision == "write":
+            blocks = held.dirty
+        else:
+            blocks = held.device if view.tier == "device" else held.host
+        if blocks:
+            done[decision, owner] = None
+            left -= blocks
+        if left <= 0:
+            break
+    return done

@@ -1,0 +1,134 @@
+"""Why each request runs, is held or waits, and what became of each session's KV: gathered while people look.
+
+Implements `node.Observer`. What the policies said is kept as they say it (`policy.base.Told`); what a unit
+lacks is read as `antiphon explain` reads it (`waits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from typing import Any
+
+import msgspec
+
+from antiphon.assembly.guard import Watched
+from antiphon.assembly.observed import Effects
+from antiphon.assembly.story import Cause
+from antiphon.assembly.waits import Waits
+from antiphon.core.facts import Fact
+from antiphon.core.plans import Step
+from antiphon.core.snapshot import KvShown
+from antiphon.flow.response import ResponseState
+from antiphon.flow.stages import Stages
+from antiphon.policy.base import Told
+from antiphon.stage.tiers import KvMove
+
+TELL_EVERY_S = 0.1
+"""A policy is asked again for words about the same request or owner this often at most."""
+SILENT = Told("", "")
+
+
+class Reasons:
+    """Owner of what policies told, and of the last moves of each session's KV."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._waits = Waits()
+        self._now = 0.0
+        self._asked_at: dict[tuple[str, str], float] = {}
+        self._told: dict[tuple[str, str], dict[int | str, Told]] = {}
+        """By decision and unit, then by request, or by owner of KV."""
+        self._moved: dict[tuple[str, str], KvShown] = {}
+        """By unit and session, as is the next."""
+        self._preloads: dict[tuple[str, str], KvShown] = {}
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def observe(self, fact: Fact, now: float) -> None:
+        """Before anything is decided about it."""
+        self._now = now
+        self._waits.observe(fact)
+
+    def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None:
+        """A policy has answered."""
+        self._now = now
+        self._waits.said(asked.decision, asked.unit, view, answer)
+        match asked.decision:
+            case "step":
+                self._ask(asked, view, range(len(view.request)), view.request.tolist())
+            case "pace":
+                held: list[int] = [] if answer.held is None else answer.held.nonzero()[0].tolist()
+                self._ask(asked, view, held, view.request[held].tolist())
+            case "fetch":
+                owners = [owner for owner in view.expected() if view.num_away(owner)]
+                self._ask(asked, view, owners, owners)
+            case _:
+                pass
+
+    def _ask(self, asked: Watched, view: Any, ones: Sequence[Any], names: Sequence[int | str]) -> None:
+        key = asked.decision, asked.unit
+        if not 0 < self._now - self._asked_at.get(key, -TELL_EVERY_S) < TELL_EVERY_S:
+            self._asked_at[key], self._told[key] = self._now, {}
+        told = self._told[key]
+        for one, name in zip(ones, names, strict=True):
+            if name not in told:
+                told[name] = asked.tell(view, one, self._now) or SILENT
+
+    def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
+        """What is shown is what was done."""
+
+    def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None:
+        """Blocks of a session's KV go somewhere."""
+        key, why = (unit, session), self._waits.because(move, unit)
+        preload = self._preloads.get(key)
+        is_open = preload is not None and preload.what == KvMove.PRELOADED
+        if move is KvMove.PRELOADED:
+            before = preload.blocks if preload is not None and is_open else 0
+            self._preloads[key] = KvShown(move, before + num_blocks, why, self._now)
+            return
+        self._moved[key] = KvShown(move, num_blocks, why, self._now)
+        if move in (KvMove.EVICTED, KvMove.TAKEN) and is_open:
+            self._settle(key, "unused")
+
+    def joined(self, unit: str, session: str) -> None:
+        """A request of the session has a row, and reads the KV that is there."""
+        self._settle((unit, session), "used")
+
+    def _settle(self, key: tuple[str, str], outcome: str) -> None:
+        preload = self._preloads.get(key)
+        if preload is not None and preload.what == KvMove.PRELOADED:
+            self._preloads[key] = msgspec.structs.replace(preload, what=outcome, at=self._now)
+
+    def planned(self, steps: Iterable[Step]) -> None:
+        """The call is over."""
+        self._waits.planned(steps, self._stages)
+
+    def keep(self, sessions: Set[str]) -> None:
+        """All others are closed."""
+        self._moved = {key: one for key, one in self._moved.items() if key[1] in sessions}
+        self._preloads = {key: one for key, one in self._preloads.items() if key[1] in sessions}
+
+    # -- what is shown -------------------------------------------------------------------------------
+
+    def of(self, unit: str, response: ResponseState) -> tuple[str, Told]:
+        """What a unit does for an open response ("runs", "held", or what it waits for), and why."""
+        cause, reason = self._waits.turn(self._stages.find(unit), response, self._stages.is_entry(unit))
+        own, held = (
+            self._told.get((decision, unit), {}).get(response.request, SILENT)
+            for decision in ("step", "pace")
+        )
+        if cause is Cause.HELD:
+            return "held", Told(own.label, held.why or reason, held.until)
+        if cause is None:
+            return "runs", Told(own.label, own.why or self._waits.reason(unit))
+        return cause.value, Told(own.label, own.why or reason)
+
+    def move(self, unit: str, session: str) -> KvShown | None:
+        return self._moved.get((unit, session))
+
+    def preload(self, unit: str, session: str) -> KvShown | None:
+        """The last one; or what the policy says of a turn that is coming, of which it has ordered nothing."""
+        found, told = self._preloads.get((unit, session)), self._told.get(("fetch", unit), {}).get(session)
+        if told in (None, SILENT) or (found is not None and found.what == KvMove.PRELOADED):
+            return found
+        return KvShown("", 0, told.why, self._now)
