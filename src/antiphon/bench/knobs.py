@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from antiphon.assembly.preset import OBSERVE, read_preset
-from antiphon.assembly.registry import make_policy
+from antiphon.assembly.preset import read_preset
+from antiphon.assembly.registry import OBSERVE, make_policy
 from antiphon.core.config import PolicyChoice
 from antiphon.core.errors import ConfigError
 from antiphon.graphs import find_graph

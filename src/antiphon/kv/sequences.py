@@ -722,7 +722,7 @@ class StageKv:
         if not blocks:
             return
         self._unname(blocks)
-        after_steps: list[int | None] = [None]
+        after_steps: list[int | None] = [None] * len(blocks)
         if self._busy:
             busy = [self._busy.pop(block, -1) for block in blocks]
             after_steps = [step if step > self._settled else None for step in busy]
@@ -734,7 +734,7 @@ class StageKv:
             if not lacks_slots and after_steps.count(None) == len(after_steps):
                 pool.release(slots, None)
                 continue
-            for slot, after_step in zip(slots, after_steps * len(slots), strict=False):
+            for slot, after_step in zip(slots, after_steps, strict=True):
                 if slot != ABSENT:
                     pool.release([slot], after_step)
         self._unused += blocks
