@@ -359,16 +359,17 @@ class Tiers:
         last before all else. What is not copied is taken back at once."""
         if not evicted:
             return
-        emptied: list[str] = []
-        if self.host.num_blocks:
-            emptied = self._make_host_room(evicted)
+        if not self.host.num_blocks:
+            self._kv.free_evicted([block for run in reversed(evicted) for block in run.blocks])
+            return
+        emptied = self._make_host_room(evicted)
         batches: dict[tuple[int, ...] | None, list[tuple[int, HostCopy]]] = {}
         lost: list[int] = []
         for run in reversed(evicted):
             for index, block, name in zip(
                 range(run.start, run.start + len(run.blocks)), run.blocks, run.names, strict=True
             ):
-                lacking = self.host.lacks(name, run.groups) if self.host.num_blocks else ()
+                lacking = self.host.lacks(name, run.groups)
                 if lacking and self.host.num_free:
                     whole = len(lacking) == len(self._kv.groups)
                     copy = self.host.begin(name, lacking)
