@@ -90,6 +90,10 @@ class ArScheduler(Chooser[ArCandidates]):
         )
         return self._policies.admission.decide(cast(StepView, self._candidates(now)), candidate, now)
 
+    def has_spare(self, request: ArRequest) -> bool:
+        """Are there blocks for a new request that hold nothing?"""
+        return self._held.has_spare(request)
+
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
         request.order = self._num_submitted
