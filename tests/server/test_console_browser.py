@@ -220,7 +220,7 @@ async def test_panels_follow_the_feed() -> None:
 
 
 async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
-    preload = KvShown("used", 12, "its person speaks", 8.0)
+    preload = KvShown("used", 12, "its next turn is coming", 8.0)
     moved = KvShown("evicted", 1, "needed last", 10.0)
     told = (
         {"lead_s": 1.4, "state": "runs", "label": "U2", "why": "well buffered: more than 1 s ahead"},
@@ -234,7 +234,7 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
     quiet = tuple(msgspec.structs.replace(stage, state="") for stage in stages)
     idle = msgspec.structs.replace(busy, stages=quiet, is_making=False, is_expected=True)
     moves = [
-        "code2wav KV12 blocks preloaded, and read by the turn 2 s ago: its person speaks",
+        "code2wav KV12 blocks preloaded, and read by the turn 2 s ago: its next turn is coming",
         "code2wav KV1 block left the device now: needed last",
     ]
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
