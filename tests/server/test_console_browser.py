@@ -198,6 +198,8 @@ async def test_panels_follow_the_feed() -> None:
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
         engine, page = console.server.engine, console.page
         await eventually(lambda: engine.viewer is not None)
+        engine.viewer(msgspec.structs.replace(snapshot(0.5, count=0), steps=()))
+        await expect(page.locator("#stage option")).to_have_count(4)  # who sees no session sees stages
         engine.viewer(snapshot(1.0, count=3))
         rows = page.locator("#sessions tbody tr")
         await expect(rows).to_have_count(3)
