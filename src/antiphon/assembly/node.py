@@ -116,9 +116,11 @@ class Node:
         return sum(scheduler.num_in_flight for scheduler in self.stages.all)
 
     def watch(self, is_watched: bool) -> None:
-        """Begin or end taking note of what `snapshot` shows; decisions are the same either way."""
+        """Begin or end taking note of what `snapshot` shows; decisions are the same either way. A node that
+        was made with an observer cannot be watched."""
         if is_watched == self.is_watched:
             return
+        assert self.is_watched or self._observer is None, "a node that has an observer is not watched as well"
         people = self.monitor, self.frontier, self.next_use
         self._watch = Watch(self.stages, people, self._orchestrator.responses) if is_watched else None
         self._observer = self.guard.listener = None if self._watch is None else self._watch.reasons
@@ -218,7 +220,7 @@ class Node:
         return steps
 
     def _told(self, scheduler: Scheduler) -> Scheduler:
-        """The unit, which tells whoever observes where its KV goes."""
+        """Connects the unit's KV moves to the observer."""
         if isinstance(scheduler, ArScheduler):
             scheduler.tiers.watch = None if self._observer is None else self._observer.moved
         return scheduler
