@@ -443,6 +443,7 @@ class StageKv:
 
     def free_evicted(self, blocks: list[int]) -> None:
         """What was given up without being lent is free, as soon as nothing else needs it."""
+        self._matched = None
         for block in blocks:
             self._kept[block] = 0
         free = [block for block in blocks if block not in self._lent]
