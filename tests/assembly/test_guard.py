@@ -17,7 +17,7 @@ from antiphon.core.config import NodeConfig
 from antiphon.core.facts import PolicySuspended
 from antiphon.metrics.log import ErrorSeen, ResponseEnded
 from antiphon.metrics.names import Metric, parse_key
-from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice
+from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, Told
 from antiphon.policy.memory import Selection
 from antiphon.runtime.record import RecordWriter, encode, read_record, replay
 from antiphon.sim.model import released
@@ -170,6 +170,76 @@ def test_owners_are_looked_at_as_they_are_taken(owners: Any, taken: list[str], s
     incidents = guard.incidents()
     assert said in "".join(map(str, incidents))
     assert len(incidents) == bool(said)
+
+
+class Base:
+    """The baseline."""
+
+    def decide(self, *_: Any) -> Selection:
+        return Selection(["b"], 3, "")
+
+
+class Wordy:
+    """Two words take longer than `LIMIT_S`."""
+
+    name = "wordy"
+
+    def __init__(self, guard: list[Guard], clock: list[float]) -> None:
+        self.guard, self.clock, self.asked = guard, clock, list[Watched | None]()
+
+    def decide(self, seen: Any, now: float) -> Hold:
+        return Hold(None, "")
+
+    def tell(self, seen: Any, at: int, now: float) -> Told:
+        self.asked.append(self.guard[0].asking)
+        self.clock[0] += 0.6 * LIMIT_S
+        return Told("", f"word {at}")
+
+
+def test_words_that_take_too_long_are_asked_for_no_more() -> None:
+    """All of one decision together; it decides on."""
+    clock, guards = [0.0], list[Guard]()
+    guards.append(Guard(lambda: clock[0]))
+    policy = Wordy(guards, clock)
+    watched = guards[0].watched("pace", "u", policy, Base())
+    for round_ in range(MOST_SLOW + 1):
+        watched.decide(view(), float(round_))
+        told = [watched.tell(view(), at, float(round_)) for at in range(3)]
+        words = [Told("", "word 0"), Told("", "word 1"), None]
+        assert told == (words if round_ < MOST_SLOW else [None] * 3)
+    assert policy.asked == [watched] * 2 * MOST_SLOW, "/health names it"
+    assert guards[0].counts == {("u", "wordy", "slow_words"): MOST_SLOW, ("u", "wordy", "silenced"): 1}
+    assert not guards[0].overdue(), "its decisions are in time"
+
+
+@pytest.mark.parametrize(("error", "ends"), [(SystemExit(3), False), (KeyboardInterrupt(), True)])
+def test_words_end_nothing_but_themselves(error: BaseException, ends: bool) -> None:
+    def tell(*_: Any) -> Told:
+        raise error
+
+    guard = Guard()
+    policy = SimpleNamespace(name="own", decide=lambda *_: Hold(None, ""), tell=tell)
+    watched = guard.watched("pace", "u", policy, Base())
+    watched.decide(view(), 5.0)
+    if ends:
+        with pytest.raises(KeyboardInterrupt):
+            watched.tell(view(), 0, 5.0)
+        return
+    assert watched.tell(view(), 0, 5.0) is None
+    (incident,) = guard.incidents()
+    assert str(incident).endswith("what it tells of its decision is unusable: SystemExit: 3")
+    assert guard.counts == {("u", "own", "untold"): 1}
+
+
+def test_of_owners_that_the_baseline_chose_in_the_end_nothing_is_told() -> None:
+    guard = Guard()
+    selection = Selection(["a", "nobody"], 3, "")
+    policy = SimpleNamespace(decide=lambda *_: selection, tell=lambda *_: Told("", "mine"))
+    watched = guard.watched("fetch", "u", policy, Base())
+    made = watched.decide(view(), 5.0)
+    assert watched.tell(view(), "a", 5.0) == Told("", "mine")
+    assert list(made.owners) == ["a", "b"]
+    assert watched.tell(view(), "a", 5.0) is None
 
 
 def test_the_log_is_told_ever_more_rarely() -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from antiphon.assembly.guard import LIMIT_S, MOST_SLOW, Guard
 from antiphon.assembly.node import Node
-from antiphon.assembly.observed import ObservedHead, effects
+from antiphon.assembly.observed import MOST_OWNERS, ObservedHead, effects
 from antiphon.assembly.preset import read_preset, replayable, with_preset
 from antiphon.assembly.story import What
 from antiphon.assembly.storyteller import Storyteller
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import ItemCut
+from antiphon.core.facts import ItemCut, PolicySuspended
 from antiphon.policy.base import Budget, DeviceChoice, Hold, Refuse, StepChoice
 from antiphon.policy.memory import Held, KvState, Selection
 from antiphon.runtime.record import Entry, RecordWriter, encode, read_record, replay
@@ -246,7 +246,10 @@ def kv(tier: str = "device") -> Any:
         num_blocks=16,
         has=lambda owner: owner in known,
         waiting=lambda: iter(()),
-        find=known.get,
+        num_below=8,
+        state=lambda owner: known[owner].state if owner in known else None,
+        device=lambda owner: known[owner].device,
+        find=known.get if tier == "host" else None,
         num_away=lambda owner: 4 if owner == "c" else 0,
     )
 
@@ -258,7 +261,8 @@ def kv(tier: str = "device") -> Any:
         ("evict", "device", "abc", 4, "ab"),
         ("evict", "device", "cba", 9, "ba"),
         ("evict", "host", "abc", 2, "b"),
-        ("write", "device", "abc", 9, "a"),
+        ("write", "device", "abc", 9, "ab"),
+        ("write", "device", "abc", 3, "a"),
         ("fetch", "device", "abc", 9, "c"),
         ("fetch", "device", "xc", 9, "c"),
         ("evict", "device", "abc", 0, ""),
@@ -269,6 +273,44 @@ def test_kv_moves_as_far_as_blocks_were_asked_for(
 ) -> None:
     found = effects(decision, kv(tier), Selection(iter(owners), count, ""), 5.0)
     assert found == {(decision, owner): None for owner in done}
+
+
+def test_what_would_be_done_with_kv_is_read_of_a_few_owners_and_as_the_policys_time() -> None:
+    """No more is written than the host has room for; the time is the policy's, its owners' and that of
+    reading what they have."""
+    room = kv()
+    room.num_below = 2
+    assert effects("write", room, Selection("ab", 9, ""), 5.0) == {("write", "a"): None}
+    many = [f"s{at}" for at in range(100)]
+    busy = kv()
+    busy.has = lambda owner: True
+    busy.state = lambda owner: KvState.RESTING
+    asked: list[str] = []
+    busy.device = lambda owner: asked.append(owner) or 1
+    assert len(effects("evict", busy, Selection(many, 1000, ""), 5.0)) == len(asked) == MOST_OWNERS
+    now = [0.0]
+
+    def device(owner: str) -> int:
+        now[0] += LIMIT_S
+        return 1
+
+    busy.device, busy.num_blocks = device, 1000
+    guard = Guard(lambda: now[0])
+    base = Base(Selection((), 0, ""))
+    guard.watched("evict", "u", Own(Selection(many, 1000, "own")), base, True).decide(busy, 5.0)
+    assert guard.counts == {("u", "own", "slow"): 1, ("u", "own", "evict_differed"): 1}
+
+
+def test_an_answer_that_is_none_tells_no_urgency() -> None:
+    guard = Guard()
+    own = Own(StepChoice(column(0), "own", urgency=column(3)))
+    watched = guard.watched("step", "u", own, Base(StepChoice(column(0), "baseline")), True)
+    watched.decide(candidates(), Budget(8, 3), 5.0)
+    guard.suspend(PolicySuspended("u", "evict"))
+    assert guard.urgency == {"u": 3}
+    own.answer = ValueError("no")
+    watched.decide(candidates(), Budget(8, 3), 6.0)
+    assert not guard.urgency
 
 
 def test_owners_that_are_only_looked_at_are_left_for_the_baseline() -> None:

@@ -321,5 +321,8 @@ def test_deployments_and_presets_are_told_apart(tmp_path: Path) -> None:
     deployment.write_text("preset: fcfs\nlimits: {max_sessions: 3}\n")
     with pytest.raises(ConfigError, match=r"two.yaml is a deployment: give it as --config"):
         read_preset(str(deployment))
-    with pytest.raises(ConfigError, match=r"mine.yaml is a preset: give it as --preset"):
-        read_deployment(mine(tmp_path))
+    path = mine(tmp_path)
+    for written in (Path(path).read_text(), Path(path).read_text() + "observe: true\n"):
+        Path(path).write_text(written)
+        with pytest.raises(ConfigError, match=r"mine.yaml is a preset: give it as --preset"):
+            read_deployment(path)

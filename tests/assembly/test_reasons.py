@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import replayable
+from antiphon.assembly.storyteller import Storyteller
 from antiphon.cli import app
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (
@@ -132,7 +133,7 @@ def test_what_becomes_of_kv_is_told(simulated: list[Snapshot]) -> None:
     }
     preloads = [share.preload for share in shares(simulated) if share.preload]
     assert {preload.what for preload in preloads} >= {"preloaded", "used"}
-    assert {preload.why for preload in preloads if preload.what} == {"its person speaks"}
+    assert {preload.why for preload in preloads if preload.what} == {"its next turn is coming"}
     sessions = [session for snapshot in simulated for session in snapshot.sessions]
     assert {session.next_use_s is None for session in sessions} == {True, False}
     assert {session.is_expected for session in sessions} == {True, False}
@@ -160,6 +161,51 @@ def test_a_preload_that_is_evicted_was_not_used() -> None:
     assert reasons.preload("thinker", "s") is None
 
 
+def test_of_a_preload_that_is_evicted_in_part_the_rest_is_still_unread() -> None:
+    world = hurried()
+    assert world.node._watch is not None
+    reasons = world.node._watch.reasons
+    for move, count in ((KvMove.PRELOADED, 5), (KvMove.EVICTED, 2)):
+        reasons.moved("thinker", move, "s", count, frozenset())
+    found = reasons.preload("thinker", "s")
+    assert found is not None
+    assert (found.what, found.blocks) == ("preloaded", 3)
+    reasons.moved("thinker", KvMove.EVICTED, "s", 9, frozenset())
+    found = reasons.preload("thinker", "s")
+    assert found is not None
+    assert (found.what, found.blocks) == ("unused", 3)
+
+
+def test_a_response_beside_the_conversation_does_not_read_what_was_preloaded() -> None:
+    world = hurried()
+    world.send(SessionOpened("s"))
+    world.turn()
+    assert world.node._watch is not None
+    reasons = world.node._watch.reasons
+    reasons.moved("thinker", KvMove.PRELOADED, "s", 5, frozenset())
+    aside = Item("x", "user", (TextPart("write this down"), toy.tone(0)))
+    world.send(ResponseRequested("s", "aside", "x", speech=False, remember=False, items=(aside,)))
+    world.run()
+    found = reasons.preload("thinker", "s")
+    assert found is not None
+    assert found.what == "preloaded"
+    ask(world, "s", 0)
+    world.run()
+    found = reasons.preload("thinker", "s")
+    assert found is not None
+    assert found.what == "used"
+
+
+def test_a_node_that_has_an_observer_keeps_it() -> None:
+    header = toy_config()
+    teller = Storyteller(header, 0)
+    with pytest.raises(AssertionError, match="has an observer"):
+        teller.node.watch(True)
+    assert teller.node.guard.listener is teller
+    teller.node.watch(False)
+    assert teller.node.guard.listener is teller
+
+
 def test_why_a_turn_that_is_coming_is_not_preloaded() -> None:
     world = hurried()
     world.send(SessionOpened("s"))
@@ -181,7 +227,7 @@ def test_a_policy_without_words_is_told_by_its_reason() -> None:
     assert {share.why for share in told if share.state == "runs"} == {"prompts first"}
 
 
-@pytest.mark.parametrize("answer", ["7", "Told('a', None)", "1 / 0", "Told('a', 'b', 'c')"])
+@pytest.mark.parametrize("answer", ["7", "Told('a', None)", "1 / 0", "Told('a', 'b', 'c')", "exit(3)"])
 def test_words_that_are_none_cost_nothing(answer: str, tmp_path: Path) -> None:
     (tmp_path / "talks.py").write_text(TALKATIVE.format(answer=answer))
     preset = tmp_path / "own.yaml"

@@ -100,6 +100,7 @@ def test_a_sessions_frontiers_and_kv() -> None:
     last = seen[-1]
     thinker, talker, vocoder = last.stages
     assert (thinker.stage, talker.stage, vocoder.stage) == ("thinker", "talker", "code2wav")
+    assert world.node.snapshot(world.now).makers == ("thinker", "talker", "code2wav")
     assert thinker.done == len(heard.text)
     assert talker.done == heard.end.usage.output_audio_tokens
     assert vocoder.audio_s == last.generated_s == len(heard.audio) / 4 / 24_000

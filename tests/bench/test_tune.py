@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import msgspec
@@ -17,15 +20,17 @@ from antiphon.assembly.preset import read_preset
 from antiphon.assembly.registry import DECISIONS
 from antiphon.bench.compare import Plan, Work, prepare
 from antiphon.bench.compared import figures_of
-from antiphon.bench.knobs import Setting, changed, knobs, preset_text, value_of
+from antiphon.bench.knobs import Setting, changed, choices_of, knobs, preset_digest, preset_text, value_of
 from antiphon.bench.servers import Target
 from antiphon.bench.simulated import PlaySimulated, Simulators
 from antiphon.bench.tune import OBJECTIVE, Sweep, Tuned, tune
 from antiphon.bench.tune_report import tried_table, tuned_text, verdict
+from antiphon.checkpoint.demo import make_demo
 from antiphon.cli import app
 from antiphon.core.config import PolicyChoice
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.metrics.log import RunEnded, RunStarted
+from antiphon.policy.urgency import Urgency
 from antiphon.sim.model import released
 from antiphon.sim.run import Setup
 from sim.runs import SMALL, setup, started
@@ -93,10 +98,18 @@ async def test_the_best_value_is_taken_and_held_to_the_start_on_other_seeds(tmp_
         (4.0, "no gain"),
     ], "what the start preset says is not tried again, and less than 1 % is nothing"
     assert found.tried[1].gain == pytest.approx(0.4)
-    assert {name for name, seed in runner.done if seed > 1} == {"start", "002"}
+    name = preset_digest(found.choices)
+    assert [each for each in runner.done if each[1] > 1] == [
+        ("start", 2),
+        (name, 2),
+        (name, 3),
+        ("start", 3),
+        ("start", 4),
+        (name, 4),
+    ], "who is first turns round with every seed"
     assert len(runner.done) == 2 * 4 + 3 * 2
     assert found.is_better
-    assert talker_step(str(tmp_path / "002.yaml"))["safe_s"] == 2.0
+    assert talker_step(str(tmp_path / f"{name}.yaml"))["safe_s"] == 2.0
     assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0}
     assert found.choices["step"].of("thinker")[1] == {"safe_s": 1.0}
     said = verdict(found)
@@ -113,6 +126,68 @@ async def test_groups_go_on_from_the_best_so_far(tmp_path: Path) -> None:
     found, _ = await tuned(sweep_of(safe_s(2.0), (RATIO,)), makes, tmp_path)
     assert found.taken == [SAFE, RATIO]
     assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "alpha": 1.0, "beta": 3.0}
+
+
+async def test_only_the_last_value_taken_of_a_group_is_told(tmp_path: Path) -> None:
+    makes = by_safe_s({1.0: 0.5, 2.0: 0.4, 4.0: 0.3})
+    found, _ = await tuned(sweep_of(safe_s(2.0, 4.0)), makes, tmp_path)
+    assert [one.outcome for one in found.tried] == ["taken", "taken"]
+    said = "taken: step of talker: safe_s 4 s"
+    assert [line for line in verdict(found) if line.startswith("taken")] == [said]
+    text = tuned_text(found, "simulated", "talk")
+    assert f"# {said}\n" in text
+    assert "safe_s 2 s" not in text
+    shown = Console(width=150, file=io.StringIO(), record=True)
+    shown.print(tried_table(found))
+    lines = shown.export_text().splitlines()
+    outcomes = [line.partition("%")[2].strip() for line in lines if "safe_s" in line]
+    assert outcomes == ["taken, then replaced", "taken"]
+
+
+async def test_values_of_a_group_take_turns(tmp_path: Path) -> None:
+    """A live sweep plays the best so far again with each group: gains are against what ran beside it."""
+    worth = by_safe_s({1.0: 0.5, 2.0: 0.3, 4.0: 0.4})
+    found, runner = await tuned(replace(sweep_of(safe_s(2.0, 4.0)), is_live=True), worth, tmp_path / "a")
+    first, second = (preset_digest(changed(read_preset("liveserve"), one)) for one in safe_s(2.0, 4.0))
+    again = "start-again-1"
+    assert [name for name, seed in runner.done if seed < 2] == [
+        *("start", "start"),
+        *(again, first, second),
+        *(second, first, again),
+    ]
+    runs = itertools.count()
+
+    def slower(options: Options, seed: int) -> dict[str, float]:
+        """On a machine that takes twice as long from its third run on."""
+        pace = 1 if next(runs) < 2 else 2
+        return figures(pace * {1.0: 0.5, 2.0: 0.3}[options["safe_s"]])
+
+    found, _ = await tuned(replace(sweep_of(safe_s(2.0)), is_live=True), slower, tmp_path / "b")
+    assert [one.outcome for one in found.tried] == ["taken"]
+    assert found.tried[0].gain == pytest.approx(0.4)
+
+
+async def test_a_resumed_run_counts_logs_of_the_same_preset_only(tmp_path: Path) -> None:
+    """A run that failed and now succeeds changes all that is tried after it."""
+    groups = safe_s(2.0), (Setting("thinker", "step", "safe_s", 3.0),)
+    is_broken = True
+
+    def makes(options: Options, seed: int) -> dict[str, float]:
+        if is_broken and options["safe_s"] == 2.0:
+            raise AntiphonError("connection lost")
+        return figures(0.5 / options["safe_s"])
+
+    before, _ = await tuned(sweep_of(*groups), makes, tmp_path)
+    assert [one.outcome for one in before.tried] == ["failed", "no gain"]
+    is_broken = False
+    after, runner = await tuned(sweep_of(*groups), makes, tmp_path, resume=True)
+    assert [one.outcome for one in after.tried] == ["taken", "no gain"]
+    both = preset_digest(changed(after.choices, groups[1][0]))
+    assert {name for name, seed in runner.done if seed < 2} == {preset_digest(after.choices), both}
+    assert after.tried[1].figures[OBJECTIVE] == 0.25
+    alone = preset_digest(changed(read_preset("liveserve"), groups[1][0]))
+    for name, said in ((both, 2.0), (alone, 1.0)):
+        assert talker_step(str(tmp_path / f"{name}.yaml")).get("safe_s") == said
 
 
 async def test_luck_does_not_last(tmp_path: Path) -> None:
@@ -245,7 +320,7 @@ def test_what_is_tried_is_what_urgency_decides() -> None:
         (["--safe-s", "0"], "step: urgency: safe_s is 0.0; it must be above 0"),
         (["--ratios", "1,x"], "--ratios 1,x: expected numbers with commas between"),
         (["--safe-s", "", "--ratios", ""], "there is nothing to tune"),
-        (["--stages", "painter"], "--stages painter: this machine has thinker, talker, code2wav"),
+        (["--stages", "painter"], "--stages painter: this model has thinker, talker, code2wav; name some"),
         (["--objective", "continuity"], "objective continuity: less of it must be better"),
         (["--objective", "nope"], "objective nope: less of it must be better"),
         (["--serve", "--threads 1"], "--serve: that is for servers over the wire; leave it out"),
@@ -262,6 +337,38 @@ def test_wrong_words(words: list[str], said: str, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_live_sweep_needs_stages_of_the_checkpoint(tmp_path: Path) -> None:
+    """They are read from its config: with `--load-format dummy` there are no weights."""
+    make_demo(tmp_path / "omni", size="tiny")
+    make_demo(tmp_path / "text", model="qwen3", size="tiny")
+    for weights in tmp_path.glob("*/*.safetensors"):
+        weights.unlink()
+    live = ["--live", "--serve", "--load-format dummy", "--out", str(tmp_path / "out")]
+    for words, said in (
+        (["--model", str(tmp_path / "omni"), "--stages", "talkr"], "talkr: this model has thinker, talker, "),
+        (["--model", str(tmp_path / "text")], "talker: this model has thinker; name"),
+    ):
+        result = command(*live, *words)
+        assert result.exit_code == 1
+        assert f"--stages {said}" in " ".join(result.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_servers_of_a_sweep_are_always_one_at_a_time() -> None:
+    result = command("--live", "--one-at-a-time")
+    assert result.exit_code == 2
+    assert "No such option: --one-at-a-time" in " ".join(result.stderr.split())
+
+
+def test_defaults_are_the_policys() -> None:
+    """A preset that says nothing has what the policy is made with."""
+    choices = {"step": PolicyChoice("urgency"), "pace": PolicyChoice("urgency", {"alpha": 2, "beta": 3})}
+    known = signature(Urgency).parameters
+    assert value_of(choices, SAFE) == known["safe_s"].default
+    assert value_of(choices, RATIO) == known["beta"].default / known["alpha"].default
+    assert value_of(choices, replace(RATIO, decision="pace")) == 1.5
 
 
 def test_an_observed_preset_has_nothing_to_tune(tmp_path: Path) -> None:
@@ -281,6 +388,9 @@ def test_the_command_writes_a_preset_that_others_take(tmp_path: Path) -> None:
     words = ["--workload", "readers", "--rate", "2", "--duration", "60", "--hardware", "a6000"]
     words += ["--model", "llama-3-8b", "--stages", "thinker", "--safe-s", "2", "--ratios", ""]
     words += ["--objective", "ttft_s.p90", "--seeds", "1", "--held-out", "2", "--out", str(tmp_path)]
+    start, choices = tmp_path / "start.yaml", choices_of("liveserve", "text")
+    start.write_text(preset_text(choices, ""))
+    words += ["--preset", str(start)]
     result = command(*words)
     assert result.exit_code == 0, result.stderr
     assert "step of thinker: safe_s 2 s" in result.stdout
@@ -293,5 +403,12 @@ def test_the_command_writes_a_preset_that_others_take(tmp_path: Path) -> None:
     again = command(*words, "--resume")
     assert "start, seed 0: measured before" in again.stderr
     assert "running" not in again.stderr
+    other = command(*words, "--resume", "--first-seed", "1")
+    assert other.exit_code == 1
+    said = " ".join(other.stderr.split())
+    assert "options was {'tuning seeds': [0]} in" in said
+    assert said.endswith("now it is {'tuning seeds': [1]}")
+    start.write_text(preset_text(changed(choices, replace(SAFE, stage="thinker")), ""))
+    assert "cannot resume: options was {'start': " in " ".join(command(*words, "--resume").stderr.split())
     simulated = ["simulate", "--preset", str(tuned_file), *words[:10], "--out", str(tmp_path / "s")]
     assert CliRunner().invoke(app, simulated).exit_code == 0

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from antiphon.assembly.node import Node
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig, Unit
+from antiphon.core.conversation import Item
 from antiphon.core.facts import (
     Fact,
     PromptReady,
@@ -35,6 +36,7 @@ from antiphon.core.plans import (
     TokensOut,
 )
 from antiphon.core.sampling import Sampling
+from antiphon.flow.response import ResponseState
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.encode import EncodeScheduler
 from fakes import toy
@@ -147,6 +149,9 @@ class World:
         self._open: set[str] = set()
         self._unrendered: deque[Heard] = deque()
         self._rendered: dict[int, Heard] = {}
+        self._ahead: set[int] = set()
+        """Requests of which no reply is made."""
+        self._note_ahead()
 
     @property
     def entry(self) -> ArScheduler:
@@ -273,10 +278,24 @@ class World:
         most = self.config.encoder["encoders"].cached_media * len(stages.encoders)
         assert all(len(features) <= most for features in self.fleet.features.values())
 
+    def _note_ahead(self) -> None:
+        sessions = self.node._orchestrator._sessions
+        begin = sessions.begin_ahead
+
+        def noted(spec: ResponseRequested, items: tuple[Item, ...]) -> ResponseState:
+            begun = begin(spec, items)
+            self._ahead.add(begun.request)
+            return begun
+
+        sessions.begin_ahead = noted  # type: ignore[method-assign]
+
     def _execute(self, order: Order) -> None:
         match order:
             case RenderPrompt():
                 fact = self._prompter.render(order)
+                if order.request in self._ahead:
+                    self._facts.append(fact)
+                    return
                 if order.request not in self._rendered:
                     self._rendered[order.request] = self._unrendered.popleft()
                 heard = self._rendered[order.request]

@@ -255,6 +255,17 @@ def test_a_turn_may_be_announced() -> None:
     assert people.due_s(21.5) == pytest.approx(21.0 + SPEECH_S), "the voice itself says more"
 
 
+@pytest.mark.parametrize(("expected_s", "is_expected"), [(5.0, True), (90.0, False)])
+def test_a_turn_announced_while_a_reply_is_sent_stays_announced(expected_s: float, is_expected: bool) -> None:
+    people = People("s")
+    people.ask(0.0)
+    people.sound(1.0, 1.0)
+    people.tell(TurnAdvised("s", expected_s=expected_s), 1.5)
+    people.sound(1.0, 1.7)
+    assert people.next_use.is_expected("s", 1.8) == is_expected
+    assert people.due_s(1.8) == pytest.approx(1.5 + expected_s)
+
+
 def test_a_turn_announced_long_before_is_expected_only_when_it_is_near() -> None:
     people = People("s", "t")
     people.reply(0.0, 1.0)

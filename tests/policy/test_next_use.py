@@ -296,14 +296,22 @@ def test_shares_beyond_a_whole_are_told(options: dict[str, float]) -> None:
 
 
 LEFT = "20 blocks take 0.20 s, its turn is due in 1.00 s"
+BEHIND = LEFT.replace("its", "0.90 s of others go before them, its")
 
 
 @pytest.mark.parametrize(
     ("options", "told", "words"),
     [
         ({}, {}, f"brought: {LEFT}"),
-        ({}, {"back": Lane(0, 0.9, 0.01)}, f"too late for all: {LEFT}"),
-        ({}, {"back": Lane()}, "brought: its turn is coming"),
+        ({}, {"back": Lane(0, 0.895, 0.01)}, f"too late for all, 10 are brought: {BEHIND}"),
+        ({}, {"back": Lane(0, 1.5, 0.01)}, f"too late: {BEHIND.replace('0.90', '1.50')}"),
+        (
+            {},
+            {"back": Lane(0, 0.0, 0.06)},
+            f"too late for all, 16 are brought: {LEFT.replace('0.20', '1.20')}",
+        ),
+        ({}, {"back": Lane()}, "the first 20 of 20 blocks are brought: the link's speed is not known yet"),
+        ({}, {"back": Lane(1, nan, nan)}, "put off: the link's speed is not known yet"),
         ({}, {"wanted": ("b",)}, "put off: a request waits for the link"),
         ({"protects": 0.1}, {}, "not brought: what is kept for others fills 10% of the device's blocks"),
         ({"preload": False}, {}, "it comes when a request waits for it (preload is off)"),
@@ -311,4 +319,38 @@ LEFT = "20 blocks take 0.20 s, its turn is due in 1.00 s"
 )
 def test_why_a_preload_is_begun_or_not(options: dict[str, Any], told: dict[str, Any], words: str) -> None:
     kv = Kv(known("a", due_s=NOW + 1.0), coming=("a",), away={"a": 20}, **told)
-    assert NextUse(**options).tell_fetch(kv.view, "a", NOW) == ("", words, None)
+    policy = NextUse(**options)
+    policy.decide_fetch(kv.view, NOW)
+    assert policy.tell_fetch(kv.view, "a", NOW) == ("", words, None)
+
+
+def test_what_is_told_is_what_was_decided() -> None:
+    """The second waits behind the first; of one whose turn nobody can foresee all is brought."""
+    kv = Kv(known("a", "b", due_s=NOW + 0.255), coming=("a", "b", "c"), away={"a": 20, "b": 20, "c": 1})
+    kv.owners |= known("c")
+    policy = NextUse()
+    reach = policy.decide_fetch(kv.view, NOW).reach
+    assert reach == {"b": 10 + 5}
+    told = [policy.tell_fetch(kv.view, owner, NOW).why for owner in "abc"]
+    assert told == [
+        "brought: 20 blocks take 0.20 s, its turn is due in 0.25 s",
+        "too late for all, 5 are brought: 20 blocks take 0.20 s, 0.20 s of others go before them, "
+        "its turn is due in 0.25 s",
+        "brought: its turn is coming",
+    ]
+
+
+def test_words_cost_no_look_at_all_who_are_coming() -> None:
+    class Counted(Kv):
+        num_read = 0
+
+        def expected(self) -> object:
+            self.num_read += 1
+            return super().expected()
+
+    kv = Counted(known(*"abc", due_s=NOW + 9), coming=("a", "b", "c"), away={"a": 5, "b": 5, "c": 5})
+    policy = NextUse()
+    policy.decide_fetch(kv.view, NOW)
+    for owner in "abc":
+        policy.tell_fetch(kv.view, owner, NOW)
+    assert kv.num_read == 1

@@ -233,6 +233,8 @@ def test_each_class_and_each_hold_is_told_in_words() -> None:
         4, 5, **begun(5, 0.5, 5.0, nan, 3.0, age_s=[0, 0, 2, 0, 0.25], tier=[0, 0, 0, Tier.BEST_EFFORT, 0])
     )
     policy = Urgency(ahead_s=1.0, unsure=1.0)
+    policy.decide_step(view, Budget(64, 8), 0.0)
+    policy.events["lead_unknown"] = 0
     assert [tuple(policy.tell_step(view, at, 0.0)) for at in range(5)] == [
         ("U0", "runs dry: at most 1 s ahead", None),
         ("U2", "well buffered: more than 1 s ahead", None),

@@ -53,7 +53,10 @@ async def test_the_engine_is_told_and_the_answer_says_what_is_done(served: Runni
         assert body["stages"] == [
             {"unit": "thinker", "device_blocks": 4, "host_blocks": 10, "action": "bring"}
         ]
-        assert served.engine.of(TurnAdvised) == [TurnAdvised(session, "turn", 1.5, 0.5)]
+        (fact,) = served.engine.of(TurnAdvised)
+        assert (fact.session, fact.prepare, fact.expected_s) == (session, "turn", 1.5)
+        assert fact.confidence == 0.5
+        assert fact.reply is not None
         await socket.send("session.update", session={"type": "realtime"})
         assert (await socket.read())["type"] == "session.updated", "the socket is told nothing"
 

@@ -18,7 +18,7 @@ from antiphon.server.feed import Feed
 from antiphon.server.settings import ServerSettings
 from antiphon.stage.tiers import KvMove
 from server.conftest import Running, eventually, running
-from server.fake_engine import FakeEngine
+from server.fake_engine import FakeEngine, Script
 
 FILES = sorted(path for path in CONSOLE.iterdir() if path.is_file())
 
@@ -37,7 +37,8 @@ def snapshot(at: float = 1.0, count: int = 1) -> Snapshot:
     )
     stages = (StageShown("thinker", 1, 0, 100, 80, 12), StageShown("talker", 1, 0, 100, 96, 0))
     step = StepShown(7, at, "thinker", "decode", count, count, "prompts first", ("sess_000000",))
-    return Snapshot(at, sessions, stages, (step,), 1)
+    makers = tuple(share.stage for share in shares)
+    return Snapshot(at, sessions, stages, (step,), 1, makers=makers)
 
 
 def feed_url(server: Running) -> str:
@@ -98,6 +99,22 @@ async def test_a_viewer_takes_no_sessions_place() -> None:
         server.socket() as socket,
     ):
         assert (await socket.read())["type"] == "session.created"
+
+
+async def test_a_request_over_http_is_of_its_key_while_it_lasts() -> None:
+    engine = FakeEngine(Script(gate=asyncio.Event()))
+    async with running(ServerSettings(api_keys=("one", "two")), engine) as server:
+        serving = server.serving
+        headers = {"Authorization": "Bearer two"}
+        asked = {"model": server.engine.info.name, "messages": [{"role": "user", "content": "Hello!"}]}
+        async with httpx.AsyncClient(base_url=server.http, headers=headers) as client:
+            answer = asyncio.create_task(client.post("/v1/chat/completions", json=asked))
+            await eventually(lambda: bool(serving.keys))
+            (session,) = serving.keys
+            assert serving.key_of(session) == 1
+            answer.cancel()
+            await eventually(lambda: not serving.keys)
+            assert serving.key_of(session) is None
 
 
 async def test_who_reads_slowly_sees_the_latest() -> None:

@@ -198,6 +198,8 @@ async def test_panels_follow_the_feed() -> None:
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
         engine, page = console.server.engine, console.page
         await eventually(lambda: engine.viewer is not None)
+        engine.viewer(msgspec.structs.replace(snapshot(0.5, count=0), steps=()))
+        await expect(page.locator("#stage option")).to_have_count(4)  # who sees no session sees stages
         engine.viewer(snapshot(1.0, count=3))
         rows = page.locator("#sessions tbody tr")
         await expect(rows).to_have_count(3)
@@ -220,7 +222,7 @@ async def test_panels_follow_the_feed() -> None:
 
 
 async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
-    preload = KvShown("used", 12, "its person speaks", 8.0)
+    preload = KvShown("used", 12, "its next turn is coming", 8.0)
     moved = KvShown("evicted", 1, "needed last", 10.0)
     told = (
         {"lead_s": 1.4, "state": "runs", "label": "U2", "why": "well buffered: more than 1 s ahead"},
@@ -234,7 +236,7 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
     quiet = tuple(msgspec.structs.replace(stage, state="") for stage in stages)
     idle = msgspec.structs.replace(busy, stages=quiet, is_making=False, is_expected=True)
     moves = [
-        "code2wav KV12 blocks preloaded, and read by the turn 2 s ago: its person speaks",
+        "code2wav KV12 blocks preloaded, and read by the turn 2 s ago: its next turn is coming",
         "code2wav KV1 block left the device now: needed last",
     ]
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:

@@ -19,8 +19,8 @@ from server.storms import frame, memory_stays, raw_socket, rss_bytes, send_raw, 
 from voice import pcm16, silence
 from wire.harness import pcm
 
-LONGEST_GAP_S = 0.4
-"""Between two events of the witness: 20 ms by script, and a machine that does other things too."""
+LONGEST_GAP_S = 1.5
+"""Between two events of the witness: 20 ms by script, and a machine that may stand still for a second."""
 APPEND = json.dumps({"type": "input_audio_buffer.append", "audio": pcm(0.1)}).encode()
 ASK = json.dumps({"type": "response.create"}).encode()
 MANUAL = json.dumps(

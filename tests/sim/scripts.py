@@ -14,6 +14,7 @@ from antiphon.core.facts import (
     SessionOpened,
     SpeechEnded,
     SpeechStarted,
+    TurnAdvised,
 )
 from antiphon.core.rng import stream
 from fakes import toy
@@ -25,6 +26,17 @@ def drawn_script(seed: int, num_sessions: int = 4, num_turns: int = 4) -> list[t
     for number in range(num_sessions):
         script += _session(seed, f"s{number}", num_turns)
     return sorted(script, key=lambda entry: entry[0])
+
+
+def advised(script: list[tuple[float, Fact]], ahead_s: float = 0.2) -> list[tuple[float, Fact]]:
+    """The same, where every reply is asked for later, and its turn advised at the old time."""
+    told: list[tuple[float, Fact]] = []
+    for at_s, fact in script:
+        if isinstance(fact, ResponseRequested):
+            told.append((at_s, TurnAdvised(fact.session, "turn", reply=fact)))
+        is_later = isinstance(fact, ResponseRequested | ResponseCancelled | ItemCut)
+        told.append((at_s + ahead_s if is_later else at_s, fact))
+    return sorted(told, key=lambda entry: entry[0])
 
 
 def _session(seed: int, name: str, num_turns: int) -> list[tuple[float, Fact]]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import read_preset, with_preset
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
-from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StepDone
-from antiphon.core.plans import ArStep, CopyBlocks, MoveBlocks
+from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, ResponseRequested, StepDone
+from antiphon.core.plans import ArStep, CopyBlocks, MoveBlocks, RenderPrompt
 from antiphon.latency.costs import Times
 from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel, LinkModel
@@ -21,7 +21,7 @@ from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.record import _sounding, without_media
 from fakes.world import HURRIED, toy_config
 from sim.parity import Entries, on_virtual_time, on_wall_time
-from sim.scripts import drawn_script
+from sim.scripts import advised, drawn_script
 
 ONE: tuple[Unit, ...] = ()
 """Of each stage, on one device."""
@@ -108,6 +108,19 @@ def test_copies_are_told_beside_other_facts(depth: int, units: tuple[Unit, ...])
     assert any(isinstance(order, MoveBlocks) for order in told.orders) == (units == SPLIT)
     arrived = {type(fact) for fact in told.facts} & {PayloadArrived, MediaArrived}
     assert arrived == ({PayloadArrived, MediaArrived} if units == APART else set())
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("is_tight", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_turns_are_prepared_alike(depth: int, seed: int, is_tight: bool) -> None:
+    config = (tight if is_tight else toy_config)()
+    script = advised(drawn_script(seed, num_sessions=2))
+    wall = on_wall_time(config, script, depth, 0.0017)
+    assert wall.kept == on_virtual_time(config, script, depth, 0.0017).kept
+    rendered = [order for order in wall.orders if isinstance(order, RenderPrompt)]
+    asked = [fact for fact in wall.facts if isinstance(fact, ResponseRequested)]
+    assert len(rendered) > len(asked), "some were read ahead"
 
 
 def thrifty(times: dict[str, Any]) -> NodeConfig:

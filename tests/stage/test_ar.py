@@ -219,6 +219,27 @@ def test_a_request_that_does_not_fit_is_not_overtaken() -> None:
     assert stage.num_waiting == 2
 
 
+def test_media_are_asked_for_when_the_stage_has_its_turn_and_not_when_somebody_looks() -> None:
+    stage = scheduler(max_rows=1)
+    sees = request(1, 4)
+    sees.prompt = msgspec.structs.replace(sees.prompt, spans=(Span(7, "audio", 0, 2),))
+    sees.media = frozenset()
+    stage.submit(sees)
+    view, _ = stage.choose(0.0)
+    assert not view.could_run.any()
+    assert not stage.is_lacking
+    assert stage.plan(0, 0.0) is None
+    assert stage.lacking() == {1: frozenset({7})}
+    stage.tell_time(1.0)
+    sees.sought = frozenset()
+    stage.choose(1.0)
+    stage.abort(1)
+    stage.tell_time(2.0)
+    stage.submit(request(2, 2))
+    assert [join.request for join in planned(stage, 1).joins] == [2]
+    assert not stage.is_lacking, "it is over"
+
+
 def test_media_that_a_waiting_request_lacks_are_told_of_once() -> None:
     stage = scheduler(max_rows=1)
     sees = request(1, 4)

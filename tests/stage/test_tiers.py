@@ -30,7 +30,7 @@ from antiphon.interaction.next_use import NEAR_S, NextUse
 from antiphon.policy.memory import NOTHING, KvPolicies, KvState, KvView, Lane, Selection
 from antiphon.stage.ar import MOST_RETRIES, ArRequest, ArScheduler
 from antiphon.stage.tier_views import View
-from antiphon.stage.tiers import CHUNK_BLOCKS, MAX_CHUNKS, MOST_SWAPS, unknown
+from antiphon.stage.tiers import CHUNK_BLOCKS, MAX_CHUNKS, MOST_SWAPS, SWAP_S, unknown
 from fakes.early import WriteEarly
 from fakes.whims import whims_of
 from stage.test_ar import BASELINE, STOP, done, planned, request, scheduler
@@ -381,6 +381,23 @@ def test_what_no_request_waits_for_comes_in_chunks_and_none_after_it_is_unselect
     assert stage.kv.resting("session-1") is not None
 
 
+def test_turns_that_come_to_nothing_are_no_swaps_of_one_another() -> None:
+    stage = small()
+    away(stage)
+    for turn in range(3):
+        at = turn * (SWAP_S + 1.0)
+        says(stage, "evict")
+        says(stage, "fetch", Selection(["session-1"], 9, "soon"))
+        stage.tell_time(at)
+        stage.tend(at)
+        brought = sum(len(copy.targets) for copy in answered(stage, at))
+        assert brought
+        says(stage, "fetch")
+        stage.tiers.make_room(stage.kv.num_blocks)
+        answered(stage, at)
+        assert stage.tiers.num_swapped_blocks == (turn + 1) * brought, "and nothing beside what was brought"
+
+
 def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
     """One brings what the other gives up at once, until a request reads it."""
     stage = small()
@@ -399,7 +416,7 @@ def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
     says(stage, "evict")
     assert not ordered(stage), "nothing waits for it"
     run(stage, step, 1, 100)
-    assert not stage.tiers._ahead, "a request has read it"
+    assert not stage.tiers._unread, "a request has read it"
 
 
 def test_reach_bounds_what_is_brought() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.core.errors import SessionGone, Throttled
-from antiphon.core.facts import TurnAdvised
+from antiphon.core.facts import ResponseRequested, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, StagePrepared
 from antiphon.wire.advisories import MIN_GAP_S, AdvisoryRequest, told
 from wire.harness import Driver, kinds
@@ -33,7 +34,9 @@ def answer(driver: Driver, *stages: StagePrepared) -> list[dict[str, Any]]:
 
 def test_the_engine_is_told_and_its_answer_is_passed_on(driver: Driver) -> None:
     assert advise(driver, prepare="turn", expected_arrival=2, confidence=0.25) == []
-    assert driver.fact(TurnAdvised) == TurnAdvised(driver.session.id, "turn", 2.0, 0.25)
+    fact = driver.fact(TurnAdvised)
+    assert (fact.session, fact.prepare, fact.expected_s) == (driver.session.id, "turn", 2.0)
+    assert fact.confidence == 0.25
     (event,) = answer(driver, HERE)
     del event["event_id"]
     assert event == {
@@ -43,6 +46,7 @@ def test_the_engine_is_told_and_its_answer_is_passed_on(driver: Driver) -> None:
         "action": "in_place",
         "why": "All KV that is kept of this session is on the device (thinker: 12 blocks on the device).",
         "stages": ({"unit": "thinker", "device_blocks": 12, "host_blocks": 10, "action": "in_place"},),
+        "turn": None,
     }
 
 
@@ -127,6 +131,23 @@ def test_an_answer_says_the_most_that_is_done_and_why() -> None:
         "Some KV of this session is on the host only (thinker: 4 blocks on the device and 8 to bring);"
         " this preset brings KV back only when a request waits for it."
     )
-    why = told(AdvisoryAnswered("s", "turn", (COMING,))).why
-    assert "as far as links and room allow" in why
-    assert "only its history counts" in why
+    begun = told(AdvisoryAnswered("s", "turn", (COMING,), "begun"))
+    assert begun.turn == "begun"
+    assert "as far as links and room allow. What there is of the turn is encoded" in begun.why
+
+
+def test_a_turns_advisory_tells_the_reply_as_the_client_would_ask_for_it(driver: Driver) -> None:
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    driver.send("session.update", session={"type": "realtime", "instructions": "Be brief.", "tools": [tool]})
+    advise(driver, prepare="turn")
+    reply = driver.fact(TurnAdvised).reply
+    driver.send("response.create")
+    asked = driver.fact(ResponseRequested)
+    assert reply is not None
+    assert reply == msgspec.structs.replace(asked, response="", item_id="")
+    assert (reply.instructions, len(reply.tools)) == ("Be brief.", 1)
+
+
+def test_an_advisory_of_history_tells_no_reply(driver: Driver) -> None:
+    advise(driver)
+    assert driver.fact(TurnAdvised).reply is None

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.keys import model_at, unknown
 from antiphon.assembly.preset import is_path
-from antiphon.assembly.registry import DECISIONS
+from antiphon.assembly.registry import DECISIONS, OBSERVE
 from antiphon.assembly.yaml_file import MAX_BYTES, child, parse, spaced
 from antiphon.core.errors import ConfigError, no_such
 from antiphon.latency.roofline import datasheet_name
@@ -44,7 +44,7 @@ def read_deployment(what: str) -> Deployment:
     Raises ConfigError with the file, the line and the key that is wrong, and what is allowed there.
     """
     chain = list(_chain(what))
-    if chain[0].tree and not chain[0].tree.keys() - set(DECISIONS):
+    if chain[0].tree and not chain[0].tree.keys() - {*DECISIONS, OBSERVE}:
         raise ConfigError(
             f"{chain[0].where} is a preset: give it as --preset, or as `preset` of a deployment"
         )

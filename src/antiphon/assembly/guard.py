@@ -134,7 +134,8 @@ class Guard:
         self._paced: set[str] = set()
         """Units whose requests are held up by what is not the baseline."""
         self.urgency: dict[str, int] = {}
-        """Of each unit whose step policy is observed, the most urgent that it would have run."""
+        """Of each unit whose step policy is observed, the most urgent that it would have run, as of its last
+        answer if that was one."""
         self.asking: Watched | None = None
         """The policy that is being asked: /health names it if its decision does not return."""
 
@@ -152,7 +153,6 @@ class Guard:
     def suspend(self, fact: PolicySuspended) -> None:
         """From now on the baseline decides."""
         self._suspended.add((fact.unit, fact.decision))
-        self.urgency.pop(fact.unit, None)
 
     def is_suspended(self, unit: str, decision: str) -> bool:
         return (unit, decision) in self._suspended
@@ -343,6 +343,9 @@ class Watched:
         self._tell = teller(policy, decision)
         self._has_decided = False
         """The last answer is its own, and not the baseline's in its place."""
+        self._words_s = 0.0
+        """How long it took to tell of its last decision."""
+        self._num_slow_words = 0
         self._baseline = decider(baseline, decision)
         self._check = CHECKS[decision]
 
@@ -365,20 +368,41 @@ class Watched:
 
     def tell(self, view: Any, one: Any, now: float) -> Told | None:
         """What the policy says of a candidate or owner about which it has just decided; None if it says
-        nothing, or the baseline decided in its place."""
-        if self._tell is None or not self._has_decided:
+        nothing, or the baseline decided in its place. One that takes longer than `LIMIT_S` over its words is
+        asked for no more about this decision, and after `MOST_SLOW` such never again."""
+        if self._tell is None or not self._has_decided or self._words_s > LIMIT_S:
             return None
+        guard = self._guard
         try:
-            return check_told(self._tell(view, one, now))
-        except Exception as error:
-            self._guard.count(self, "untold", f"what it tells of its decision is unusable: {error}")
+            with guard.timed(self):
+                return check_told(self._tell(view, one, now))
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            what = f"{type(error).__name__}: {error}"
+            guard.count(self, "untold", f"what it tells of its decision is unusable: {what}")
             return None
+        finally:
+            self._words_s, self.asked_s = self._words_s + self.asked_s, 0.0
+            if self._words_s > LIMIT_S:
+                self._told_slowly()
+
+    def _told_slowly(self) -> None:
+        """Counted."""
+        guard, took = self._guard, f"took {self._words_s:.3f} s to tell of a decision"
+        guard.count(self, "slow_words", f"{took}, and over {LIMIT_S:g} s is slow")
+        self._num_slow_words += 1
+        if self._num_slow_words == MOST_SLOW:
+            guard.count(self, "silenced", f"{took}, and that too often: it is asked for no more words")
+            self._tell = None
 
     def _answer(self, view: Any, *more: Any) -> Any:
         assert self._ask is not None
         assert self._baseline is not None
         guard, now = self._guard, more[-1]
-        self._has_decided = self.is_baseline
+        self._has_decided, self._words_s = self.is_baseline, 0.0
+        if self.decision == "step":
+            guard.urgency.pop(self.unit, None)
         if self.is_baseline:  # there is nothing else to ask
             return self._ask(view, *more)
         self.num_asked += 1
@@ -392,19 +416,17 @@ class Watched:
         try:
             with guard.timed(self):
                 answer = self._check(seen, self._ask(seen, *more))
+                if isinstance(answer, Selection):
+                    answer = replace(answer, owners=self._owners(answer.owners, view, *more))
+                would = effects(self.decision, seen, answer, *more) if self.is_observed else {}
         except BaseException as error:
             self._failed(error)
             return self._baseline(view, *more)
         finally:
             guard.answered(self)
         self._has_decided = not self.is_observed
-        if isinstance(answer, Selection):
-            owners = self._owners(answer.owners, view, *more)
-            answer = Selection(
-                owners, answer.count, answer.reason, answer.groups, answer.reach, answer.wake_at
-            )
         if self.is_observed:
-            self._compare(answer, seen, *more)
+            self._compare(answer, would, seen, *more)
             return self._baseline(view, *more)
         if isinstance(answer, Refuse):
             guard.count(self, "refused", f"refused a request: {answer.reason}")
@@ -417,7 +439,7 @@ class Watched:
             return copy(view)
         return tuple(ObservedHead(head, self._guard.urgency) for head in cast(Sequence[Head], view))
 
-    def _compare(self, answer: Any, view: Any, *more: Any) -> None:
+    def _compare(self, answer: Any, would: Effects, view: Any, *more: Any) -> None:
         """Counts whether it would have done what the baseline does. Questions to which both do nothing, and
         those with one possible answer, are not counted."""
         assert self._baseline is not None
@@ -425,7 +447,6 @@ class Watched:
         if isinstance(answer, StepChoice):
             urgency = NO_INTS if answer.urgency is None else answer.urgency
             guard.urgency[self.unit] = int(urgency.min()) if len(urgency) else 0
-        would = effects(decision, view, answer, *more)
         did = effects(decision, view, self._baseline(view, *more), *more)
         if not would and not did:
             return
@@ -468,6 +489,7 @@ class Watched:
                 yield owner
         except BaseException as error:
             self._failed(error)
+            self._has_decided = False
         finally:
             self._guard.answered(self)
         assert self._baseline is not None

@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from antiphon.assembly.deployment import Deployment, Written
 from antiphon.assembly.preset import preset_names
-from antiphon.assembly.registry import DECISIONS
+from antiphon.assembly.registry import DECISIONS, OBSERVE
 from antiphon.core.errors import ConfigError, nearest
 from antiphon.latency.roofline import hardware_names
 
@@ -118,7 +118,7 @@ def unknown(path: Sequence[str], model: type[Written] | None) -> str:
         return f"{'.'.join(path)}: {where} has no keys inside"
     known = list(model.model_fields)
     said = f"; it gave way to {REPLACED[name]}." if name in REPLACED else nearest(name, known)
-    if name in ("policy", *DECISIONS):
+    if name in ("policy", OBSERVE, *DECISIONS):
         said = "; policies are named in a preset (`preset`), which may name others for single stages."
     if not said:
         homes = [key.path for key in keys() if key.path.rpartition(".")[2] == name]

@@ -17,7 +17,7 @@ from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact, PolicySuspended, TurnAdvised
-from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step
+from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step, TurnAnswer
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.response import ResponseState
@@ -75,7 +75,7 @@ class Node:
         self._times.tell_time(now)
         for scheduler in self.stages.all:
             scheduler.tell_time(now)
-        advised: list[TurnAdvised] = []
+        advised: list[tuple[TurnAdvised, TurnAnswer]] = []
         for fact in facts:
             if isinstance(fact, PolicySuspended):
                 self.guard.suspend(fact)
@@ -85,7 +85,7 @@ class Node:
             self._orchestrator.observe(fact, now)
             self._times.observe(fact)
             if isinstance(fact, TurnAdvised):
-                advised.append(fact)
+                advised.append((fact, self._orchestrator.advise(fact)))
             if self._watch is not None:
                 self._watch.observe(fact, now)
         for name, ar in self.stages.ar.items():
@@ -116,9 +116,11 @@ class Node:
         return sum(scheduler.num_in_flight for scheduler in self.stages.all)
 
     def watch(self, is_watched: bool) -> None:
-        """Begin or end taking note of what `snapshot` shows; decisions are the same either way."""
+        """Begin or end taking note of what `snapshot` shows; decisions are the same either way. A node that
+        was made with an observer cannot be watched."""
         if is_watched == self.is_watched:
             return
+        assert self.is_watched or self._observer is None, "a node that has an observer is not watched as well"
         people = self.monitor, self.frontier, self.next_use
         self._watch = Watch(self.stages, people, self._orchestrator.responses) if is_watched else None
         self._observer = self.guard.listener = None if self._watch is None else self._watch.reasons
@@ -157,6 +159,10 @@ class Node:
                 stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.num_fetched_blocks
                 stats[Metric.KV_BLOCKS_SWAPPED.of(name)] = ar.tiers.num_swapped_blocks
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
+        for name, prepared in self._orchestrator.prepared.items():
+            stats[Metric.PREPARED_TOKENS.of(name)] = prepared.tokens
+            stats[Metric.PREPARED_USED.of(name)] = prepared.used
+            stats[Metric.PREPARED_WASTED.of(name)] = prepared.wasted
         for key, count in self.guard.events.items():
             stats[Metric.POLICY.of_policy(*key)] = count
         for one in self.guard.shown():
@@ -214,7 +220,7 @@ class Node:
         return steps
 
     def _told(self, scheduler: Scheduler) -> Scheduler:
-        """The unit, which tells whoever observes where its KV goes."""
+        """Connects the unit's KV moves to the observer."""
         if isinstance(scheduler, ArScheduler):
             scheduler.tiers.watch = None if self._observer is None else self._observer.moved
         return scheduler
@@ -239,12 +245,12 @@ class Node:
             for output in outputs:
                 self._watch.hear(output)
 
-    def _answers(self, advised: Iterable[TurnAdvised]) -> Iterator[AdvisoryAnswered]:
+    def _answers(self, advised: Iterable[tuple[TurnAdvised, TurnAnswer]]) -> Iterator[AdvisoryAnswered]:
         """What is there and what is brought, once this call's copies are ordered. Sessions that are not open
         get no answer."""
-        for fact in advised:
+        for fact, turn in advised:
             if fact.session in self.monitor.sessions:
-                yield AdvisoryAnswered(fact.session, fact.prepare, self.stages.prepared(fact.session))
+                yield AdvisoryAnswered(fact.session, fact.prepare, self.stages.prepared(fact.session), turn)
 
     @property
     def _num_given_up(self) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from antiphon.policy.base import Budget, DeviceChoice, Head, Hold, Refuse, StepChoice, StepView
 from antiphon.policy.memory import KvView, Selection
+
+MOST_OWNERS = 8
+"""Of whose KV one answer moves: two answers are told apart by these."""
 
 Effects = dict[tuple[str, int | str], None]
 """What is done to whom (run, preempt, hold: a request; refuse; step: a unit; serve: a replica; evict, write,
@@ -36,7 +40,8 @@ class ObservedHead:
 
 
 def effects(decision: str, view: Any, answer: Any, *more: Any) -> Effects:
-    """As far as one call tells: a step by its budget of tokens and rows, KV by the blocks that owners have.
+    """As far as one call tells: a step by its budget of tokens and rows, KV by the blocks that its first
+    owners have there, whether or not they have copies.
     Empty where nothing is done, or only one thing could be."""
     match answer:
         case StepChoice():
@@ -72,20 +77,24 @@ def _of_hold(view: StepView, hold: Hold) -> Effects:
 
 def _of_selection(decision: str, view: KvView, selection: Selection) -> Effects:
     done: Effects = {}
-    left = selection.count
-    for owner in selection.owners if left else ():
-        held = view.find(owner)
-        if held is None:
-            continue
-        if decision == "fetch":
-            blocks = view.num_away(owner)
-        elif decision == "write":
-            blocks = held.dirty
-        else:
-            blocks = held.device if view.tier == "device" else held.host
+    left = min(selection.count, view.num_below) if decision == "write" else selection.count
+    for owner in islice(selection.owners, MOST_OWNERS) if left else ():
+        blocks = _num_blocks(decision, view, owner)
         if blocks:
             done[decision, owner] = None
             left -= blocks
         if left <= 0:
             break
     return done
+
+
+def _num_blocks(decision: str, view: KvView, owner: str) -> int:
+    """Of an owner, those that could move."""
+    if view.state(owner) is None:
+        return 0
+    if decision == "fetch":
+        return view.num_away(owner)
+    if view.tier == "device":
+        return view.device(owner)
+    held = view.find(owner)
+    return 0 if held is None else held.host

@@ -23,6 +23,7 @@ from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.guard import Guard
 from antiphon.assembly.registry import (
     DECISIONS,
+    OBSERVE,
     digest,
     is_foreign,
     make_policy,
@@ -39,7 +40,6 @@ from antiphon.policy.memory import KvPolicies
 from antiphon.stage.policies import StagePolicies
 
 BASELINE = "baseline"
-OBSERVE = "observe"
 WHOLE = ("device", "replica")
 """Decisions among stages and replicas: there is one policy for all of them."""
 _PRESETS = files("antiphon.assembly").joinpath("presets")

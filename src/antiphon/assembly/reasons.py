@@ -87,11 +87,14 @@ class Reasons:
             self._preloads[key] = KvShown(move, before + num_blocks, why, self._now)
             return
         self._moved[key] = KvShown(move, num_blocks, why, self._now)
-        if move in (KvMove.EVICTED, KvMove.TAKEN) and is_open:
-            self._settle(key, "unused")
+        if move in (KvMove.EVICTED, KvMove.TAKEN) and preload is not None and is_open:
+            if num_blocks < preload.blocks:  # the last ones leave first, and they came last
+                self._preloads[key] = msgspec.structs.replace(preload, blocks=preload.blocks - num_blocks)
+            else:
+                self._settle(key, "unused")
 
     def joined(self, unit: str, session: str) -> None:
-        """A request of the session has a row, and reads the KV that is there."""
+        """A request has a row that goes on from the session's KV, and reads what is there."""
         self._settle((unit, session), "used")
 
     def _settle(self, key: tuple[str, str], outcome: str) -> None:

@@ -53,6 +53,8 @@ NO_NEIGHBOURS = (
     "A policy's file cannot import the files beside it: put all into one, or install them as a package"
 )
 DECISIONS = tuple(SHIPPED)
+OBSERVE = "observe"
+"""The key of a preset, and of a decision in it, beside policies and their options."""
 SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "step": ("view", "budget", "now"),
     "admission": ("view", "candidate", "now"),

@@ -209,7 +209,7 @@ class Storyteller:
             before, since = self._preloaded.get(key, (0, self._now))
             self._preloaded[key] = before + num_blocks, since
         elif move in (KvMove.EVICTED, KvMove.TAKEN):
-            self._spoil(key, "it was evicted before its turn came")
+            self._spoil(key, "it was evicted before its turn came", num_blocks)
 
     # -- what happened -------------------------------------------------------------------------------
 
@@ -304,9 +304,12 @@ class Storyteller:
         elif not copy.tickets:
             copy.story.add(self._now, What.ARRIVED, copy.unit, blocks=blocks)
 
-    def _spoil(self, key: tuple[str, str], reason: str) -> None:
-        """What was preloaded was not read."""
-        num_blocks, since = self._preloaded.pop(key, (0, 0.0))
+    def _spoil(self, key: tuple[str, str], reason: str, most: int | None = None) -> None:
+        """What was preloaded was not read, or so many blocks of it at most."""
+        preloaded, since = self._preloaded.pop(key, (0, 0.0))
+        num_blocks = preloaded if most is None else min(preloaded, most)
+        if num_blocks < preloaded:
+            self._preloaded[key] = preloaded - num_blocks, since
         if num_blocks:
             (unit, session), after_s = key, self._now - since
             self.stories[session].add(
@@ -400,7 +403,9 @@ class Storyteller:
             self._preempted(reply, unit, join.request, work)
         work.turn(RUNS, now)
         work.has_row = True
-        num_blocks, since = self._preloaded.pop((unit, story.session), (0, 0.0))
+        active = self.node.stages.ar[unit].find(join.request)
+        reads_past = active is not None and active.owner == story.session
+        num_blocks, since = self._preloaded.pop((unit, story.session), (0, 0.0)) if reads_past else (0, 0.0)
         if num_blocks:
             ahead_s = reply.asked_at - since
             story.add(now, What.PRELOAD_USED, unit, reply.name, blocks=num_blocks, ahead_s=ahead_s)

@@ -69,9 +69,11 @@ class Watch:
     def _note(self, step: Step, now: float) -> None:
         match step:
             case ArStep():
-                named = self._stages.ar[step.stage].named_by(step.step)
-                for session in self._sessions(tuple(join.request for join in step.joins)):
-                    self.reasons.joined(step.stage, session)
+                unit = self._stages.ar[step.stage]
+                named = unit.named_by(step.step)
+                for active in (unit.find(join.request) for join in step.joins):
+                    if active is not None and active.owner == active.session:
+                        self.reasons.joined(step.stage, active.session)
                 self._keep(step, now, self._kind(step), len(step.rows), step.counts, self._sessions(named))
             case CodecStep():
                 named = tuple(step.requests.tolist())
@@ -93,7 +95,14 @@ class Watch:
         steps, num_steps = tuple(self._steps), self._num_steps
         self._steps.clear()
         self._num_steps = 0
-        return Snapshot(now, sessions, self._stages_shown(), steps, num_steps)
+        return Snapshot(
+            now,
+            sessions,
+            self._stages_shown(),
+            steps,
+            num_steps,
+            makers=(*self._decoders, *self._vocoders),
+        )
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -182,14 +191,21 @@ class Watch:
         """In pipeline order: text, frames, waveform."""
         text, frames = self._done(name, response)
         shares: list[StageShare] = []
-        for stage in dict.fromkeys(map(self._stages.stage_of, self._stages.ar)):
+        for stage in self._decoders:
             is_entry = stage == self._stages.entry_stage
             kv_tokens, kv_blocks = self._held(stage, held)
             audio_s = None if is_entry else self._sound_s(frames)
             shares.append(StageShare(stage, text if is_entry else frames, audio_s, kv_tokens, kv_blocks))
         generated_s = self._monitor.generated_s(name)
-        vocoders = dict.fromkeys(map(self._stages.stage_of, self._stages.codec))
-        return [*shares, *(StageShare(stage, None, generated_s, 0, 0) for stage in vocoders)]
+        return [*shares, *(StageShare(stage, None, generated_s, 0, 0) for stage in self._vocoders)]
+
+    @property
+    def _decoders(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(self._stages.stage_of, self._stages.ar)))
+
+    @property
+    def _vocoders(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(self._stages.stage_of, self._stages.codec)))
 
     def _held(self, stage: str, held: dict[str, tuple[int, int] | None]) -> tuple[int, int]:
         """Tokens and blocks of KV that a session has in the units of a stage."""

@@ -76,7 +76,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     def order(self, index: int) -> tuple[Target, ...]:
         """Whose turn it is at the seed with this index."""
-        return self.targets if index % 2 == 0 else self.targets[::-1]
+        return in_turn(self.targets, index)
+
+
+def in_turn(targets: tuple[Target, ...], index: int) -> tuple[Target, ...]:
+    """The order of the targets at the seed with this index: it turns round with every seed."""
+    return targets if index % 2 == 0 else targets[::-1]
 
 
 async def compare(
@@ -227,7 +232,14 @@ def _check_same(plan: Plan, path: Path) -> None:
     for name in ("targets", "workload", "options"):
         was, now = (msgspec.to_builtins(getattr(entry, name)) for entry in (before, plan))
         if was != now:
+            if name == "options":
+                was, now = _unlike(was, now), _unlike(now, was)
             raise ConfigError(f"cannot resume: {name} was {was} in {path}, now it is {now}")
+
+
+def _unlike(options: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """The options whose values are not the others'."""
+    return {name: value for name, value in options.items() if name not in others or others[name] != value}
 
 
 def _words(error: Exception) -> str:

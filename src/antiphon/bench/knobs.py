@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from antiphon.assembly.preset import OBSERVE, read_preset
-from antiphon.assembly.registry import make_policy
+from antiphon.assembly.preset import read_preset
+from antiphon.assembly.registry import OBSERVE, find_policy, make_policy, options_of
 from antiphon.core.config import PolicyChoice
 from antiphon.core.errors import ConfigError
 from antiphon.graphs import find_graph
@@ -20,8 +21,6 @@ URGENCY = "urgency"
 DECISIONS = "step", "pace"
 """Those that the policy takes."""
 SAFE_S, RATIO = "safe_s", "beta/alpha"
-USUAL = {SAFE_S: 1.0, RATIO: 1.0}
-"""Where a preset says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,11 @@ def choices_of(preset: str, graph: str) -> dict[str, PolicyChoice]:
 
 
 def value_of(choices: Choices, setting: Setting) -> float:
-    """What the preset says in the setting's place."""
-    options = choices[setting.decision].of(setting.stage)[1]
-    if setting.option == SAFE_S:
-        return float(options.get(SAFE_S, USUAL[SAFE_S]))
-    return float(options.get("beta", USUAL[RATIO])) / float(options.get("alpha", USUAL[RATIO]))
+    """What the preset says in the setting's place: where it says nothing, the policy's default."""
+    known = options_of(find_policy(setting.decision, URGENCY))
+    defaults = {name: default for name, (_, default) in known.items()}
+    options = defaults | choices[setting.decision].of(setting.stage)[1]
+    return float(options[SAFE_S] if setting.option == SAFE_S else options["beta"] / options["alpha"])
 
 
 def changed(choices: Choices, setting: Setting) -> dict[str, PolicyChoice]:
@@ -99,6 +98,12 @@ def changed(choices: Choices, setting: Setting) -> dict[str, PolicyChoice]:
     own = {**choice.stages.get(setting.stage, {}), **setting.written}
     stages = {**choice.stages, setting.stage: own}
     return {**choices, setting.decision: msgspec.structs.replace(choice, stages=stages)}
+
+
+def preset_digest(choices: Choices) -> str:
+    """Eight hex digits of what the preset says and of the sources of policies that do not ship."""
+    sources = [choice.digests for choice in choices.values()]
+    return hashlib.blake2b(f"{preset_text(choices, '')}{sources}".encode(), digest_size=4).hexdigest()
 
 
 def preset_text(choices: Choices, about: str) -> str:

@@ -8,6 +8,9 @@ if it lowers the objective by LEAST_GAIN or more, the mean over the same seeds, 
 with the start preset. What was found by luck does not last: the result is held to the start preset on seeds
 that decided nothing, and is kept only if the objective is better there beyond noise (95 %) and none of KEPT
 is worse.
+
+The presets of a group are played seed by seed, in an order that turns round with every seed, and so are the
+two that are held to each other. Of a live sweep the best so far is played again with each group.
 """
 
 from __future__ import annotations
@@ -17,8 +20,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from antiphon.bench.compare import Work
-from antiphon.bench.knobs import Choices, Setting, changed, choices_of, preset_text, value_of
+import msgspec
+
+from antiphon.bench.compare import Work, in_turn
+from antiphon.bench.knobs import (
+    Choices,
+    Setting,
+    changed,
+    choices_of,
+    preset_digest,
+    preset_text,
+    value_of,
+)
 from antiphon.bench.servers import Target
 from antiphon.bench.statistics import Contrast, contrast, direction
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -43,8 +56,9 @@ Outcome = Literal["taken", "no gain", "worse for people", "failed"]
 class Sweep:
     """What is swept. Raises ConfigError.
 
-    groups  values that are tried against each other, one group after the other
-    graph   of the model; "": any
+    groups   values that are tried against each other, one group after the other
+    graph    of the model; "": any
+    is_live  runs take place on a machine whose pace drifts, and not on virtual time
     """
 
     preset: str
@@ -53,6 +67,7 @@ class Sweep:
     held_out: tuple[int, ...]
     objective: str = OBJECTIVE
     graph: str = ""
+    is_live: bool = False
 
     def __post_init__(self) -> None:
         if direction(self.objective) != "lower":
@@ -61,6 +76,11 @@ class Sweep:
     @property
     def start(self) -> Target:
         return Target(START, preset=self.preset)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What is told of every setting: the objective, and what may not become worse."""
+        return tuple(dict.fromkeys((self.objective, *KEPT)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,33 +107,34 @@ class Tuned:
 
     @property
     def taken(self) -> list[Setting]:
-        """The last of each group stands."""
-        return [one.setting for one in self.tried if one.outcome == "taken"]
+        """The last one taken of each stage, decision and option: it replaced those before it."""
+        settings = [one.setting for one in self.tried if one.outcome == "taken"]
+        return list({(one.stage, one.decision, one.option): one for one in settings}.values())
 
 
 async def tune(sweep: Sweep, work: Work, folder: Path) -> Tuned:
     """Presets that are tried are written to `folder`. Raises AntiphonError if the start preset cannot be
     measured, ConfigError for what no run could be made of."""
-    start = await _measured(work, sweep.start, sweep.seeds, sweep.objective)
+    await _play(work, (sweep.start,), sweep.seeds)
+    start = _column_of(work, sweep.start, sweep)
     if start is None:
         raise AntiphonError(f"the start preset could not be measured: {_why_not(work, sweep)}")
     found = Tuned(sweep, _means(start, sweep), choices_of(sweep.preset, sweep.graph))
     best, target = start, sweep.start
-    for group in sweep.groups:
-        choices, origin = found.choices, best
-        for setting in group:
-            if value_of(choices, setting) == setting.value:
-                continue
-            tried = Target(
-                f"{len(found.tried) + 1:03d}", preset=str(folder / f"{len(found.tried) + 1:03d}.yaml")
-            )
-            candidate = changed(choices, setting)
-            _write(tried, candidate, str(setting))
-            column = await _measured(work, tried, sweep.seeds, sweep.objective)
+    for number, group in enumerate(sweep.groups, start=1):
+        choices = found.choices
+        candidates = {one: changed(choices, one) for one in group if value_of(choices, one) != one.value}
+        targets = {one: _written(each, one, work, folder) for one, each in candidates.items()}
+        again = msgspec.structs.replace(target, name=f"{target.name}-again-{number}")
+        beside = (again,) if sweep.is_live and targets else ()
+        await _play(work, (*beside, *targets.values()), sweep.seeds)
+        origin = best = _column_of(work, again, sweep) or best
+        for setting, candidate in candidates.items():
+            column = _column_of(work, targets[setting], sweep)
             one = _judged(setting, column, start, origin, best, sweep)
             found.tried.append(one)
             if one.outcome == "taken" and column is not None:
-                best, target, found.choices = column, tried, candidate
+                best, target, found.choices = column, targets[setting], candidate
     if found.taken:
         await _hold_out(found, work, target)
     if not found.is_better:
@@ -121,19 +142,28 @@ async def tune(sweep: Sweep, work: Work, folder: Path) -> Tuned:
     return found
 
 
-def _write(target: Target, choices: Choices, about: str) -> None:
-    assert target.preset is not None
-    Path(target.preset).write_text(preset_text(choices, about), encoding="utf-8")
+def _written(choices: Choices, setting: Setting, work: Work, folder: Path) -> Target:
+    """A target with a preset file, both named by what the preset says: `Work` counts a log that is there by
+    the target's name, so a name may never mean another preset."""
+    name = preset_digest(choices)
+    path = folder / f"{name}.yaml"
+    path.write_text(preset_text(choices, str(setting)), encoding="utf-8")
+    work.say(f"{name}: {setting}")
+    return Target(name, preset=str(path))
 
 
-async def _measured(work: Work, target: Target, seeds: tuple[int, ...], objective: str) -> Column | None:
-    """None: a run failed, or lacks the objective."""
-    for seed in seeds:
-        await work.measure(target, seed)
+async def _play(work: Work, targets: tuple[Target, ...], seeds: tuple[int, ...]) -> None:
+    for index, seed in enumerate(seeds):
+        for target in in_turn(targets, index):
+            await work.measure(target, seed)
+
+
+def _column_of(work: Work, target: Target, sweep: Sweep) -> Column | None:
+    """Figures of the tuning seeds. None: a run failed, or lacks the objective."""
     runs = work.runs.get(target.name, {})
-    if any(objective not in runs.get(seed, {}) for seed in seeds):
+    if any(sweep.objective not in runs.get(seed, {}) for seed in sweep.seeds):
         return None
-    return {seed: runs[seed] for seed in seeds}
+    return {seed: runs[seed] for seed in sweep.seeds}
 
 
 def _why_not(work: Work, sweep: Sweep) -> str:
@@ -173,14 +203,12 @@ async def _hold_out(found: Tuned, work: Work, target: Target) -> None:
     """The result against the start preset, on seeds that decided nothing."""
     sweep = found.sweep
     columns: list[Column] = []
-    for seed in sweep.held_out:
-        for one in (sweep.start, target):
-            await work.measure(one, seed)
+    await _play(work, (sweep.start, target), sweep.held_out)
     for one in (sweep.start, target):
         runs = work.runs.get(one.name, {})
         columns.append({seed: runs[seed] for seed in sweep.held_out if seed in runs})
     a, b = columns
-    names = [name for name in _told(sweep) if any(name in each for each in (*a.values(), *b.values()))]
+    names = [name for name in sweep.figures if any(name in each for each in (*a.values(), *b.values()))]
     found.held_out = tuple(contrast(name, _column(a, name), _column(b, name)) for name in names)
     is_less = any(one.figure == sweep.objective and one.verdict == "better" for one in found.held_out)
     does_harm = any(one.figure in KEPT and _is_worse(one.figure, one.b, one.a) for one in found.held_out)
@@ -191,11 +219,7 @@ def _column(column: Column, figure: str) -> dict[int, float]:
     return {seed: figures[figure] for seed, figures in column.items() if figure in figures}
 
 
-def _told(sweep: Sweep) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((sweep.objective, *KEPT)))
-
-
 def _means(column: Column, sweep: Sweep) -> dict[str, float]:
     """Over the seeds that have a figure."""
-    found = {name: list(_column(column, name).values()) for name in _told(sweep)}
+    found = {name: list(_column(column, name).values()) for name in sweep.figures}
     return {name: sum(values) / len(values) for name, values in found.items() if values}

@@ -10,13 +10,13 @@ from rich.table import Table
 from antiphon.bench.knobs import preset_text
 from antiphon.bench.statistics import Contrast
 from antiphon.bench.tables import shown
-from antiphon.bench.tune import KEPT, LEAST_GAIN, Tuned
+from antiphon.bench.tune import LEAST_GAIN, Tuned
 
 
 def tried_table(found: Tuned) -> Table:
     """A row for each setting, in the order in which they were tried."""
     sweep = found.sweep
-    columns = tuple(dict.fromkeys((sweep.objective, *KEPT)))
+    columns = sweep.figures
     table = Table(title=f"from {sweep.preset}, {_counted(sweep.seeds)}", title_justify="left", box=SIMPLE)
     table.add_column("tried", overflow="fold")
     for name in (*columns, "gain"):
@@ -25,7 +25,9 @@ def tried_table(found: Tuned) -> Table:
     table.add_row("the start preset", *_cells(found.start, columns), "", "")
     for one in found.tried:
         gain = "–" if one.gain is None else f"{one.gain:+.1%}"
-        outcome = f"[green]{one.outcome}[/]" if one.outcome == "taken" else one.outcome
+        outcome: str = one.outcome
+        if one.outcome == "taken":
+            outcome = "[green]taken[/]" if one.setting in found.taken else "taken, then replaced"
         table.add_row(str(one.setting), *_cells(one.figures, columns), gain, outcome)
     return table
 

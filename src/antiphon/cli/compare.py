@@ -48,13 +48,19 @@ class WireOptions:
     """Of servers that are driven over the wire."""
 
     serve: Annotated[str, typer.Option(help='More options of `antiphon serve`: "--threads 1".')] = ""
-    one_at_a_time: Annotated[
-        bool, typer.Option(help="Start each server for its run alone, where memory is short.")
-    ] = False
     api_key: Annotated[
         str, typer.Option(envvar=["ANTIPHON_API_KEY", "OPENAI_API_KEY"], help="Sent as a Bearer token.")
     ] = ""
     acks: Acks = AcksOption.auto
+
+
+@dataclass(frozen=True)
+class ServersOptions(WireOptions):
+    """Of several servers that stay up side by side."""
+
+    one_at_a_time: Annotated[
+        bool, typer.Option(help="Start each server for its run alone, where memory is short.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,7 @@ def compare(
     load: LoadOptions = LoadOptions(),
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("comparison"),
     resume: Annotated[bool, typer.Option(help="Go on with the comparison in --out.")] = False,
-    wire: WireOptions = WireOptions(),
+    wire: ServersOptions = ServersOptions(),
     patience: Patience = 60.0,
     machine: MachineOptions = MachineOptions(),
     everything: Annotated[bool, typer.Option("--all", help="Show every figure.")] = False,
@@ -129,7 +135,7 @@ def compare(
 def refuse_idle(context: typer.Context, is_simulated: bool, simulates: str = "goes with --simulate") -> None:
     """Raises ConfigError for options that were typed and would do nothing. `simulates`: what is said of those
     of a machine."""
-    idle = WireOptions if is_simulated else MachineOptions
+    idle = ServersOptions if is_simulated else MachineOptions
     named = {field.name for field in fields(idle)} - {"api_key"}
     named &= given_options(context)
     typed = ["--" + name.replace("_", "-") for name in context.params if name in named]
@@ -183,7 +189,7 @@ def _machine(target: Target, base: MachineOptions, model: str) -> SimMachine:
         raise ConfigError(f"target {target.name}: {error}") from None
 
 
-async def _served(asked: Asked, wire: WireOptions, out: Path, resume: bool) -> Comparison:
+async def _served(asked: Asked, wire: ServersOptions, out: Path, resume: bool) -> Comparison:
     from antiphon.bench.compare import Plan
     from antiphon.bench.compared import PlayWorkload, stop_on_signals
     from antiphon.bench.servers import Launch, Servers, parse_targets

@@ -65,6 +65,11 @@ def model_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
     known = shape_name(model)
     if known is not None and not Path(model).is_dir():
         return facts_of(find_shape(known), model)
+    return checkpoint_facts(model, progress)
+
+
+def checkpoint_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
+    """From a checkpoint's config.json, without its weights. Raises CheckpointError or ConfigError."""
     from antiphon.checkpoint.files import open_directory
     from antiphon.engine.choices import read_node
     from antiphon.engine.load import takes_media

@@ -22,6 +22,8 @@ from antiphon.cli.shared import console, fail, split
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from antiphon.bench.compare import Plan, Reachable, Runner
     from antiphon.bench.servers import Target
     from antiphon.bench.tune import Sweep, Tuned
@@ -100,7 +102,11 @@ def tune(
 
 @dataclass(frozen=True)
 class Plays:
-    """By whom runs are played, and on what."""
+    """What plays the runs.
+
+    servers  have a preset answer, where one is served
+    where    the machine or the served model, as the result's comment names it
+    """
 
     plan: Plan
     servers: Reachable
@@ -135,15 +141,29 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
 
 def _plan(asked: Asked, sweep: Sweep, options: dict[str, Any]) -> Plan:
     from antiphon.bench.compare import Plan
+    from antiphon.bench.knobs import choices_of, preset_digest
 
-    groups = [[str(setting) for setting in group] for group in sweep.groups]
-    seeds = (*sweep.seeds, *sweep.held_out)
-    kept = asked.alike | options | {"tried": groups, "objective": sweep.objective, "tuning": len(sweep.seeds)}
-    return Plan((sweep.start,), seeds, asked.name, kept)
+    kept = asked.alike | options
+    kept |= {
+        "start": preset_digest(choices_of(sweep.preset, "")),
+        "tried": [[str(setting) for setting in group] for group in sweep.groups],
+        "objective": sweep.objective,
+        "tuning seeds": list(sweep.seeds),
+    }
+    return Plan((sweep.start,), (*sweep.seeds, *sweep.held_out), asked.name, kept)
+
+
+def _check_stages(sweep: Sweep, known: Sequence[str]) -> None:
+    """Raises ConfigError for stages that the model does not have."""
+    for setting in (setting for group in sweep.groups for setting in group):
+        if setting.stage not in known:
+            raise ConfigError(
+                f"--stages {setting.stage}: this model has {', '.join(known)}; name some of these"
+            )
 
 
 def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> tuple[Sweep, Plays]:
-    """Raises ConfigError, also for stages that the machine does not have."""
+    """Raises ConfigError, also for stages that the model does not have."""
     from antiphon.bench.simulated import PlaySimulated, Simulators
     from antiphon.cli.simulated import first_line
 
@@ -151,10 +171,7 @@ def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> tuple[Swe
     start = machine(sweep.preset)
     start.setup(asked.workload, 0)  # a workload that it cannot serve is refused before any run
     node = start.engine.node
-    known = (*node.ar, *node.codec)
-    for setting in (setting for group in sweep.groups for setting in group):
-        if setting.stage not in known:
-            raise ConfigError(f"--stages {setting.stage}: this machine has {', '.join(known)}")
+    _check_stages(sweep, (*node.ar, *node.codec))
     announce(start)
 
     def made(target: Target, seed: int) -> tuple[Setup, RunStarted]:
@@ -167,22 +184,23 @@ def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> tuple[Swe
 
 
 def _served(asked: Asked, sweep: Sweep, wire: WireOptions, out: Path) -> tuple[Sweep, Plays]:
-    """Raises ConfigError. One server at a time: there is one for each setting."""
+    """One server at a time: there is one for each setting. Raises ConfigError, also for stages that the model
+    does not have, and CheckpointError where its config cannot be read."""
     from antiphon.bench.compared import PlayWorkload
     from antiphon.bench.servers import Launch, Servers
     from antiphon.bench.target import Pace
-    from antiphon.core.config import EngineOptions
-    from antiphon.engine.load import open_source
+    from antiphon.cli.deployments import checkpoint_facts
 
     if not asked.model:
         raise ConfigError("--live serves the presets that are tried: --model says what checkpoint with")
+    facts = checkpoint_facts(asked.model, _say)
+    _check_stages(sweep, [stage for stage in facts.graph.reply_stages if stage in facts.stages])
     pace = Pace(patience_s=asked.patience_s)
     runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
     servers = Servers(Launch(asked.model, words_of(wire.serve), out / "servers"), keep=False, say=_say)
     plan = _plan(asked, sweep, {"serve": wire.serve, "acks": wire.acks.value})
-    opened = open_source(asked.model, EngineOptions(), lambda what, done, total: None)
     plays = Plays(plan, servers, runner, f"served: {asked.model} {wire.serve}".strip())
-    return replace(sweep, graph=opened.node.graph), plays
+    return replace(sweep, graph=facts.graph.family, is_live=True), plays
 
 
 async def _tuned(plays: Plays, sweep: Sweep, out: Path, resume: bool) -> Tuned:

@@ -75,16 +75,19 @@ class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
 
     It changes no reply. An advisory may be wrong, late or repeated; no turn may follow it.
 
-    prepare     history: bring the KV of what was said so far; turn: also encode and prefill finished parts
-                of the turn that is being spoken
+    prepare     history: bring the KV of what was said so far; turn: also encode and prefill what there is of
+                the turn, while nobody else is served
     expected_s  seconds from now until the turn is complete; nan: not said
     confidence  of the client that the turn comes, 0 to 1
+    reply       as it would be asked for if the turn were complete now; None: as a session without settings
+                would. Names of response and item mean nothing in it
     """
 
     session: str
     prepare: Literal["history", "turn"] = "history"
     expected_s: float = nan
     confidence: float = 1.0
+    reply: ResponseRequested | None = None
 
 
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):

@@ -279,6 +279,18 @@ class StagePrepared(msgspec.Struct, frozen=True):
     brings: bool
 
 
+TurnAnswer = Literal["", "begun", "running", "done", "busy", "nothing"]
+"""What is done about a turn ahead of its reply.
+
+""       it was not asked for
+begun    what there is of it is encoded and prefilled from now on, until anybody wants a reply
+running  that has begun before, and goes on
+done     that has been done, and nothing was added since
+busy     replies are being made, or another session's turn is prepared: nothing is done
+nothing  the conversation is empty or ends with a reply: nothing of the turn is there
+"""
+
+
 class AdvisoryAnswered(msgspec.Struct, frozen=True, tag=True):
     """The one answer to a TurnAdvised of an open session, true of the moment after that decision.
 
@@ -288,6 +300,7 @@ class AdvisoryAnswered(msgspec.Struct, frozen=True, tag=True):
     session: str
     prepare: Literal["history", "turn"]
     stages: tuple[StagePrepared, ...]
+    turn: TurnAnswer = ""
 
 
 ResponseOutput = TokensOut | AudioOut | ResponseEnded

@@ -118,6 +118,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
 
     steps      decided since the last snapshot, oldest first
     num_steps  how many were decided meanwhile; more than `steps` where some were too many to keep
+    makers     the stages that make a reply, as each session has them
     """
 
     at: float
@@ -126,3 +127,4 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     steps: tuple[StepShown, ...]
     num_steps: int
     policies: tuple[PolicyShown, ...] = ()
+    makers: tuple[str, ...] = ()

@@ -36,7 +36,8 @@ from antiphon.core.facts import (
     UnitReady,
 )
 from antiphon.core.graph import StageGraph
-from antiphon.core.plans import Order, ResponseOutput
+from antiphon.core.plans import Order, ResponseOutput, TurnAnswer
+from antiphon.flow.advance import Advance, Prepared
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.preparation import CONTEXT_LENGTH, STAGE_LOST, Preparation
@@ -70,6 +71,7 @@ class Orchestrator:
         self._sessions = Sessions(stages, self._outbox, monitor)
         self._moves = Moves(stages)
         self._preparation = Preparation(stages, self._sessions, self._moves, self._outbox)
+        self._advance = Advance(stages, self._sessions, self._preparation)
         self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox, frontier)
 
     @property
@@ -81,6 +83,15 @@ class Orchestrator:
         """Open responses by request, to be read only."""
         return self._sessions.responses
 
+    @property
+    def prepared(self) -> Mapping[str, Prepared]:
+        """Tokens of turns that were read ahead, by the unit that read them."""
+        return self._advance.prepared
+
+    def advise(self, fact: TurnAdvised) -> TurnAnswer:
+        """An advisory: what there is of the turn may be read ahead."""
+        return self._advance.advise(fact)
+
     def observe(self, fact: Fact, now: float) -> None:
         """Fold one fact in. Facts about sessions that are gone are dropped."""
         match fact:
@@ -89,12 +100,18 @@ class Orchestrator:
             case SessionOpened():
                 self._sessions.open(fact.session)
             case SessionClosed():
+                self._advance.forget(fact.session)
                 self._sessions.close(fact.session)
-            case ItemAdded() | ItemRemoved() | ItemCut():
+            case ItemAdded():
+                self._sessions.edit(fact)
+            case ItemRemoved() | ItemCut():
+                self._advance.stop_of(fact.session)
                 self._sessions.edit(fact)
             case ResponseRequested():
+                self._advance.stop()
                 response = self._sessions.begin(fact)
                 if response is not None:
+                    self._advance.begun(response)
                     self._preparation.render(response)
             case ResponseCancelled():
                 self._sessions.cancel(fact.session, fact.response, fact.reason, fact.keep_tokens)
@@ -109,13 +126,14 @@ class Orchestrator:
             case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
             case TurnAdvised():
-                pass  # advice; the node answers it
+                pass  # advice; the node hands it to `advise`, and answers it
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact)
 
     def drain(self) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
         """Orders and outputs since the last call."""
         self._moves.settle()
+        self._advance.settle()
         self._preparation.want_lacking()
         self._preparation.drop_surplus()
         return self._outbox.drain()
@@ -125,12 +143,13 @@ class Orchestrator:
         self._sessions.check_integrity()
         self._preparation.check_integrity()
         for scheduler in (*self._stages.ar.values(), *self._stages.codec.values()):
-            assert scheduler.requests <= self.responses.keys(), "a stage works for a response that is over"
+            known = self._sessions.by_request.keys()
+            assert scheduler.requests <= known, "a stage works for a response that is over"
 
     # -- prompts -------------------------------------------------------------------------------------
 
     def _prompt_ready(self, fact: PromptReady, now: float) -> None:
-        response = self.responses.get(fact.request)
+        response = self._sessions.by_request.get(fact.request)
         if response is None or not self._preparation.rendered(response, fact, now):
             return
         if fact.reply is None:
@@ -141,7 +160,7 @@ class Orchestrator:
                 self._end_as_mute(response)
 
     def _prompt_failed(self, fact: PromptFailed) -> None:
-        response = self.responses.get(fact.request)
+        response = self._sessions.by_request.get(fact.request)
         is_too_long = response is not None and fact.code == CONTEXT_LENGTH
         if response is None or (is_too_long and self._preparation.shorten(response)):
             return
@@ -183,7 +202,11 @@ class Orchestrator:
         """What a step brought, request by request."""
         responses, stages = self.responses, self._stages
         is_entry, hands_on, lost = stages.is_entry(unit), stages.hands_on(unit), Voice.LOST
+        ahead = self._advance.request
         for progress in brought:
+            if progress.request == ahead:
+                self._advance.finish()
+                continue
             response = responses[progress.request]
             if is_entry:
                 if progress.end is not None:
@@ -237,7 +260,7 @@ class Orchestrator:
         """Responses to which it owed something end; all others go on."""
         stage = self._stages.stage_of(fact.unit)
         self._stages.lost.add(fact.unit)
-        for response in [one for one in self.responses.values() if self._needs(one, fact.unit)]:
+        for response in [one for one in self._sessions.by_request.values() if self._needs(one, fact.unit)]:
             message = f"The {stage} stage was lost: {fact.message}"
             self._sessions.end(response, "failed", STAGE_LOST, message)
         self._moves.lose(fact.unit)

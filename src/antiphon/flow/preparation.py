@@ -80,11 +80,14 @@ class Preparation:
 
     def queue(self, response: ResponseState, now: float) -> None:
         """Submit the request that writes its text, once the media that it lacks are encoded; or end it, if
-        the stage takes no more."""
+        the stage takes no more. What reads ahead takes only room that nobody's past has to leave for."""
         assert response.path is not None
         entry = self._stages.ar[response.path.entry]
         response.entry = response.entry_request(entry)
-        refused = entry.admit(response.entry, now)
+        if response.is_ahead and not entry.has_spare(response.entry):
+            self._sessions.end(response, "cancelled", "no_room")
+            return
+        refused = None if response.is_ahead else entry.admit(response.entry, now)
         if refused is not None:
             self._sessions.end(response, "failed", OVERLOADED, _said(refused), refused.retry_s)
             return
@@ -95,7 +98,7 @@ class Preparation:
         """The cached prefix of a waiting request may have been evicted: encode the media it covered."""
         for entry in self._stages.ar.values():
             for request, keys in entry.lacking().items():
-                self._want(self._sessions.responses[request], keys)
+                self._want(self._sessions.by_request[request], keys)
 
     def encoded(self, unit: str, fact: StageFact) -> None:
         """An encoder's step was reported. Responses whose media failed end."""
@@ -160,11 +163,11 @@ class Preparation:
             entry.submit(response.entry)
 
     def _encoding(self) -> list[ResponseState]:
-        return [one for one in self._sessions.responses.values() if one.phase is Phase.ENCODING]
+        return [one for one in self._sessions.by_request.values() if one.phase is Phase.ENCODING]
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless media are pinned for exactly the responses that need them."""
-        responses = self._sessions.responses.values()
+        responses = self._sessions.by_request.values()
         for name, encoder in self._stages.encoders.items():
             here = [one for one in responses if one.path is not None and one.path.encode == name]
             pins = Counter(part.key for response in here for part in response.pinned)

@@ -102,10 +102,12 @@ class ResponseState:
     """The unit that hands over what the talker needs."""
     on_the_way: deque[int] = field(default_factory=deque[int])
     """Tokens whose states are on their way to another process."""
+    is_ahead: bool = False
+    """It reads what there is of a turn before its reply is asked for: nothing of it goes out."""
 
     @property
     def tier(self) -> Tier:
-        return TIERS[self.spec.tier]
+        return Tier.PREPARATORY if self.is_ahead else TIERS[self.spec.tier]
 
     @property
     def is_spoken(self) -> bool:

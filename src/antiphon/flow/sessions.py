@@ -33,6 +33,7 @@ class Sessions:
         self._outbox = outbox
         self._sessions: dict[str, Session] = {}
         self._responses: dict[int, ResponseState] = {}
+        self._by_request: dict[int, ResponseState] = {}
         self._last_request = 0
 
     def __len__(self) -> int:
@@ -42,6 +43,11 @@ class Sessions:
     def responses(self) -> Mapping[int, ResponseState]:
         """Open responses by request."""
         return self._responses
+
+    @property
+    def by_request(self) -> Mapping[int, ResponseState]:
+        """All that has a request: open responses, and what is read ahead."""
+        return self._by_request
 
     def record(self, session: str) -> Record:
         """Of a session that is open."""
@@ -88,23 +94,40 @@ class Sessions:
             return None
         if spec.response in session.responses:
             return None
-        self._last_request += 1
         session.epoch += 1
-        items = session.record.items if spec.items is None else session.record.resolved(spec.items)
-        if spec.instructions:
-            items = (Item(id="", role="system", parts=(TextPart(spec.instructions),)), *items)
         is_spoken = spec.speech and self._stages.talker_stage is not None
-        response = ResponseState(
-            self._last_request,
-            session.epoch,
-            spec,
-            items,
-            self._monitor.slot(spec.session, spec.response) or NOWHERE,
-            session.record.last_id,
-            media_of(items),
-            Voice.PENDING if is_spoken else Voice.SILENT,
-        )
+        voice = Voice.PENDING if is_spoken else Voice.SILENT
+        slot = self._monitor.slot(spec.session, spec.response) or NOWHERE
+        response = self._new(session, spec, _items(session, spec), slot, voice)
         session.responses[spec.response] = self._responses[response.request] = response
+        return response
+
+    def ahead(self, spec: ResponseRequested) -> tuple[Item, ...]:
+        """What a reply would be asked to now; empty if nothing was said since the last one, or the session is
+        gone."""
+        session = self._sessions.get(spec.session)
+        said = session.record.items if session is not None else ()
+        is_new = session is not None and bool(said) and said[-1].role != "assistant"
+        return _items(session, spec) if session is not None and is_new else ()
+
+    def begin_ahead(self, spec: ResponseRequested, items: tuple[Item, ...]) -> ResponseState:
+        """What reads these items of an open session, and is ended by `end` without a word of it."""
+        response = self._new(self._sessions[spec.session], spec, items, NOWHERE, Voice.SILENT)
+        response.is_ahead = True
+        return response
+
+    def _new(
+        self,
+        session: Session,
+        spec: ResponseRequested,
+        items: tuple[Item, ...],
+        slot: int,
+        voice: Voice,
+    ) -> ResponseState:
+        self._last_request += 1
+        last_id, media = session.record.last_id, media_of(items)
+        response = ResponseState(self._last_request, session.epoch, spec, items, slot, last_id, media, voice)
+        self._by_request[response.request] = response
         return response
 
     def cancel(self, session: str, response: str, reason: str, keep_tokens: int | None) -> None:
@@ -119,7 +142,7 @@ class Sessions:
 
     def fail(self, request: int, code: str, message: str) -> None:
         """End a response as failed, if it is open."""
-        response = self._responses.get(request)
+        response = self._by_request.get(request)
         if response is not None:
             self.end(response, "failed", code, message)
 
@@ -131,10 +154,14 @@ class Sessions:
         message: str = "",
         retry_s: float | None = None,
     ) -> None:
-        """The one terminal event. Whatever the response still had in the stages is taken out."""
+        """Whatever the response still had in the stages is taken out; unless it read ahead, its one terminal
+        event follows."""
         self.unpin(response)
         for unit in self._stages.abort(response.request):
             self.drop_payload(response, unit)
+        del self._by_request[response.request]
+        if response.is_ahead:
+            return
         del self._responses[response.request]
         session = self._sessions[response.session]
         del session.responses[response.spec.response]
@@ -170,3 +197,13 @@ class Sessions:
         """Raises AssertionError if a response is lost or doubled."""
         found = [one for session in self._sessions.values() for one in session.responses.values()]
         assert {one.request: one for one in found} == self._responses, "a response is lost or doubled"
+        asked = {request: one for request, one in self._by_request.items() if not one.is_ahead}
+        assert asked == self._responses, "a response is open and has no request, or the other way round"
+
+
+def _items(session: Session, spec: ResponseRequested) -> tuple[Item, ...]:
+    """What a reply is asked to: instructions before the record, or before what replaces it."""
+    items = session.record.items if spec.items is None else session.record.resolved(spec.items)
+    if not spec.instructions:
+        return items
+    return (Item(id="", role="system", parts=(TextPart(spec.instructions),)), *items)

@@ -128,6 +128,7 @@ class Order:
 
 class _Session:
     __slots__ = (
+        "awaits_sound",
         "due_at",
         "ended_unheard",
         "expected_at",
@@ -148,6 +149,8 @@ class _Session:
         self.heard_to: float | None = None
         """When its last reply was played to its end; None: there is none, or it was cut."""
         self.is_speaking = False
+        self.awaits_sound = False
+        """It is expected because its reply was asked for, of which nothing is heard yet."""
         self.spoke_at = nan
         """When its person began to speak, last."""
         self.expected_at = nan
@@ -277,6 +280,7 @@ class NextUse:
         if not isnan(session.due_at):
             self._list(name, session, session.expected_at)
         self._expect(name, session, now, now + LONGEST_S, now)
+        session.awaits_sound = False
 
     def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
         session.is_speaking = False
@@ -293,6 +297,7 @@ class NextUse:
         if not isnan(session.due_at):
             self._list(name, session, expected_at)
         self._expect(name, session, max(now, expected_at - NEAR_S), expected_at + WARM_S, now)
+        session.awaits_sound = False
 
     def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
         """An expectation that has begun goes on; one that has not is replaced."""
@@ -317,6 +322,7 @@ class NextUse:
         self._unlist(name, session)
         self._coming.pop(name, None)
         self._expect(name, session, now, now + LONGEST_S, now)
+        session.awaits_sound = True
 
     def _cancelled(self, name: str, session: _Session, fact: ResponseCancelled, now: float) -> None:
         if session.ended_unheard == fact.response:
@@ -332,13 +338,13 @@ class NextUse:
         """Its person hears no more of the reply."""
         if not isnan(session.due_at):
             session.heard_to = None
-            self._list(name, session, now + session.reply.value)
+            self._answered(name, session, now, now)
 
     def _played(self, name: str, session: _Session, fact: PlaybackReported, now: float) -> None:
         """The client has another buffer than was thought; what was to come after it still is."""
         if session.heard_to is not None and fact.response == self._monitor.heard(name):
             session.heard_to = now + (self._monitor.buffer_s(name, now) or 0.0) + session.unsent_s
-            self._list(name, session, session.heard_to + session.reply.value)
+            self._answered(name, session, session.heard_to, now)
 
     # -- replies -------------------------------------------------------------------------------------
 
@@ -352,15 +358,16 @@ class NextUse:
         self, name: str, session: _Session, response: str, is_over: bool, is_cut: bool, now: float
     ) -> None:
         """More of a reply is there, or it is over."""
-        if not session.is_speaking and self.is_expected(name, now):
-            del self._coming[name]
+        if session.awaits_sound:
+            session.awaits_sound = False
+            self._coming.pop(name, None)
         is_heard = self._monitor.heard(name) == response
         if not is_heard and not (is_over and isnan(session.due_at)):
             return
         session.ended_unheard = None
         if not is_heard or is_cut:
             session.heard_to = None
-            self._list(name, session, now + session.reply.value)
+            self._answered(name, session, now, now)
             return
         sent_s = self._monitor.generated_s(name)
         slot = self._monitor.slot(name, response)
@@ -369,7 +376,13 @@ class NextUse:
         if is_over and sent_s and num_written:
             self._token_s.add(sent_s / num_written)
         session.heard_to = now + (self._monitor.buffer_s(name, now) or 0.0) + session.unsent_s
-        self._list(name, session, session.heard_to + session.reply.value)
+        self._answered(name, session, session.heard_to, now)
+
+    def _answered(self, name: str, session: _Session, heard_to: float, now: float) -> None:
+        """The next turn is due as long after the reply as is usual, unless it is on its way or announced."""
+        is_coming = name in self._coming and session.until >= now
+        due_at = session.expected_at if is_coming else heard_to + session.reply.value
+        self._list(name, session, due_at)
 
     # -- the order -----------------------------------------------------------------------------------
 

@@ -403,7 +403,8 @@ class StageKv:
     ) -> list[Evicted]:
         """The owner's sequence gives up its last blocks until `count` more are to be had, or of these groups
         only. Returns what is full, the last first, lent to the caller, which takes it back once it is copied;
-        a partial block and what was being filled are lost, and not told of. Without `lends` all is lost.
+        a partial block and what was being filled are lost, and not told of. Without `lends` nothing will be
+        copied: the caller says `free_evicted` of all of it before anything else.
 
         A block goes only where it ends every sequence that holds it, none of which is of `keep`.
         """
@@ -411,7 +412,7 @@ class StageKv:
         if sequence is None:
             return []
         if groups is not None and len(set(groups)) < len(self.groups):
-            return self._told(self._evict_groups(sequence, count, groups), lends)
+            return self._given_up(self._evict_groups(sequence, count, groups), lends)
         evicted: list[Evicted] = []
         while count > 0 and sequence.blocks:
             before, last = sequence.num_blocks, sequence.blocks[-1]
@@ -428,14 +429,30 @@ class StageKv:
             count -= before - sequence.num_blocks
             if run.blocks:
                 evicted.append(run)
-        return self._told(evicted, lends)
+        return self._given_up(evicted, lends)
 
-    def _told(self, evicted: list[Evicted], lends: bool) -> list[Evicted]:
-        if lends:
-            return evicted
-        for run in evicted:
-            self.take_back(run.blocks)
-        return []
+    def _given_up(self, evicted: list[Evicted], lends: bool) -> list[Evicted]:
+        """Without `lends`, what is lent all the same is held in its place until `free_evicted`."""
+        for block in (block for run in evicted if not lends for block in run.blocks):
+            if not self._kept[block]:
+                self._kept[block] = 1
+                self._lent[block] -= 1
+                if not self._lent[block]:
+                    del self._lent[block]
+        return evicted
+
+    def free_evicted(self, blocks: list[int]) -> None:
+        """What was given up without being lent is free, as soon as nothing else needs it."""
+        self._matched = None
+        for block in blocks:
+            self._kept[block] = 0
+        free = [block for block in blocks if block not in self._lent]
+        if self._partial.isdisjoint(free):
+            self._only_lent = [count - len(free) for count in self._only_lent]
+        else:
+            for block in free:
+                self._count_only_lent(block, -1)
+        self._free(free)
 
     def _evict_own(self, sequence: Sequence, count: int, lends: bool = True) -> Evicted:
         """Its last blocks that are whole, as long as no other sequence holds them."""
@@ -446,17 +463,17 @@ class StageKv:
             while first > least and not used[blocks[first - 1]] and blocks[first - 1] not in others:
                 first -= 1
             given_up = blocks[first:]
-        told = min(sequence.num_ready, len(sequence.chain)) if lends else first
-        evicted = Evicted((owner,), first, blocks[first:told], sequence.chain[first:told])
+        whole = max(min(sequence.num_ready, len(sequence.chain)), first)
+        evicted = Evicted((owner,), first, blocks[first:whole], sequence.chain[first:whole])
         self.num_evicted_blocks += len(given_up)
-        self.lend(evicted.blocks)
-        kept = self._kept
-        for block in given_up:
-            kept[block] = 0
-        if self._lent:
-            self._let_go(given_up)
+        if lends:
+            self.lend(evicted.blocks)
         else:
-            self._free(given_up)
+            self._only_lent = [count + whole - first for count in self._only_lent]
+            given_up = blocks[whole:]
+        for block in given_up:
+            self._kept[block] = 0
+        self._let_go(given_up)
         self._shorten(sequence, first)
         return evicted
 
@@ -722,7 +739,7 @@ class StageKv:
         if not blocks:
             return
         self._unname(blocks)
-        after_steps: list[int | None] = [None]
+        after_steps: list[int | None] = [None] * len(blocks)
         if self._busy:
             busy = [self._busy.pop(block, -1) for block in blocks]
             after_steps = [step if step > self._settled else None for step in busy]
@@ -734,7 +751,7 @@ class StageKv:
             if not lacks_slots and after_steps.count(None) == len(after_steps):
                 pool.release(slots, None)
                 continue
-            for slot, after_step in zip(slots, after_steps * len(slots), strict=False):
+            for slot, after_step in zip(slots, after_steps, strict=True):
                 if slot != ABSENT:
                     pool.release([slot], after_step)
         self._unused += blocks

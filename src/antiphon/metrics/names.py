@@ -37,6 +37,9 @@ class Metric(StrEnum):
     STEP_SECONDS = "antiphon_step_seconds_total"
     EMITTED = "antiphon_emitted_tokens_total"
     RELOAD_SECONDS = "antiphon_reload_seconds_total"
+    PREPARED_TOKENS = "antiphon_prepared_tokens_total"
+    PREPARED_USED = "antiphon_prepared_used_tokens_total"
+    PREPARED_WASTED = "antiphon_prepared_wasted_tokens_total"
 
     POLICY = "antiphon_policy_total"
     POLICY_INFO = "antiphon_policy_info"
@@ -94,6 +97,9 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
+    Metric.PREPARED_TOKENS: "Prompt tokens computed before a reply was asked for, on advisories of turns.",
+    Metric.PREPARED_USED: "Of them, those that the turn's prompt found.",
+    Metric.PREPARED_WASTED: "Of them, those that it did not find, or that no turn came for.",
     Metric.POLICY: "What policies counted and what was counted of them (raised, nonsense, slow, suspended, "
     "stalled, refused, wake_in_past; of observed ones whether their decisions agreed with the baseline's or "
     "differed, such as step_differed); the unit of decisions among several is all of them.",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice, takewhile
 from math import inf, isnan, nan
+from typing import NamedTuple
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Told
@@ -17,6 +18,16 @@ LOOK = 8
 """Owners that are written at once."""
 PROBE_BLOCKS = 32
 """Brought at a time while the link's speed is not known: one order's."""
+
+
+class Brought(NamedTuple):
+    """What was decided about an owner's blocks that the device lacks: `num_brought` of `num_away` are,
+    behind what takes the link `queued_s`, for a turn that is due in `left_s`."""
+
+    num_brought: int
+    num_away: int
+    queued_s: float
+    left_s: float
 
 
 class NextUse:
@@ -48,6 +59,8 @@ class NextUse:
         """Owners whose KV was to be brought, and whether that was ordered."""
         self._held: dict[str, None] = {}
         """Those that are held back by requests that wait."""
+        self._brought: dict[str, Brought] = {}
+        """What the last answer brings, or not."""
         self.events = {
             "next_use_unknown": 0,
             "preload_begun": 0,
@@ -113,7 +126,7 @@ class NextUse:
         self._note_outcomes(view, waiting)
         held = {owner: None for owner, num_away in expected.items() if num_away and waiting}
         self.events["preload_held"] += sum(owner not in self._held for owner in held)
-        self._held = held
+        self._held, self._brought = held, {}
         expects_at = view.expects_at if self._preload else inf
         if waiting:
             wake_at = min(now + RETRY_S, expects_at) if expected else _finite(expects_at)
@@ -124,7 +137,9 @@ class NextUse:
         for owner, num_away in expected.items():
             if not num_away:
                 continue
-            count = self._num_in_time(view, owner, num_away, view.due_s(owner) - now - queued_s, not owners)
+            left_s = view.due_s(owner) - now
+            count = self._num_in_time(view, owner, num_away, left_s - queued_s, not owners)
+            self._brought[owner] = Brought(count, num_away, queued_s, left_s)
             if count < num_away:
                 is_put_off = True
                 if not count:
@@ -137,23 +152,21 @@ class NextUse:
         wake_at = _finite(min(now + RETRY_S, expects_at) if is_put_off else expects_at)
         if not owners:
             return Selection((), 0, "nobody is about to need any", wake_at=wake_at)
-        return Selection(owners, view.num_blocks, "its person speaks", reach=reach or None, wake_at=wake_at)
+        return Selection(
+            owners, view.num_blocks, "its next turn is coming", reach=reach or None, wake_at=wake_at
+        )
 
     def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
-        """Of one whose turn is coming and whose KV is not all on the device."""
-        num_away = view.num_away(owner)
-        took_s, left_s = num_away * view.back.block_s, view.due_s(owner) - now
+        """Of one whose turn is coming and whose KV is not all on the device: what was decided about it."""
+        brought = self._brought.get(owner)
         if not self._preload:
             why = "it comes when a request waits for it (preload is off)"
-        elif next(view.waiting(), None) is not None:
+        elif owner in self._held:
             why = "put off: a request waits for the link"
-        elif owner not in self._protected(view):
+        elif brought is None:
             why = f"not brought: what is kept for others fills {self._protects:.0%} of the device's blocks"
-        elif isnan(took_s + left_s):
-            why = "brought: its turn is coming"
         else:
-            so = "too late for all" if took_s > left_s - view.back.queued_s else "brought"
-            why = f"{so}: {num_away} blocks take {took_s:.2f} s, its turn is due in {left_s:.2f} s"
+            why = _words(brought, view.back.block_s)
         return Told("", why)
 
     def _num_in_time(self, view: KvView, owner: str, num_away: int, left_s: float, is_first: bool) -> int:
@@ -203,6 +216,21 @@ class NextUse:
                 continue
             was_ordered = self._preloading.pop(owner)
             self.events[f"preload_{outcome}" if was_ordered else "preload_skipped"] += 1
+
+
+def _words(brought: Brought, block_s: float) -> str:
+    """Over a link that takes so long for a block."""
+    count, num_away, queued_s, left_s = brought
+    if isnan(block_s + queued_s):
+        first = f"the first {count} of {num_away} blocks are brought" if count else "put off"
+        return f"{first}: the link's speed is not known yet"
+    if isnan(left_s):
+        return "brought: its turn is coming"
+    behind = f", {queued_s:.2f} s of others go before them" if queued_s else ""
+    why = f"{num_away} blocks take {num_away * block_s:.2f} s{behind}, its turn is due in {left_s:.2f} s"
+    if count == num_away:
+        return f"brought: {why}"
+    return f"{f'too late for all, {count} are brought' if count else 'too late'}: {why}"
 
 
 def _finite(at: float) -> float | None:

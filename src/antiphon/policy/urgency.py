@@ -89,10 +89,13 @@ class Urgency:
         self.events = {"lead_unknown": 0, "first_sound_waits": 0, "prompt_spared": 0, "held": 0}
         self._held = frozenset[int]()
         """Requests that were held by the last answer."""
+        self._last_classes, self._last_limits_s = NO_INTS, np.zeros(0)
+        """Of the candidates about which it decided last: what is told of them."""
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Algorithm 1; what is preempted is the least urgent row, which keeps its KV to go on from."""
         urgency, within = self._ranked(view)
+        self._last_classes = urgency
         able, preempt = view.ready, self._given_up(view, urgency, within)
         if len(preempt):
             able = able & (view.row >= 0)
@@ -126,7 +129,8 @@ class Urgency:
         can_hold &= (view.tier == Tier.LATENCY) & ~view.reading
         if not can_hold.any() or self._occupied(view) > self._holds_to or self._is_in_the_way(view):
             return NO_HOLD
-        beyond_s = np.where(can_hold, lead_s - self._limits_s(view), -np.inf)
+        limits_s = self._last_limits_s = self._limits_s(view)
+        beyond_s = np.where(can_hold, lead_s - limits_s, -np.inf)
         ready = view.ready
         least_s = self._ahead_s / 2
         runs_anyway = bool((self._can_run(view) & (beyond_s <= least_s)).any())
@@ -139,7 +143,7 @@ class Urgency:
 
     def tell_step(self, view: StepView, at: int, now: float) -> Told:
         """Its class, and by which lead or age."""
-        urgency = int(self._classes(view)[at])
+        urgency = int(self._last_classes[at])
         why = (
             f"at most {self._safe_s:g} s ahead",
             f"asked for {view.age_s[at]:.1f} s ago{', lead not known' if view.begun[at] else ''}",
@@ -150,7 +154,7 @@ class Urgency:
 
     def tell_pace(self, view: StepView, at: int, now: float) -> Told:
         """Of one that is held: how far it is ahead, and until when."""
-        lead_s, limit_s = float(view.lead_s[at]), float(self._limits_s(view)[at])
+        lead_s, limit_s = float(view.lead_s[at]), float(self._last_limits_s[at])
         until = now + lead_s - limit_s - self._ahead_s / 2
         why = f"{lead_s:.1f} s ahead of the listener, over {limit_s:.1f} s"
         return Told("", why, until)

@@ -30,7 +30,7 @@ async def advisories(request: Request, serving: Admitted) -> Response:
     body = await read_body(request, serving.settings.limits, MAX_BODY_BYTES)
     asked = typed(body, AdvisoryRequest)
     session = serving.sessions.get(asked.session_id)
-    if session is None or session.key != check_key(request, serving.settings.api_keys):
+    if session is None or serving.key_of(asked.session_id) != check_key(request, serving.settings.api_keys):
         serving.metrics.advisories.labels("unknown").inc()
         raise _unknown(asked)
     try:

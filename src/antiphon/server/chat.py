@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError
 from antiphon.core.plans import ResponseEnded
-from antiphon.server.admission import check_model
+from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
 from antiphon.server.exchange import Exchange, ExchangeResponse, while_connected
 from antiphon.server.http import Admitted, json_answer
@@ -58,7 +58,7 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    exchange = Exchange(serving, chat.request)
+    exchange = Exchange(serving, chat.request, check_key(request, serving.settings.api_keys))
     if chat.stream:
         exchange.open()
         try:

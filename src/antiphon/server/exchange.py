@@ -33,7 +33,8 @@ class Exchange:
     What the client does not read is bounded: past `max_queued_bytes` the reply is cancelled, as failed.
     """
 
-    def __init__(self, serving: Serving, request: ResponseRequested) -> None:
+    def __init__(self, serving: Serving, request: ResponseRequested, key: int | None) -> None:
+        """key: which of the configured API keys it came with; None: there are none."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
         self.pieces = Pieces(
@@ -42,6 +43,7 @@ class Exchange:
         self._serving = serving
         self._engine: EngineClient = serving.engine
         self._request = request
+        self._key = key
         self._ready: deque[Piece] = deque()
         self._num_bytes = 0
         self._arrived = asyncio.Event()
@@ -70,6 +72,7 @@ class Exchange:
         self._is_open = True
         self._asked_s = time.monotonic()
         self._serving.connections.add(self)
+        self._serving.keys[session] = self._key
         self._engine.attach(session, self._on_output)
         self._engine.send(SessionOpened(session))
         self._engine.send(self._request)
@@ -80,6 +83,7 @@ class Exchange:
         if self._is_open:
             self._is_open = False
             self._serving.connections.discard(self)
+            del self._serving.keys[self._request.session]
             self._engine.detach(self._request.session)
             self._engine.send(SessionClosed(self._request.session))
 

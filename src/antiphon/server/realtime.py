@@ -52,16 +52,17 @@ async def realtime(socket: WebSocket) -> None:
         await _refuse(socket, serving, error)
         return
     connection = Connection(socket, serving)
+    key = check_key(socket, serving.settings.api_keys)
     # counted before the handshake's await: two at once cannot both take the last place
     serving.connections.add(connection)
-    serving.sessions[connection.id] = connection
+    serving.sessions[connection.id], serving.keys[connection.id] = connection, key
     try:
         chosen = REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in subprotocols(socket) else None
         await socket.accept(subprotocol=chosen)
         await connection.run()
     finally:
         serving.connections.discard(connection)
-        del serving.sessions[connection.id]
+        del serving.sessions[connection.id], serving.keys[connection.id]
 
 
 async def _refuse(socket: WebSocket, serving: Serving, error: AntiphonError) -> None:
@@ -79,7 +80,6 @@ class Connection:
     def __init__(self, socket: WebSocket, serving: Serving) -> None:
         assert serving.engine is not None
         assert serving.detokenisers is not None
-        self.key = check_key(socket, serving.settings.api_keys)
         self._socket = socket
         self._metrics = serving.metrics
         self._meter = ResponseMeter(serving.metrics)

@@ -60,11 +60,6 @@ class Draining(Protocol):
 class Advised(Protocol):
     """An open session, as an advisory sees it."""
 
-    @property
-    def key(self) -> int | None:
-        """Which of the configured API keys it was opened with; None: there are none."""
-        ...
-
     async def advise(self, asked: AdvisoryRequest) -> AdvisoryAnswered | None:
         """Tell the engine; its answer, or None where that takes too long. Raises Throttled, SessionGone."""
         ...
@@ -86,15 +81,16 @@ class Serving:
         self.connections: set[Draining] = set()
         self.sessions: dict[str, Advised] = {}
         """Open realtime sessions by id."""
+        self.keys: dict[str, int | None] = {}
+        """Which of the configured API keys each open session came with, over HTTP too; None: none is."""
         self.engine: GatedEngine | None = None
         self.detokenisers: DetokeniserFactory | None = None
         self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
 
     def key_of(self, session: str) -> int | None:
-        """The API key of an open realtime session, by its place among them; None of any other session."""
-        found = self.sessions.get(session)
-        return None if found is None else found.key
+        """The API key of an open session, by its place among them; None of any other session."""
+        return self.keys.get(session)
 
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
         """The model is loaded: from here on the server is ready, its ear included."""

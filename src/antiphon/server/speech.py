@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError
-from antiphon.server.admission import check_model
+from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
 from antiphon.server.exchange import Exchange, ExchangeResponse, while_connected
 from antiphon.server.http import Admitted
@@ -36,7 +36,7 @@ async def speech(request: Request, serving: Admitted) -> Response:
     ids = serving.ids
     said = read_speech(asked, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp"))
     serving.check_room()
-    exchange = Exchange(serving, said).open()
+    exchange = Exchange(serving, said, check_key(request, serving.settings.api_keys)).open()
     try:
         await while_connected(request, exchange.begun(SoundPiece))
         encoder = SoundStream(asked.response_format)

@@ -13,7 +13,7 @@ from antiphon.core.conversation import AudioPart
 from antiphon.core.errors import AntiphonError, ProtocolError
 from antiphon.core.plans import ResponseEnded
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
-from antiphon.server.admission import check_model
+from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import fields_of, read_body, read_form
 from antiphon.server.exchange import Exchange, ExchangeResponse, while_connected
 from antiphon.server.http import Admitted, json_answer
@@ -56,7 +56,7 @@ async def transcriptions(request: Request, serving: Admitted) -> Response:
         asked, audio, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp")
     )
     serving.check_room(wanted.tier)
-    exchange = Exchange(serving, wanted)
+    exchange = Exchange(serving, wanted, check_key(request, serving.settings.api_keys))
     if not asked.stream:
         async with exchange:
             text, end = await while_connected(request, _written(exchange))

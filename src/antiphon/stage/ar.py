@@ -69,6 +69,8 @@ class ArScheduler(Chooser[ArCandidates]):
         """Preempted requests, and how often: one less for each step since that drew tokens."""
         self._head: ArRequest | None = None
         """The first that a person waits for, as of the last view."""
+        self._lacked: tuple[ArRequest, frozenset[int]] | None = None
+        """It, and the media that it turned out to lack when a policy looked; noted by the next plan."""
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -89,6 +91,10 @@ class ArScheduler(Chooser[ArCandidates]):
             float(self._around.tpot_s[request.tier]),
         )
         return self._policies.admission.decide(cast(StepView, self._candidates(now)), candidate, now)
+
+    def has_spare(self, request: ArRequest) -> bool:
+        """Are there blocks for a new request that hold nothing?"""
+        return self._held.has_spare(request)
 
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
@@ -273,6 +279,7 @@ class ArScheduler(Chooser[ArCandidates]):
             self.tiers.begin_plan()
             view, choice = self._taken(now)
             order, counts = up_to(view, choice, most)
+            self._note_lacked()
             preempted = self._preempt(view, choice) if len(order) or most is None else False
             planned = self._carry_out(step, view, choice, order, counts)
             if planned is not None or not preempted:
@@ -296,17 +303,25 @@ class ArScheduler(Chooser[ArCandidates]):
         )
 
     def _could_join(self, waiting: Sequence[ArRequest], has_inputs: Mask) -> Mask:
-        """By what is cheap to know; of the first request, also its media. Those that it lacks are noted."""
+        """By what is cheap to know; of the first request, also its media."""
         could_join = has_inputs.copy()
         if self.tiers.is_bringing:
             could_join &= [not self.tiers.is_coming(request.owner) for request in waiting]
         at = next((at for at, request in enumerate(waiting) if request is self._head), None)
         if at is not None and could_join[at]:
-            could_join[at] = self._has_media(waiting[at], with_host=True)
+            lacking = self._held.lacks(waiting[at], with_host=True)
+            could_join[at] = not lacking
+            self._lacked = (waiting[at], lacking) if lacking else None
         return could_join
 
-    def _has_media(self, request: ArRequest, with_host: bool = False) -> bool:
-        lacking = self._held.lacks(request, with_host)
+    def _note_lacked(self) -> None:
+        """What the first request lacks is asked for once the stage has its turn, whoever looked before."""
+        lacked, self._lacked = self._lacked, None
+        if lacked is not None and self._requests.get(lacked[0].request) is lacked[0]:
+            self._waiting.note_lacking(*lacked)
+
+    def _has_media(self, request: ArRequest) -> bool:
+        lacking = self._held.lacks(request)
         if lacking:
             self._waiting.note_lacking(request, lacking)
         return not lacking

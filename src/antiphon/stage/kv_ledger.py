@@ -86,6 +86,11 @@ class KvLedger:
         fits = self.kv.fits(request.owner, prefix, promise, apart, with_coming=with_coming)
         return fits and self.tiers.has_room_for(request, prefix, promise)
 
+    def has_spare(self, request: ArRequest) -> bool:
+        """Are there free blocks for it, beside those that it finds?"""
+        self.look(request)
+        return self.sizes.promise(request) - request.found // self._block_size <= self.kv.num_free
+
     def has_on_host(self, request: ArRequest) -> bool:
         """Has the host more of what it begins with than the device?"""
         prefix = self._prefix(request)

@@ -26,7 +26,7 @@ V = TypeVar("V", bound=Candidates)
 
 
 class Chooser(ABC, Generic[V]):
-    """What all schedulers are: they ask which candidates are held back and which run, once until the stage
+    """Base of all schedulers: asks which candidates are held back and which run, once until the stage
     changes. Owner of when these policies wish to be asked again."""
 
     def __init__(self, policies: StagePolicies) -> None:

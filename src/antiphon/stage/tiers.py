@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
-from math import nan
+from math import inf, nan
 from typing import Protocol
 
 from antiphon.core.config import ArConfig
@@ -34,7 +34,10 @@ CHUNK_BLOCKS = 32
 """Blocks of one order for what no request waits for: to cancel it is to order no more."""
 MOST_SWAPS = 2
 """How often as many blocks as an owner has may be given up after they were brought and before a request read
-them: then evict and fetch disagree, and nothing of it is brought until a request waits for it."""
+them: then evict and fetch disagree, and nothing of it is brought until a request waits for it, or SWAP_S are
+over."""
+SWAP_S = 10.0
+"""So long after the last of them, blocks that were brought and given up belong to another turn."""
 MAX_CHUNKS = 2
 """Orders on their way in a direction, so that the link is never idle while the next one is decided."""
 
@@ -78,6 +81,22 @@ class Wanted:
     prefix: Prefix
     promise: int
     """Blocks that must be there for it to join."""
+
+
+@dataclass(slots=True)
+class _Unread:
+    """Blocks of an owner that were brought and not read: those that are there, those that were given up, and
+    when either changed last."""
+
+    num: int = 0
+    num_swapped: int = 0
+    at: float = -inf
+
+    def given_up(self, count: int, now: float) -> int:
+        """How many of them leave with the owner's last `count` blocks."""
+        lost = min(count, self.num)
+        self.num, self.num_swapped, self.at = self.num - lost, self.num_swapped + lost, now
+        return lost
 
 
 class Tiers:
@@ -125,9 +144,8 @@ class Tiers:
         """Owners whose KV is brought, or is to be as soon as there is room, for a request that waits."""
         self._unfit: set[str] = set()
         """Owners whose KV was to be brought, and for whose requests there was not room enough."""
-        self._ahead: dict[str, int] = {}
-        """Owners whose KV was brought though no request waited, and how many blocks they have given up since,
-        until one reads it."""
+        self._unread: dict[str, _Unread] = {}
+        """By owner: KV that was brought though no request waited, until one reads it."""
         self._wake_at: float | None = None
 
     def meet(self, people: People, next_use: NextUse) -> None:
@@ -184,7 +202,7 @@ class Tiers:
         self.known.used_s[owner] = self._now
         self.known.states.pop(owner, None)
         self._coming.discard(owner)
-        self._ahead.pop(owner, None)
+        self._unread.pop(owner, None)
         if since_s is None:
             return
         awaited = self.bringing(sequence)
@@ -236,7 +254,7 @@ class Tiers:
         """The KV under this name is of no use any more; the device's is dropped already."""
         self.host.forget(owner)
         known = self.known
-        for each in (known.used_s, known.states, known.session, known.unwritten, self._ahead):
+        for each in (known.used_s, known.states, known.session, known.unwritten, self._unread):
             each.pop(owner, None)
 
     def rename(self, owner: str, name: str) -> None:
@@ -289,9 +307,9 @@ class Tiers:
             self._tell(KvMove.EVICTED, chosen)
             self._tell(KvMove.TAKEN, taken)
         for owner, count in (*chosen.items(), *taken.items()):
-            if owner in self._ahead:
-                self._ahead[owner] += count
-                self.num_swapped_blocks += count
+            unread = self._unread.get(owner)
+            if unread is not None:
+                self.num_swapped_blocks += unread.given_up(count, self._now)
         self._write(evicted, KvMove.COPIED)
         self._prune((*chosen, *taken))
 
@@ -341,16 +359,17 @@ class Tiers:
         last before all else. What is not copied is taken back at once."""
         if not evicted:
             return
-        emptied: list[str] = []
-        if self.host.num_blocks:
-            emptied = self._make_host_room(evicted)
+        if not self.host.num_blocks:
+            self._kv.free_evicted([block for run in reversed(evicted) for block in run.blocks])
+            return
+        emptied = self._make_host_room(evicted)
         batches: dict[tuple[int, ...] | None, list[tuple[int, HostCopy]]] = {}
         lost: list[int] = []
         for run in reversed(evicted):
             for index, block, name in zip(
                 range(run.start, run.start + len(run.blocks)), run.blocks, run.names, strict=True
             ):
-                lacking = self.host.lacks(name, run.groups) if self.host.num_blocks else ()
+                lacking = self.host.lacks(name, run.groups)
                 if lacking and self.host.num_free:
                     whole = len(lacking) == len(self._kv.groups)
                     copy = self.host.begin(name, lacking)
@@ -519,12 +538,15 @@ class Tiers:
     def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
         """The next blocks of what no request waits for, into room that is free or that the evict policy
         gives up. None of an owner whose blocks come and go."""
-        sequence = self._kv.resting(owner)
-        if sequence is not None and self._ahead.get(owner, 0) >= MOST_SWAPS * max(len(sequence.chain), 1):
+        sequence, unread = self._kv.resting(owner), self._unread.get(owner) or _Unread()
+        if self._now - unread.at > SWAP_S:
+            unread.num_swapped = 0
+        if sequence is not None and unread.num_swapped >= MOST_SWAPS * max(len(sequence.chain), 1):
             return 0
         num_ordered = self._order(owner, count, reach, keep, by_policy=True)
         if num_ordered:
-            self._ahead.setdefault(owner, 0)
+            unread.num, unread.at = unread.num + num_ordered, self._now
+            self._unread[owner] = unread
             self._kv.touch(owner)
             self.known.used_s[owner] = self._now
         return num_ordered

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.core.errors import Throttled
-from antiphon.core.facts import TurnAdvised
-from antiphon.core.plans import AdvisoryAnswered, StagePrepared
+from antiphon.core.facts import ResponseRequested, TurnAdvised
+from antiphon.core.plans import AdvisoryAnswered, StagePrepared, TurnAnswer
 from antiphon.wire.client_events import Advise, Confidence, ExpectedS, Prepare, Strict
 from antiphon.wire.effects import Payload
 
@@ -23,6 +23,20 @@ MIN_GAP_S = 0.5
 ADVISED = "antiphon.advised"
 
 Action = Literal["none", "in_place", "bring", "on_request", "pending", "throttled"]
+TurnAction = Literal["begun", "running", "done", "busy", "nothing"]
+
+TURN: dict[TurnAnswer, str] = {
+    "": "",
+    "begun": "What there is of the turn is encoded and prefilled from now on, in blocks that hold nothing,"
+    " until anybody wants a reply.",
+    "running": "What there was of the turn is being encoded and prefilled already.",
+    "done": "What there is of the turn was encoded and prefilled already.",
+    "busy": "Nothing of the turn is encoded or prefilled ahead: the server is making replies, or prepares"
+    " another session's turn.",
+    "nothing": "Nothing of the turn is there to be encoded or prefilled: no item was added since the last"
+    " reply.",
+}
+"""In words, what is done about a turn ahead of its reply."""
 
 
 class AdvisoryRequest(Strict, frozen=True, kw_only=True):
@@ -56,6 +70,9 @@ class AdvisoryAnswer(msgspec.Struct, frozen=True):
     on_request  some is on the host only, and comes once a request waits for it
     pending     the engine has the advisory and has not answered yet
     throttled   the engine was not told of it
+
+    turn  what is done about the turn ahead of its reply (`core.plans.TurnAnswer`); None: it was not asked
+          for, or the engine has not answered
     """
 
     session_id: str
@@ -63,6 +80,7 @@ class AdvisoryAnswer(msgspec.Struct, frozen=True):
     action: Action
     why: str
     stages: tuple[StageAdvised, ...] = ()
+    turn: TurnAction | None = None
 
     def payload(self) -> Payload:
         """As `antiphon.advised` shows it."""
@@ -78,8 +96,10 @@ class Advisories:
     _came_as: Literal["event", "request"] | None = None
     """The one that is not answered; None: there is none."""
 
-    def advise(self, asked: Advise | AdvisoryRequest, now: float) -> TurnAdvised:
-        """The fact for the engine. Raises Throttled."""
+    def advise(
+        self, asked: Advise | AdvisoryRequest, now: float, reply: ResponseRequested | None = None
+    ) -> TurnAdvised:
+        """The fact for the engine; `reply` as it would be asked for now. Raises Throttled."""
         if self._came_as is not None:
             raise Throttled("An advisory of this session is not answered yet.", MIN_GAP_S)
         if now < self._next_at:
@@ -89,7 +109,7 @@ class Advisories:
         self._came_as = "event" if isinstance(asked, Advise) else "request"
         expected_s = nan if asked.expected_arrival is None else asked.expected_arrival
         confidence = 1.0 if asked.confidence is None else asked.confidence
-        return TurnAdvised(self.session, asked.prepare, expected_s, confidence)
+        return TurnAdvised(self.session, asked.prepare, expected_s, confidence, reply)
 
     def refused(self, asked: Advise, error: Throttled) -> Payload:
         """What an event is told that came too soon."""
@@ -113,10 +133,8 @@ def told(answer: AdvisoryAnswered) -> AdvisoryAnswer:
         if one in actions:
             action = one
             break
-    why = _why(action, answer.stages)
-    if answer.prepare == "turn":
-        why += " Parts of a turn are not encoded or prefilled ahead by this version: only its history counts."
-    return AdvisoryAnswer(answer.session, answer.prepare, action, why, stages)
+    why = " ".join(filter(None, (_why(action, answer.stages), TURN[answer.turn])))
+    return AdvisoryAnswer(answer.session, answer.prepare, action, why, stages, answer.turn or None)
 
 
 def pending(session: str, prepare: Prepare, waited_s: float) -> AdvisoryAnswer:

@@ -96,6 +96,10 @@ class Responses:
             self.done_at = None
         return [self._request(spec, asked), reply.created()]
 
+    def expected(self, asked: Asked) -> ResponseRequested:
+        """As `create` would ask the engine, without beginning anything."""
+        return self._request(ResponseSpec("", "", asked.config, None, None), asked)
+
     def deliver(self, output: ResponseOutput, now: float) -> list[Step]:
         """An engine's output. Those of responses that are over are dropped."""
         reply = self._open.get(output.response)

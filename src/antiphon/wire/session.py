@@ -11,13 +11,13 @@ from __future__ import annotations
 from enum import Enum
 
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone, Throttled
-from antiphon.core.facts import SessionClosed, SessionOpened, SpeechEnded, SpeechStarted
+from antiphon.core.facts import SessionClosed, SessionOpened, SpeechEnded, SpeechStarted, TurnAdvised
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered, Output
 from antiphon.core.turns import ReplyPaused, ReplyResumed
 from antiphon.wire.advisories import Advisories, AdvisoryRequest
-from antiphon.wire.asked import read_response
+from antiphon.wire.asked import Asked, read_response
 from antiphon.wire.audio import InputAudio
 from antiphon.wire.client_events import (
     Advise,
@@ -138,7 +138,7 @@ class RealtimeSession:
         client. Raises Throttled, and SessionGone after close."""
         if self.phase is not Phase.OPEN:
             raise SessionGone(f"advise needs an open session, this one is {self.phase.value}")
-        return self._effects([self._advisories.advise(asked, now)])
+        return self._effects([self._advised(asked, now)])
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed. Harmless at any time."""
@@ -214,9 +214,13 @@ class RealtimeSession:
 
     def _advise(self, asked: Advise, now: float) -> Step:
         try:
-            return self._advisories.advise(asked, now)
+            return self._advised(asked, now)
         except Throttled as error:
             return self._advisories.refused(asked, error)
+
+    def _advised(self, asked: Advise | AdvisoryRequest, now: float) -> TurnAdvised:
+        reply = self._responses.expected(self._read(ResponseParams())) if asked.prepare == "turn" else None
+        return self._advisories.advise(asked, now, reply)
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -295,11 +299,14 @@ class RealtimeSession:
     # -- replies -------------------------------------------------------------------------------------
 
     def _create_response(self, params: ResponseParams) -> list[Step]:
-        shared = self._shared
-        asked = read_response(params, shared.config, shared.scope, shared.reader, shared.conversation)
+        asked = self._read(params)
         self._responses.check_free(asked)
         self._items.check_room(sum(item.shown.media_bytes for item in asked.items or ()))
         return self._responses.create(asked)
+
+    def _read(self, params: ResponseParams) -> Asked:
+        shared = self._shared
+        return read_response(params, shared.config, shared.scope, shared.reader, shared.conversation)
 
     @property
     def _idle_at(self) -> float | None:

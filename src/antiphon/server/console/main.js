@@ -120,10 +120,9 @@ function settled(session, refused) {
 }
 
 function seen(snapshot) {
-  const stages = snapshot.sessions[0]?.stages.map(({ stage }) => stage);
-  if (stages && stages.join() !== decisions.stages.join()) {
-    sessions.name(stages);
-    decisions.offer(stages);
+  if (snapshot.makers.join() !== decisions.stages.join()) {
+    sessions.name(snapshot.makers);
+    decisions.offer(snapshot.makers);
   }
   sessions.show(snapshot);
   decisions.take(snapshot, sessions.own);

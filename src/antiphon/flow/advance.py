@@ -1,0 +1,184 @@
+"""What there is of a turn is encoded and prefilled before its reply is asked for, where a client advises so.
+
+It delays nobody: it begins only while no reply is being made, takes only blocks that hold nothing, and ends
+when any reply is asked for. A step that is under way then is the most that anybody waits for. What reported
+steps have read rests as the session's past, where the turn finds it as it finds that of a reply that was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from antiphon.core.conversation import Item
+from antiphon.core.facts import ResponseRequested, TurnAdvised
+from antiphon.core.plans import TurnAnswer
+from antiphon.flow.preparation import Preparation
+from antiphon.flow.response import ResponseState
+from antiphon.flow.sessions import Sessions
+from antiphon.flow.stages import Stages
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Tokens of prompts that a unit computed ahead: all; found by the turns; not found, or given up. Those of
+    a turn that has not come yet are neither used nor wasted."""
+
+    tokens: int = 0
+    used: int = 0
+    wasted: int = 0
+
+
+@dataclass(slots=True)
+class _Left:
+    """Positions [start, end) of a session's prompt that a unit computed ahead and no turn has looked for.
+
+    items  what was read to its end; none if it was not
+    """
+
+    unit: str
+    start: int
+    end: int
+    items: tuple[Item, ...]
+
+
+class Advance:
+    """Owner of the one preparation that runs in the node, and of what earlier ones left."""
+
+    def __init__(self, stages: Stages, sessions: Sessions, preparation: Preparation) -> None:
+        self._stages = stages
+        self._sessions = sessions
+        self._preparation = preparation
+        self._last: ResponseState | None = None
+        """It runs while it has a request."""
+        self._left: dict[str, _Left] = {}
+        """By session."""
+        self._turns: list[ResponseState] = []
+        """Replies that were asked for, and have not looked for it yet."""
+        self._prepared = {
+            name: Prepared()
+            for name in stages.ar
+            if stages.is_entry(name) and stages.units[name].role != "decode"
+        }
+
+    @property
+    def prepared(self) -> Mapping[str, Prepared]:
+        """By the unit that reads prompts."""
+        return self._prepared
+
+    @property
+    def request(self) -> int:
+        """Of what runs now, or ran last; 0: nothing ever did."""
+        return 0 if self._last is None else self._last.request
+
+    @property
+    def _running(self) -> ResponseState | None:
+        return None if self._last is None else self._sessions.by_request.get(self._last.request)
+
+    # -- a preparation -------------------------------------------------------------------------------
+
+    def advise(self, fact: TurnAdvised) -> TurnAnswer:
+        """Begin, if the turn is to be prepared and nobody is served."""
+        if fact.prepare != "turn":
+            return ""
+        running = self._running
+        if running is not None and running.session == fact.session:
+            return "running"
+        asked = fact.reply or ResponseRequested(fact.session, "", "")
+        spec = msgspec.structs.replace(
+            asked, speech=False, remember=True, items=None, retention=None, max_tokens=1
+        )
+        items, left = self._sessions.ahead(spec), self._left.get(fact.session)
+        if not items:
+            return "nothing"
+        if left is not None and left.items == items:
+            return "done"
+        if running is not None or self._sessions.responses:
+            return "busy"
+        self._last = self._sessions.begin_ahead(spec, items)
+        self._preparation.render(self._last)
+        return "begun"
+
+    def finish(self) -> None:
+        """Its prompt was read, and one token drawn, which counts for nothing."""
+        response = self._running
+        assert response is not None
+        assert response.entry is not None
+        self._keep(response, len(response.entry.prompt.token_ids), 0, response.items)
+        self._sessions.end(response, "completed", "")
+
+    def stop(self) -> None:
+        """Somebody wants a reply: what runs ends. What it has read so far is kept."""
+        response = self._running
+        if response is None:
+            return
+        row = None if response.entry is None else response.entry.row
+        if row is not None and response.path is not None:
+            rows = self._stages.ar[response.path.entry].rows
+            end = int(rows.confirmed[row])
+            self._keep(response, end, int(rows.planned[row]) - end, ())
+        self._sessions.end(response, "cancelled", "")
+
+    def stop_of(self, session: str) -> None:
+        """What is read of this session may not be what its turn says."""
+        running = self._running
+        if running is not None and running.session == session:
+            self.stop()
+
+    # -- what becomes of it --------------------------------------------------------------------------
+
+    def begun(self, response: ResponseState) -> None:
+        """A reply was asked for: if a turn of its session was prepared, it will look for that."""
+        if response.session in self._left and response.spec.remember:
+            self._turns.append(response)
+
+    def settle(self) -> None:
+        """Count what turns have found, once they have looked."""
+        if not self._turns:
+            return
+        for turn in self._turns:
+            entry, path = turn.entry, turn.path
+            if entry is None or path is None or entry.cached is None:
+                continue
+            left = self._left.pop(turn.session, None)
+            if left is not None:
+                is_here = left.unit in (path.entry, path.reader)
+                self._count(left, min(entry.cached, left.end) if is_here else left.start)
+        self._turns = [
+            turn
+            for turn in self._turns
+            if turn.session in self._left and turn.request in self._sessions.by_request
+        ]
+
+    def forget(self, session: str) -> None:
+        """It is closed."""
+        self.stop_of(session)
+        left = self._left.pop(session, None)
+        if left is not None:
+            self._count(left, left.start)
+
+    def _keep(self, response: ResponseState, end: int, num_lost: int, items: tuple[Item, ...]) -> None:
+        """It has read up to `end`, and beyond that what is lost. What an earlier one left before its start
+        stays; what lies behind is read anew."""
+        assert response.path is not None
+        assert response.entry is not None
+        start, unit = response.entry.cached or 0, response.path.entry
+        end = max(start, end)
+        counts = self._prepared[unit]
+        counts.tokens += end - start + num_lost
+        counts.wasted += num_lost
+        before = self._left.pop(response.session, None)
+        if before is not None:
+            stays = before.unit == unit and before.start <= start <= before.end
+            kept = start if stays else before.start
+            self._prepared[before.unit].wasted += before.end - kept
+            start = before.start if stays else start
+        self._left[response.session] = _Left(unit, start, end, items)
+
+    def _count(self, left: _Left, found: int) -> None:
+        """The turn found its first `found` tokens."""
+        used = max(found - left.start, 0)
+        self._prepared[left.unit].used += used
+        self._prepared[left.unit].wasted += left.end - left.start - used
