@@ -49,9 +49,9 @@ def test_a_shared_block_goes_once_it_ends_everybody_who_holds_it() -> None:
 
 def given_up(kv: StageKv, owner: str, count: int, groups: tuple[int, ...] | None = None) -> None:
     """It counts as free soon from the first."""
-    evicted = kv.evict(owner, count, groups, lends=False)
+    evicted = kv.evict(owner, count, groups)
     before = kv.num_free_soon
-    kv.free_evicted([block for run in evicted for block in run.blocks])
+    kv.take_back([block for run in evicted for block in run.blocks])
     assert kv.num_free_soon == before
 
 
@@ -313,20 +313,20 @@ class Lent(Conversations):
         session=st.sampled_from(SESSIONS),
         count=st.integers(1, 4),
         keep=st.sets(st.sampled_from(SESSIONS)),
-        lends=st.booleans(),
+        is_copied=st.booleans(),
     )
-    def evict(self, session: str, count: int, keep: set[str], lends: bool) -> None:
+    def evict(self, session: str, count: int, keep: set[str], is_copied: bool) -> None:
         others = {name: self.kv.resting(name) for name in keep - {session}}
         held = {name: one.num_blocks for name, one in others.items() if one is not None}
         before = self.kv.num_free_soon
-        evicted = self.kv.evict(session, count, keep=keep, lends=lends)
+        evicted = self.kv.evict(session, count, keep=keep)
         assert before <= self.kv.num_free_soon <= before + count
-        if not lends:
+        if is_copied:
+            self.take(evicted)
+        else:
             now = self.kv.num_free_soon
-            self.kv.free_evicted([block for run in evicted for block in run.blocks])
+            self.kv.take_back([block for run in evicted for block in run.blocks])
             assert self.kv.num_free_soon == now
-            evicted = []
-        self.take(evicted)
         for name, num_blocks in held.items():
             kept = self.kv.resting(name)
             assert kept is not None

@@ -399,12 +399,10 @@ class StageKv:
         count: int,
         groups: tuple[int, ...] | None = None,
         keep: Set[str] = frozenset(),
-        lends: bool = True,
     ) -> list[Evicted]:
         """The owner's sequence gives up its last blocks until `count` more are to be had, or of these groups
         only. Returns what is full, the last first, lent to the caller, which takes it back once it is copied;
-        a partial block and what was being filled are lost, and not told of. Without `lends` nothing will be
-        copied: the caller says `free_evicted` of all of it before anything else.
+        a partial block and what was being filled are lost, and not told of.
 
         A block goes only where it ends every sequence that holds it, none of which is of `keep`.
         """
@@ -412,7 +410,7 @@ class StageKv:
         if sequence is None:
             return []
         if groups is not None and len(set(groups)) < len(self.groups):
-            return self._given_up(self._evict_groups(sequence, count, groups), lends)
+            return self._evict_groups(sequence, count, groups)
         evicted: list[Evicted] = []
         while count > 0 and sequence.blocks:
             before, last = sequence.num_blocks, sequence.blocks[-1]
@@ -421,7 +419,7 @@ class StageKv:
             elif last in self._partial:
                 run = self._evict_partial(sequence)
             else:
-                run = self._evict_own(sequence, count, lends)
+                run = self._evict_own(sequence, count)
             if before == sequence.num_blocks:
                 if not self._let_go_end(sequence, keep):
                     break
@@ -429,32 +427,9 @@ class StageKv:
             count -= before - sequence.num_blocks
             if run.blocks:
                 evicted.append(run)
-        return self._given_up(evicted, lends)
-
-    def _given_up(self, evicted: list[Evicted], lends: bool) -> list[Evicted]:
-        """Without `lends`, what is lent all the same is held in its place until `free_evicted`."""
-        for block in (block for run in evicted if not lends for block in run.blocks):
-            if not self._kept[block]:
-                self._kept[block] = 1
-                self._lent[block] -= 1
-                if not self._lent[block]:
-                    del self._lent[block]
         return evicted
 
-    def free_evicted(self, blocks: list[int]) -> None:
-        """What was given up without being lent is free, as soon as nothing else needs it."""
-        self._matched = None
-        for block in blocks:
-            self._kept[block] = 0
-        free = [block for block in blocks if block not in self._lent]
-        if self._partial.isdisjoint(free):
-            self._only_lent = [count - len(free) for count in self._only_lent]
-        else:
-            for block in free:
-                self._count_only_lent(block, -1)
-        self._free(free)
-
-    def _evict_own(self, sequence: Sequence, count: int, lends: bool = True) -> Evicted:
+    def _evict_own(self, sequence: Sequence, count: int) -> Evicted:
         """Its last blocks that are whole, as long as no other sequence holds them."""
         owner, blocks, first = sequence.owner, sequence.blocks, max(len(sequence.blocks) - count, 0)
         used, others, given_up = self._used, self._sharers, blocks[first:]
@@ -466,11 +441,7 @@ class StageKv:
         whole = max(min(sequence.num_ready, len(sequence.chain)), first)
         evicted = Evicted((owner,), first, blocks[first:whole], sequence.chain[first:whole])
         self.num_evicted_blocks += len(given_up)
-        if lends:
-            self.lend(evicted.blocks)
-        else:
-            self._only_lent = [count + whole - first for count in self._only_lent]
-            given_up = blocks[whole:]
+        self.lend(evicted.blocks)
         for block in given_up:
             self._kept[block] = 0
         self._let_go(given_up)
@@ -613,26 +584,27 @@ class StageKv:
 
     # -- copies --------------------------------------------------------------------------------------
 
-    def lend(self, blocks: Iterable[int]) -> None:
+    def lend(self, blocks: list[int]) -> None:
         """A copy touches these: they are not handed out before they are taken back."""
         self._matched = None
+        lent, used, kept = self._lent, self._used, self._kept
+        self._count_only_lent([one for one in blocks if not (one in lent or used[one] or kept[one])], 1)
         for block in blocks:
-            if not (block in self._lent or self._used[block] or self._kept[block]):
-                self._count_only_lent(block, 1)
-            self._lent[block] = self._lent.get(block, 0) + 1
+            lent[block] = lent.get(block, 0) + 1
 
     def take_back(self, blocks: Iterable[int]) -> None:
         """The copy is over. A block that no sequence holds is free."""
         self._matched = None
+        lent, used, kept = self._lent, self._used, self._kept
         free: list[int] = []
         for block in blocks:
-            if self._lent[block] > 1:
-                self._lent[block] -= 1
+            if lent[block] > 1:
+                lent[block] -= 1
                 continue
-            del self._lent[block]
-            if not (self._used[block] or self._kept[block]):
-                self._count_only_lent(block, -1)
+            del lent[block]
+            if not (used[block] or kept[block]):
                 free.append(block)
+        self._count_only_lent(free, -1)
         self._free(free)
 
     def settle(self, step: int) -> None:
@@ -680,7 +652,7 @@ class StageKv:
             if not self._used[block]:
                 self._num_used += 1
                 if not self._kept[block]:
-                    self._count_only_lent(block, -1)
+                    self._count_only_lent([block], -1)
             self._used[block] += 1
 
     def _unuse(self, blocks: list[int], after_step: int | None) -> None:
@@ -699,7 +671,7 @@ class StageKv:
         self._matched = None
         for block in blocks:
             if not (self._used[block] or self._kept[block]):
-                self._count_only_lent(block, -1)
+                self._count_only_lent([block], -1)
             self._kept[block] += 1
             if self._kept[block] == 1:
                 self._keeper[block] = owner
@@ -726,14 +698,17 @@ class StageKv:
         done."""
         used, kept, lent = self._used, self._kept, self._lent
         loose = [block for block in blocks if not (used[block] or kept[block])]
-        for block in lent.keys() & loose:
-            self._count_only_lent(block, 1)
+        self._count_only_lent([block for block in loose if block in lent], 1)
         self._free([block for block in loose if block not in lent])
 
-    def _count_only_lent(self, block: int, change: int) -> None:
-        lacking = self.lacks(block)
-        for group in range(len(self.groups)):
-            self._only_lent[group] += change * (group not in lacking)
+    def _count_only_lent(self, blocks: list[int], change: int) -> None:
+        partial = self._partial.intersection(blocks)
+        num_whole = len(blocks) - len(partial)
+        self._only_lent = [count + change * num_whole for count in self._only_lent]
+        for block in partial:
+            lacking = self.lacks(block)
+            for group in range(len(self.groups)):
+                self._only_lent[group] += change * (group not in lacking)
 
     def _free(self, blocks: list[int]) -> None:
         if not blocks:

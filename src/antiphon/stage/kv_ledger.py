@@ -229,7 +229,7 @@ class KvLedger:
         confirmed = self._confirmed(request)
         blocks = request.sequence.blocks[: self.kv.blocks_for(confirmed)]
         lease = KvLease(self._unit, target, blocks, self.kv.slots(blocks), confirmed)
-        self.kv.lend(lease.blocks)
+        self.kv.lend([*lease.blocks])
         self.leases[lease] = None
         return lease
 

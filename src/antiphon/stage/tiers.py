@@ -327,14 +327,13 @@ class Tiers:
         `chosen`: those looked at, and how many each gave up."""
         kv = self._kv
         evicted: list[Evicted] = []
-        lends = self.host.num_blocks > 0
         short = goal - kv.num_free_soon
         for owner in owners if short > 0 else ():
             before = kv.num_evicted_blocks
             count = int(owner not in put_off)
             while count and short > 0 and owner in kv.owners:
                 count = -kv.num_evicted_blocks
-                evicted += kv.evict(owner, short, groups, keep, lends)
+                evicted += kv.evict(owner, short, groups, keep)
                 count += kv.num_evicted_blocks
                 short = goal - kv.num_free_soon if groups is None else short - count
             chosen[owner] = chosen.get(owner, 0) + kv.num_evicted_blocks - before
@@ -360,7 +359,7 @@ class Tiers:
         if not evicted:
             return
         if not self.host.num_blocks:
-            self._kv.free_evicted([block for run in reversed(evicted) for block in run.blocks])
+            self._kv.take_back([block for run in reversed(evicted) for block in run.blocks])
             return
         emptied = self._make_host_room(evicted)
         batches: dict[tuple[int, ...] | None, list[tuple[int, HostCopy]]] = {}
@@ -436,7 +435,7 @@ class Tiers:
                 if len(found) < most and name not in found and lacking:
                     groups = None if len(lacking) == len(self._kv.groups) else lacking
                     found[name] = Evicted((owner,), index, [sequence.blocks[index]], [name], groups)
-        self._kv.lend(block for run in found.values() for block in run.blocks)
+        self._kv.lend([block for run in found.values() for block in run.blocks])
         return [*reversed(found.values())]
 
     # -- to the device -------------------------------------------------------------------------------
