@@ -1,13 +1,13 @@
-"""LiveServe's memory (§5) beside LRU offloading, where pasts do not fit the device: how much of a reload is left
-between a turn's end and its first text.
+"""LiveServe's memory (§5) beside LRU offloading, where pasts do not fit the device: how much of a reload is
+left between a turn's end and its first text.
 
     python benchmarks/liveserve_memory.py --out benchmarks/results/liveserve-memory.json
 
 Simulated: Qwen3-Omni-30B-A3B on H200 GPUs by their datasheet, one replica, people who talk for 20 to 60 s a
 turn. The device holds a share of what the conversations amount to; the link to the host is so slow that a
-reload takes about as long as a turn's first text takes without one, or half as long. Turns are paired by seed,
-session and number; those count that wait for KV from the host under the baseline. Runs that --work has are
-not run again.
+reload takes about as long as a turn's first text takes without one, or half as long. Turns are paired by
+seed, session and number; those count that wait for KV from the host under the baseline. Runs that --work has
+are not run again.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 
 SYSTEMS = ("fcfs", "liveserve")
-SEEDS = (0, 1, 2, 3, 4)
-CONVERSATIONS, DURATION_S = 16, 420.0
-PASTS_TOKENS = 65_536
+SEEDS = (0, 1, 2)
+CONVERSATIONS, DURATION_S = 8, 420.0
+PASTS_TOKENS = 32_768
 """What so many conversations hold towards the end of a run."""
 POOLS = (0.35, 0.6, 4.0)
 """Shares of it that the device holds; in the last memory is never short."""
