@@ -242,9 +242,8 @@ class View:
         """Of its full blocks that are there, those without a copy."""
         sequence = self._sequence(owner)
         if sequence is not None:
-            num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
             # The first ones are written first, and the last is likeliest to lack a copy.
-            yield from (name for name in sequence.chain[:num_there][::-1] if self.host.lacks(name))
+            yield from (name for name in reversed(sequence.filled) if self.host.lacks(name))
 
     def _is_dirty(self, owner: str) -> bool:
         return next(self._dirty_names(owner), None) is not None

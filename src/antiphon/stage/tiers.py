@@ -429,8 +429,7 @@ class Tiers:
             sequence = self.known.running.get(owner) or self._kv.resting(owner)
             if sequence is None:
                 continue
-            num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
-            for index, name in enumerate(sequence.chain[:num_there]):
+            for index, name in enumerate(sequence.filled):
                 lacking = self.host.lacks(name)
                 if len(found) < most and name not in found and lacking:
                     groups = None if len(lacking) == len(self._kv.groups) else lacking
