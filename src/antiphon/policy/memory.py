@@ -245,6 +245,14 @@ class Selection:
 NOTHING = Selection((), 0, "nothing to do")
 
 
+def num_short(view: KvView, ahead: float) -> int:
+    """Blocks that should leave the tier: what is wanted and not free, and beyond that as many as keep a share
+    `ahead` of the tier free, as far as the tier below has room for them."""
+    spare = view.num_free - view.num_wanted
+    needed = max(-spare, 0)
+    return needed + min(max(int(view.num_blocks * ahead) - max(spare, 0), 0), view.num_below)
+
+
 class EvictPolicy(Protocol):
     """Decides what leaves a tier: the device when blocks are short, the host when it is to take what leaves
     the device, and both when nothing is short but free blocks may be wanted soon. Each owner gives up its

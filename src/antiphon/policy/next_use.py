@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Told
-from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
+from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_short
 
 RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
@@ -78,12 +78,8 @@ class NextUse:
         goes only what will be needed later than what is to come there."""
         if view.tier == "host":
             return self._evict_host(view)
-        spare = view.num_free - view.num_wanted
-        needed = max(-spare, 0)
-        ahead = min(max(int(view.num_blocks * self._ahead) - max(spare, 0), 0), view.num_below)
-        if not needed + ahead:
-            return NOTHING
-        return Selection(self._leaving(view), needed + ahead, "needed last")
+        count = num_short(view, self._ahead)
+        return Selection(self._leaving(view), count, "needed last") if count else NOTHING
 
     def _leaving(self, view: KvView) -> Iterator[str]:
         kept: dict[str, int] | None = None
