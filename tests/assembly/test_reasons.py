@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import replayable
 from antiphon.assembly.storyteller import Storyteller
+from antiphon.assembly.watched import Watched
 from antiphon.cli import app
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from antiphon.assembly.guard import Watched
 from antiphon.assembly.observed import Effects
 from antiphon.assembly.story import Cause
 from antiphon.assembly.waits import Waits
+from antiphon.assembly.watched import Watched
 from antiphon.core.facts import Fact
 from antiphon.core.plans import Step
 from antiphon.core.snapshot import KvShown

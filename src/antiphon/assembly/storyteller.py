@@ -10,11 +10,11 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
 from antiphon.assembly.observed import Effects
 from antiphon.assembly.story import Cause, Spent, Story, What
 from antiphon.assembly.waits import OVER, RUNS, Turn, Waits
+from antiphon.assembly.watched import Watched
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import (
     CopyDone,
