@@ -165,8 +165,10 @@ class View:
             yield from (owner for owner in self.next_use.expected(self.now) if self.has(owner))
 
     def has(self, owner: str) -> bool:
-        known = owner in self.known.running or self.kv.resting(owner) is not None
-        return known or bool(self.host.num_held(owner))
+        known = self.known
+        if owner not in known.used_s:
+            return False
+        return owner in known.running or self.kv.resting(owner) is not None or self.host.num_held(owner) > 0
 
     def num_away(self, owner: str) -> int:
         sequence = self.kv.resting(owner)
