@@ -53,7 +53,8 @@ class Listener(Protocol):
     def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None: ...
 
     def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
-        """What only the policy would have done, with its reason, and what only the baseline did."""
+        """Effects that only the policy would have had, with its reason, and those that only the baseline
+        had."""
         ...
 
 
@@ -122,7 +123,7 @@ class Oversight:
 
 
 class Timed:
-    """A stretch of time in which a policy is asked; one is begun for every owner of KV that it names."""
+    """A span of time in which a policy is asked. Each owner of KV that it names is a span of its own."""
 
     __slots__ = ("_before", "_began", "_guard", "_outer_s", "_watched")
 
@@ -168,7 +169,7 @@ class Watched:
         self._has_decided = False
         """The last answer is its own, and not the baseline's in its place."""
         self._words_s = 0.0
-        """How long it took to tell of its last decision."""
+        """How long it took over its words about its last decision."""
         self._num_slow_words = 0
         self._baseline = decider(baseline, decision)
         self._check = CHECKS[decision]
@@ -257,15 +258,15 @@ class Watched:
         return self._in_time(answer, now)
 
     def _apart(self, view: Any) -> Any:
-        """For one that is observed: a copy, since a column stays as it was when it was read first. Units of a
-        device are as urgent as their observed step policies say."""
+        """The view that an observed policy gets: a copy, because a column keeps what it was when it was first
+        read. The heads of a device have the urgency of their observed step policies."""
         if self.decision != "device":
             return copy(view)
         return tuple(ObservedHead(head, self._guard.urgency) for head in cast(Sequence[Head], view))
 
     def _compare(self, answer: Any, would: Effects, view: Any, *more: Any) -> None:
-        """Counts whether it would have done what the baseline does. Questions to which both do nothing, and
-        those with one possible answer, are not counted."""
+        """Counts whether the policy agrees with the baseline. A question is not counted if both do nothing,
+        or if it has one possible answer."""
         assert self._baseline is not None
         guard, decision = self._guard, self.decision
         if isinstance(answer, StepChoice):
@@ -293,7 +294,7 @@ class Watched:
         self._guard.count(self, event, f"{event}, and the baseline decided: {what}")
 
     def _owners(self, owners: Iterable[str], view: KvView, *more: Any) -> Iterator[str]:
-        """One by one as they are taken; from the first that is nonsense on the baseline's."""
+        """Owners, each checked as it is taken. The baseline's follow the first that is nonsense."""
         seen: set[str] = set()
         waiting: frozenset[str] | None = None
         try:
@@ -320,7 +321,7 @@ class Watched:
         yield from (owner for owner in self._baseline(view, *more).owners if owner not in seen)
 
     def _in_time(self, answer: Any, now: float) -> Any:
-        """A wish to be asked again in the past, or at once, is one to be asked very soon."""
+        """The answer, with a `wake_at` that is not in the past, nor now."""
         wake_at = getattr(answer, "wake_at", None)
         if wake_at is None or wake_at >= now + LEAST_WAKE_S:
             return answer
