@@ -34,7 +34,9 @@ from antiphon.stage.tiers import KvMove, unknown
 class Observer(Listener, Protocol):
     """Hears what policies say and where KV goes, call by call. It changes nothing."""
 
-    def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None: ...
+    def moved(
+        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
+    ) -> None: ...
 
 
 class Node:

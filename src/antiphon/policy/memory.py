@@ -145,6 +145,11 @@ class KvView(Protocol):
         """Its next blocks that the device lacks and the host has."""
         ...
 
+    def num_preloaded(self, owner: str) -> int:
+        """Its blocks that were ordered from the host though no request waited, since a request last began
+        with it. A fetch that is selected may bring nothing: there is no room, or evict and fetch disagree."""
+        ...
+
     def waiting(self) -> Iterator[str]:
         """Owners that requests without a row begin with and that are not wholly on the device, in the order
         of the queue, as far as there are rows for them."""
