@@ -47,7 +47,7 @@ def load_subject(source: str, options: EngineOptions, name: str, progress: Progr
     opened = open_source(source, options, progress)
     shape = opened.family.read_shape(opened.config, name)
     if options.tensor_parallel > 1:
-        return Subject(load_engine(source, options, name, progress), opened.graph, shape, opened.node)
+        return Subject(load_engine(opened, options, name, progress), opened.graph, shape, opened.node)
     served = opened.node
     opened = replace(opened, node=with_host_tier(opened.node))
     check_room(opened)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from antiphon.assembly.guard import Incident, Observed, Overruled
+from antiphon.assembly.guard import Observed, Overruled
 from antiphon.assembly.node import Node
+from antiphon.assembly.watched import Incident
 from antiphon.core.graph import Stage, StageKind
 from antiphon.core.plans import Output
 from antiphon.graphs import find_graph
