@@ -9,6 +9,7 @@ import torch
 
 from antiphon.models.qwen3_omni.weights import load
 from antiphon.nn.attention import LayerKv, PagedBatch, over
+from antiphon.nn.step import StepInputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,8 @@ def whole(thinker: Thinker, x: torch.Tensor, positions: torch.Tensor, **options:
     """One sequence in one step."""
     n = len(x)
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
-    return thinker.decoder.forward(x, positions, over(thinker.decoder.new_pages(64, BLOCK), batch), **options)
+    pages = thinker.decoder.new_pages(64, BLOCK)
+    return thinker.decoder.forward(StepInputs(x, positions, over(pages, batch), **options))
 
 
 def test_prefill_equals_transformers_hidden_states(reference: Any, thinker: Thinker) -> None:
@@ -65,7 +67,7 @@ def test_chunked_prefill_and_decoding_equal_one_prefill(thinker: Thinker, step: 
     for start in range(0, n, step):
         part = slice(start, start + step)
         batch = PagedBatch.build([step], [start], tables([n]), BLOCK)
-        out, _ = thinker.decoder.forward(x[part], positions[part], over(pages, batch))
+        out, _ = thinker.decoder.forward(StepInputs(x[part], positions[part], over(pages, batch)))
         torch.testing.assert_close(out, expected[part], rtol=0, atol=1e-12)
 
 
@@ -87,7 +89,7 @@ def test_batched_equals_alone(thinker: Thinker, steps: list[Rows]) -> None:
         x = torch.cat([xs[i][part] for i, part in enumerate(parts)])
         positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
         batch = PagedBatch.build([n for _, n in rows], [c for c, _ in rows], tables(lengths), BLOCK)
-        out, _ = thinker.decoder.forward(x, positions, over(pages, batch))
+        out, _ = thinker.decoder.forward(StepInputs(x, positions, over(pages, batch)))
         expected = torch.cat([alone[i][part] for i, part in enumerate(parts)])
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
@@ -98,9 +100,10 @@ def test_thinker_embeds_and_scores_as_transformers(reference: Any, thinker: Thin
     n = ids.shape[1]
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
     pages = thinker.decoder.new_pages(8, BLOCK)
-    hidden, captured = thinker.forward(thinker.embed(ids[0]), torch.arange(n), over(pages, batch))
+    step = StepInputs(thinker.embed(ids[0]), torch.arange(n), over(pages, batch))
+    hidden, captured = thinker.decoder.forward(step)
     assert captured is None
-    assert torch.equal(thinker.logits(hidden), theirs.float())
+    assert torch.equal(thinker.decoder.logits(hidden), theirs.float())
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])
@@ -113,9 +116,9 @@ def test_other_types_come_close(
     expected, _ = whole(thinker, x, torch.arange(12), deepstack=deepstack, visual=visual)
     hidden, _ = whole(other, x.to(dtype), torch.arange(12), deepstack=deepstack, visual=visual)
     assert hidden.dtype is dtype
-    logits = other.logits(hidden)
+    logits = other.decoder.logits(hidden)
     assert logits.dtype is torch.float32
-    torch.testing.assert_close(logits, thinker.logits(expected), rtol=0, atol=atol)
+    torch.testing.assert_close(logits, thinker.decoder.logits(expected), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("groups", [[0, 0, 1, 1], [0, 1, 2, 3]])
@@ -134,6 +137,6 @@ def test_each_layer_reads_through_its_own_table(thinker: Thinker, groups: list[i
         kv = [LayerKv(*page, batches[group]) for page, group in zip(pages, groups, strict=True)]
         x = torch.cat([xs[i][part] for i, part in enumerate(parts)])
         positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
-        out, _ = thinker.decoder.forward(x, positions, kv)
+        out, _ = thinker.decoder.forward(StepInputs(x, positions, kv))
         expected = torch.cat([alone[i][part] for i, part in enumerate(parts)])
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)

@@ -12,6 +12,7 @@ import torch
 from antiphon.models.qwen3_omni.positions import mrope_positions
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt, talker_prompt, talker_prompt_length
 from antiphon.nn.attention import LayerKv, PagedBatch, over
+from antiphon.nn.step import StepInputs
 from models.scenes import Scene, scenes
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def think(scene: Scene, thinker: Thinker, encoders: Encoders) -> tuple[list[int]
     x = thinker.embed(ids).clone()
     if scene.mels:
         x[ids == tokens.audio] = torch.cat(encoders.audio.encode(scene.mels))
-    deepstack, visual = None, None
+    deepstack, visual = [], None
     if scene.patches:
         images = encoders.vision.encode(scene.patches, [span.grid for span in scene.spans])
         visual = torch.nonzero(ids == tokens.image).flatten()
@@ -102,20 +103,23 @@ def think(scene: Scene, thinker: Thinker, encoders: Encoders) -> tuple[list[int]
         deepstack = [torch.cat(level) for level in zip(*(deep for _, deep in images), strict=True)]
     sequence = Sequence(thinker.decoder)
     positions = sequence.prompt_positions(len(ids), scene.spans)
-    hidden, captured = thinker.forward(
-        x,
-        positions,
-        sequence.kv(len(ids)),
-        capture=True,
-        deepstack=deepstack,
-        visual=visual,
+    hidden, captured = thinker.decoder.forward(
+        StepInputs(
+            x,
+            positions,
+            sequence.kv(len(ids)),
+            capture=thinker.capture_layer,
+            deepstack=deepstack,
+            visual=visual,
+        )
     )
     assert captured is not None
-    text = [int(thinker.logits(hidden[-1:]).argmax())]
+    text = [int(thinker.decoder.logits(hidden[-1:]).argmax())]
     while len(text) < TEXT and text[-1] != tokens.im_end:
         at = sequence.next_position()
-        hidden, _ = thinker.forward(thinker.embed(torch.tensor(text[-1:])), at, sequence.kv(1))
-        text.append(int(thinker.logits(hidden).argmax()))
+        step = StepInputs(thinker.embed(torch.tensor(text[-1:])), at, sequence.kv(1))
+        hidden, _ = thinker.decoder.forward(step)
+        text.append(int(thinker.decoder.logits(hidden).argmax()))
     return text, captured
 
 
@@ -126,17 +130,18 @@ def speak(
     tokens = scene.config.tokens
     sequence = Sequence(talker.decoder)
     positions = sequence.prompt_positions(len(prompt), prompt.spans)
-    hidden = talker.forward(inputs, positions, sequence.kv(len(prompt)))[-1:]
+    hidden, _ = talker.decoder.forward(StepInputs(inputs, positions, sequence.kv(len(prompt))))
+    hidden = hidden[-1:]
     beside = [*text[1:-1], tokens.tts_eos, *[tokens.tts_pad] * FRAMES]
     frames = []
     for i in range(FRAMES):
-        c0 = talker.logits(hidden).masked_fill(talker.suppressed, -torch.inf).argmax(-1)
+        c0 = talker.decoder.logits(hidden).masked_fill(talker.suppressed, -torch.inf).argmax(-1)
         if int(c0) == talker.config.codec.eos:
             break
         frames.append(talker.predictor.frame(hidden, c0, lambda logits, _: logits.argmax(-1)))
         x = talker.step_inputs(frames[-1], torch.tensor([beside[i]]))
         at = sequence.next_position()
-        hidden = talker.forward(x, at, sequence.kv(1))
+        hidden, _ = talker.decoder.forward(StepInputs(x, at, sequence.kv(1)))
     return torch.cat(frames)
 
 

@@ -19,11 +19,10 @@ from antiphon.core.conversation import Media
 from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.ports import Prompter
 from antiphon.latency.shapes import ModelShape
-from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.graphs import Capture
 from antiphon.nn.shard import Shard
-from antiphon.nn.transfers import Transfers
+from antiphon.nn.step import StepInputs
 
 Pages = Sequence[tuple[Tensor, Tensor]]
 """Per layer keys and values, each [blocks, block_size, num_kv_heads, head_dim]."""
@@ -113,6 +112,10 @@ class DecoderModel(Protocol):
         """fp32 [3, n], and the position of the token after the prompt."""
         ...
 
+    def forward(self, step: StepInputs) -> tuple[Tensor, Tensor | None]:
+        """Final-norm hidden [m, H] of the tokens `step.wanted`, or of all; and what was captured [n, H]."""
+        ...
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, vocab_size]."""
         ...
@@ -125,15 +128,9 @@ class FollowerModel(Protocol):
 
     def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
 
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-    ) -> None: ...
+    def forward(self, step: StepInputs) -> object:
+        """This rank's part of a step; its results are in the sums."""
+        ...
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""
@@ -151,22 +148,6 @@ class TextModel(DecoderModel, Protocol):
     keeps_all: bool
 
     def embed(self, ids: Tensor) -> Tensor: ...
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        capture: bool = False,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-        transfers: Transfers | None = None,
-        wanted: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """x [n, H] -> final-norm hidden of the tokens `wanted` int64 [m], or of all; and where asked for
-        captured states [n, H]."""
-        ...
 
 
 class SpeechModel(DecoderModel, Protocol):
@@ -193,12 +174,6 @@ class SpeechModel(DecoderModel, Protocol):
     def step_inputs(self, frames: Tensor, text_ids: Tensor, states: Tensor | None = None) -> Tensor:
         """frames int64 [r, codebooks] and text ids [r] -> [r, H]; `states` [r, streamed_size] are zeros where
         the text is over."""
-        ...
-
-    def forward(
-        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
-    ) -> Tensor:
-        """x [n, H] -> final-norm hidden of the tokens `wanted` int64 [m], or of all."""
         ...
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.piggyback import Piggyback
 from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, drawing_tokens
 from antiphon.engine.sampler import Sampler
+from antiphon.nn.step import StepInputs
 from antiphon.nn.uploads import upload
 
 STAGE = 0
@@ -82,15 +83,18 @@ class TextRunner:
         flat = self._rows.flatten(step)
         media, (wanted, drawing) = self._media(flat), drawing_tokens(flat, step, self._device)
         x, kv, transfers = self._piggyback.begin(step, self._embed(flat, media))
+        keeps = self._model.payload_size and (media.rows or self._model.keeps_all)
         hidden, captured = self._model.forward(
-            x,
-            upload(self._rows.positions(flat), self._device),
-            kv,
-            capture=bool(self._model.payload_size and (media.rows or self._model.keeps_all)),
-            deepstack=_stacked(media.deepstack),
-            visual=torch.cat(media.visual) if media.visual else None,
-            transfers=transfers,
-            wanted=wanted,
+            StepInputs(
+                x,
+                upload(self._rows.positions(flat), self._device),
+                kv,
+                wanted,
+                capture=self._model.capture_layer if keeps else None,
+                deepstack=_stacked(media.deepstack),
+                visual=torch.cat(media.visual) if media.visual else None,
+                transfers=transfers,
+            )
         )
         self._piggyback.end(step, transfers)
         if (ready := self.pool.ready("hidden", 0, step.tickets)) is not None:
@@ -110,7 +114,7 @@ class TextRunner:
         ids = torch.zeros(num_rows, dtype=torch.int64, device=self._device)
         positions = torch.zeros(3, num_rows, device=self._device)
         kv = self.pool.kv(lambda _, group: batches[group])
-        self._model.logits(self._model.forward(self._model.embed(ids), positions, kv)[0])
+        self._model.logits(self._model.forward(StepInputs(self._model.embed(ids), positions, kv))[0])
 
     def payload(self, row: int, positions: Ints) -> Tensor:
         """Hidden states [m, H] of a row's prompt positions."""
@@ -172,6 +176,6 @@ class TextRunner:
         return upload(column, self._device)
 
 
-def _stacked(parts: list[tuple[Tensor, ...]]) -> list[Tensor] | None:
+def _stacked(parts: list[tuple[Tensor, ...]]) -> list[Tensor]:
     """Deepstack rows of all parts, layer by layer."""
-    return [torch.cat(layer) for layer in zip(*parts, strict=True)] if parts else None
+    return [torch.cat(layer) for layer in zip(*parts, strict=True)]

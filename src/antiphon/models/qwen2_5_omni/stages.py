@@ -31,8 +31,8 @@ class TextStage:
         speaks = thinker.config.speech is not None
         self.payload_size = thinker.decoder.config.hidden_size if speaks else 0
         self.capture_layer = thinker.decoder.config.num_layers
-        self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
-        self.new_pages = thinker.decoder.new_pages
+        self.embed, self.new_pages = thinker.embed, thinker.decoder.new_pages
+        self.forward, self.logits = thinker.decoder.forward, thinker.decoder.logits
 
     def use_attention(self, attention: Attention) -> None:
         self._thinker.decoder.attention = attention
@@ -59,7 +59,7 @@ class SpeechStage:
         self.streamed_size = talker.config.embedding_size
         self.pad_id = talker.config.text_pad
         self.suppressed, self.prompt_codes = talker.suppressed, talker.prompt_codes
-        self.forward, self.logits = talker.forward, talker.logits
+        self.forward, self.logits = talker.decoder.forward, talker.decoder.logits
         self.new_pages = talker.decoder.new_pages
 
     def use_attention(self, attention: Attention) -> None:

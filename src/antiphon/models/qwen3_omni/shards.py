@@ -5,7 +5,7 @@ Embeddings, projections, code predictor, encoders and vocoder stay on rank 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from antiphon.models.layout import Layout
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.weights import builder_for, layout_for, speech_of
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder
-from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.shard import Shard
 
@@ -66,23 +65,8 @@ class Follower:
 
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor]) -> None:
         self.decoder = Decoder(config, params, head=params["head"])
+        self.forward, self.logits = self.decoder.forward, self.decoder.logits
         self.new_pages = self.decoder.new_pages
 
     def use_attention(self, attention: Attention) -> None:
         self.decoder.attention = attention
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-    ) -> None:
-        """Compute this rank's part of a step; what comes of it is in the sums."""
-        self.decoder.forward(x, positions, kv, deepstack=deepstack, visual=visual)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""
-        return self.decoder.logits(hidden).float()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,6 @@ from antiphon.models.qwen3_omni.predictor import Pick
 from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
 from antiphon.models.qwen3_omni.thinker import Thinker
-from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.graphs import Capture
 
@@ -55,8 +53,8 @@ class TextStage:
         self.vocab_size = thinker.config.thinker_vocab
         self.payload_size = 0 if thinker.capture_layer is None else thinker.decoder.config.hidden_size
         self.capture_layer = thinker.capture_layer or 0
-        self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
-        self.new_pages = thinker.decoder.new_pages
+        self.embed, self.new_pages = thinker.embed, thinker.decoder.new_pages
+        self.forward, self.logits = thinker.decoder.forward, thinker.decoder.logits
 
     def use_attention(self, attention: Attention) -> None:
         self._thinker.decoder.attention = attention
@@ -87,7 +85,7 @@ class SpeechStage:
         self.hidden_size = talker.decoder.config.hidden_size
         self.suppressed = talker.suppressed
         self.prompt_codes = torch.zeros(0, dtype=torch.int64)
-        self.logits = talker.logits
+        self.forward, self.logits = talker.decoder.forward, talker.decoder.logits
         self.new_pages = talker.decoder.new_pages
 
     def use_attention(self, attention: Attention) -> None:
@@ -118,11 +116,6 @@ class SpeechStage:
     def step_inputs(self, frames: Tensor, text_ids: Tensor, states: Tensor | None = None) -> Tensor:
         """The text says all by its ids: no states come with it."""
         return self._talker.step_inputs(frames, text_ids)
-
-    def forward(
-        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
-    ) -> Tensor:
-        return self._talker.forward(x, positions, kv, wanted)
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Pick) -> Tensor:
         return self._talker.predictor.frame(hidden, c0, pick)

@@ -4,7 +4,7 @@ head. In which ways the families differ is data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,10 +20,8 @@ from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.geometry import token_ids
 from antiphon.models.layout import Layout, decoder_layout
-from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.graphs import Capture
-from antiphon.nn.transfers import Transfers
 
 HAS: dict[str, dict[str, bool]] = {
     "llama": {"qk_norm": False},
@@ -79,6 +77,7 @@ class TextDecoder:
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         self.vocab_size = config.vocab
         self._decoder = Decoder(config.decoder, params, head=params.get("head", self.embedding))
+        self.forward, self.logits = self._decoder.forward, self._decoder.logits
         self.new_pages = self._decoder.new_pages
 
     @classmethod
@@ -107,25 +106,3 @@ class TextDecoder:
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, H]."""
         return F.embedding(ids, self.embedding)
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        capture: bool = False,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-        transfers: Transfers | None = None,
-        wanted: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        """x [n, H], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted` [m, H], or of all.
-        Nothing is captured, and no rows of media come in.
-        """
-        plain = positions[0] if positions.dim() == 2 else positions
-        return self._decoder.forward(x, plain, kv, transfers=transfers, wanted=wanted)[0], None
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Final-norm hidden [r, H] -> fp32 [r, V]."""
-        return self._decoder.logits(hidden).float()
