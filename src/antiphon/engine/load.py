@@ -20,7 +20,7 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.ports import Executor, KvMover, PayloadMover, Processes, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.choices import read_node, suit
-from antiphon.engine.codec import CodecExecutor
+from antiphon.engine.codec import CodecExecutor, WindowExecutor
 from antiphon.engine.copies import KvCopies, lane_maker
 from antiphon.engine.device import available_bytes, pick_depth, pick_device
 from antiphon.engine.encoders import EncoderExecutor
@@ -34,7 +34,6 @@ from antiphon.engine.placing import check_kv, check_places, check_tiers
 from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
-from antiphon.engine.windows import WindowExecutor
 from antiphon.graphs import find_graph
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.compiler import told_of_kernels
