@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from antiphon.models.qwen3_omni.weights import load
+from antiphon.models.qwen3_omni.family import FAMILY
 from antiphon.nn.attention import LayerKv, PagedBatch, over
 from antiphon.nn.step import StepInputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from antiphon.models.qwen3_omni.thinker import Thinker
+    from antiphon.models.decoder_stage import Thinker
+    from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 
 BLOCK = 4
 Rows = list[tuple[int, int]]  # (tokens of the sequence that are cached, tokens of this step)
@@ -95,7 +96,7 @@ def test_batched_equals_alone(thinker: Thinker, steps: list[Rows]) -> None:
 
 
 def test_thinker_embeds_and_scores_as_transformers(reference: Any, thinker: Thinker) -> None:
-    ids = torch.randint(0, thinker.config.thinker_vocab, (1, 12), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, thinker.vocab_size, (1, 12), generator=torch.Generator().manual_seed(0))
     theirs = reference.thinker(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
     n = ids.shape[1]
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
@@ -108,9 +109,13 @@ def test_thinker_embeds_and_scores_as_transformers(reference: Any, thinker: Thin
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])
 def test_other_types_come_close(
-    thinker: Thinker, tensors: dict[str, torch.Tensor], dtype: torch.dtype, atol: float
+    thinker: Thinker,
+    config: Qwen3OmniConfig,
+    tensors: dict[str, torch.Tensor],
+    dtype: torch.dtype,
+    atol: float,
 ) -> None:
-    other = load("thinker", tensors, thinker.config, dtype=dtype)
+    other = FAMILY.load("thinker", tensors, config, dtype=dtype)
     x = inputs(12, thinker.decoder.config.hidden_size)
     visual, deepstack = torch.tensor([2, 3]), [inputs(2, thinker.decoder.config.hidden_size, seed=1)]
     expected, _ = whole(thinker, x, torch.arange(12), deepstack=deepstack, visual=visual)

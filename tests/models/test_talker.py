@@ -17,9 +17,10 @@ from models.scenes import Scene, scenes
 
 if TYPE_CHECKING:
     from antiphon.models.decoder import Decoder
+    from antiphon.models.decoder_stage import Thinker
+    from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
     from antiphon.models.qwen3_omni.encoders import Encoders
     from antiphon.models.qwen3_omni.talker import Talker
-    from antiphon.models.qwen3_omni.thinker import Thinker
 
 TEXT, FRAMES, BLOCK, BLOCKS = 10, 8, 4, 40
 KINDS = ["text", "audio", "image", "mixed"]
@@ -149,12 +150,13 @@ def speak(
 def test_a_turn_equals_transformers(
     kind: str,
     reference: Any,
+    config: Qwen3OmniConfig,
     thinker: Thinker,
     talker: Talker,
     encoders: Encoders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene = scenes(thinker.config)[kind]
+    scene = scenes(config)[kind]
     oracle = ask_reference(reference, scene, monkeypatch)
     text, captured = think(scene, thinker, encoders)
     assert text == oracle.text
@@ -167,8 +169,8 @@ def test_a_turn_equals_transformers(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_talker_prompt_names_positions_and_sources(kind: str, talker: Talker, thinker: Thinker) -> None:
-    scene = scenes(thinker.config)[kind]
+def test_talker_prompt_names_positions_and_sources(kind: str, config: Qwen3OmniConfig) -> None:
+    scene = scenes(config)[kind]
     tokens = scene.config.tokens
     prompt = talker_prompt(np.array(scene.ids), scene.spans, tokens)
     assert len(prompt) == len(prompt.text_ids) == talker_prompt_length(scene.ids, tokens)
@@ -186,26 +188,26 @@ def test_talker_prompt_names_positions_and_sources(kind: str, talker: Talker, th
         assert prompt.text_ids[seen.start - 1] == tokens.vision_start
 
 
-def test_media_outside_the_users_turns_is_not_seen(thinker: Thinker) -> None:
-    scene = Scene(thinker.config).open("system").image((1, 2, 2)).close().open("user").text([9]).close()
+def test_media_outside_the_users_turns_is_not_seen(config: Qwen3OmniConfig) -> None:
+    scene = Scene(config).open("system").image((1, 2, 2)).close().open("user").text([9]).close()
     prompt = talker_prompt(scene.open("assistant").ids, scene.spans, scene.config.tokens)
     assert prompt.spans == ()
     assert len(prompt.media) == 0
     assert len(prompt) == 6 + 9
 
 
-def test_a_prompt_without_a_reply_header_is_refused(thinker: Thinker) -> None:
-    scene = Scene(thinker.config).open("user").text([9]).close()
+def test_a_prompt_without_a_reply_header_is_refused(config: Qwen3OmniConfig) -> None:
+    scene = Scene(config).open("user").text([9]).close()
     with pytest.raises(ValueError, match="header"):
         talker_prompt(scene.ids, (), scene.config.tokens)
 
 
-def test_a_prompt_without_a_user_has_only_the_header(thinker: Thinker) -> None:
-    assert talker_prompt_length(Scene(thinker.config).open("assistant").ids, thinker.config.tokens) == 9
+def test_a_prompt_without_a_user_has_only_the_header(config: Qwen3OmniConfig) -> None:
+    assert talker_prompt_length(Scene(config).open("assistant").ids, config.tokens) == 9
 
 
-def test_the_first_reply_token_may_stay_on_the_device(talker: Talker, thinker: Thinker) -> None:
-    scene = scenes(thinker.config)["text"]
+def test_the_first_reply_token_may_stay_on_the_device(talker: Talker, config: Qwen3OmniConfig) -> None:
+    scene = scenes(config)["text"]
     prompt = talker_prompt(scene.ids, (), scene.config.tokens)
     before = prompt.text_ids.copy()
     a = talker.prompt_inputs(prompt, None, 33, 0)

@@ -1,4 +1,4 @@
-"""What the engine asks of a model family: the functions of its module, and the models of its stages.
+"""What the engine asks of a model family, and of the models of its stages.
 
 A graph names the module; nothing else in the engine knows which family it runs.
 """
@@ -6,8 +6,9 @@ A graph names the module; nothing else in the engine knows which family it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.conversation import Media
 from antiphon.core.facts import Ints, StagePrompt
+from antiphon.core.graph import StageGraph
 from antiphon.core.ports import Prompter
 from antiphon.latency.shapes import ModelShape
 from antiphon.nn.backends import Attention
@@ -28,8 +30,15 @@ Pages = Sequence[tuple[Tensor, Tensor]]
 """Per layer keys and values, each [blocks, block_size, num_kv_heads, head_dim]."""
 
 
+def family_of(graph: StageGraph) -> Family:
+    """The one that the graph's module has as FAMILY."""
+    return import_module(graph.module).FAMILY
+
+
 class Family(Protocol):
-    """The functions of a family's module. Config is the family's own type."""
+    """What a family answers. Config is its own type."""
+
+    demo: ClassVar[Mapping[str, Any]]
 
     def read_config(self, values: Mapping[str, Any]) -> Any: ...
 
@@ -140,11 +149,11 @@ class FollowerModel(Protocol):
 class TextModel(DecoderModel, Protocol):
     """A decoder that writes text. `payload_size` is the width of the hidden states it keeps for a stage that
     speaks (0: none), of type `dtype`; `keeps_all` are those of every token, else of media alone. They are the
-    output of the first `capture_layer` layers."""
+    output of the first `capture_layer` layers (None: nothing is kept)."""
 
     dtype: torch.dtype
     payload_size: int
-    capture_layer: int
+    capture_layer: int | None
     keeps_all: bool
 
     def embed(self, ids: Tensor) -> Tensor: ...

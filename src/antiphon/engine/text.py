@@ -83,14 +83,14 @@ class TextRunner:
         flat = self._rows.flatten(step)
         media, (wanted, drawing) = self._media(flat), drawing_tokens(flat, step, self._device)
         x, kv, transfers = self._piggyback.begin(step, self._embed(flat, media))
-        keeps = self._model.payload_size and (media.rows or self._model.keeps_all)
+        capture = self._model.capture_layer if media.rows or self._model.keeps_all else None
         hidden, captured = self._model.forward(
             StepInputs(
                 x,
                 upload(self._rows.positions(flat), self._device),
                 kv,
                 wanted,
-                capture=self._model.capture_layer if keeps else None,
+                capture=capture,
                 deepstack=_stacked(media.deepstack),
                 visual=torch.cat(media.visual) if media.visual else None,
                 transfers=transfers,
@@ -99,9 +99,9 @@ class TextRunner:
         self._piggyback.end(step, transfers)
         if (ready := self.pool.ready("hidden", 0, step.tickets)) is not None:
             ready()  # whether or not this step writes there: a hand-off after it may read what came
-        if captured is not None:
+        if capture is not None and captured is not None:
             slots = self._tables.batch("hidden", step, self._device).slots
-            passing = self._piggyback.passing(step, self._model.capture_layer)
+            passing = self._piggyback.passing(step, capture)
             if passing is not None:
                 slots, captured = slots[passing], captured[passing]
             self._hidden.index_copy_(0, slots, captured)
