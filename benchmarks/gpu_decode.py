@@ -44,6 +44,7 @@ from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.graphs import Capture, Captured, Outputs, cuda_capture
+from antiphon.nn.step import StepInputs
 from antiphon.runtime.driver import Driver
 
 ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
@@ -156,12 +157,12 @@ class Bench:
 
         def thinker() -> None:
             batch = PagedBatch.build([1] * rows, [tokens] * rows, tables, BLOCK_SIZE, self.device)
-            hidden, _ = model.forward(x, positions, over(pages, batch))
+            hidden, _ = model.forward(StepInputs(x, positions, over(pages, batch)))
             model.logits(hidden).argmax(-1)
 
         def talker() -> None:
             batch = PagedBatch.build([1] * rows, [tokens] * rows, tables, BLOCK_SIZE, self.device)
-            hidden = model.forward(x, positions, over(pages, batch))
+            hidden, _ = model.forward(StepInputs(x, positions, over(pages, batch)))
             c0 = model.logits(hidden).argmax(-1).clamp(max=model.vocab_size - 1)
             model.frame(hidden, c0, Greedy(rows))
 

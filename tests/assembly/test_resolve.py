@@ -25,7 +25,7 @@ from antiphon.graphs import find_graph
 from antiphon.latency.shapes import ModelShape, find_shape
 from antiphon.models.qwen2_5_omni.audio import num_audio_tokens as qwen25_audio_tokens
 from antiphon.models.qwen3_omni.counts import num_audio_tokens as qwen3_audio_tokens
-from antiphon.models.qwen3_omni.family import read_config, read_geometry
+from antiphon.models.qwen3_omni.family import FAMILY
 from antiphon.wire.limits import Limits
 from antiphon.workload.load import named
 from assembly.deployed import HOST, deployed, full_size
@@ -36,7 +36,7 @@ GRAPH = find_graph("qwen3_omni_moe")
 def node_config(options: EngineOptions, checkpoint: Path) -> NodeConfig:
     """As the engine makes it, of a small model."""
     values = open_directory(str(checkpoint)).config
-    node = configured(read_geometry(read_config(values), {}, options), GRAPH, options)
+    node = configured(FAMILY.read_geometry(FAMILY.read_config(values), {}, options), GRAPH, options)
     return NodeConfig(
         **{name: getattr(node, name) for name in node.__struct_fields__} | {"units": options.units}
     )

@@ -213,19 +213,23 @@ def test_a_failing_step_loses_whom_it_ran(
 ) -> None:
     """Nobody else is lost, although the step after it was planned with the broken rows in it."""
     executor = inline.executors[stage]
-    launch, lost = executor.launch, []
+    launched, lost = executor.launched, []
 
-    def watched(order: Any) -> Any:
-        lands = launch(order)
+    def watched(order: Any, begin: Any, names: Any) -> Any:
         running = _requests(executor, order)
         joining = [join.request for join in order.joins] if isinstance(order, ArStep) else []
         if lost or not 0 < len({*running.tolist(), *joining}) < 3:
-            return lands
-        fact = executor._failed(order, *([running] if stage != "code2wav" else []), RuntimeError("no"))
-        lost.extend(fact.requests.tolist())
-        return lambda: fact
+            return launched(order, begin, names)
 
-    monkeypatch.setattr(executor, "launch", watched)
+        def breaks() -> Any:
+            begin()
+            raise RuntimeError("no")
+
+        lands = launched(order, breaks, names)
+        lost.extend(lands().requests.tolist())
+        return lands
+
+    monkeypatch.setattr(executor, "launched", watched)
     talk = crowd([inline, laned][depth], ["late", "hot", "text"], 2, step_tokens=9)
     talk.run()
     assert 0 < len(lost) < 3

@@ -14,7 +14,7 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.engine import load
 from antiphon.graphs import find_graph
-from antiphon.models.qwen3_omni import family
+from antiphon.models.qwen3_omni.family import FAMILY
 
 ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
 CONTEXT = {"max_position_embeddings": 65536, "rope_parameters": ROPE, "norm_topk_prob": True}
@@ -107,8 +107,8 @@ def test_formats_are_known_by_name() -> None:
 
 def test_the_released_size_is_counted_from_its_config() -> None:
     values = Qwen3OmniMoeConfig(**RELEASED).to_dict()
-    config = family.read_config(values)
-    node = family.read_geometry(config, {}, EngineOptions())
-    shapes = load.tensor_shapes(find_graph(values["model_type"]), node, family, config)
+    config = FAMILY.read_config(values)
+    node = FAMILY.read_geometry(config, {}, EngineOptions())
+    shapes = load.tensor_shapes(find_graph(values["model_type"]), node, FAMILY, config)
     count = sum(int(np.prod(shape)) for shape in shapes.values())
     assert count == pytest.approx(35.26e9, abs=0.005e9)

@@ -82,7 +82,7 @@ def test_another_seed_another_reply(engine: Engine) -> None:
         ("thinker", "run"),
         ("talker", "join"),
         ("talker", "run"),
-        ("code2wav", "_run"),
+        ("code2wav", "decode"),
         ("encoders", "_encode"),
     ],
 )

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.weights import load
+from antiphon.models.qwen3_omni.family import FAMILY
 from models.rooms import RELEASED, Room
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from antiphon.models.decoder_stage import Thinker
     from antiphon.models.qwen3_omni.encoders import Encoders
     from antiphon.models.qwen3_omni.talker import Talker
-    from antiphon.models.qwen3_omni.thinker import Thinker
     from antiphon.models.qwen3_omni.vocoder import Vocoder
 
 Tensors = dict[str, torch.Tensor]
@@ -59,22 +59,22 @@ def reference(tiny_checkpoint: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def thinker(tensors: Tensors, config: Qwen3OmniConfig) -> Thinker:
-    return load("thinker", tensors, config, dtype=torch.float64)
+    return FAMILY.load("thinker", tensors, config, dtype=torch.float64)
 
 
 @pytest.fixture(scope="session")
 def talker(tensors: Tensors, config: Qwen3OmniConfig) -> Talker:
-    return load("talker", tensors, config, dtype=torch.float64)
+    return FAMILY.load("talker", tensors, config, dtype=torch.float64)
 
 
 @pytest.fixture(scope="session")
 def vocoder(tensors: Tensors, config: Qwen3OmniConfig) -> Vocoder:
-    return load("vocoder", tensors, config, dtype=torch.float64)
+    return FAMILY.load("code2wav", tensors, config, dtype=torch.float64)
 
 
 @pytest.fixture(scope="session")
 def encoders(tensors: Tensors, config: Qwen3OmniConfig) -> Encoders:
-    return load("encoders", tensors, config, dtype=torch.float64)
+    return FAMILY.load("encoders", tensors, config, dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.models.qwen3_omni import predictor as module
-from antiphon.models.qwen3_omni.weights import load
+from antiphon.models.qwen3_omni.family import FAMILY
 
 if TYPE_CHECKING:
     from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
@@ -20,7 +20,7 @@ ROWS = [1, 3, 4, 7]
 
 @pytest.fixture(scope="module")
 def single(tensors: dict[str, torch.Tensor], config: Qwen3OmniConfig) -> CodePredictor:
-    return load("talker", tensors, config, dtype=torch.float32).predictor
+    return FAMILY.load("talker", tensors, config, dtype=torch.float32).predictor
 
 
 def forced(
@@ -77,4 +77,4 @@ def test_without_the_compiler(
     tensors: dict[str, torch.Tensor], config: Qwen3OmniConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "has_compiler", lambda: False)
-    assert load("talker", tensors, config, dtype=torch.float32).predictor._compiled is None
+    assert FAMILY.load("talker", tensors, config, dtype=torch.float32).predictor._compiled is None

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from antiphon.models.qwen3_omni.weights import load
+from antiphon.models.qwen3_omni.family import FAMILY
 from antiphon.nn.attention import LayerKv, PagedBatch, over
+from antiphon.nn.step import StepInputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from antiphon.models.qwen3_omni.thinker import Thinker
+    from antiphon.models.decoder_stage import Thinker
+    from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 
 BLOCK = 4
 Rows = list[tuple[int, int]]  # (tokens of the sequence that are cached, tokens of this step)
@@ -33,7 +35,8 @@ def whole(thinker: Thinker, x: torch.Tensor, positions: torch.Tensor, **options:
     """One sequence in one step."""
     n = len(x)
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
-    return thinker.decoder.forward(x, positions, over(thinker.decoder.new_pages(64, BLOCK), batch), **options)
+    pages = thinker.decoder.new_pages(64, BLOCK)
+    return thinker.decoder.forward(StepInputs(x, positions, over(pages, batch), **options))
 
 
 def test_prefill_equals_transformers_hidden_states(reference: Any, thinker: Thinker) -> None:
@@ -65,7 +68,7 @@ def test_chunked_prefill_and_decoding_equal_one_prefill(thinker: Thinker, step: 
     for start in range(0, n, step):
         part = slice(start, start + step)
         batch = PagedBatch.build([step], [start], tables([n]), BLOCK)
-        out, _ = thinker.decoder.forward(x[part], positions[part], over(pages, batch))
+        out, _ = thinker.decoder.forward(StepInputs(x[part], positions[part], over(pages, batch)))
         torch.testing.assert_close(out, expected[part], rtol=0, atol=1e-12)
 
 
@@ -87,35 +90,40 @@ def test_batched_equals_alone(thinker: Thinker, steps: list[Rows]) -> None:
         x = torch.cat([xs[i][part] for i, part in enumerate(parts)])
         positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
         batch = PagedBatch.build([n for _, n in rows], [c for c, _ in rows], tables(lengths), BLOCK)
-        out, _ = thinker.decoder.forward(x, positions, over(pages, batch))
+        out, _ = thinker.decoder.forward(StepInputs(x, positions, over(pages, batch)))
         expected = torch.cat([alone[i][part] for i, part in enumerate(parts)])
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
 
 
 def test_thinker_embeds_and_scores_as_transformers(reference: Any, thinker: Thinker) -> None:
-    ids = torch.randint(0, thinker.config.thinker_vocab, (1, 12), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, thinker.vocab_size, (1, 12), generator=torch.Generator().manual_seed(0))
     theirs = reference.thinker(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
     n = ids.shape[1]
     batch = PagedBatch.build([n], [0], tables([n]), BLOCK)
     pages = thinker.decoder.new_pages(8, BLOCK)
-    hidden, captured = thinker.forward(thinker.embed(ids[0]), torch.arange(n), over(pages, batch))
+    step = StepInputs(thinker.embed(ids[0]), torch.arange(n), over(pages, batch))
+    hidden, captured = thinker.decoder.forward(step)
     assert captured is None
-    assert torch.equal(thinker.logits(hidden), theirs.float())
+    assert torch.equal(thinker.decoder.logits(hidden), theirs.float())
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])
 def test_other_types_come_close(
-    thinker: Thinker, tensors: dict[str, torch.Tensor], dtype: torch.dtype, atol: float
+    thinker: Thinker,
+    config: Qwen3OmniConfig,
+    tensors: dict[str, torch.Tensor],
+    dtype: torch.dtype,
+    atol: float,
 ) -> None:
-    other = load("thinker", tensors, thinker.config, dtype=dtype)
+    other = FAMILY.load("thinker", tensors, config, dtype=dtype)
     x = inputs(12, thinker.decoder.config.hidden_size)
     visual, deepstack = torch.tensor([2, 3]), [inputs(2, thinker.decoder.config.hidden_size, seed=1)]
     expected, _ = whole(thinker, x, torch.arange(12), deepstack=deepstack, visual=visual)
     hidden, _ = whole(other, x.to(dtype), torch.arange(12), deepstack=deepstack, visual=visual)
     assert hidden.dtype is dtype
-    logits = other.logits(hidden)
+    logits = other.decoder.logits(hidden)
     assert logits.dtype is torch.float32
-    torch.testing.assert_close(logits, thinker.logits(expected), rtol=0, atol=atol)
+    torch.testing.assert_close(logits, thinker.decoder.logits(expected), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("groups", [[0, 0, 1, 1], [0, 1, 2, 3]])
@@ -134,6 +142,6 @@ def test_each_layer_reads_through_its_own_table(thinker: Thinker, groups: list[i
         kv = [LayerKv(*page, batches[group]) for page, group in zip(pages, groups, strict=True)]
         x = torch.cat([xs[i][part] for i, part in enumerate(parts)])
         positions = torch.cat([torch.arange(part.start, part.stop) for part in parts])
-        out, _ = thinker.decoder.forward(x, positions, kv)
+        out, _ = thinker.decoder.forward(StepInputs(x, positions, kv))
         expected = torch.cat([alone[i][part] for i, part in enumerate(parts)])
         torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)

@@ -16,6 +16,7 @@ from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.cpu_attention import cpu_attention
+from antiphon.nn.step import StepInputs
 
 pytest.importorskip("numba")
 
@@ -89,7 +90,7 @@ class Situation:
         pages = [(keys.clone(), values.clone()) for keys, values in self.pages]
         x = self.x[torch.cat([self.tokens[i] for i in picked])]
         with torch.inference_mode():
-            hidden, captured = self.model.forward(x, places, over(pages, batch), **options)  # type: ignore[arg-type]
+            hidden, captured = self.model.forward(StepInputs(x, places, over(pages, batch), **options))  # type: ignore[arg-type]
         return hidden, captured, [side for layer in pages for side in layer]
 
 
@@ -216,7 +217,7 @@ def test_the_same_decoder_inside_and_outside_of_inference() -> None:
     inside = situation.run([0, 1])[0]
     batch = PagedBatch.build([1, 1], [5, 6], situation.tables, BLOCK)
     pages = [(keys.clone(), values.clone()) for keys, values in situation.pages]
-    outside = situation.model.forward(situation.x, torch.tensor([5, 6]), over(pages, batch))[0]
+    outside = situation.model.forward(StepInputs(situation.x, torch.tensor([5, 6]), over(pages, batch)))[0]
     assert torch.equal(inside, outside)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.models.qwen3_omni.counts import num_audio_tokens, num_image_tokens
-from antiphon.models.qwen3_omni.weights import load
+from antiphon.models.qwen3_omni.family import FAMILY
 from models.scenes import PATCH_SIZE, noise
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_nothing_to_encode(encoders: Encoders) -> None:
 def test_buffers_keep_fp32(
     tensors: dict[str, torch.Tensor], config: Qwen3OmniConfig, dtype: torch.dtype
 ) -> None:
-    encoders = load("encoders", tensors, config, dtype=dtype)
+    encoders = FAMILY.load("encoders", tensors, config, dtype=dtype)
     for tower in (encoders.audio.tower, encoders.vision.tower):
         assert {p.dtype for p in tower.parameters()} == {dtype}
         assert not any(p.requires_grad for p in tower.parameters())

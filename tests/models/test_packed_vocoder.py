@@ -9,8 +9,8 @@ import torch
 
 from antiphon.models.qwen3_omni import vocoder as vocoders
 from antiphon.models.qwen3_omni.convolutions import Convolutions
+from antiphon.models.qwen3_omni.family import FAMILY
 from antiphon.models.qwen3_omni.vocoder import gather_states
-from antiphon.models.qwen3_omni.weights import load
 
 if TYPE_CHECKING:
     from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
@@ -21,7 +21,7 @@ CHUNKS = (1, 4, 4, 2, 9, 4, 60, 4, 3)
 
 @pytest.fixture(scope="module")
 def packed(tensors: dict[str, torch.Tensor], config: Qwen3OmniConfig) -> Vocoder:
-    vocoder = load("vocoder", tensors, config, dtype=torch.float32)
+    vocoder = FAMILY.load("code2wav", tensors, config, dtype=torch.float32)
     if isinstance(vocoder.convolutions, Convolutions):
         pytest.skip("no compiler for loops, or no packed convolutions, on this machine")
     return vocoder
@@ -76,4 +76,6 @@ def test_without_a_compiler_operators_decode(
     tensors: dict[str, torch.Tensor], config: Qwen3OmniConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vocoders, "has_compiler", lambda: False)
-    assert isinstance(load("vocoder", tensors, config, dtype=torch.float32).convolutions, Convolutions)
+    assert isinstance(
+        FAMILY.load("code2wav", tensors, config, dtype=torch.float32).convolutions, Convolutions
+    )

@@ -12,10 +12,10 @@ import pytest
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.latency.shapes import DecoderShape, FlowVocoderShape, find_shape
-from antiphon.models.qwen2_5_omni import family as qwen25
+from antiphon.models.qwen2_5_omni.family import FAMILY as QWEN25
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.shape import read_shape
-from antiphon.models.text import family as text
+from antiphon.models.text.family import FAMILY as TEXT
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu_decode.py"
 
@@ -36,13 +36,13 @@ def test_the_shape_that_ships_is_that_of_the_released_config(tmp_path: Path) -> 
 def test_the_second_familys_shape_is_as_large_as_its_tensors(tmp_path: Path) -> None:
     """But for what runs once a voice, tables of codes, and what takes no products."""
     make_demo(tmp_path / "q25", model="qwen2_5_omni", size="small")
-    config = qwen25.read_config(json.loads((tmp_path / "q25" / "config.json").read_text()))
-    shape = qwen25.read_shape(config, "q25")
+    config = QWEN25.read_config(json.loads((tmp_path / "q25" / "config.json").read_text()))
+    shape = QWEN25.read_shape(config, "q25")
     vocoder = shape.stages["token2wav"]
     assert isinstance(vocoder, FlowVocoderShape)
     assert (vocoder.frame_samples, vocoder.block) == (480, 12)
     beside = ("spk_encoder", "codec_embed", "alpha", "beta", "bias")
-    tensors = qwen25.tensor_shapes("token2wav", config).items()
+    tensors = QWEN25.tensor_shapes("token2wav", config).items()
     whole = sum(prod(size) for name, size in tensors if not any(part in name for part in beside))
     assert vocoder.weights == pytest.approx(whole, rel=0.1)
     assert [*shape.stages] == ["encoders", "thinker", "talker", "token2wav"]
@@ -50,8 +50,8 @@ def test_the_second_familys_shape_is_as_large_as_its_tensors(tmp_path: Path) -> 
 
 def test_a_text_model_has_one_stage(tmp_path: Path) -> None:
     make_demo(tmp_path / "text", model="qwen3", size="tiny")
-    config = text.read_config(json.loads((tmp_path / "text" / "config.json").read_text()))
-    shape = text.read_shape(config, "text")
+    config = TEXT.read_config(json.loads((tmp_path / "text" / "config.json").read_text()))
+    shape = TEXT.read_shape(config, "text")
     assert [*shape.stages] == ["thinker"]
     thinker = shape.stages["thinker"]
     assert isinstance(thinker, DecoderShape)

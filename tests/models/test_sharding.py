@@ -15,6 +15,7 @@ from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.layout import Layout, decoder_layout
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder, slice_of
 from antiphon.nn.attention import PagedBatch, over
+from antiphon.nn.step import StepInputs
 
 DENSE = DecoderConfig(
     hidden_size=16, num_layers=3, num_heads=8, num_kv_heads=2, head_dim=8, intermediate_size=24,
@@ -48,7 +49,7 @@ def run(decoder: Decoder) -> torch.Tensor:
     batch = PagedBatch.build([5, 1, 3], [0, 0, 0], [[0, 1], [2], [3]], block_size=4)
     noise = torch.Generator().manual_seed(1)
     x = torch.randn(9, 16, dtype=torch.float64, generator=noise)
-    return decoder.forward(x, torch.arange(9.0), over(decoder.new_pages(4, 4), batch))[0]
+    return decoder.forward(StepInputs(x, torch.arange(9.0), over(decoder.new_pages(4, 4), batch)))[0]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -12,13 +12,15 @@ import torch
 from antiphon.models.qwen3_omni.positions import mrope_positions
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt, talker_prompt, talker_prompt_length
 from antiphon.nn.attention import LayerKv, PagedBatch, over
+from antiphon.nn.step import StepInputs
 from models.scenes import Scene, scenes
 
 if TYPE_CHECKING:
     from antiphon.models.decoder import Decoder
+    from antiphon.models.decoder_stage import Thinker
+    from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
     from antiphon.models.qwen3_omni.encoders import Encoders
     from antiphon.models.qwen3_omni.talker import Talker
-    from antiphon.models.qwen3_omni.thinker import Thinker
 
 TEXT, FRAMES, BLOCK, BLOCKS = 10, 8, 4, 40
 KINDS = ["text", "audio", "image", "mixed"]
@@ -94,7 +96,7 @@ def think(scene: Scene, thinker: Thinker, encoders: Encoders) -> tuple[list[int]
     x = thinker.embed(ids).clone()
     if scene.mels:
         x[ids == tokens.audio] = torch.cat(encoders.audio.encode(scene.mels))
-    deepstack, visual = None, None
+    deepstack, visual = [], None
     if scene.patches:
         images = encoders.vision.encode(scene.patches, [span.grid for span in scene.spans])
         visual = torch.nonzero(ids == tokens.image).flatten()
@@ -102,20 +104,23 @@ def think(scene: Scene, thinker: Thinker, encoders: Encoders) -> tuple[list[int]
         deepstack = [torch.cat(level) for level in zip(*(deep for _, deep in images), strict=True)]
     sequence = Sequence(thinker.decoder)
     positions = sequence.prompt_positions(len(ids), scene.spans)
-    hidden, captured = thinker.forward(
-        x,
-        positions,
-        sequence.kv(len(ids)),
-        capture=True,
-        deepstack=deepstack,
-        visual=visual,
+    hidden, captured = thinker.decoder.forward(
+        StepInputs(
+            x,
+            positions,
+            sequence.kv(len(ids)),
+            capture=thinker.capture_layer,
+            deepstack=deepstack,
+            visual=visual,
+        )
     )
     assert captured is not None
-    text = [int(thinker.logits(hidden[-1:]).argmax())]
+    text = [int(thinker.decoder.logits(hidden[-1:]).argmax())]
     while len(text) < TEXT and text[-1] != tokens.im_end:
         at = sequence.next_position()
-        hidden, _ = thinker.forward(thinker.embed(torch.tensor(text[-1:])), at, sequence.kv(1))
-        text.append(int(thinker.logits(hidden).argmax()))
+        step = StepInputs(thinker.embed(torch.tensor(text[-1:])), at, sequence.kv(1))
+        hidden, _ = thinker.decoder.forward(step)
+        text.append(int(thinker.decoder.logits(hidden).argmax()))
     return text, captured
 
 
@@ -126,17 +131,18 @@ def speak(
     tokens = scene.config.tokens
     sequence = Sequence(talker.decoder)
     positions = sequence.prompt_positions(len(prompt), prompt.spans)
-    hidden = talker.forward(inputs, positions, sequence.kv(len(prompt)))[-1:]
+    hidden, _ = talker.decoder.forward(StepInputs(inputs, positions, sequence.kv(len(prompt))))
+    hidden = hidden[-1:]
     beside = [*text[1:-1], tokens.tts_eos, *[tokens.tts_pad] * FRAMES]
     frames = []
     for i in range(FRAMES):
-        c0 = talker.logits(hidden).masked_fill(talker.suppressed, -torch.inf).argmax(-1)
+        c0 = talker.decoder.logits(hidden).masked_fill(talker.suppressed, -torch.inf).argmax(-1)
         if int(c0) == talker.config.codec.eos:
             break
         frames.append(talker.predictor.frame(hidden, c0, lambda logits, _: logits.argmax(-1)))
         x = talker.step_inputs(frames[-1], torch.tensor([beside[i]]))
         at = sequence.next_position()
-        hidden = talker.forward(x, at, sequence.kv(1))
+        hidden, _ = talker.decoder.forward(StepInputs(x, at, sequence.kv(1)))
     return torch.cat(frames)
 
 
@@ -144,12 +150,13 @@ def speak(
 def test_a_turn_equals_transformers(
     kind: str,
     reference: Any,
+    config: Qwen3OmniConfig,
     thinker: Thinker,
     talker: Talker,
     encoders: Encoders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene = scenes(thinker.config)[kind]
+    scene = scenes(config)[kind]
     oracle = ask_reference(reference, scene, monkeypatch)
     text, captured = think(scene, thinker, encoders)
     assert text == oracle.text
@@ -162,8 +169,8 @@ def test_a_turn_equals_transformers(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_talker_prompt_names_positions_and_sources(kind: str, talker: Talker, thinker: Thinker) -> None:
-    scene = scenes(thinker.config)[kind]
+def test_talker_prompt_names_positions_and_sources(kind: str, config: Qwen3OmniConfig) -> None:
+    scene = scenes(config)[kind]
     tokens = scene.config.tokens
     prompt = talker_prompt(np.array(scene.ids), scene.spans, tokens)
     assert len(prompt) == len(prompt.text_ids) == talker_prompt_length(scene.ids, tokens)
@@ -181,26 +188,26 @@ def test_talker_prompt_names_positions_and_sources(kind: str, talker: Talker, th
         assert prompt.text_ids[seen.start - 1] == tokens.vision_start
 
 
-def test_media_outside_the_users_turns_is_not_seen(thinker: Thinker) -> None:
-    scene = Scene(thinker.config).open("system").image((1, 2, 2)).close().open("user").text([9]).close()
+def test_media_outside_the_users_turns_is_not_seen(config: Qwen3OmniConfig) -> None:
+    scene = Scene(config).open("system").image((1, 2, 2)).close().open("user").text([9]).close()
     prompt = talker_prompt(scene.open("assistant").ids, scene.spans, scene.config.tokens)
     assert prompt.spans == ()
     assert len(prompt.media) == 0
     assert len(prompt) == 6 + 9
 
 
-def test_a_prompt_without_a_reply_header_is_refused(thinker: Thinker) -> None:
-    scene = Scene(thinker.config).open("user").text([9]).close()
+def test_a_prompt_without_a_reply_header_is_refused(config: Qwen3OmniConfig) -> None:
+    scene = Scene(config).open("user").text([9]).close()
     with pytest.raises(ValueError, match="header"):
         talker_prompt(scene.ids, (), scene.config.tokens)
 
 
-def test_a_prompt_without_a_user_has_only_the_header(thinker: Thinker) -> None:
-    assert talker_prompt_length(Scene(thinker.config).open("assistant").ids, thinker.config.tokens) == 9
+def test_a_prompt_without_a_user_has_only_the_header(config: Qwen3OmniConfig) -> None:
+    assert talker_prompt_length(Scene(config).open("assistant").ids, config.tokens) == 9
 
 
-def test_the_first_reply_token_may_stay_on_the_device(talker: Talker, thinker: Thinker) -> None:
-    scene = scenes(thinker.config)["text"]
+def test_the_first_reply_token_may_stay_on_the_device(talker: Talker, config: Qwen3OmniConfig) -> None:
+    scene = scenes(config)["text"]
     prompt = talker_prompt(scene.ids, (), scene.config.tokens)
     before = prompt.text_ids.copy()
     a = talker.prompt_inputs(prompt, None, 33, 0)

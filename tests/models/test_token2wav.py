@@ -11,7 +11,7 @@ import torch
 from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.files import open_checkpoint
 from antiphon.core.errors import CheckpointError
-from antiphon.models.qwen2_5_omni import family
+from antiphon.models.qwen2_5_omni.family import FAMILY
 from antiphon.models.qwen2_5_omni.noise import start_noise
 from antiphon.models.qwen2_5_omni.token2wav import Token2Wav, Window, next_window
 from antiphon.models.qwen2_5_omni.voices import load_voices
@@ -30,9 +30,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(checkpoint: Path) -> Token2Wav:
     opened = open_checkpoint(str(checkpoint))
-    config = family.read_config(opened.config)
-    tensors = opened.read(family.tensor_names("token2wav", config))
-    return family.load_stage("token2wav", tensors, config, (torch.device("cpu"), torch.float64), checkpoint)
+    config = FAMILY.read_config(opened.config)
+    tensors = opened.read(FAMILY.tensor_names("token2wav", config))
+    return FAMILY.load_stage("token2wav", tensors, config, (torch.device("cpu"), torch.float64), checkpoint)
 
 
 def test_a_block_sounds_once_two_more_are_there() -> None:

@@ -12,7 +12,7 @@ import torch
 from antiphon.core.errors import CheckpointError
 from antiphon.models.layout import complain
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.weights import LAYOUTS, layout_for, load, names_for
+from antiphon.models.qwen3_omni.family import FAMILY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +22,14 @@ EMBEDDING = "thinker.model.embed_tokens.weight"
 
 
 def test_stages_share_out_the_checkpoint(tensors: Tensors, config: Qwen3OmniConfig) -> None:
-    needed = [name for stage in LAYOUTS for name in names_for(stage, config)]
+    needed = [name for stage in FAMILY.layouts for name in FAMILY.tensor_names(stage, config)]
     assert set(needed) == set(tensors)
     assert [name for name in set(needed) if needed.count(name) > 1] == [EMBEDDING]
 
 
-@pytest.mark.parametrize("stage", list(LAYOUTS))
+@pytest.mark.parametrize("stage", list(FAMILY.layouts))
 def test_every_element_of_every_parameter_is_filled_once(stage: str, config: Qwen3OmniConfig) -> None:
-    layout = layout_for(stage, config)
+    layout = FAMILY.layout(stage, config)
     filled = {name: torch.zeros(shape) for name, shape in layout.params.items()}
     for source in layout.sources.values():
         place = filled[source.param][source.region]
@@ -41,7 +41,7 @@ def test_every_element_of_every_parameter_is_filled_once(stage: str, config: Qwe
 
 def test_an_iterator_of_pairs_will_do(tensors: Tensors, config: Qwen3OmniConfig) -> None:
     items = iter(sorted(tensors.items(), reverse=True))
-    loaded = load("thinker", items, config, dtype=torch.float32)
+    loaded = FAMILY.load("thinker", items, config, dtype=torch.float32)
     assert torch.equal(loaded.embedding, tensors[EMBEDDING])
 
 
@@ -51,7 +51,7 @@ def test_all_problems_are_reported_together(tensors: Tensors, config: Qwen3OmniC
     del broken[gone], broken["thinker.lm_head.weight"]
     broken[EMBEDDING] = torch.zeros(3, 5)
     with pytest.raises(CheckpointError) as caught:
-        load("thinker", broken, config)
+        FAMILY.load("thinker", broken, config)
     text = str(caught.value)
     assert text.startswith("3 tensors")
     assert f"{gone} is missing" in text
@@ -65,8 +65,8 @@ def test_a_long_list_of_problems_is_cut() -> None:
 
 
 def test_an_unknown_stage_names_those_there_are(config: Qwen3OmniConfig) -> None:
-    with pytest.raises(ValueError, match="encoders, thinker, talker, vocoder"):
-        names_for("singer", config)
+    with pytest.raises(ValueError, match="encoders, thinker, talker, code2wav"):
+        FAMILY.tensor_names("singer", config)
 
 
 def without_speech(raw_config: dict[str, Any]) -> Qwen3OmniConfig:
@@ -77,10 +77,10 @@ def test_a_checkpoint_without_speech(raw_config: dict[str, Any], tensors: Tensor
     config = without_speech(raw_config)
     assert config.speech is None
     assert config.capture_layer is None
-    assert load("thinker", tensors, config).capture_layer is None
-    for stage in ("talker", "vocoder"):
+    assert FAMILY.load("thinker", tensors, config).capture_layer is None
+    for stage in ("talker", "code2wav"):
         with pytest.raises(CheckpointError, match="writes text only"):
-            names_for(stage, config)
+            FAMILY.tensor_names(stage, config)
 
 
 def find(raw: dict[str, Any], path: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import Resolved, resolve
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError
+from antiphon.engine.family import family_of
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import find_shape, shape_name
 from antiphon.wire.limits import Limits
@@ -76,7 +76,7 @@ def checkpoint_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
 
     checkpoint = open_directory(model, progress=progress, takes_media=takes_media)
     graph = find_graph(checkpoint.config["model_type"])
-    family: Any = import_module(graph.module)
+    family = family_of(graph)
     config = family.read_config(checkpoint.config)
     shape = family.read_shape(config, Path(model).name)
     tensors = {stage: family.tensor_shapes(stage, config).values() for stage in shape.stages}

@@ -161,14 +161,14 @@ def from_datasheet(device: str, model: str, devices: int) -> Profile:
 
 def shape_of(directory: str) -> ModelShape:
     """Of a checkpoint of which config.json is enough. Raises CheckpointError or ConfigError."""
-    from importlib import import_module
 
     from antiphon.checkpoint.files import open_directory
+    from antiphon.engine.family import family_of
     from antiphon.engine.load import takes_media
     from antiphon.graphs import find_graph
 
     config = open_directory(directory, progress=lambda text: None, takes_media=takes_media).config
-    family = import_module(find_graph(config["model_type"]).module)
+    family = family_of(find_graph(config["model_type"]))
     return family.read_shape(family.read_config(config), Path(directory).name)
 
 

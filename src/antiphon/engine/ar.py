@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Protocol
 
 import msgspec
@@ -10,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone
 from antiphon.core.plans import ArStep, Join, Step
-from antiphon.engine.lanes import InlineExecutor, Landing, landing, mark
+from antiphon.engine.lanes import Begun, InlineExecutor, Landing
 
-log = logging.getLogger(__name__)
+HOST = torch.device("cpu")
+"""Where a step without rows is done: no device has to be waited for."""
 
 
 class ArRunner(Protocol):
@@ -54,7 +54,7 @@ class ArExecutor(InlineExecutor):
         self._seat(step)
         step = self._healthy(step)
         requests = self._requests_of(step.rows.tolist())
-        return landing(lambda: self._run(step, requests), lambda error: self._failed(step, requests, error))
+        return self.launched(step, lambda: self._run(step, requests), lambda: self._lost(step, requests))
 
     def _seat(self, step: ArStep) -> None:
         """Who sits where from this step on."""
@@ -77,25 +77,19 @@ class ArExecutor(InlineExecutor):
     def _requests_of(self, rows: list[int]) -> Ints:
         return np.array([self._requests[row] for row in rows], np.int64)
 
-    def _failed(self, step: ArStep, requests: Ints, error: Exception) -> StepFailed:
-        log.exception("step %d of stage %s failed", step.step, step.stage)
+    def _lost(self, step: ArStep, requests: Ints) -> tuple[Ints, Ints]:
+        """Of a step that failed; its rows are broken from now on."""
         self._broken |= {*step.rows.tolist(), *(join.row for join in step.joins)}
-        named = np.union1d(requests, np.array([join.request for join in step.joins], np.int64))
-        return StepFailed(step.stage, step.step, named, NO_INTS, f"{type(error).__name__}: {error}")
+        return np.union1d(requests, np.array([join.request for join in step.joins], np.int64)), NO_INTS
 
-    @torch.inference_mode()
-    def _run(self, step: ArStep, requests: Ints) -> Landing:
+    def _run(self, step: ArStep, requests: Ints) -> Begun:
         self.runner.apply(step)
         for join in step.joins:
             self.runner.join(join)
         if not len(step.rows):
-            return lambda: StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, NO_INTS)
+            return HOST, lambda: StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, NO_INTS)
         drawn = self.runner.run(step)
-        tokens = drawn.to("cpu", non_blocking=True)
-        wait, emitting = mark(drawn.device), requests[step.emits == 1]
-
-        def land() -> StepDone:
-            wait()
-            return StepDone(step.stage, step.step, emitting, tokens.numpy(), NO_INTS, NO_INTS)
-
-        return land
+        tokens, emitting = drawn.to("cpu", non_blocking=True), requests[step.emits == 1]
+        return drawn.device, lambda: StepDone(
+            step.stage, step.step, emitting, tokens.numpy(), NO_INTS, NO_INTS
+        )

@@ -1,59 +1,61 @@
-"""Executor of a codec stage: frames to waveform, streams of equal chunks decoded together."""
+"""Executors of codec stages: frames to waveform.
+
+`CodecExecutor` decodes streams of equal chunks together. `WindowExecutor` is for a codec that looks ahead: it
+gives each stream's sound as far as it is sure, and the rest with its end.
+"""
 
 from __future__ import annotations
 
-import logging
+from abc import abstractmethod
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone
 from antiphon.core.plans import CodecStep, Step
-from antiphon.engine.family import VocoderModel
-from antiphon.engine.lanes import InlineExecutor, Landing, landing, mark
+from antiphon.engine.family import VocoderModel, WindowedVocoder
+from antiphon.engine.lanes import Begun, InlineExecutor, Landing
 from antiphon.nn.uploads import upload
 
-log = logging.getLogger(__name__)
 
+class SoundExecutor(InlineExecutor):
+    """Reports the waveforms that `decode` makes on a device."""
 
-class CodecExecutor(InlineExecutor):
-    """Runs the steps of a vocoder.
-
-    Keeps each row's stream state between chunks; an ended stream's lies there until its row begins anew.
-    """
-
-    def __init__(self, model: VocoderModel, device: torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._model = model
         self._device = device
-        self._states: dict[int, tuple[Tensor, ...]] = {}
 
     def launch(self, step: Step) -> Landing:
         assert isinstance(step, CodecStep)
-        return landing(lambda: self._begin(step), lambda error: self._failed(step, error))
+        return self.launched(step, lambda: self._begin(step), lambda: (step.requests, NO_INTS))
 
-    def _begin(self, step: CodecStep) -> Landing:
-        streams = self._run(step)
-        wait = mark(self._device)
+    @abstractmethod
+    def decode(self, step: CodecStep) -> list[Tensor]:
+        """Per stream its fp32 waveform [samples], on the host or on the way there."""
 
-        def land() -> StepDone:
-            wait()
+    def _begin(self, step: CodecStep) -> Begun:
+        streams = self.decode(step)
+
+        def report() -> StepDone:
             audio = tuple(pcm.numpy().tobytes() for pcm in streams)
-            samples = np.array([len(pcm) // 4 for pcm in audio], np.int64)
+            samples = np.array([len(pcm) for pcm in streams], np.int64)
             return StepDone(step.stage, step.step, step.requests, NO_TOKENS, samples, NO_INTS, audio)
 
-        return land
+        return self._device, report
 
-    def _failed(self, step: CodecStep, error: Exception) -> StepFailed:
-        log.exception("step %d of stage %s failed", step.step, step.stage)
-        message = f"{type(error).__name__}: {error}"
-        return StepFailed(step.stage, step.step, step.requests, NO_INTS, message)
 
-    @torch.inference_mode()
-    def _run(self, step: CodecStep) -> list[Tensor]:
-        """Per stream its fp32 waveform [samples], on the host or on the way there."""
+class CodecExecutor(SoundExecutor):
+    """Keeps each row's stream state between chunks; an ended stream's stays until its row begins anew."""
+
+    def __init__(self, model: VocoderModel, device: torch.device) -> None:
+        super().__init__(device)
+        self._model = model
+        self._states: dict[int, tuple[Tensor, ...]] = {}
+
+    def decode(self, step: CodecStep) -> list[Tensor]:
         for row in step.joins.tolist():
             self._states.pop(row, None)
         ends = np.cumsum(step.counts)
@@ -78,3 +80,27 @@ class CodecExecutor(InlineExecutor):
             # a view would hold the memory of the whole batch for as long as this one stream is silent
             self._states[rows[i]] = tuple(part[at : at + 1].clone() for part in state)
         return pcm.float().to("cpu", non_blocking=True)
+
+
+class WindowExecutor(SoundExecutor):
+    """Keeps each row's stream until its end, or until the row begins anew."""
+
+    def __init__(self, model: WindowedVocoder, device: torch.device) -> None:
+        super().__init__(device)
+        self._model = model
+        self._streams: dict[int, Any] = {}
+
+    def decode(self, step: CodecStep) -> list[Tensor]:
+        rows = step.rows.tolist()
+        for row, voice in zip(rows, step.voices, strict=True):
+            if row in step.joins:
+                self._streams[row] = self._model.open(voice)
+        cuts = np.cumsum(step.counts)[:-1]
+        frames = step.frames.reshape(int(step.counts.sum()), -1)
+        codes = np.split(frames, cuts) if len(frames) else [frames.reshape(0, 1)] * len(rows)
+        streams = [self._streams[row] for row in rows]
+        ends = [bool(end) for end in step.ends]
+        sounds = self._model.decode(streams, codes, ends)
+        for row in (row for row, end in zip(rows, ends, strict=True) if end):
+            del self._streams[row]
+        return [pcm.float().to("cpu", non_blocking=True) for pcm in sounds]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
-import torch
 
-from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone
 from antiphon.core.plans import EncodeStep, Step
 from antiphon.engine.family import MediaModel
 from antiphon.engine.features import Features, FeatureStore
-from antiphon.engine.lanes import InlineExecutor, Landing, landing, mark
-
-log = logging.getLogger(__name__)
+from antiphon.engine.lanes import Begun, InlineExecutor, Landing
 
 
 class EncoderExecutor(InlineExecutor):
@@ -26,25 +21,16 @@ class EncoderExecutor(InlineExecutor):
 
     def launch(self, step: Step) -> Landing:
         assert isinstance(step, EncodeStep)
-        return landing(lambda: self._begin(step), lambda error: self._failed(step, error))
+        keys = np.array([part.key for part in step.media], np.int64)
+        return self.launched(step, lambda: self._begin(step, keys), lambda: (NO_INTS, keys))
 
-    def _begin(self, step: EncodeStep) -> Landing:
+    def _begin(self, step: EncodeStep, keys: Ints) -> Begun:
         encoded = self._encode(step)
         for key, features in encoded.items():
             self._features.put(key, features)
-        wait = mark(next(iter(encoded.values())).embeddings.device)
+        done = StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, keys)
+        return next(iter(encoded.values())).embeddings.device, lambda: done
 
-        def land() -> StepDone:
-            wait()
-            return StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, _keys(step))
-
-        return land
-
-    def _failed(self, step: EncodeStep, error: Exception) -> StepFailed:
-        log.exception("step %d of stage %s failed", step.step, step.stage)
-        return StepFailed(step.stage, step.step, NO_INTS, _keys(step), f"{type(error).__name__}: {error}")
-
-    @torch.inference_mode()
     def _encode(self, step: EncodeStep) -> dict[int, Features]:
         """All of the step's media or, by an exception, none: what failed must not stay in the store.
 
@@ -55,7 +41,3 @@ class EncoderExecutor(InlineExecutor):
             part.key: Features(rows.clone(), tuple(layer.clone() for layer in deep))
             for part, (rows, deep) in encoded
         }
-
-
-def _keys(step: EncodeStep) -> Ints:
-    return np.array([part.key for part in step.media], np.int64)

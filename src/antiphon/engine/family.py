@@ -1,4 +1,4 @@
-"""What the engine asks of a model family: the functions of its module, and the models of its stages.
+"""What the engine asks of a model family, and of the models of its stages.
 
 A graph names the module; nothing else in the engine knows which family it runs.
 """
@@ -6,8 +6,9 @@ A graph names the module; nothing else in the engine knows which family it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,20 +18,27 @@ from torch import Tensor
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.conversation import Media
 from antiphon.core.facts import Ints, StagePrompt
+from antiphon.core.graph import StageGraph
 from antiphon.core.ports import Prompter
 from antiphon.latency.shapes import ModelShape
-from antiphon.nn.attention import LayerKv
 from antiphon.nn.backends import Attention
 from antiphon.nn.graphs import Capture
 from antiphon.nn.shard import Shard
-from antiphon.nn.transfers import Transfers
+from antiphon.nn.step import StepInputs
 
 Pages = Sequence[tuple[Tensor, Tensor]]
 """Per layer keys and values, each [blocks, block_size, num_kv_heads, head_dim]."""
 
 
+def family_of(graph: StageGraph) -> Family:
+    """The one that the graph's module has as FAMILY."""
+    return import_module(graph.module).FAMILY
+
+
 class Family(Protocol):
-    """The functions of a family's module. Config is the family's own type."""
+    """What a family answers. Config is its own type."""
+
+    demo: ClassVar[Mapping[str, Any]]
 
     def read_config(self, values: Mapping[str, Any]) -> Any: ...
 
@@ -113,6 +121,10 @@ class DecoderModel(Protocol):
         """fp32 [3, n], and the position of the token after the prompt."""
         ...
 
+    def forward(self, step: StepInputs) -> tuple[Tensor, Tensor | None]:
+        """Final-norm hidden [m, H] of the tokens `step.wanted`, or of all; and what was captured [n, H]."""
+        ...
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, vocab_size]."""
         ...
@@ -125,15 +137,9 @@ class FollowerModel(Protocol):
 
     def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
 
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-    ) -> None: ...
+    def forward(self, step: StepInputs) -> object:
+        """This rank's part of a step; its results are in the sums."""
+        ...
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""
@@ -143,30 +149,14 @@ class FollowerModel(Protocol):
 class TextModel(DecoderModel, Protocol):
     """A decoder that writes text. `payload_size` is the width of the hidden states it keeps for a stage that
     speaks (0: none), of type `dtype`; `keeps_all` are those of every token, else of media alone. They are the
-    output of the first `capture_layer` layers."""
+    output of the first `capture_layer` layers (None: nothing is kept)."""
 
     dtype: torch.dtype
     payload_size: int
-    capture_layer: int
+    capture_layer: int | None
     keeps_all: bool
 
     def embed(self, ids: Tensor) -> Tensor: ...
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        capture: bool = False,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-        transfers: Transfers | None = None,
-        wanted: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """x [n, H] -> final-norm hidden of the tokens `wanted` int64 [m], or of all; and where asked for
-        captured states [n, H]."""
-        ...
 
 
 class SpeechModel(DecoderModel, Protocol):
@@ -193,12 +183,6 @@ class SpeechModel(DecoderModel, Protocol):
     def step_inputs(self, frames: Tensor, text_ids: Tensor, states: Tensor | None = None) -> Tensor:
         """frames int64 [r, codebooks] and text ids [r] -> [r, H]; `states` [r, streamed_size] are zeros where
         the text is over."""
-        ...
-
-    def forward(
-        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
-    ) -> Tensor:
-        """x [n, H] -> final-norm hidden of the tokens `wanted` int64 [m], or of all."""
         ...
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:

@@ -21,6 +21,7 @@ from antiphon.engine.load import load_followers
 from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, read_order
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.shard import Shard
+from antiphon.nn.step import StepInputs
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Rank:
         batch = PagedBatch.build(order.query_lens, order.cached_lens, tables, order.block_size)
         model = self.models[order.stage]
         kv = over(self.pages[order.stage], batch)
-        model.forward(x, positions, kv, deepstack=deepstack, visual=visual)
+        model.forward(StepInputs(x, positions, kv, deepstack=deepstack, visual=visual))
 
     def logits(self, order: Logits) -> None:
         hidden = self.collective.share(torch.empty(order.rows, order.hidden_size, dtype=self.dtype))

@@ -8,6 +8,7 @@ move payloads, so that work is carried out in the order in which it was decided.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import weakref
@@ -20,12 +21,17 @@ from typing import Protocol
 
 import torch
 
-from antiphon.core.facts import Fact, timed
+from antiphon.core.facts import Fact, Ints, StepFailed, timed
 from antiphon.core.plans import DropMedia, DropPayload, Handoff, SendMedia, Step
 from antiphon.core.ports import PayloadMover
 
+log = logging.getLogger(__name__)
+
 Landing = Callable[[], Fact]
 """Waits for a step that was launched and gives its fact. Called once; never raises."""
+
+Begun = tuple[torch.device, Callable[[], Fact]]
+"""The device that computes a step, and the step's fact, asked for once the device is done."""
 
 
 class Launcher(Protocol):
@@ -52,6 +58,18 @@ def landing(begin: Callable[[], Landing], failed: Callable[[Exception], Fact]) -
     return land
 
 
+@torch.inference_mode()
+def _launch(begin: Callable[[], Begun]) -> Landing:
+    device, report = begin()
+    wait = mark(device)
+
+    def land() -> Fact:
+        wait()
+        return report()
+
+    return land
+
+
 def mark(device: torch.device) -> Callable[[], None]:
     """Waits until what has been asked of the device so far is done; on a CPU it is done already.
 
@@ -65,8 +83,11 @@ def mark(device: torch.device) -> Callable[[], None]:
 
 
 class InlineExecutor(ABC):
-    """Lands every step when it is submitted (depth 0). Implements `core.ports.Executor`, and is a `Launcher`
-    for those who land steps otherwise."""
+    """The shell of every executor: launches a step, and reports its results or its failure.
+
+    Lands every step when it is submitted (depth 0). Implements `core.ports.Executor`, and is a `Launcher`
+    for those who land steps otherwise.
+    """
 
     depth = 0
 
@@ -75,6 +96,18 @@ class InlineExecutor(ABC):
 
     @abstractmethod
     def launch(self, step: Step) -> Landing: ...
+
+    def launched(
+        self, step: Step, begin: Callable[[], Begun], lost: Callable[[], tuple[Ints, Ints]]
+    ) -> Landing:
+        """`begin` launches the step's work without gradients; `lost` names, if it fails, the requests and the
+        media that fail with it."""
+
+        def failed(error: Exception) -> StepFailed:
+            log.exception("step %d of stage %s failed", step.step, step.stage)
+            return StepFailed(step.stage, step.step, *lost(), f"{type(error).__name__}: {error}")
+
+        return landing(partial(_launch, begin), failed)
 
     def submit(self, step: Step) -> None:
         began = time.perf_counter()

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError, EngineLost
 from antiphon.engine.family import Pages
 from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, Order, write_order
-from antiphon.nn.attention import LayerKv
 from antiphon.nn.shard import Shard
-from antiphon.nn.transfers import Transfers
+from antiphon.nn.step import StepInputs
 
 READY = b"ready\n"
 STOP_WAIT_S = 5.0
@@ -141,26 +141,17 @@ class LeadingModel:
         self._followers.tell(NewPages(self._stage, num_blocks, block_size))
         return self._model.new_pages(num_blocks, block_size)
 
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-        transfers: Transfers | None = None,
-        wanted: Tensor | None = None,
-        **own: Any,
-    ) -> Any:
-        """As the model's own; `own` are options that concern rank 0 only. All ranks compute every token.
+    def forward(self, step: StepInputs) -> tuple[Tensor, Tensor | None]:
+        """As the model's own; all ranks compute every token. What is captured is rank 0's alone.
 
         The other ranks are told of one batch for all layers: their KV is in one group and stays where it is.
         """
-        batch = kv[0].batch
-        one = all(layer.batch is batch and layer.ready is None for layer in kv) and transfers is None
-        assert one, "layer groups, copies and moves of rows are not divided among ranks"
-        deep = [] if deepstack is None or visual is None else [layer.to(x.dtype) for layer in deepstack]
+        batch, wanted = step.kv[0].batch, step.wanted
+        assert all(layer.batch is batch for layer in step.kv), "layer groups are not divided among ranks"
+        assert all(layer.ready is None for layer in step.kv), "copies are not divided among ranks"
+        assert step.transfers is None, "moves of rows are not divided among ranks"
+        visual = step.visual
+        deep = [] if visual is None else [layer.to(step.x.dtype) for layer in step.deepstack]
         tables = batch.tables.cpu().numpy().tobytes()
         self._followers.tell(
             Forward(
@@ -169,20 +160,18 @@ class LeadingModel:
                 batch.cached_lens,
                 batch.block_size,
                 tables,
-                x.shape[1],
+                step.x.shape[1],
                 len(visual) if deep and visual is not None else 0,
                 len(deep),
             )
         )
         with self._followers.together():
-            x, positions = self._share(x), self._share(positions)
+            x, positions = self._share(step.x), self._share(step.positions)
             if deep and visual is not None:
-                shared = [self._share(tensor) for tensor in (visual, *deep)]
-                own |= {"visual": shared[0], "deepstack": shared[1:]}
-            out = self._model.forward(x, positions, kv, **own)
-        if wanted is None:
-            return out
-        return (out[0][wanted], *out[1:]) if isinstance(out, tuple) else out[wanted]
+                visual, *deep = (self._share(tensor) for tensor in (visual, *deep))
+            whole = replace(step, x=x, positions=positions, wanted=None, deepstack=deep, visual=visual)
+            hidden, captured = self._model.forward(whole)
+        return (hidden if wanted is None else hidden[wanted]), captured
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 [r, vocab_size]: each rank has an equal part of the vocabulary, or rank 0 has all of it."""

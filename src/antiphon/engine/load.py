@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +19,11 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.ports import Executor, KvMover, PayloadMover, Processes, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.choices import read_node, suit
-from antiphon.engine.codec import CodecExecutor
+from antiphon.engine.codec import CodecExecutor, WindowExecutor
 from antiphon.engine.copies import KvCopies, lane_maker
 from antiphon.engine.device import available_bytes, pick_depth, pick_device
 from antiphon.engine.encoders import EncoderExecutor
-from antiphon.engine.family import DecoderModel, Family, FollowerModel
+from antiphon.engine.family import DecoderModel, Family, FollowerModel, family_of
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
@@ -34,7 +33,6 @@ from antiphon.engine.placing import check_kv, check_places, check_tiers
 from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
-from antiphon.engine.windows import WindowExecutor
 from antiphon.graphs import find_graph
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.compiler import told_of_kernels
@@ -133,7 +131,7 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     find = open_directory if options.load_format == "dummy" else open_checkpoint
     checkpoint = find(source, progress=lambda text: progress(text, 0, 0), takes_media=takes_media)
     graph = find_graph(checkpoint.config["model_type"])
-    family: Family = cast("Family", import_module(graph.module))
+    family = family_of(graph)
     config = family.read_config(checkpoint.config)
     node = read_node(graph, family, config, checkpoint.generation, options)
     node = msgspec.structs.replace(node, call_ids=family.call_ids(checkpoint.path))

@@ -14,6 +14,7 @@ from antiphon.engine.family import SpeechModel
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.rows import BlockTables, FlatStep, PromptRows, drawing_tokens
 from antiphon.engine.sampler import PredictorSampler, Sampler
+from antiphon.nn.step import StepInputs
 from antiphon.nn.uploads import upload
 
 STAGE = 1
@@ -85,7 +86,7 @@ class SpeechRunner:
         flat = self._rows.flatten(step)
         positions = upload(self._rows.positions(flat), self._device)
         wanted, drawing = drawing_tokens(flat, step, self._device)
-        hidden = self._model.forward(self._inputs(flat), positions, kv, wanted=wanted)
+        hidden, _ = self._model.forward(StepInputs(self._inputs(flat), positions, kv, wanted))
         self._forget(self._rows.finished(flat))
         return self._draw(hidden, drawing)
 
@@ -97,7 +98,8 @@ class SpeechRunner:
         rows, positions = np.zeros(num_rows, np.int64), torch.zeros(3, num_rows, device=self._device)
         nobody = self._to_device(rows)
         x = self._model.step_inputs(self._frames[nobody], nobody + self._model.pad_id)
-        hidden = self._model.forward(x, positions, self.pool.kv(lambda _, group: batches[group]))
+        kv = self.pool.kv(lambda _, group: batches[group])
+        hidden, _ = self._model.forward(StepInputs(x, positions, kv))
         self._model.logits(hidden)
         for temperature in (1.0, 0.0):
             self._sampler.join(0, Sampling(temperature=temperature))

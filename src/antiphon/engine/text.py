@@ -20,6 +20,7 @@ from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.piggyback import Piggyback
 from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, drawing_tokens
 from antiphon.engine.sampler import Sampler
+from antiphon.nn.step import StepInputs
 from antiphon.nn.uploads import upload
 
 STAGE = 0
@@ -82,22 +83,25 @@ class TextRunner:
         flat = self._rows.flatten(step)
         media, (wanted, drawing) = self._media(flat), drawing_tokens(flat, step, self._device)
         x, kv, transfers = self._piggyback.begin(step, self._embed(flat, media))
+        capture = self._model.capture_layer if media.rows or self._model.keeps_all else None
         hidden, captured = self._model.forward(
-            x,
-            upload(self._rows.positions(flat), self._device),
-            kv,
-            capture=bool(self._model.payload_size and (media.rows or self._model.keeps_all)),
-            deepstack=_stacked(media.deepstack),
-            visual=torch.cat(media.visual) if media.visual else None,
-            transfers=transfers,
-            wanted=wanted,
+            StepInputs(
+                x,
+                upload(self._rows.positions(flat), self._device),
+                kv,
+                wanted,
+                capture=capture,
+                deepstack=_stacked(media.deepstack),
+                visual=torch.cat(media.visual) if media.visual else None,
+                transfers=transfers,
+            )
         )
         self._piggyback.end(step, transfers)
         if (ready := self.pool.ready("hidden", 0, step.tickets)) is not None:
             ready()  # whether or not this step writes there: a hand-off after it may read what came
-        if captured is not None:
+        if capture is not None and captured is not None:
             slots = self._tables.batch("hidden", step, self._device).slots
-            passing = self._piggyback.passing(step, self._model.capture_layer)
+            passing = self._piggyback.passing(step, capture)
             if passing is not None:
                 slots, captured = slots[passing], captured[passing]
             self._hidden.index_copy_(0, slots, captured)
@@ -110,7 +114,7 @@ class TextRunner:
         ids = torch.zeros(num_rows, dtype=torch.int64, device=self._device)
         positions = torch.zeros(3, num_rows, device=self._device)
         kv = self.pool.kv(lambda _, group: batches[group])
-        self._model.logits(self._model.forward(self._model.embed(ids), positions, kv)[0])
+        self._model.logits(self._model.forward(StepInputs(self._model.embed(ids), positions, kv))[0])
 
     def payload(self, row: int, positions: Ints) -> Tensor:
         """Hidden states [m, H] of a row's prompt positions."""
@@ -172,6 +176,6 @@ class TextRunner:
         return upload(column, self._device)
 
 
-def _stacked(parts: list[tuple[Tensor, ...]]) -> list[Tensor] | None:
+def _stacked(parts: list[tuple[Tensor, ...]]) -> list[Tensor]:
     """Deepstack rows of all parts, layer by layer."""
-    return [torch.cat(layer) for layer in zip(*parts, strict=True)] if parts else None
+    return [torch.cat(layer) for layer in zip(*parts, strict=True)]

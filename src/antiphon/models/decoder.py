@@ -8,7 +8,7 @@ back-ends exchange and what graphs leave out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.decoder_graphs import DecodeGraphs
-from antiphon.nn.attention import LayerKv, paged_attention
+from antiphon.nn.attention import paged_attention
 from antiphon.nn.backends import Attention
 from antiphon.nn.compiler import has_compiler
 from antiphon.nn.cpu_attention import cpu_attention
@@ -27,7 +27,7 @@ from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import prepare, route, run_experts, waits_for_device
 from antiphon.nn.products import add_linear, linear, pack, pack_for_tape
 from antiphon.nn.rope import Rope, rotate
-from antiphon.nn.transfers import Transfers
+from antiphon.nn.step import StepInputs
 
 if TYPE_CHECKING:
     from antiphon.models.decoder_compiled import CompiledSteps
@@ -164,6 +164,7 @@ class Decoder:
             interleaved=config.mrope_interleaved,
             scaling=config.rope_scaling,
         )
+        self._is_plain = config.mrope_section is None
         self.can_compile = can_compile(self.norm)
         self._steps: CompiledSteps | None = None
         if self.can_compile:
@@ -186,79 +187,47 @@ class Decoder:
             return [(on_large_pages(size).view(shape), on_large_pages(size).view(shape)) for _ in self.layers]
         return [(self.norm.new_zeros(shape), self.norm.new_zeros(shape)) for _ in self.layers]
 
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        capture: int | None = None,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-        transfers: Transfers | None = None,
-        wanted: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """One step over the flat tokens x [n, hidden] at `positions` [3, n] or [n]; writes the new keys and
-        values, each layer through the batch of its own KV group.
-
-        Returns the hidden states after the final norm, of the tokens `wanted` int64 [m] or of all, and those
-        captured, of all or None. What nobody wants is not computed past the last layer's attention. `capture`
-        counts as transformers' `hidden_states` do: i is the output of layer i - 1 before any deepstack
-        addition, the number of layers is the final norm's output. `deepstack[i]` [v, hidden] is added after
-        layer i to the tokens `visual` int64 [v]. With `transfers`, tokens leave and enter between the layers;
-        what is returned for a token that left means nothing.
-        """
-        flat = (x, *self.rope.cos_sin(positions, x.dtype))
-        is_last_whole = capture == len(self.layers) or len(deepstack or ()) >= len(self.layers)
-        narrow = None if is_last_whole or transfers is not None else wanted
-        plain = capture is None and deepstack is None and transfers is None
-        captured = None
-        if transfers is None and self._is_compiled():
-            steps = self._compiled_steps(len(x))
-            x, captured, scores = steps.run(flat, kv, capture, deepstack or (), visual, narrow)
+    def forward(self, step: StepInputs) -> tuple[Tensor, Tensor | None]:
+        """Compute one step; writes the new keys and values. The hidden states after the final norm, of the
+        tokens `step.wanted`, and those captured, of all tokens, or None."""
+        positions = step.positions[0] if self._is_plain and step.positions.dim() == 2 else step.positions
+        turns, narrow = self.rope.cos_sin(positions, step.x.dtype), step.narrow
+        if step.transfers is None and self._is_compiled():
+            x, captured, scores = self._compiled_steps(len(step.x)).run(step, turns)
             self._scored = None if scores is None else (x, scores)
-        elif plain and self.graphs is not None and self.graphs.takes(kv):
-            x, narrow = self.graphs.forward(flat, kv, self.attention), None
+        elif self.graphs is not None and self.graphs.takes(step):
+            x, captured, narrow = self.graphs.forward(step, turns, self.attention), None, None
         else:
-            x, captured = self._by_operators(flat, kv, capture, deepstack, visual, narrow, transfers)
-        return (x if wanted is None or narrow is not None else x[wanted]), captured
+            x, captured = self._by_operators(step, turns)
+        return (x if step.wanted is None or narrow is not None else x[step.wanted]), captured
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """What `forward` returned, or any rows of it [r, hidden] -> [r, vocab]."""
+        """What `forward` returned, or any rows of it [r, hidden] -> fp32 [r, vocab]."""
         scored, self._scored = self._scored, None
         if scored is not None and scored[0] is hidden:
             return scored[1]
         assert self._head is not None, "a head was given"
-        return linear(hidden, self._head)
+        return linear(hidden, self._head).float()
 
-    def _by_operators(
-        self,
-        flat: tuple[Tensor, Tensor, Tensor],
-        kv: Sequence[LayerKv],
-        capture: int | None,
-        deepstack: Sequence[Tensor] | None,
-        visual: Tensor | None,
-        narrow: Tensor | None,
-        transfers: Transfers | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Layer by layer; behind the last attention the tokens `narrow` go on, or all."""
-        x, cos, sin = flat
-        captured = x if capture == 0 else None
-        for i, (layer, cache) in enumerate(zip(self.layers, kv, strict=True)):
-            if transfers is None:
-                q, k, v = layer.pre_attention(x, cos, sin)
+    def _by_operators(self, step: StepInputs, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Layer by layer; past the last attention only the tokens `step.narrow`."""
+        x, narrow = step.x, step.narrow
+        captured = x if step.capture == 0 else None
+        for i, (layer, cache) in enumerate(zip(self.layers, step.kv, strict=True)):
+            if step.transfers is None:
+                q, k, v = layer.pre_attention(x, *turns)
                 attended = cache.attend(q, k, v, self.attention)
                 if narrow is not None and i + 1 == len(self.layers):
                     x, attended = x[narrow], attended[narrow]
                 x = layer.post_attention(x, attended)
             else:
-                x = transfers.through(i, layer, (x, cos, sin), cache, self.attention)
-            if capture == i + 1:
+                x = step.transfers.through(i, layer, (x, *turns), cache, self.attention)
+            if step.capture == i + 1:
                 captured = x
-            if deepstack is not None and visual is not None and i < len(deepstack):
-                x = x.index_add(0, visual, deepstack[i].to(x.dtype))
+            if step.visual is not None and i < len(step.deepstack):
+                x = x.index_add(0, step.visual, step.deepstack[i].to(x.dtype))
         x = rms_norm(x, self.norm, self.config.rms_eps)
-        return x, x if capture == len(self.layers) else captured
+        return x, x if step.capture == len(self.layers) else captured
 
     def _is_compiled(self) -> bool:
         """Whether compiled passes stand between the products of this step."""

@@ -27,6 +27,7 @@ from antiphon.nn.compiled_products import ask_for, product_job, product_loop
 from antiphon.nn.compiled_rows import fit, gate_job, gate_loop, norm_job, norm_loop
 from antiphon.nn.cpu_attention import viewed
 from antiphon.nn.products import linear
+from antiphon.nn.step import StepInputs
 from antiphon.nn.tape import Tape, Turn, tape_loop
 
 BEFORE, AFTER, END = "before the attention", "after the attention", "the end of the layer"
@@ -120,29 +121,22 @@ class CompiledSteps:
             self._head = self._add_head(head)
 
     def run(
-        self,
-        flat: tuple[Tensor, Tensor, Tensor],
-        kv: Sequence[LayerKv],
-        capture: int | None,
-        deepstack: Sequence[Tensor],
-        visual: Tensor | None,
-        narrow: Tensor | None,
+        self, step: StepInputs, turned_by: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """As `Decoder.forward`, and the head's scores of what is returned, if it is few; flat is x fp32 [n,
-        hidden], cos and signed sin [n, d], only read. Behind the last attention the tokens `narrow` int64 [m]
-        go on, or all."""
-        x, *turned_by = flat
+        """The hidden states after the final norm, of the tokens `step.narrow` or of all; what was captured;
+        and the head's scores of the first, if they are few. turned_by: cos and signed sin fp32 [n, d]."""
+        x, kv, capture, narrow = step.x, step.kv, step.capture, step.narrow
         m = len(x) if narrow is None else len(narrow)
         self._fit(len(x), m)
         mine = self._buffers.x[: len(x)].copy_(x)
         turns: dict[Any, Turn] = {}
         captured: list[Tensor] = []
-        self._read_through(kv, (turned_by[0], turned_by[1]), turns)
+        self._read_through(kv, turned_by, turns)
         if capture is not None and 0 < capture < len(kv):
             turns[END, capture - 1] = partial(self._capture, captured)
-        if visual is not None:
-            for i, extra in enumerate(deepstack):
-                turns[END, i] = partial(self._deepen, turns.get((END, i)), visual, extra)
+        if step.visual is not None:
+            for i, extra in enumerate(step.deepstack):
+                turns[END, i] = partial(self._deepen, turns.get((END, i)), step.visual, extra)
         if capture == 0:
             captured.append(mine.clone())
         if narrow is not None:

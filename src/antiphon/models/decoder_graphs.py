@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from antiphon.nn.attention import Attention, LayerKv
+from antiphon.nn.attention import Attention
 from antiphon.nn.graphs import Capture, Captured, Outputs, bucket_of, fill
 from antiphon.nn.layers import rms_norm
+from antiphon.nn.step import StepInputs
 from antiphon.nn.transfers import Halves
 
 
@@ -40,17 +41,18 @@ class DecodeGraphs:
         self._buckets = buckets
         self._pieces: dict[int, Pieces] = {}
 
-    def takes(self, kv: Sequence[LayerKv]) -> bool:
-        """Is this a step of single tokens, no more than the largest bucket?"""
-        batch = kv[0].batch
+    def takes(self, step: StepInputs) -> bool:
+        """Is this a plain step of single tokens, no more than the largest bucket?"""
+        if step.capture is not None or step.deepstack or step.transfers is not None:
+            return False
+        batch = step.kv[0].batch
         return batch.is_decode and bucket_of(len(batch.tables), self._buckets) is not None
 
-    def forward(
-        self, flat: tuple[Tensor, Tensor, Tensor], kv: Sequence[LayerKv], attention: Attention
-    ) -> Tensor:
-        """flat = (x [n, hidden], cos, sin [n, d]) -> hidden [n, hidden] after the final norm, which the next
-        step overwrites."""
-        rows = len(flat[0])
+    def forward(self, step: StepInputs, turns: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
+        """turns: cos and sin [n, d] -> hidden [n, hidden] after the final norm, which the next step
+        overwrites."""
+        flat = step.x, *turns
+        rows = len(step.x)
         bucket = bucket_of(rows, self._buckets)
         assert bucket is not None, "takes() was asked"
         if bucket not in self._pieces:
@@ -58,7 +60,7 @@ class DecodeGraphs:
         pieces = self._pieces[bucket]
         for buffer, values in zip(pieces.inputs, flat, strict=True):
             fill(buffer, values)
-        for piece, cache in zip(pieces.captured, kv, strict=False):
+        for piece, cache in zip(pieces.captured, step.kv, strict=False):
             piece.replay()
             _, q, k, v = (output[:rows] for output in piece.outputs)
             fill(pieces.attention, cache.attend(q, k, v, attention))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from antiphon.checkpoint.demo import MODELS, make_demo, make_text_demo
 from antiphon.core.errors import CheckpointError
+from antiphon.engine.family import Family, family_of
 from antiphon.graphs import all_graphs
 
 
@@ -36,10 +36,10 @@ def make_any_demo(
         return family.tensor_shapes("thinker", family.read_config(config)).items()
 
     how: Any = {"size": size, "seed": seed, "dtype": dtype, "progress": progress}
-    return make_text_demo(directory, family.DEMO, shapes, **how)
+    return make_text_demo(directory, family.demo, shapes, **how)
 
 
-def own_demos() -> dict[str, Any]:
-    """Families' modules that have a DEMO, by the families' names."""
-    modules = {graph.family: import_module(graph.module) for graph in all_graphs()}
-    return {name: module for name, module in modules.items() if hasattr(module, "DEMO")}
+def own_demos() -> dict[str, Family]:
+    """Families whose demo checkpoints need no writer, by their names."""
+    families = {graph.family: family_of(graph) for graph in all_graphs()}
+    return {name: family for name, family in families.items() if family.demo}

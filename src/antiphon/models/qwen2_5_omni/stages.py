@@ -8,68 +8,28 @@ import numpy as np
 from torch import Tensor
 
 from antiphon.core.facts import StagePrompt
+from antiphon.models.decoder_stage import DecoderStage
 from antiphon.models.qwen2_5_omni.talker import Talker
-from antiphon.models.qwen2_5_omni.thinker import Thinker
 from antiphon.models.qwen2_5_omni.voices import Voice
-from antiphon.models.qwen3_omni.positions import mrope_positions
-from antiphon.models.qwen3_omni.stages import Positions, Scale
-from antiphon.nn.backends import Attention
-from antiphon.nn.graphs import Capture
+from antiphon.models.qwen3_omni.stages import Scale
 from antiphon.nn.uploads import upload
 
 
-class TextStage:
-    """The thinker. Implements `engine.family.TextModel`."""
-
-    keeps_all = True
-
-    def __init__(self, thinker: Thinker, scale: Scale) -> None:
-        self._thinker = thinker
-        self._scale = scale
-        self.device, self.dtype = thinker.embedding.device, thinker.embedding.dtype
-        self.vocab_size = thinker.config.thinker_vocab
-        speaks = thinker.config.speech is not None
-        self.payload_size = thinker.decoder.config.hidden_size if speaks else 0
-        self.capture_layer = thinker.decoder.config.num_layers
-        self.embed, self.forward, self.logits = thinker.embed, thinker.forward, thinker.logits
-        self.new_pages = thinker.decoder.new_pages
-
-    def use_attention(self, attention: Attention) -> None:
-        self._thinker.decoder.attention = attention
-
-    def use_graphs(self, capture: Capture) -> None:
-        self._thinker.decoder.use_graphs(capture)
-
-    def positions(self, prompt: StagePrompt) -> Positions:
-        return positions(prompt, self._scale)
-
-
-class SpeechStage:
+class SpeechStage(DecoderStage):
     """The talker. Implements `engine.family.SpeechModel`."""
 
     num_codebooks = 1
 
     def __init__(self, talker: Talker, voices: Mapping[str, Voice], scale: Scale) -> None:
+        super().__init__(talker.decoder)
         self._talker = talker
         self._voices = voices
-        self._scale = scale
-        self.device, self.dtype = talker.codes_table.device, talker.codes_table.dtype
+        self.positions = scale.positions
         self.vocab_size = talker.config.talker_vocab
         self.hidden_size = talker.decoder.config.hidden_size
         self.streamed_size = talker.config.embedding_size
         self.pad_id = talker.config.text_pad
         self.suppressed, self.prompt_codes = talker.suppressed, talker.prompt_codes
-        self.forward, self.logits = talker.forward, talker.logits
-        self.new_pages = talker.decoder.new_pages
-
-    def use_attention(self, attention: Attention) -> None:
-        self._talker.decoder.attention = attention
-
-    def use_graphs(self, capture: Capture) -> None:
-        self._talker.decoder.use_graphs(capture)
-
-    def positions(self, prompt: StagePrompt) -> Positions:
-        return positions(prompt, self._scale)
 
     def prompt_inputs(
         self, prompt: StagePrompt, hidden: Tensor | None, first_token: int, voice: str | None
@@ -94,12 +54,6 @@ class SpeechStage:
     def frame(self, hidden: Tensor, c0: Tensor, pick: Callable[[Tensor, int], Tensor]) -> Tensor:
         """One code is the whole frame."""
         return c0[:, None]
-
-
-def positions(prompt: StagePrompt, scale: Scale) -> Positions:
-    """TMRoPE: 25 positions a second."""
-    spans = [scale.span(span) for span in prompt.spans]
-    return mrope_positions(len(prompt.token_ids), spans, scale.positions_per_second)
 
 
 def pick_voice(voices: Mapping[str, Voice], name: str | None) -> Voice:

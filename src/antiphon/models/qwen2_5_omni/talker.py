@@ -6,7 +6,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from antiphon.models.decoder import Decoder
 from antiphon.models.qwen2_5_omni.config import SpeechConfig
-from antiphon.nn.attention import LayerKv
 
 
 class Talker:
@@ -49,17 +48,6 @@ class Talker:
         """
         shown = states + F.embedding(text_ids, self.text_table)
         return self._project(F.embedding(frames[:, 0], self.codes_table) + shown)
-
-    def forward(
-        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
-    ) -> Tensor:
-        """One step: x [n, Ht], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted`
-        [m, Ht], or of all."""
-        return self.decoder.forward(x, positions, kv, wanted=wanted)[0]
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Final-norm hidden [r, Ht] -> fp32 [r, V], nothing suppressed yet."""
-        return self.decoder.logits(hidden).float()
 
     def _project(self, x: Tensor) -> Tensor:
         return F.linear(x, self._projection, self._projection_bias)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from antiphon.core.errors import CheckpointError
 from antiphon.models.layout import Layout, decoder_layout
 from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig, SpeechConfig
-
-Tensors = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
-
-
-def layout_for(stage: str, config: Qwen25OmniConfig) -> Layout:
-    """Parameters and sources of a stage."""
-    layout = Layout()
-    LAYOUTS[stage](layout, config)
-    return layout
 
 
 def thinker_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
@@ -71,38 +61,10 @@ def speech_of(config: Qwen25OmniConfig) -> SpeechConfig:
     return config.speech
 
 
-def load(
-    stage: str, tensors: Tensors, config: Qwen25OmniConfig, place: tuple[torch.device, torch.dtype]
-) -> Any:
-    """A stage's parameters in its module. Raises a CheckpointError that names all tensors that don't fit."""
-    params = layout_for(stage, config).fill(tensors, *place)
-    with torch.no_grad():
-        return builder_for(stage)(config, params)
-
-
-def builder_for(stage: str) -> Callable[[Qwen25OmniConfig, dict[str, Tensor]], Any]:
-    """The module's constructor, imported when its stage is built."""
-    if stage == "encoders":
-        from antiphon.models.qwen2_5_omni.encoders import Encoders
-
-        return Encoders
-    if stage == "thinker":
-        from antiphon.models.qwen2_5_omni.thinker import Thinker
-
-        return Thinker
-    if stage == "talker":
-        from antiphon.models.qwen2_5_omni.talker import Talker
-
-        return lambda config, params: Talker(speech_of(config), params)
-    from antiphon.models.qwen2_5_omni.token2wav import Token2Wav
-
-    return lambda config, params: Token2Wav(speech_of(config), params)
-
-
 LAYOUTS: dict[str, Callable[[Layout, Qwen25OmniConfig], None]] = {
     "encoders": encoders_layout,
     "thinker": thinker_layout,
     "talker": talker_layout,
     "token2wav": token2wav_layout,
 }
-"""The stages."""
+"""By the stages of the graph."""

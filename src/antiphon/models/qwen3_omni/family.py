@@ -1,104 +1,111 @@
-"""Qwen3-Omni's functions for the engine, by the names that `engine.family.Family` asks for."""
+"""Qwen3-Omni, for the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from antiphon.models.qwen3_omni import weights
+from antiphon.core.config import EngineOptions, NodeConfig
+from antiphon.latency.shapes import ModelShape
+from antiphon.models.decoder_stage import DecoderStage, Thinker
+from antiphon.models.family import Family, Pairs, Place
+from antiphon.models.geometry import Json
+from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.geometry import read_geometry
 from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.qwen3_omni.shape import read_shape
-from antiphon.models.qwen3_omni.shards import Follower, load_shard, shard_config, shard_layout
-from antiphon.models.qwen3_omni.stages import Scale, SpeechStage, TextStage
-from antiphon.models.vocabulary import call_ids
+from antiphon.models.qwen3_omni.shards import load_shard, shard_config, shard_layout
+from antiphon.models.qwen3_omni.stages import Scale, SpeechStage
+from antiphon.models.qwen3_omni.weights import LAYOUTS, speech_of
 from antiphon.nn.shard import Shard
 
-__all__ = [
-    "call_ids",
-    "check_ranks",
-    "load_follower",
-    "load_prompter",
-    "load_stage",
-    "read_config",
-    "read_geometry",
-    "read_shape",
-    "tensor_names",
-    "tensor_shapes",
-    "voices",
-]
 
-PARTS = {"encoders": "encoders", "thinker": "thinker", "talker": "talker", "code2wav": "vocoder"}
-"""Stage of the graph -> part of the checkpoint."""
+class Qwen3Omni(Family):
+    name = "Qwen3-Omni"
+    layouts = LAYOUTS
+
+    def read_config(self, values: Mapping[str, Any]) -> Qwen3OmniConfig:
+        return Qwen3OmniConfig.from_dict(values)
+
+    def read_geometry(self, config: Qwen3OmniConfig, generation: Json, options: EngineOptions) -> NodeConfig:
+        return read_geometry(config, generation, options)
+
+    def read_shape(self, config: Qwen3OmniConfig, name: str) -> ModelShape:
+        return read_shape(config, name)
+
+    def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
+        return load_prompter(path, config, max_prompt_tokens)
+
+    def voices(self, config: Qwen3OmniConfig, path: Path) -> tuple[str, ...]:
+        return tuple(config.speech.speakers) if config.speech is not None else ()
+
+    def dtype_of(self, stage: str, dtype: torch.dtype) -> torch.dtype:
+        """The vocoder runs in fp32 at least: bf16 is audibly wrong (rel. rms 8e-2)."""
+        return torch.float32 if stage == "code2wav" and dtype.itemsize < 4 else dtype
+
+    def build(self, stage: str, config: Qwen3OmniConfig, params: dict[str, Tensor]) -> Any:
+        """Imports a stage's module when it is built: the encoders bring in transformers."""
+        if stage == "encoders":
+            from antiphon.models.qwen3_omni.encoders import Encoders
+
+            return Encoders(config, params)
+        if stage == "thinker":
+            return Thinker(config.thinker, params, scale_of(config).positions, config.capture_layer)
+        if stage == "talker":
+            from antiphon.models.qwen3_omni.talker import Talker
+
+            return Talker(speech_of(config), params)
+        from antiphon.models.qwen3_omni.vocoder import Vocoder
+
+        return Vocoder(speech_of(config).vocoder, params)
+
+    def adapt(self, stage: str, module: Any, config: Qwen3OmniConfig, checkpoint: Path) -> Any:
+        if stage == "encoders":
+            from antiphon.models.qwen3_omni.media_stage import MediaStage
+
+            return MediaStage(module, checkpoint, scale_of(config))
+        if stage == "talker":
+            return SpeechStage(module, config.tokens.tts_pad, scale_of(config))
+        return module
+
+    def load_stage(
+        self,
+        stage: str,
+        tensors: Pairs,
+        config: Qwen3OmniConfig,
+        place: Place,
+        checkpoint: Path,
+        shard: Shard | None = None,
+    ) -> Any:
+        """With `shard`, thinker and talker have rank 0's part of the layers."""
+        if shard is None or stage not in ("thinker", "talker"):
+            return super().load_stage(stage, tensors, config, place, checkpoint)
+        return self.adapt(stage, load_shard(self, stage, tensors, config, place, shard), config, checkpoint)
+
+    def check_ranks(self, stage: str, config: Qwen3OmniConfig, ranks: int) -> None:
+        """Raises ConfigError unless so many ranks can divide the thinker or the talker among them."""
+        shard_config(stage, config, ranks)
+
+    def load_follower(
+        self,
+        stage: str,
+        read: Callable[[list[str]], Pairs],
+        config: Qwen3OmniConfig,
+        place: Place,
+        shard: Shard,
+    ) -> DecoderStage:
+        """Another rank's part of the thinker or the talker."""
+        names = sorted(shard_layout(self, stage, config, shard).sources)
+        return load_shard(self, stage, read(names), config, place, shard)
 
 
-def read_config(values: Mapping[str, Any]) -> Qwen3OmniConfig:
-    """From config.json; raises CheckpointError."""
-    return Qwen3OmniConfig.from_dict(values)
+def scale_of(config: Qwen3OmniConfig) -> Scale:
+    return Scale(config.merge_size, config.positions_per_second)
 
 
-def voices(config: Qwen3OmniConfig, path: Path) -> tuple[str, ...]:
-    """Speaker names, lower case; none for a checkpoint without speech."""
-    return tuple(config.speech.speakers) if config.speech is not None else ()
-
-
-def tensor_names(stage: str, config: Qwen3OmniConfig) -> list[str]:
-    """Checkpoint tensors that a stage needs."""
-    return weights.names_for(PARTS[stage], config)
-
-
-def tensor_shapes(stage: str, config: Qwen3OmniConfig) -> dict[str, tuple[int, ...]]:
-    """The same tensors with their shapes in a checkpoint."""
-    return weights.shapes_for(PARTS[stage], config)
-
-
-def check_ranks(stage: str, config: Qwen3OmniConfig, ranks: int) -> None:
-    """Raises ConfigError unless so many ranks can divide the thinker or the talker among them."""
-    shard_config(stage, config, ranks)
-
-
-def load_follower(
-    stage: str,
-    read: Callable[[list[str]], Iterable[tuple[str, torch.Tensor]]],
-    config: Qwen3OmniConfig,
-    place: tuple[torch.device, torch.dtype],
-    shard: Shard,
-) -> Follower:
-    """Another rank's part of the thinker or the talker; `read` gives the tensors it names."""
-    names = sorted(shard_layout(stage, config, shard).sources)
-    return load_shard(stage, read(names), config, place, shard)
-
-
-def load_stage(
-    stage: str,
-    tensors: Iterable[tuple[str, torch.Tensor]],
-    config: Qwen3OmniConfig,
-    place: tuple[torch.device, torch.dtype],
-    checkpoint: Path,
-    shard: Shard | None = None,
-) -> Any:
-    """A stage's model on a device; with `shard`, thinker and talker have rank 0's part of the layers.
-
-    The vocoder runs in fp32 at least: bf16 is audibly wrong (rel. rms 8e-2).
-    """
-    device, dtype = place
-    if stage == "code2wav" and dtype.itemsize < 4:
-        dtype = torch.float32
-    if shard is not None and stage in ("thinker", "talker"):
-        model = load_shard(stage, tensors, config, place, shard)
-    else:
-        model = weights.load(PARTS[stage], tensors, config, device, dtype)
-    scale = Scale(config.merge_size, config.positions_per_second)
-    if stage == "encoders":
-        from antiphon.models.qwen3_omni.media_stage import MediaStage
-
-        return MediaStage(model, checkpoint, scale)
-    if stage == "thinker":
-        return TextStage(model)
-    if stage == "talker":
-        return SpeechStage(model, config.tokens.tts_pad, scale)
-    return model
+FAMILY = Qwen3Omni()

@@ -5,27 +5,22 @@ Embeddings, projections, code predictor, encoders and vocoder stay on rank 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from antiphon.models.decoder import Decoder
-from antiphon.models.decoder_config import DecoderConfig
+from antiphon.models.decoder_stage import DecoderStage
+from antiphon.models.family import Family, Pairs, Place
 from antiphon.models.layout import Layout
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.weights import builder_for, layout_for, speech_of
+from antiphon.models.qwen3_omni.weights import speech_of
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder
-from antiphon.nn.attention import LayerKv
-from antiphon.nn.backends import Attention
 from antiphon.nn.shard import Shard
 
 FOLLOWED = ("layers.", "norm", "head")
 """Parameters that ranks other than 0 have a part of."""
-
-Place = tuple[torch.device, torch.dtype]
 
 
 def shard_config(stage: str, config: Qwen3OmniConfig, ranks: int) -> Qwen3OmniConfig:
@@ -36,53 +31,27 @@ def shard_config(stage: str, config: Qwen3OmniConfig, ranks: int) -> Qwen3OmniCo
     return replace(config, speech=replace(speech, talker=shard_decoder(speech.talker, ranks)))
 
 
-def shard_layout(stage: str, config: Qwen3OmniConfig, shard: Shard) -> Layout:
+def shard_layout(family: Family, stage: str, config: Qwen3OmniConfig, shard: Shard) -> Layout:
     """One rank's parameters of a stage."""
-    layout = layout_for(stage, shard_config(stage, config, shard.ranks))
+    layout = family.layout(stage, shard_config(stage, config, shard.ranks))
     divide_rows(layout, "head", shard.ranks)
     return layout if shard.rank == 0 else keep_params(layout, FOLLOWED)
 
 
 def load_shard(
-    stage: str, tensors: Iterable[tuple[str, Tensor]], config: Qwen3OmniConfig, place: Place, shard: Shard
+    family: Family, stage: str, tensors: Pairs, config: Qwen3OmniConfig, place: Place, shard: Shard
 ) -> Any:
-    """A rank's part of the thinker or the talker: on rank 0 the model itself, elsewhere a Follower."""
-    layout = shard_layout(stage, config, shard)
-    whole = layout_for(stage, config).sources
+    """A rank's part of a stage: on rank 0 the family's module, elsewhere the decoder and its head."""
+    layout = shard_layout(family, stage, config, shard)
+    whole = family.layout(stage, config).sources
     ours = shard_config(stage, config, shard.ranks)
     with torch.no_grad():
         params = layout.fill(cut(tensors, whole, layout.sources, (shard.rank, shard.ranks)), *place)
         if shard.rank == 0:
-            model = builder_for(stage)(ours, params)
+            model = family.build(stage, ours, params)
         else:
-            model = Follower(ours.thinker if stage == "thinker" else speech_of(ours).talker, params)
+            sizes = ours.thinker if stage == "thinker" else speech_of(ours).talker
+            model = DecoderStage(Decoder(sizes, params, head=params["head"]))
     for layer in model.decoder.layers:
         layer.total = shard.total
     return model
-
-
-class Follower:
-    """Decoder and head of a rank that knows no ids. Implements `engine.family.FollowerModel`."""
-
-    def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor]) -> None:
-        self.decoder = Decoder(config, params, head=params["head"])
-        self.new_pages = self.decoder.new_pages
-
-    def use_attention(self, attention: Attention) -> None:
-        self.decoder.attention = attention
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-    ) -> None:
-        """Compute this rank's part of a step; what comes of it is in the sums."""
-        self.decoder.forward(x, positions, kv, deepstack=deepstack, visual=visual)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Final-norm hidden [r, H] -> fp32 [r, this rank's part of the vocabulary]."""
-        return self.decoder.logits(hidden).float()

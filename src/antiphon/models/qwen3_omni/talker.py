@@ -9,7 +9,7 @@ loaded, and a step is table look-ups. The end of the text and the silence after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,6 @@ from antiphon.models.decoder import Decoder
 from antiphon.models.qwen3_omni.config import SUPPRESSED_IDS, SpeechConfig
 from antiphon.models.qwen3_omni.predictor import CodePredictor
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
-from antiphon.nn.attention import LayerKv
 from antiphon.nn.uploads import upload
 
 PROJECTED_AT_ONCE = 8192
@@ -62,17 +61,6 @@ class Talker:
         """
         spoken = F.embedding(frames + self.code_offsets, self.codes_table).sum(1)
         return spoken + F.embedding(text_ids, self.text_table)
-
-    def forward(
-        self, x: Tensor, positions: Tensor, kv: Sequence[LayerKv], wanted: Tensor | None = None
-    ) -> Tensor:
-        """One step: x [n, Ht], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted`
-        [m, Ht], or of all."""
-        return self.decoder.forward(x, positions, kv, wanted=wanted)[0]
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Final-norm hidden [r, Ht] -> fp32 [r, V] of codebook 0, nothing suppressed yet."""
-        return self.decoder.logits(hidden).float()
 
 
 class Projection:

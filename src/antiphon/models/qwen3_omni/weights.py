@@ -1,61 +1,14 @@
-"""Which tensors of a released Qwen3-Omni checkpoint each stage needs, and how they become its parameters.
-
-    load("thinker", tensors, config, device, dtype) -> Thinker
-    load("talker", ...) -> Talker
-    load("vocoder", ...) -> Vocoder
-    load("encoders", ...) -> Encoders
-
-`names_for(stage, config)` lists the names, so that a loader streams only these. `tensors` may be a mapping or
-an iterator of pairs in any order, of any float type; each tensor is copied once, straight to its place.
-"""
+"""Which tensors of a released Qwen3-Omni checkpoint each stage needs, and how they become its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
 
 from antiphon.core.errors import CheckpointError
 from antiphon.models.layout import Layout, decoder_layout, mlp_layout
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig, SpeechConfig, VocoderConfig
-
-Tensors = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
-
-
-def names_for(stage: str, config: Qwen3OmniConfig) -> list[str]:
-    """The checkpoint tensors that `load` needs for a stage, sorted."""
-    return sorted(layout_for(stage, config).sources)
-
-
-def shapes_for(stage: str, config: Qwen3OmniConfig) -> dict[str, tuple[int, ...]]:
-    """The same tensors with the shapes that they have in a checkpoint."""
-    return {name: source.shape for name, source in layout_for(stage, config).sources.items()}
-
-
-def load(
-    stage: str,
-    tensors: Tensors,
-    config: Qwen3OmniConfig,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> Any:
-    """Build the module of a stage. Raises one CheckpointError that names every tensor missing or of a wrong
-    shape.
-    """
-    layout = layout_for(stage, config)
-    with torch.no_grad():
-        return builder_for(stage)(config, layout.fill(tensors, device, dtype))
-
-
-def layout_for(stage: str, config: Qwen3OmniConfig) -> Layout:
-    """Parameters and sources of a stage."""
-    if stage not in LAYOUTS:
-        raise ValueError(f"stage {stage!r} is not one of {', '.join(LAYOUTS)}")
-    layout = Layout()
-    LAYOUTS[stage](layout, config)
-    return layout
 
 
 def encoders_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
@@ -187,29 +140,10 @@ def speech_of(config: Qwen3OmniConfig) -> SpeechConfig:
     return config.speech
 
 
-def builder_for(stage: str) -> Callable[[Qwen3OmniConfig, dict[str, Tensor]], Any]:
-    """The module's constructor, imported when its stage is built (the encoders bring in transformers)."""
-    if stage == "encoders":
-        from antiphon.models.qwen3_omni.encoders import Encoders
-
-        return Encoders
-    if stage == "thinker":
-        from antiphon.models.qwen3_omni.thinker import Thinker
-
-        return Thinker
-    if stage == "talker":
-        from antiphon.models.qwen3_omni.talker import Talker
-
-        return lambda config, params: Talker(speech_of(config), params)
-    from antiphon.models.qwen3_omni.vocoder import Vocoder
-
-    return lambda config, params: Vocoder(speech_of(config).vocoder, params)
-
-
 LAYOUTS: dict[str, Callable[[Layout, Qwen3OmniConfig], None]] = {
     "encoders": encoders_layout,
     "thinker": thinker_layout,
     "talker": talker_layout,
-    "vocoder": vocoder_layout,
+    "code2wav": vocoder_layout,
 }
-"""The stages."""
+"""By the stages of the graph."""

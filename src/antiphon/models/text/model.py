@@ -1,29 +1,15 @@
-"""A decoder of text: its config, the checkpoint tensors it is made of, and what lies between embedding and
-head. In which ways the families differ is data.
-"""
+"""A decoder of text: its config, and the checkpoint tensors it is of. How the families differ is data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
-from torch import Tensor
-
 from antiphon.core.errors import CheckpointError
-from antiphon.core.facts import StagePrompt
-from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.geometry import token_ids
 from antiphon.models.layout import Layout, decoder_layout
-from antiphon.nn.attention import LayerKv
-from antiphon.nn.backends import Attention
-from antiphon.nn.graphs import Capture
-from antiphon.nn.transfers import Transfers
 
 HAS: dict[str, dict[str, bool]] = {
     "llama": {"qk_norm": False},
@@ -55,77 +41,11 @@ class TextConfig:
             stop_ids=token_ids(config.get("eos_token_id")),
         )
 
-    @property
-    def layout(self) -> Layout:
-        """Parameters by the names of released checkpoints."""
-        layout, table = Layout(), (self.vocab, self.decoder.hidden_size)
-        layout.whole("embedding", "model.embed_tokens.weight", *table)
-        decoder_layout(layout, "", "model.", self.decoder)
-        if not self.is_tied:
-            layout.whole("head", "lm_head.weight", *table)
-        return layout
 
-
-class TextDecoder:
-    """Embedding, decoder and head. Implements `engine.family.TextModel`; keeps nothing for a stage that
-    speaks.
-    """
-
-    payload_size = capture_layer = 0
-    keeps_all = False
-
-    def __init__(self, config: TextConfig, params: Mapping[str, Tensor]) -> None:
-        self.embedding = params["embedding"]
-        self.device, self.dtype = self.embedding.device, self.embedding.dtype
-        self.vocab_size = config.vocab
-        self._decoder = Decoder(config.decoder, params, head=params.get("head", self.embedding))
-        self.new_pages = self._decoder.new_pages
-
-    @classmethod
-    def load(
-        cls,
-        config: TextConfig,
-        tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> TextDecoder:
-        """From a checkpoint's tensors, in any order. Raises CheckpointError that names all that don't fit."""
-        with torch.no_grad():
-            return cls(config, config.layout.fill(tensors, device, dtype))
-
-    def use_attention(self, attention: Attention) -> None:
-        self._decoder.attention = attention
-
-    def use_graphs(self, capture: Capture) -> None:
-        self._decoder.use_graphs(capture)
-
-    def positions(self, prompt: StagePrompt) -> tuple[NDArray[np.float32], float]:
-        """One position a token, in three equal rows fp32 [3, n]; and that of the token after them."""
-        length = len(prompt.token_ids)
-        return np.broadcast_to(np.arange(length, dtype=np.float32), (3, length)), float(length)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """int64 [n] -> [n, H]."""
-        return F.embedding(ids, self.embedding)
-
-    def forward(
-        self,
-        x: Tensor,
-        positions: Tensor,
-        kv: Sequence[LayerKv],
-        *,
-        capture: bool = False,
-        deepstack: Sequence[Tensor] | None = None,
-        visual: Tensor | None = None,
-        transfers: Transfers | None = None,
-        wanted: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        """x [n, H], positions [3, n] or [n] -> final-norm hidden of the tokens `wanted` [m, H], or of all.
-        Nothing is captured, and no rows of media come in.
-        """
-        plain = positions[0] if positions.dim() == 2 else positions
-        return self._decoder.forward(x, plain, kv, transfers=transfers, wanted=wanted)[0], None
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Final-norm hidden [r, H] -> fp32 [r, V]."""
-        return self._decoder.logits(hidden).float()
+def text_layout(layout: Layout, config: TextConfig) -> None:
+    """Parameters by the names of released checkpoints."""
+    table = config.vocab, config.decoder.hidden_size
+    layout.whole("embedding", "model.embed_tokens.weight", *table)
+    decoder_layout(layout, "", "model.", config.decoder)
+    if not config.is_tied:
+        layout.whole("head", "lm_head.weight", *table)
