@@ -41,5 +41,5 @@ def make_any_demo(
 
 def own_demos() -> dict[str, Any]:
     """Families' modules that have a DEMO, by the families' names."""
-    modules = {graph.family: import_module(graph.module) for graph in all_graphs()}
+    modules = {graph.family: import_module(graph.module) for graph in all_graphs() if graph.module}
     return {name: module for name, module in modules.items() if hasattr(module, "DEMO")}
