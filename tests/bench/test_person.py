@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon.bench.logfile import LogWriter, read
+from antiphon.bench.pictures import frame_urls
 from antiphon.bench.run import run
 from antiphon.bench.target import Pace, Target
 from antiphon.metrics.log import (
@@ -26,7 +27,9 @@ from antiphon.metrics.log import (
     TurnEnded,
     TurnStarted,
 )
-from antiphon.workload.script import Acks, Interjection, PersonScript, Picture, TurnScript, Voiced
+from antiphon.server.media import BoundedMedia
+from antiphon.wire.limits import Limits
+from antiphon.workload.script import Acks, Clip, Interjection, PersonScript, Picture, TurnScript, Voiced
 from bench.events import of
 from bench.fake_server import FakeServer, Manner
 
@@ -125,6 +128,19 @@ async def test_a_typed_turn_with_a_picture_is_read(tmp_path: Path) -> None:
     read_s = of(TurnStarted, events)[1].t_s - of(ResponseEnded, events)[0].t_s
     assert read_s == pytest.approx(chars / 4 / 20, abs=0.1)
     assert [event.wants for event in of(ResponseStarted, events)] == ["text", "speech"]
+
+
+async def test_a_spoken_turn_with_a_clip(tmp_path: Path) -> None:
+    clip = Clip(16, 12, 3, 0.25, seed=7)
+    async with FakeServer() as server:
+        await met(tmp_path, server, TurnScript(0.0, SAID, clips=(clip,)))
+    (shown,) = server.of("conversation.item.create")[0]["item"]["content"]
+    assert (shown["type"], shown["fps"], len(set(shown["video"]))) == ("input_video", 0.25, 3), "it moves"
+    assert shown["video"] == list(frame_urls(Clip(16, 12, 3, 0.25, seed=7))), "the same again"
+    assert shown["video"][0] != frame_urls(Clip(16, 12, 3, 0.25, seed=8))[0]
+    part = BoundedMedia(Limits()).video_part(shown["video"], 0.25)
+    assert (part.width, part.height, part.num_frames, part.fps) == (16, 12, 3, 0.25)
+    assert max(map(len, frame_urls(Clip(160, 120, 15, 0.25, seed=1)))) < 8000, "a clip stays small"
 
 
 async def test_barging_in_with_a_committing_client(tmp_path: Path) -> None:

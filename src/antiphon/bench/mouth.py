@@ -8,7 +8,7 @@ from typing import Any, Literal
 from antiphon.bench.ear import Ear, GaveUp
 from antiphon.bench.logfile import LogWriter
 from antiphon.bench.microphone import BYTES_PER_S, Microphone
-from antiphon.bench.pictures import data_url
+from antiphon.bench.pictures import data_url, frame_urls
 from antiphon.bench.target import Pace
 from antiphon.bench.voice import Voices, silence
 from antiphon.bench.wire_client import WireClient
@@ -133,10 +133,13 @@ class Mouth:
             raise GaveUp(f"the server noticed no end of speech within {self._patience_s:g} s")
 
     async def _show(self, turn: TurnScript) -> None:
-        """Words and pictures of the turn, as one item."""
+        """Words, pictures and clips of the turn, as one item."""
         content: list[dict[str, Any]] = [
             {"type": "input_image", "image_url": data_url(picture.width, picture.height)}
             for picture in turn.pictures
+        ]
+        content += [
+            {"type": "input_video", "video": list(frame_urls(clip)), "fps": clip.fps} for clip in turn.clips
         ]
         if turn.text:
             content.append({"type": "input_text", "text": turn.text})

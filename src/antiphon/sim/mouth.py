@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from antiphon.core.conversation import ImagePart, Part, TextPart
+from antiphon.core.conversation import ImagePart, Part, TextPart, VideoPart
 from antiphon.core.ids import content_key
 from antiphon.metrics.log import TurnEnded, TurnStarted
 from antiphon.sim.ear import GaveUp
 from antiphon.sim.process import Doing, Wait
 from antiphon.sim.seat import Seat
 from antiphon.sim.sessions import Asked
-from antiphon.workload.script import PersonScript, TurnScript, Voiced
+from antiphon.workload.script import Clip, PersonScript, TurnScript, Voiced
 
 CANCEL_S = 5.0
 """Longest wait for a cancelled reply to end before the next is asked for."""
@@ -101,10 +101,14 @@ class Mouth:
             raise GaveUp(f"the server noticed no end of speech within {self._seat.patience_s:g} s")
 
     def _show(self, turn: TurnScript) -> None:
-        """Words and pictures of the turn, as one item."""
+        """Words, pictures and clips of the turn, as one item."""
         parts: list[Part] = [
             ImagePart(b"", shown.width, shown.height, picture_key(shown.width, shown.height))
             for shown in turn.pictures
+        ]
+        parts += [
+            VideoPart(b"", shown.width, shown.height, shown.num_frames, shown.fps, None, clip_key(shown))
+            for shown in turn.clips
         ]
         if turn.text:
             parts.append(TextPart(turn.text))
@@ -141,6 +145,11 @@ def ask_id(number: int) -> str:
 def length_s(said: tuple[Voiced, ...]) -> float:
     """With its inner pauses; the pause after the last stretch is no part of it."""
     return sum(one.speech_s + one.pause_s for one in said) - said[-1].pause_s if said else 0.0
+
+
+def clip_key(clip: Clip) -> int:
+    """Of what it shows."""
+    return content_key(b"clip", repr(clip).encode())
 
 
 def picture_key(width: int, height: int) -> int:

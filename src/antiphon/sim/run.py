@@ -316,7 +316,7 @@ def machine(setup: Setup) -> Machine:
     return Machine(
         {unit.name: stage_model(engine, graph.stage(unit.stage)) for unit in node.placed},
         devices,
-        SimPrompter(writer, next(iter(speakers), None)),
+        SimPrompter(writer, next(iter(speakers), None), graph),
         decide_s=setup.costs.decide_s,
         clock=setup.clock,
         inline=engine.inline,
@@ -337,5 +337,7 @@ def stage_model(engine: SimEngine, stage: Stage) -> StageModel:
         case StageKind.AR:
             config = node.ar[stage.name]
             if stage.conditioned:
-                return Speaker(config, node.end_inputs[stage.name], engine.replies.frames_per_token)
+                sounds = 0 if node.codec else engine.served.frame_samples
+                end_input = node.end_inputs[stage.name]
+                return Speaker(config, end_input, engine.replies.frames_per_token, sounds)
             return Writer(config, ReplyLengths(config.sampling.max_tokens, engine.replies))
