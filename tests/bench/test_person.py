@@ -174,6 +174,32 @@ async def test_an_open_microphone(tmp_path: Path) -> None:
     assert "response.cancel" not in server.kinds()
 
 
+async def test_nobody_waits_for_the_echo_of_other_options(tmp_path: Path) -> None:
+    """The server answers an open microphone by itself, so its settings say how long the next reply may be."""
+    manner = Manner(reply_s=0.2, vad_silence_s=0.2, num_updates=2)
+    async with FakeServer(manner) as server:
+        turns = (TurnScript(0.0, SAID, max_output_tokens=5), TurnScript(0.1, SAID, max_output_tokens=6))
+        events = await met(tmp_path, server, *turns, turn_detection="server_vad", patience_s=2.0)
+    assert of(SessionEnded, events)[0].reason == "done"
+    kinds = server.kinds()
+    update = max(at for at, kind in enumerate(kinds) if kind == "session.update")
+    assert server.seen[update]["session"]["max_output_tokens"] == 6
+    assert "input_audio_buffer.append" in kinds[:update]
+    begun, ended = of(TurnStarted, events)[1], of(TurnEnded, events)[1]
+    assert 0.2 <= ended.speech_end_s - begun.t_s < 0.4
+
+
+async def test_options_that_are_refused_end_the_session(tmp_path: Path) -> None:
+    async with FakeServer(Manner(reply_s=0.2, most_tokens=9)) as server:
+        turns = (TurnScript(0.0, SAID, max_output_tokens=5), TurnScript(0.1, SAID, max_output_tokens=10))
+        events = await met(tmp_path, server, *turns, turn_detection="server_vad")
+    (ended,) = of(SessionEnded, events)
+    assert (ended.reason, ended.message) == (
+        "failed",
+        "the server refused the session's settings: session.update: no",
+    )
+
+
 async def test_the_next_turn_is_what_barged_in(tmp_path: Path) -> None:
     async with FakeServer(Manner(reply_s=0.6, speed=2)) as server:
         cut = TurnScript(0.0, SAID, interjections=BARGE_IN)
