@@ -22,8 +22,8 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,8 @@ class Metered:
         self._decide = node.decide
         node.decide = self.decide
 
-    def decide(self, facts: list[Fact], now: float) -> Decision:
+    def decide(self, facts: Iterable[Fact], now: float) -> Decision:
+        facts = list(facts)
         self.facts.update(type(fact).__name__ for fact in facts)
         began = time.process_time()
         decision = self._decide(facts, now)
@@ -112,7 +113,7 @@ class Parts:
     """Owner of the seconds in parts of a decision; of calls within calls the outermost counts."""
 
     def __init__(self) -> None:
-        self.seconds = Counter[str]()
+        self.seconds = defaultdict[str, float](float)
         self.calls = Counter[str]()
         self._is_inside = False
 
