@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
@@ -110,8 +111,8 @@ async def test_the_best_value_is_taken_and_held_to_the_start_on_other_seeds(tmp_
     assert len(runner.done) == 2 * 4 + 3 * 2
     assert found.is_better
     assert talker_step(str(tmp_path / f"{name}.yaml"))["safe_s"] == 2.0
-    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0}
-    assert found.choices["step"].of("thinker")[1] == {"safe_s": 1.0}
+    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "brink_s": 0.3}
+    assert found.choices["step"].of("thinker")[1] == {"safe_s": 1.0, "brink_s": 0.3}
     said = verdict(found)
     assert said[0] == "taken: step of talker: safe_s 2 s"
     assert "on 3 seeds that decided nothing, tuned against start: ttfp_s.p90" in said[1]
@@ -125,7 +126,7 @@ async def test_groups_go_on_from_the_best_so_far(tmp_path: Path) -> None:
 
     found, _ = await tuned(sweep_of(safe_s(2.0), (RATIO,)), makes, tmp_path)
     assert found.taken == [SAFE, RATIO]
-    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "alpha": 1.0, "beta": 3.0}
+    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "alpha": 1.0, "beta": 3.0, "brink_s": 0.3}
 
 
 async def test_only_the_last_value_taken_of_a_group_is_told(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ async def test_a_setting_that_is_clearly_better_is_found_by_playing(tmp_path: Pa
     """A talker that takes every reply for one that runs dry lets nobody new begin."""
     bad = changed(read_preset("liveserve"), Setting("talker", "step", "safe_s", 100.0))
     start = tmp_path / "bad.yaml"
-    start.write_text(preset_text(bad, "A bad start."))
+    start.write_text(re.sub("spare_s: [0-9.]+", "spare_s: 1000.0", preset_text(bad, "A bad start.")))
 
     def made(target: Target, seed: int) -> tuple[Setup, RunStarted]:
         engine = released(target.preset or "", sizes=replace(SMALL, max_rows=8))
