@@ -4,8 +4,8 @@ is brought back.
 KV goes by its owner's name: a session whose past rests, a request that was preempted and keeps its KV, or one
 that runs. It lies on the device from its first block on, and full blocks of it may lie on the host as well.
 The three decisions are asked for, devices busy or idle, once something has changed that they go by (requests
-and KV of the unit, its links, what people do), and say whose KV moves; how far is up to the room and the links
-there are.
+and KV of the unit, its links, what people do), and say whose KV moves; how far is up to the room and the
+links there are.
 """
 
 from __future__ import annotations
