@@ -106,6 +106,15 @@ async def test_errors_are_openai_shaped() -> None:
         assert answer.status_code == 200
 
 
+async def test_a_dead_engine_says_what_to_do() -> None:
+    engine = FakeEngine()
+    async with client_of(create_app(engine, detokenisers=CharDetokeniser)) as client:
+        engine.alive = False
+        answer = await client.get("/ready")
+        assert answer.status_code == 503
+        assert "has to be restarted" in answer.json()["error"]["message"]
+
+
 async def test_a_mistake_is_a_500_without_details() -> None:
     app = create_app(FakeEngine(), detokenisers=CharDetokeniser)
     app.state.serving.metrics = None
