@@ -89,7 +89,7 @@ class Node:
             self._orchestrator.observe(fact, now)
             self._times.observe(fact)
             if isinstance(fact, TurnAdvised):
-                advised.append((fact, self._orchestrator.advise(fact)))
+                advised.append((fact, self._orchestrator.advise(fact) if fact.is_likely else ""))
             if self._watch is not None:
                 self._watch.observe(fact, now)
         for name, ar in self.stages.ar.items():
@@ -258,7 +258,8 @@ class Node:
         get no answer."""
         for fact, turn in advised:
             if fact.session in self.monitor.sessions:
-                yield AdvisoryAnswered(fact.session, fact.prepare, self.stages.prepared(fact.session), turn)
+                stages = self.stages.prepared(fact.session)
+                yield AdvisoryAnswered(fact.session, fact.prepare, stages, turn, fact.is_likely)
 
     @property
     def _num_given_up(self) -> int:

@@ -294,9 +294,11 @@ class NextUse:
         session.is_speaking = False
         session.expected_at = now
         if self.is_expected(name, now):
-            session.until = now + WARM_S
+            session.until = min(now + WARM_S, session.since + LONGEST_S)
 
     def _advised(self, name: str, session: _Session, fact: TurnAdvised, now: float) -> None:
+        if not fact.is_likely:
+            return
         expected_at = now + (session.turn.value if isnan(fact.expected_s) else fact.expected_s)
         is_near = expected_at <= now + NEAR_S
         if session.is_speaking or (not is_near and self.is_expected(name, now)):
@@ -308,9 +310,10 @@ class NextUse:
         session.awaits_sound = False
 
     def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
-        """An expectation that has begun goes on; one that has not is replaced."""
+        """An expectation that has begun goes on, for `LONGEST_S` in all: who renews it for ever without a turn
+        keeps no place before others. One that has not begun is replaced."""
         if self.is_expected(name, now):
-            session.until = max(until, session.until)
+            session.until = min(max(until, session.until), session.since + LONGEST_S)
         else:
             session.since, session.until = since, until
         self._coming.setdefault(name)
