@@ -310,7 +310,7 @@ class NextUse:
         session.awaits_sound = False
 
     def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
-        """An expectation that has begun goes on, for `LONGEST_S` in all: who renews it for ever without a turn
+        """An expectation that has begun goes on, `LONGEST_S` in all: who renews it for ever without a turn
         keeps no place before others. One that has not begun is replaced."""
         if self.is_expected(name, now):
             session.until = min(max(until, session.until), session.since + LONGEST_S)
