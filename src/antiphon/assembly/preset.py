@@ -34,7 +34,7 @@ from antiphon.assembly.registry import (
 from antiphon.assembly.yaml_file import MAX_BYTES, check_plain, child, parse
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
 from antiphon.core.errors import ConfigError, no_such
-from antiphon.graphs import all_graphs, find_graph
+from antiphon.graphs import all_graphs
 from antiphon.policy.base import DevicePolicy, ReplicaPolicy
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.policies import StagePolicies
@@ -60,18 +60,17 @@ def preset_label(preset: str) -> str:
     return Path(preset).stem if is_path(preset) else preset
 
 
-def read_preset(preset: str, graph: str = "") -> dict[str, PolicyChoice]:
-    """What a preset says, by decision. Every policy is made once to see that it can be. A file may have
-    options for stages of this `graph` only, one that ships for those of any (""). Raises ConfigError with the
-    file, the line and the decision that is wrong, and what is allowed there."""
+def read_preset(preset: str) -> dict[str, PolicyChoice]:
+    """What a preset says, by decision. Every policy is made once to see that it can be. There may be options
+    for stages of any known model, so that models share a preset. Raises ConfigError with the file, the line
+    and the decision that is wrong, and what is allowed there."""
     if is_path(preset):
         text, folder = _read(preset), Path(preset).expanduser().resolve().parent
     elif preset in preset_names():
         text, folder = _PRESETS.joinpath(f"{preset}.yaml").read_text(encoding="utf-8"), Path()
     else:
         raise ConfigError(no_such("preset", preset, preset_names(), ", or the path of a .yaml file"))
-    graphs = [find_graph(graph)] if graph and is_path(preset) else all_graphs()
-    known = tuple(dict.fromkeys(stage.name for one in graphs for stage in one.stages))
+    known = tuple(dict.fromkeys(stage.name for graph in all_graphs() for stage in graph.stages))
     where = f"preset {preset}"
     written, node = parse(text, where, "a preset maps each decision to a policy")
     if not written.keys() & {*DECISIONS} and written.keys() & Deployment.model_fields.keys():
@@ -98,7 +97,7 @@ def read_preset(preset: str, graph: str = "") -> dict[str, PolicyChoice]:
 
 def with_preset(config: NodeConfig, preset: str) -> NodeConfig:
     """With what another preset says. Raises ConfigError."""
-    return msgspec.structs.replace(config, preset=preset, policies=read_preset(preset, config.graph))
+    return msgspec.structs.replace(config, preset=preset, policies=read_preset(preset))
 
 
 def resolved(config: NodeConfig) -> NodeConfig:

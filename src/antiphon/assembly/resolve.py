@@ -63,7 +63,7 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     placement = place(deployment, held, machine)
     problems = [
         *placement.problems,
-        *_preset(deployment, "" if model is None else graph.family),
+        *_preset(deployment),
         *_profile(deployment, model),
         *_ranks(deployment, placement, graph),
     ]
@@ -89,10 +89,10 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     )
 
 
-def _preset(deployment: Deployment, family: str) -> list[str]:
-    """What is wrong with the preset, for this family of models ("": for any)."""
+def _preset(deployment: Deployment) -> list[str]:
+    """What is wrong with the preset."""
     try:
-        read_preset(deployment.preset, family)
+        read_preset(deployment.preset)
     except ConfigError as error:
         said = str(error)
         return [said if said.startswith("preset ") else f"preset: {said}"]
