@@ -255,6 +255,16 @@ def test_a_turn_may_be_announced() -> None:
     assert people.due_s(21.5) == pytest.approx(21.0 + SPEECH_S), "the voice itself says more"
 
 
+def test_who_takes_longer_than_usual_is_overdue_until_the_next_turn_is_coming() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    due_s = people.due_s(2.0)
+    late = people.next_use.overdue_s
+    assert [late("s", due_s - 1.0), late("s", due_s + 4.0), late("stranger", 5.0)] == [0.0, 4.0, 0.0]
+    people.tell(SpeechStarted("s"), due_s + 5.0)
+    assert late("s", due_s + 5.0) == 0.0
+
+
 def test_a_turn_that_is_likelier_not_to_come_is_not_expected() -> None:
     people = People("s", "t")
     people.reply(0.0, 1.0)

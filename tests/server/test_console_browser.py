@@ -255,6 +255,10 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
         await expect(console.page.locator(".reasons li")).to_have_text(
             ["next usein 3.0 s: its next turn is coming", *moves]
         )
+        late = msgspec.structs.replace(idle, is_expected=False, overdue_s=7.5)
+        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(late,)))
+        words = "next useoverdue for 7.5 s: the longer it is silent, the later it is expected"
+        await expect(console.page.locator(".reasons li")).to_have_text([words, *moves])
 
 
 async def test_a_phone_shows_one_panel_at_a_time() -> None:

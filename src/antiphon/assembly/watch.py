@@ -156,6 +156,7 @@ class Watch:
             ),
             next_use_s=None if isnan(due_s) else due_s,
             is_expected=self._next_use.is_expected(name, now),
+            overdue_s=self._next_use.overdue_s(name, now),
         )
 
     def _explained(

@@ -53,6 +53,7 @@ class SessionShown(msgspec.Struct, frozen=True):
     is_making  a response is open
     next_use_s seconds until its KV is needed again, by what people usually take; None: not known
     is_expected  its next turn is expected at any moment: its person speaks or types, or it was announced
+    overdue_s  how much longer than usual its person takes already; 0: no longer
     """
 
     session: str
@@ -66,6 +67,7 @@ class SessionShown(msgspec.Struct, frozen=True):
     stages: tuple[StageShare, ...]
     next_use_s: float | None = None
     is_expected: bool = False
+    overdue_s: float = 0.0
 
 
 class StepShown(msgspec.Struct, frozen=True):

@@ -228,6 +228,13 @@ class NextUse:
             return max(known.expected_at, now + LEAST_S)
         return now + abs(known.due_at - now)
 
+    def overdue_s(self, session: str, now: float) -> float:
+        """How long ago its KV was due, if nothing tells that its next turn is coming; 0: it is not overdue."""
+        known = self._sessions.get(session)
+        if known is None or isnan(known.due_at) or self.is_expected(session, now):
+            return 0.0
+        return max(now - known.due_at, 0.0)
+
     def order(self) -> Order:
         """A new one, which is kept up as long as somebody has it: of what is in a tier, as `rests` says."""
         made = Order()

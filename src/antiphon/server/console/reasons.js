@@ -40,11 +40,12 @@ function doing({ stage, lead_s, state, label, why, until }, index, now) {
   return { index, name: stage, label, ahead, state, words: why ? `${what} (${why})` : what };
 }
 
-function memory({ next_use_s, is_expected, is_making, stages }, now) {
+function memory({ next_use_s, is_expected, overdue_s, is_making, stages }, now) {
   const lines = [];
   if (next_use_s !== null && !is_making) {
     const why = is_expected ? "its next turn is coming" : "as long as people take to answer";
-    lines.push({ name: "next use", words: `in ${next_use_s.toFixed(1)} s: ${why}` });
+    const late = `overdue for ${overdue_s.toFixed(1)} s: the longer it is silent, the later it is expected`;
+    lines.push({ name: "next use", words: overdue_s ? late : `in ${next_use_s.toFixed(1)} s: ${why}` });
   }
   stages.forEach(({ stage, moved, preload }, index) => {
     for (const one of [preload, moved]) {
