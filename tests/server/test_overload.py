@@ -253,7 +253,7 @@ async def test_live_speech_is_judged_and_nothing_else() -> None:
 async def test_the_guard_can_be_off() -> None:
     async with running(ServerSettings(min_lead_s=0.0)) as served:
         assert served.serving.engine is not None
-        served.serving.engine.pressure.least_lead_s = lambda now: 0.0  # type: ignore[method-assign]
+        served.serving.engine.pressure.least_lead_s = lambda now: -0.2  # type: ignore[method-assign]
         async with httpx.AsyncClient(base_url=served.http) as client:
             assert (await client.post("/v1/chat/completions", json=HI)).status_code == 200
 

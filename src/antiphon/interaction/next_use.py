@@ -229,7 +229,7 @@ class NextUse:
         return now + abs(known.due_at - now)
 
     def overdue_s(self, session: str, now: float) -> float:
-        """How long ago its KV was due, if nothing tells that its next turn is coming; 0: it is not overdue."""
+        """How long ago its KV was due, unless its next turn is coming; 0: it is not overdue."""
         known = self._sessions.get(session)
         if known is None or isnan(known.due_at) or self.is_expected(session, now):
             return 0.0

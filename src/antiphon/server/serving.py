@@ -152,7 +152,7 @@ class Serving:
         if num_taken >= self.settings.max_sessions:
             return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
         bound_s, least_s = self.settings.min_lead_s, self.least_lead_s()
-        if least_s < bound_s:
+        if bound_s and least_s < bound_s:
             left_s = max(least_s, 0.0)
             return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier)
