@@ -103,6 +103,9 @@ def paper(result: dict[str, Any]) -> list[str]:
             f"{1000 * one['ttfp_s.p50']:.0f}",
             f"{1000 * one['ttfp_s.p90']:.0f}",
             interval(one["ttfp_s.p90 ratio"]) if "ttfp_s.p90 ratio" in one else "",
+            f"{1000 * one['later.p50']:.0f}",
+            f"{1000 * one['later.p90']:.0f}",
+            interval(one["later.p90 ratio"]) if "later.p90 ratio" in one else "",
             f"{100 * one['continuity']:.0f} %",
             f"{one['completed_rps']:.2f}",
             f"{one['rtf.p90']:.2f}",
@@ -113,7 +116,8 @@ def paper(result: dict[str, Any]) -> list[str]:
         for at, (system, one) in enumerate(systems.items())
     ]
     head = (
-        "regime | system | TTFP P50 (ms) | P90 (ms) | P90, ratio (95 %) | continuity | completed (1/s) | "
+        "regime | system | TTFP P50 (ms) | P90 (ms) | P90, ratio (95 %) | later P50 (ms) | "
+        "P90 (ms) | P90, ratio (95 %) | continuity | completed (1/s) | "
         "RTF P90 | talker unheard"
     )
     return rows_of(head, rows)

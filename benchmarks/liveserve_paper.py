@@ -5,8 +5,9 @@
 Simulated at the times calibrated to the paper's baseline (liveserve-calibrated.json), beside which alone its
 ratios may stand. Algorithm 1 by itself runs ahead as far as there is room; the preset also holds what is far
 ahead, so a reply takes as long as it is heard, and a place of this workload, which is free once a reply has
-been received, is free later. Both are told. Figures are means of paired seeds. Runs that --work has are not
-run again.
+been received, is free later. Both are told. All c people come at once in the beginning, a quarter of them
+all: `later` is the first sound of those that come after, one by one. Figures are means of paired seeds. Runs
+that --work has are not run again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import yaml
 from liveserve_calibration import DEPLOYMENT, HOST_KV_TOKENS, NOBODY, PER_PLACE, PROFILE, WORKLOAD
 
@@ -27,6 +29,7 @@ from antiphon.assembly.deployment_file import read_deployment
 from antiphon.bench import provenance
 from antiphon.bench.statistics import ratio_interval
 from antiphon.latency.profile import Profile
+from antiphon.metrics.latency import ttfp_s
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
@@ -38,10 +41,10 @@ from antiphon.workload.load import changed, named
 REGIMES = {"calibrated": lambda: Profile.from_json(PROFILE.read_bytes())}
 SYSTEMS = ("fcfs", "algorithm-1", "liveserve")
 AT = (16,)
-BARGE_IN = (0.0,)
+BARGE_IN = (0.0, 0.5)
 SEEDS = (0, 1)
 TOLD = (
-    *("ttfp_s.p50", "ttfp_s.p90", "continuity", "completed_rps", "rtf.p90"),
+    *("ttfp_s.p50", "ttfp_s.p90", "later.p50", "later.p90", "continuity", "completed_rps", "rtf.p90"),
     *('waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'),
 )
 
@@ -69,7 +72,11 @@ def played(work: Path, regime: str, system: str, at: int, barge_in: float, seed:
     outcome = simulate(Setup(workload, REGIMES[regime](), seed, engine), NOBODY)
     if outcome.overruled or outcome.incidents:
         raise RuntimeError(f"{outcome.overruled} {outcome.incidents}")
-    found = figures(fold(outcome.events), Slo())
+    run = fold(outcome.events)
+    found = figures(run, Slo())
+    first = {session.session for session in run.sessions[:at]}
+    later_s = ttfp_s(row for row in run.responses if row.session not in first)
+    found |= {f"later.p{share}": float(np.percentile(later_s, share)) for share in (50, 90)}
     return {name: round(found[name], 5) for name in TOLD if name in found}
 
 
@@ -87,7 +94,7 @@ def told(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
         system: {name: round(mean(run[name] for run in each), 5) for name in each[0]}
         for system, each in runs.items()
     }
-    for system, name in product(SYSTEMS[1:], ("ttfp_s.p90", "completed_rps")):
+    for system, name in product(SYSTEMS[1:], ("ttfp_s.p90", "later.p90", "completed_rps")):
         ratio = ratio_interval([run[name] for run in runs["fcfs"]], [run[name] for run in runs[system]])
         found[system][f"{name} ratio"] = [ratio.mean, ratio.low, ratio.high]
     return found
