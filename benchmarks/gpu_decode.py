@@ -39,7 +39,7 @@ from antiphon.core.plans import AudioOut, Output, ResponseEnded
 from antiphon.core.sampling import Sampling
 from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.lanes import LanedExecutor
-from antiphon.engine.load import Engine, load_engine
+from antiphon.engine.load import Engine, load_engine, open_source
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.backends import BACKENDS, pick_backend
@@ -327,7 +327,7 @@ def load(directory: Path, options: argparse.Namespace) -> Engine:
             seen.append(what)
             sys.stderr.write(what + "\n")
 
-    return load_engine(str(directory), chosen, "full size", progress)
+    return load_engine(open_source(str(directory), chosen, progress), chosen, "full size", progress)
 
 
 def parse() -> argparse.Namespace:

@@ -148,7 +148,6 @@ def test_its_record_decides_alike_when_replayed(tmp_path: Path) -> None:
         (["--model", "abacus"], "no shape of a model 'abacus'"),
         (["--model", "llama-3-8b"], "group talker speaks, and the model does not hear"),
         (["--model", "llama-3-8b", "--replicas", "talker=2"], "the model has no voice"),
-        (["--model", "qwen2.5-omni-7b"], "no engine is known but"),
         (["--tensor-parallel", "3"], "3 devices do not divide"),
         (["--kv-tokens", "64", "--block-size", "128"], "must hold a block at least, 128 tokens"),
         (["--config", "nowhere"], "no deployment 'nowhere'"),

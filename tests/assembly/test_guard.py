@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.assembly.guard import LEAST_WAKE_S, LIMIT_S, MAX_EVENTS, MOST_SLOW, Guard, Watched
+from antiphon.assembly.guard import MAX_EVENTS, Guard
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import with_preset
+from antiphon.assembly.watched import LEAST_WAKE_S, LIMIT_S, MOST_SLOW, Watched
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import PolicySuspended
 from antiphon.metrics.log import ErrorSeen, ResponseEnded

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.assembly.guard import LIMIT_S, MOST_SLOW, Guard
+from antiphon.assembly.guard import Guard
 from antiphon.assembly.node import Node
 from antiphon.assembly.observed import MOST_OWNERS, ObservedHead, effects
 from antiphon.assembly.preset import read_preset, replayable, with_preset
 from antiphon.assembly.story import What
 from antiphon.assembly.storyteller import Storyteller
+from antiphon.assembly.watched import LIMIT_S, MOST_SLOW
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import ItemCut, PolicySuspended
 from antiphon.policy.base import Budget, DeviceChoice, Hold, Refuse, StepChoice

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import replayable
 from antiphon.assembly.storyteller import Storyteller
+from antiphon.assembly.watched import Watched
 from antiphon.cli import app
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (
@@ -146,8 +146,8 @@ def test_a_preload_that_is_evicted_was_not_used() -> None:
     assert world.node._watch is not None
     reasons = world.node._watch.reasons
     for count in (2, 3):
-        reasons.moved("thinker", KvMove.PRELOADED, "s", count, frozenset())
-    reasons.moved("thinker", KvMove.TAKEN, "s", 5, frozenset())
+        reasons.moved("thinker", KvMove.PRELOADED, "s", "s", count, frozenset())
+    reasons.moved("thinker", KvMove.TAKEN, "s", "s", 5, frozenset())
     (thinker, *_) = world.node.snapshot(world.now).sessions[0].stages
     assert thinker.preload is not None
     assert (thinker.preload.what, thinker.preload.blocks) == ("unused", 5)
@@ -166,11 +166,11 @@ def test_of_a_preload_that_is_evicted_in_part_the_rest_is_still_unread() -> None
     assert world.node._watch is not None
     reasons = world.node._watch.reasons
     for move, count in ((KvMove.PRELOADED, 5), (KvMove.EVICTED, 2)):
-        reasons.moved("thinker", move, "s", count, frozenset())
+        reasons.moved("thinker", move, "s", "s", count, frozenset())
     found = reasons.preload("thinker", "s")
     assert found is not None
     assert (found.what, found.blocks) == ("preloaded", 3)
-    reasons.moved("thinker", KvMove.EVICTED, "s", 9, frozenset())
+    reasons.moved("thinker", KvMove.EVICTED, "s", "s", 9, frozenset())
     found = reasons.preload("thinker", "s")
     assert found is not None
     assert (found.what, found.blocks) == ("unused", 3)
@@ -182,13 +182,14 @@ def test_a_response_beside_the_conversation_does_not_read_what_was_preloaded() -
     world.turn()
     assert world.node._watch is not None
     reasons = world.node._watch.reasons
-    reasons.moved("thinker", KvMove.PRELOADED, "s", 5, frozenset())
+    reasons.moved("thinker", KvMove.PRELOADED, "s", "s", 5, frozenset())
+    reasons.moved("thinker", KvMove.EVICTED, "s beside", "s", 5, frozenset())
     aside = Item("x", "user", (TextPart("write this down"), toy.tone(0)))
     world.send(ResponseRequested("s", "aside", "x", speech=False, remember=False, items=(aside,)))
     world.run()
     found = reasons.preload("thinker", "s")
     assert found is not None
-    assert found.what == "preloaded"
+    assert (found.what, found.blocks) == ("preloaded", 5)
     ask(world, "s", 0)
     world.run()
     found = reasons.preload("thinker", "s")

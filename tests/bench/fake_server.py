@@ -29,7 +29,10 @@ ids = itertools.count()
 
 @dataclass
 class Manner:
-    """How the server answers. Seconds; `speed` is audio per second of time; `gap_s` once in mid-reply."""
+    """How the server answers. Seconds; `speed` is audio per second of time; `gap_s` once in mid-reply.
+
+    `num_updates`: how many updates of a session are answered; None: all.
+    """
 
     reply_s: float = 0.3
     first_s: float = 0.02
@@ -43,6 +46,8 @@ class Manner:
     has_truncate: bool = True
     extensions: tuple[str, ...] = ("playback.ack",)
     num_refusals: int = 0
+    num_updates: int | None = None
+    most_tokens: int = 4096
     refuse_asks: bool = False
     is_silent: bool = False
     metrics: str = ""
@@ -133,6 +138,7 @@ class FakeSession:
         self._reply: asyncio.Task[None] | None = None
         self._is_hearing = False
         self._silence_s = 0.0
+        self._num_updates = 0
 
     async def run(self) -> None:
         await self._send("session.created", session=self._config)
@@ -166,11 +172,16 @@ class FakeSession:
         if heard.get("turn_detection") and not self._manner.has_vad:
             await self._error(event, "invalid_value")
             return
+        if event["session"].get("max_output_tokens", 1) > self._manner.most_tokens:
+            await self._error(event, "invalid_value")
+            return
         self._detection = heard.get("turn_detection", self._detection)
         if self._detection:
             self._detection["interrupt_response"] = self._manner.interrupts
         self._config |= {"audio": {"input": {"turn_detection": self._detection}}}
-        await self._send("session.updated", session=self._config)
+        self._num_updates += 1
+        if self._manner.num_updates is None or self._num_updates <= self._manner.num_updates:
+            await self._send("session.updated", session=self._config)
 
     async def _hear(self, pcm: bytes) -> None:
         samples = np.frombuffer(pcm, "<i2")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon.bench.logfile import LogWriter, read
+from antiphon.bench.pictures import frame_urls
 from antiphon.bench.run import run
 from antiphon.bench.target import Pace, Target
 from antiphon.metrics.log import (
@@ -26,7 +27,9 @@ from antiphon.metrics.log import (
     TurnEnded,
     TurnStarted,
 )
-from antiphon.workload.script import Acks, Interjection, PersonScript, Picture, TurnScript, Voiced
+from antiphon.server.media import BoundedMedia
+from antiphon.wire.limits import Limits
+from antiphon.workload.script import Acks, Clip, Interjection, PersonScript, Picture, TurnScript, Voiced
 from bench.events import of
 from bench.fake_server import FakeServer, Manner
 
@@ -127,6 +130,19 @@ async def test_a_typed_turn_with_a_picture_is_read(tmp_path: Path) -> None:
     assert [event.wants for event in of(ResponseStarted, events)] == ["text", "speech"]
 
 
+async def test_a_spoken_turn_with_a_clip(tmp_path: Path) -> None:
+    clip = Clip(16, 12, 3, 0.25, seed=7)
+    async with FakeServer() as server:
+        await met(tmp_path, server, TurnScript(0.0, SAID, clips=(clip,)))
+    (shown,) = server.of("conversation.item.create")[0]["item"]["content"]
+    assert (shown["type"], shown["fps"], len(set(shown["video"]))) == ("input_video", 0.25, 3), "it moves"
+    assert shown["video"] == list(frame_urls(Clip(16, 12, 3, 0.25, seed=7))), "the same again"
+    assert shown["video"][0] != frame_urls(Clip(16, 12, 3, 0.25, seed=8))[0]
+    part = BoundedMedia(Limits()).video_part(shown["video"], 0.25)
+    assert (part.width, part.height, part.num_frames, part.fps) == (16, 12, 3, 0.25)
+    assert max(map(len, frame_urls(Clip(160, 120, 15, 0.25, seed=1)))) < 8000, "a clip stays small"
+
+
 async def test_barging_in_with_a_committing_client(tmp_path: Path) -> None:
     async with FakeServer(Manner(reply_s=0.8, speed=2)) as server:
         cut = TurnScript(0.0, SAID, interjections=BARGE_IN)
@@ -156,6 +172,32 @@ async def test_an_open_microphone(tmp_path: Path) -> None:
     assert 0 <= cut_at.t_s - noticed[2].t_s < 0.05
     assert len(server.of("conversation.item.truncate")) == 1
     assert "response.cancel" not in server.kinds()
+
+
+async def test_nobody_waits_for_the_echo_of_other_options(tmp_path: Path) -> None:
+    """The server answers an open microphone by itself, so its settings say how long the next reply may be."""
+    manner = Manner(reply_s=0.2, vad_silence_s=0.2, num_updates=2)
+    async with FakeServer(manner) as server:
+        turns = (TurnScript(0.0, SAID, max_output_tokens=5), TurnScript(0.1, SAID, max_output_tokens=6))
+        events = await met(tmp_path, server, *turns, turn_detection="server_vad", patience_s=2.0)
+    assert of(SessionEnded, events)[0].reason == "done"
+    kinds = server.kinds()
+    update = max(at for at, kind in enumerate(kinds) if kind == "session.update")
+    assert server.seen[update]["session"]["max_output_tokens"] == 6
+    assert "input_audio_buffer.append" in kinds[:update]
+    begun, ended = of(TurnStarted, events)[1], of(TurnEnded, events)[1]
+    assert 0.2 <= ended.speech_end_s - begun.t_s < 0.4
+
+
+async def test_options_that_are_refused_end_the_session(tmp_path: Path) -> None:
+    async with FakeServer(Manner(reply_s=0.2, most_tokens=9)) as server:
+        turns = (TurnScript(0.0, SAID, max_output_tokens=5), TurnScript(0.1, SAID, max_output_tokens=10))
+        events = await met(tmp_path, server, *turns, turn_detection="server_vad")
+    (ended,) = of(SessionEnded, events)
+    assert (ended.reason, ended.message) == (
+        "failed",
+        "the server refused the session's settings: session.update: no",
+    )
 
 
 async def test_the_next_turn_is_what_barged_in(tmp_path: Path) -> None:

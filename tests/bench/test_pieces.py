@@ -6,11 +6,11 @@ import base64
 
 import pytest
 
-from antiphon.bench.ear import pcm_bytes
 from antiphon.bench.server_metrics import parse
 from antiphon.bench.tables import shown, spreads_table, values_table
 from antiphon.bench.target import Target, root
 from antiphon.core.errors import ConfigError
+from antiphon.people.downlink import pcm_bytes
 
 PAGE = """# HELP antiphon_steps_total Steps.
 # TYPE antiphon_steps_total counter

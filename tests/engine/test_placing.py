@@ -71,9 +71,8 @@ def test_every_device_holds_its_stages(tiny_checkpoint: Path) -> None:
 def test_every_device_holds_its_kv(tiny_checkpoint: Path) -> None:
     """As much as the engine takes for it, each replica its own."""
     sized = opened(tiny_checkpoint, kv_tokens=16384, units=(*APART, Unit("other", "talker", "b")))
-    engine = load_engine(
-        str(tiny_checkpoint), EngineOptions(device="cpu", kv_tokens=16384), "x", lambda *_: None
-    )
+    options = EngineOptions(device="cpu", kv_tokens=16384)
+    engine = load_engine(opened(tiny_checkpoint, kv_tokens=16384), options, "x", lambda *_: None)
     pools = {name: engine.executors[name].runner.pool.device.values() for name in ("thinker", "talker")}
     taken = {
         name: sum(tensor.nbytes for planes in pool for layer in planes for tensor in layer)

@@ -42,8 +42,10 @@ def test_decoders_have_kv_and_say_what_survives(graph: StageGraph) -> None:
         assert bool(stage.groups) == (stage.kind is StageKind.AR)
         assert stage.kind is StageKind.CODEC or not stage.windowed
     assert graph.stage("thinker").survives is Survives.ALL
-    if len(graph.stages) > 1:
-        assert graph.stage("talker").survives is Survives.PROMPT
+    assert graph.has_voice == (len(graph.stages) > 1)
+    if graph.has_voice:
+        shown = graph.edge("thinker", "talker").prompt_group is not None
+        assert graph.stage("talker").survives is (Survives.PROMPT if shown else Survives.NONE)
         assert graph.stage("talker").conditioned
 
 
@@ -51,7 +53,7 @@ def test_graphs_are_found_by_family_and_by_model_type() -> None:
     assert all(name in find_graph(name).model_types for name in model_types())
     assert len(set(model_types())) == len(model_types())
     assert find_graph("text") is find_graph("llama")
-    assert [graph.takes_media for graph in all_graphs()] == [True, True, False]
+    assert [graph.takes_media for graph in all_graphs()] == [True, True, True, False]
     with pytest.raises(
         ConfigError, match=r"unknown model type 'parrot'; known: llama, qwen2, .*qwen3_omni_moe"
     ):

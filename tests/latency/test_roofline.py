@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon.assembly.footprint import shape_parameters
 from antiphon.core.errors import ConfigError
 from antiphon.latency.features import ArFeatures
 from antiphon.latency.models import ArModel
@@ -77,6 +78,30 @@ def test_the_second_familys_shape_has_its_published_weights() -> None:
     assert talker.layers * talker.layer_weights_used == pytest.approx(1.35e9, rel=0.05)
     profile = roofline("H200", find_shape(SECOND), Provenance(command="test"))
     assert 0.001 < profile.step_s(ar_step([(100, 1, True)])) < 0.006
+
+
+def test_a_talker_with_its_own_vocoder_has_the_weights_that_are_published() -> None:
+    """103 billion in all; of the flow transformer 103,117,920, ends and norms among them."""
+    stages = find_shape("ming-flash-omni").stages
+    thinker, talker = stages["thinker"], stages["talker"]
+    assert isinstance(thinker, DecoderShape)
+    assert isinstance(talker, DecoderShape)
+    assert talker.vocoder is not None
+    assert talker.vocoder.flow.weights == pytest.approx(103_117_920, rel=0.03)
+    too_many = thinker.experts * thinker.expert_weights - thinker.picks * thinker.expert_weights
+    assert shape_parameters(thinker) - too_many == pytest.approx(103e9, rel=0.01)
+    assert talker.layers * talker.layer_weights_used == pytest.approx(0.358e9, rel=0.01), "Qwen2-0.5B's"
+
+
+def test_a_patch_by_hand() -> None:
+    """Of one row: ten passes of the flow transformer, 37 positions twice; the aggregator; the decoder."""
+    profile = roofline("H200", find_shape("ming-flash-omni"), Provenance())
+    block, own = 4 * 1024**2 + 8 * 1024**2, 24 * (4 * 896**2 + 2 * 896 * 7296)
+    flow = max(8 * block * 2 / 3.6e6, 2 * 2 * (37 * 8 * block + 2 * 8 * 1024 * 37**2) / 593.4e6)
+    us = 10 * (flow + 80) + (8 * block * 2 / 3.6e6 + 80) + (own * 2 / 3.6e6 + 240)
+    frame = decoder(profile, "talker").frame
+    assert frame is not None
+    assert 1e6 * frame.value(1) == pytest.approx(us, rel=1e-9)
 
 
 def test_a_decode_step_takes_at_least_what_it_reads() -> None:

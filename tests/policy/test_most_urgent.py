@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Head
 from antiphon.policy.most_urgent import MostUrgent
 
@@ -39,3 +41,24 @@ def test_stages_whose_first_sounds_wait_are_counted(urgencies: tuple[int, ...], 
     made = [cast(Head, SimpleNamespace(place=at, urgency=one)) for at, one in enumerate(urgencies)]
     policy.decide(made, None, 0.0)
     assert policy.events["first_sound_waits"] == count
+
+
+@pytest.mark.parametrize(
+    ("spare_s", "slack_s", "index"),
+    [(0.5, 0.6, 1), (0.5, 0.4, 0), (inf, 9.0, 0), (0.5, nan, 0)],
+    ids=["it can wait", "it cannot", "as the paper has it", "nobody knows"],
+)
+def test_first_sounds_take_turns_with_what_can_wait(spare_s: float, slack_s: float, index: int) -> None:
+    heads = [
+        cast(Head, SimpleNamespace(place=place, urgency=place, slack_s=slack))
+        for place, slack in ((0, slack_s), (1, nan))
+    ]
+    policy = MostUrgent(spare_s)
+    assert policy.decide(heads, 0, 0.0).index == index
+    assert policy.decide(heads, 1, 0.0).index == 0
+    assert policy.events["first_sound_waits"] == (0 if index else 2)
+
+
+def test_a_spare_lead_is_above_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"spare_s is 0\.0; it must be above 0"):
+        MostUrgent(0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Any, cast
@@ -39,6 +40,7 @@ class Kv:
     step_s: float = nan
     expects_at: float = inf
     incoming: dict[str, int] = field(default_factory=dict[str, int])
+    preloaded: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def view(self) -> KvView:
@@ -71,9 +73,23 @@ class Kv:
     def num_away(self, owner: str) -> int:
         return self.away.get(owner, 0)
 
+    def num_preloaded(self, owner: str) -> int:
+        return self.preloaded[owner]
+
 
 def evicted(kv: Kv, policy: NextUse | None = None) -> Selection:
     return (policy or NextUse()).decide_evict(kv.view, NOW)
+
+
+def fetched(kv: Kv, policy: NextUse) -> Selection:
+    """What is selected and waited for by no request is ordered, as far as an order goes."""
+    selection = policy.decide_fetch(kv.view, NOW)
+    kv.preloaded.update(dict.fromkeys((one for one in selection.owners if one not in kv.wanted), 1))
+    return selection
+
+
+def counted(policy: NextUse) -> dict[str, int]:
+    return {name.removeprefix("preload_"): count for name, count in policy.events.items() if count}
 
 
 def known(*owners: str, **told: object) -> dict[str, Held]:
@@ -184,11 +200,23 @@ def test_what_a_request_waits_for_goes_before_what_is_prepared() -> None:
     policy.decide_fetch(kv.view, NOW)
     assert policy.events["preload_held"] == 1, "it is one hold, however often it is looked at"
     kv.wanted = ()
-    selection = policy.decide_fetch(kv.view, NOW)
+    selection = fetched(kv, policy)
     assert (list(selection.owners), selection.wake_at, selection.reach) == (["b"], None, None)
-    assert policy.events["preload_begun"] == 1
+    for _ in range(3):
+        fetched(kv, policy)
+        assert policy.events["preload_begun"] == 1, "each is counted once"
+
+
+def test_a_preload_that_is_not_carried_out_was_skipped() -> None:
+    """Its blocks came and went too often, or there is no room."""
+    policy = NextUse()
+    kv = Kv(known("a", due_s=NOW + 9), coming=("a",), away={"a": 5}, preloaded=Counter(a=20))
+    for _ in range(3):
+        assert list(policy.decide_fetch(kv.view, NOW).owners) == ["a"]
+    assert counted(policy) == {}
+    kv.owners, kv.coming = known("a", state=KvState.RUNNING), ()
     policy.decide_fetch(kv.view, NOW)
-    assert policy.events["preload_begun"] == 1, "each is counted once"
+    assert counted(policy) == {"skipped": 1}
 
 
 def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None:
@@ -196,16 +224,15 @@ def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None
     policy = NextUse()
     owners = {"a": held(due_s=NOW + 0.6), "b": held(due_s=NOW + 0.7), "c": held(due_s=NOW + 0.5)}
     kv = Kv(owners, coming=("a", "b", "c"), away=dict.fromkeys("abc", 50), num_blocks=1000)
-    selection = policy.decide_fetch(kv.view, NOW)
+    selection = fetched(kv, policy)
     assert list(selection.owners) == ["a", "b"]
     assert selection.reach == {"b": 10 + 20}
     assert selection.wake_at == NOW + RETRY_S
-    counts = {name[8:]: count for name, count in policy.events.items() if count}
-    assert counts == {"begun": 1, "partial": 1}
+    fetched(kv, policy)
+    assert counted(policy) == {"begun": 1, "partial": 1}
     kv.coming = ()
     policy.decide_fetch(kv.view, NOW)
-    counts = {name[8:]: count for name, count in policy.events.items() if count}
-    assert counts == {"begun": 1, "partial": 1, "unused": 2, "skipped": 1}
+    assert counted(policy) == {"begun": 1, "partial": 1, "unused": 2, "skipped": 1}
 
 
 def test_only_what_is_brought_is_queued_before_the_next() -> None:
@@ -220,11 +247,10 @@ def test_what_was_put_off_and_brought_in_time_after_all_was_not_skipped() -> Non
     kv = Kv(known("a", due_s=NOW), coming=("a",), away={"a": 50})
     policy.decide_fetch(kv.view, NOW)
     kv.owners = known("a", due_s=NOW + 9)
-    policy.decide_fetch(kv.view, NOW)
+    fetched(kv, policy)
     kv.coming = ()
     policy.decide_fetch(kv.view, NOW)
-    counts = {name[8:]: count for name, count in policy.events.items() if count}
-    assert counts == {"begun": 1, "unused": 1}
+    assert counted(policy) == {"begun": 1, "unused": 1}
 
 
 def test_it_is_asked_again_when_an_announced_turn_is_near() -> None:
@@ -242,12 +268,11 @@ def test_it_is_asked_again_when_an_announced_turn_is_near() -> None:
 def test_over_a_link_of_unknown_speed_one_order_goes_at_a_time() -> None:
     policy = NextUse()
     kv = Kv(known("a", "b", due_s=NOW), coming=("a", "b"), away={"a": 50, "b": 5}, back=Lane())
-    selection = policy.decide_fetch(kv.view, NOW)
+    selection = fetched(kv, policy)
     assert (list(selection.owners), selection.reach) == (["a"], {"a": 10 + PROBE_BLOCKS})
     kv.back = Lane(PROBE_BLOCKS, nan, nan)
     assert policy.decide_fetch(kv.view, NOW).count == 0, "its answer says more"
-    counts = {name: count for name, count in policy.events.items() if count}
-    assert counts == {"preload_partial": 1, "link_unknown": 2}, "each preload is counted once"
+    assert counted(policy) == {"partial": 1, "link_unknown": 2}, "each preload is counted once"
 
 
 def test_nothing_is_prepared_beyond_what_may_be_protected_nor_if_that_is_off() -> None:
@@ -272,11 +297,10 @@ def test_nothing_is_prepared_beyond_what_may_be_protected_nor_if_that_is_off() -
 def test_what_became_of_a_preload_is_counted(state: KvState, wanted: tuple[str, ...], outcome: str) -> None:
     policy = NextUse()
     kv = Kv(known("a", due_s=NOW + 9), coming=("a",), away={"a": 5})
-    policy.decide_fetch(kv.view, NOW)
+    fetched(kv, policy)
     kv.owners, kv.coming, kv.wanted = known("a", state=state), (), wanted
     policy.decide_fetch(kv.view, NOW)
-    counts = {name[8:]: count for name, count in policy.events.items() if count}
-    assert counts == {"begun": 1, outcome: 1}
+    assert counted(policy) == {"begun": 1, outcome: 1}
 
 
 def test_one_that_was_skipped_has_no_outcome() -> None:
@@ -285,8 +309,7 @@ def test_one_that_was_skipped_has_no_outcome() -> None:
     assert policy.decide_fetch(kv.view, NOW).count == 0
     kv.coming = ()
     policy.decide_fetch(kv.view, NOW)
-    counts = {name[8:]: count for name, count in policy.events.items() if count}
-    assert counts == {"skipped": 1}
+    assert counted(policy) == {"skipped": 1}
 
 
 @pytest.mark.parametrize("options", [{"protects": 1.5}, {"ahead": -0.1}, {"ahead": 0.9}])

@@ -194,6 +194,21 @@ def test_prompts_are_kept_out_of_a_step_that_would_outlast_a_lead() -> None:
     assert chosen(stage(3, 4, **told), budget).order.tolist() == [0, 2, 1], "soon it is heard"
 
 
+def test_what_is_well_buffered_stays_out_while_somebody_is_at_the_brink() -> None:
+    policy = Urgency(brink_s=0.3)
+    told = begun(5, 0.2, 5.0, 0.9, 4.0, tier=[0, 0, 0, Tier.BEST_EFFORT, 0])
+    assert policy.decide_step(stage(4, 5, **told), BUDGET, 0.0).order.tolist() == [0, 2, 4]
+    assert policy.events["left_out"] == 2
+    told["lead_s"][0] = 0.4
+    assert policy.decide_step(stage(4, 5, **told), BUDGET, 0.0).order.tolist() == [0, 2, 4, 1, 3]
+    told["lead_s"][0], told["ready"] = 0.2, [False, True, True, True, True]
+    assert policy.decide_step(stage(4, 5, **told), BUDGET, 0.0).order.tolist() == [2, 4, 1, 3], (
+        "it cannot run"
+    )
+    told = begun(2, 0.2, 5.0)
+    assert chosen(stage(2, 2, **told)).order.tolist() == [0, 1], "as the paper has it"
+
+
 def test_kv_in_a_full_stage_is_worth_a_lead() -> None:
     """Eq. 1 is zero at safe_s (1 + beta / alpha K R): half the blocks in a stage that is full."""
     view = stage(2, 2, **begun(2, 2.4, 2.4, held=[32, 32]))
@@ -220,6 +235,7 @@ def test_a_stage_without_kv_or_candidates() -> None:
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"beta": -1.0}, "beta is -1.0; it must be 0 or above"),
         ({"ahead_s": np.inf}, "ahead_s is inf"),
+        ({"brink_s": -0.1}, "brink_s is -0.1; it must be 0 or above"),
         ({"unsure": 0.5}, "unsure is 0.5; it must be 1 or above"),
     ],
 )

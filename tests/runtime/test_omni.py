@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from PIL import Image
 
 from antiphon import Omni, Reply, Request, Sampling
 from antiphon.core.errors import AntiphonError, CheckpointError, ConfigError
+from antiphon.engine import load
+from antiphon.engine.load import Opened, open_source
 from antiphon.metrics.names import Metric
+from antiphon.runtime import loading
 
 SHORT = {"thinker": Sampling(max_tokens=10), "talker": Sampling(max_tokens=14, repetition_penalty=1.05)}
 NOISE = (0.1 * np.random.default_rng(0).standard_normal(16000)).astype(np.float32)
@@ -187,6 +191,31 @@ def test_nothing_to_answer_is_a_failed_reply(omni: Omni) -> None:
 def test_wrong_options_are_named(tiny_checkpoint: Path, options: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Omni(tiny_checkpoint, **{"device": "cpu", **options})
+
+
+OWN_STEP = "step: {policy: fcfs, stages: {talker: {policy: prefill-first}}}"
+
+
+def test_the_checkpoint_is_opened_once(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a preset of the operator's and a datasheet, which both need to know the model."""
+    count = 0
+
+    def counted(*asked: object) -> Opened:
+        nonlocal count
+        count += 1
+        return open_source(*asked)
+
+    for module in (loading, load):
+        monkeypatch.setattr(module, "open_source", counted)
+    preset = tmp_path / "mine.yaml"
+    shipped = files("antiphon.assembly").joinpath("presets", "fcfs.yaml").read_text(encoding="utf-8")
+    preset.write_text(shipped.replace("step: fcfs", OWN_STEP))
+    omni = Omni(tiny_checkpoint, str(preset), "cpu", profile="H100", max_rows=2)
+    assert count == 1
+    assert omni.engine.node.policies["step"].of("talker")[0] == "prefill-first"
+    assert omni.engine.node.times
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:

@@ -82,3 +82,16 @@ def test_too_many_bytes() -> None:
 def test_broken_images_are_the_client_s_error(url: str) -> None:
     with pytest.raises(ProtocolError):
         MEDIA.image_part(url)
+
+
+def test_frames_become_a_video() -> None:
+    frames = [data_url(encoded(Image.new("RGB", (6, 4), (red, 10, 30)), "PNG")) for red in (0, 250)]
+    part = MEDIA.video_part(frames, 0.5)
+    assert (part.width, part.height, part.num_frames, part.fps) == (6, 4, 2, 0.5)
+    assert np.frombuffer(part.frames, "u1").reshape(2, 4, 6, 3)[:, 0, 0, 0].tolist() == [0, 250]
+    other = data_url(encoded(Image.new("RGB", (4, 6))))
+    with pytest.raises(ProtocolError, match=r"Frame 1 is 4x6; all frames have the size of the first"):
+        MEDIA.video_part([frames[0], other], 0.5)
+    few = BoundedMedia(Limits(max_video_frames=1))
+    with pytest.raises(LimitExceeded, match="max_video_frames"):
+        few.video_part(frames, 0.5)

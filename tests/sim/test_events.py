@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.people.acts import Wait
 from antiphon.sim.events import Agenda, Rank
 from antiphon.sim.links import Link, Network
-from antiphon.sim.process import Doing, Process, Wait
+from antiphon.sim.process import Process, Waiting
 
 MOMENTS = st.tuples(st.sampled_from([0.0, 0.5, 1.0, 1.5]), st.sampled_from(list(Rank)))
 
@@ -48,7 +49,7 @@ def test_time_is_up_before_what_happens_then() -> None:
     assert seen == []
 
 
-def waits(agenda: Agenda, seen: list[float], *all_waits: Wait) -> Doing:
+def waits(agenda: Agenda, seen: list[float], *all_waits: Wait) -> Waiting:
     for wait in all_waits:
         yield wait
         seen.append(agenda.now)

@@ -155,7 +155,7 @@ def test_a_text_is_spoken_in_so_many_frames_a_token() -> None:
     while True:
         fact = speaker.run(step)
         assert isinstance(fact, StepDone)
-        assert fact.tokens.shape == (1, model.CODEBOOKS)
+        assert fact.tokens.shape == (1, 16)
         if fact.tokens[0, 0] == model.CODEC_STOP:
             break
         frames += 1
@@ -173,7 +173,7 @@ def test_a_text_is_spoken_in_so_many_frames_a_token() -> None:
 
 
 def test_frames_sound_as_long_as_they_should() -> None:
-    frames = np.zeros((6, model.CODEBOOKS), np.int64)
+    frames = np.zeros((6, 16), np.int64)
     step = CodecStep("code2wav", 0, ints([1]), ints([1, 2]), ints([7, 8]), ints([2, 4]), frames, "")
     fact = Vocoder().run(step)
     assert isinstance(fact, StepDone)
@@ -282,7 +282,7 @@ def test_a_device_runs_one_step_at_a_time_and_others_beside_it() -> None:
 
 
 def test_copies_go_one_after_the_other_and_steps_end_after_those_they_wait_for() -> None:
-    costs = LinearCosts(launch_s=0.001, bytes_per_s=1000.0 * model.BLOCK_BYTES["thinker", "kv"])
+    costs = LinearCosts(launch_s=0.001, bytes_per_s=1000.0 * ENGINE.block_bytes["thinker", "kv"])
     plan = devices(costs)
     copies = [
         CopyBlocks("thinker", "kv", "device", ints([0] * 500), ints([1] * 500), ticket) for ticket in (0, 1)

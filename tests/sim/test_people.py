@@ -7,12 +7,8 @@ from itertools import pairwise
 import pytest
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.plans import Usage
 from antiphon.metrics.log import ErrorSeen, SessionEnded, SpeechNoticed
 from antiphon.sim import run as room
-from antiphon.sim.ear import Ear
-from antiphon.sim.events import Agenda
-from antiphon.sim.log import Log
 from antiphon.sim.run import simulate
 from antiphon.workload.script import JobCall, JobScript
 from sim.runs import outcome, setup, started
@@ -54,14 +50,3 @@ def test_calls_that_are_ready_together_queue(monkeypatch: pytest.MonkeyPatch) ->
     (end,) = [event for event in events if isinstance(event, SessionEnded)]
     assert end.reason == "done"
     assert end.t_s > 2.0
-
-
-def test_what_was_refused_is_known_by_its_name() -> None:
-    log = Log(Agenda())
-    ear = Ear("s", log, None)
-    assert ear.latest is None
-    ear.refused("ask-3", "busy", "not now")
-    ear.done("r", "failed", "gone", Usage())
-    assert ear.refusals == {"ask-3"}
-    assert ear.open_replies == []
-    assert ear.latest is ear.replies["r"]

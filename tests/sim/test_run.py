@@ -31,7 +31,6 @@ from antiphon.metrics.recorder import fold
 from antiphon.metrics.summary import figures
 from antiphon.sim.links import Network
 from antiphon.sim.model import released
-from antiphon.sim.mouth import length_s
 from antiphon.sim.prompter import SimPrompter
 from antiphon.sim.run import Simulation, simulate
 from antiphon.workload.draw import draw
@@ -133,7 +132,7 @@ def test_people_keep_to_their_scripts() -> None:
         ended = [e for e in kinds(events, TurnEnded) if e.session == script.name]
         assert len(began) == len(ended) == len(script.turns)
         for number, turn in enumerate(script.turns):
-            assert ended[number].speech_end_s - began[number].t_s == pytest.approx(length_s(turn.voice))
+            assert ended[number].speech_end_s - began[number].t_s == pytest.approx(turn.speech_s)
             if number:
                 before = rows[script.name, number - 1]
                 silent_s = max(before.audio_at_s[0] + before.received_s + sum(before.gaps), before.ended_s)

@@ -35,7 +35,7 @@ def test_the_others_are_refused_with_what_they_do() -> None:
         Setup(named("mixed"), LLAMA, engine=TEXT)
     said = str(refused.value)
     assert "group talker speaks, and the model does not hear" in said
-    assert "group onlooker shows pictures, and the model does not see" in said
+    assert "group onlooker shows pictures or clips, and the model does not see" in said
     assert "group onlooker wants spoken replies, and the model has no voice" in said
     assert "reader" not in said.split(". ")[0]
     assert "Workloads that suit it: agents, burst-readers, readers" in said

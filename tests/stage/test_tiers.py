@@ -413,9 +413,11 @@ def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
     assert blocks
     assert brought == [blocks] * MOST_SWAPS + [0] * (20 - MOST_SWAPS)
     assert stage.tiers.num_swapped_blocks == MOST_SWAPS * blocks
-    says(stage, "evict")
+    seen = says(stage, "evict")
     assert not ordered(stage), "nothing waits for it"
+    assert seen.views[0].num_preloaded("session-1") == MOST_SWAPS * blocks, "what was ordered, and no more"
     run(stage, step, 1, 100)
+    assert seen.views[0].num_preloaded("session-1") == 0
     assert not stage.tiers._unread, "a request has read it"
 
 

@@ -12,7 +12,7 @@ from openai.types.realtime.realtime_server_event import RealtimeServerEvent
 from openai.types.realtime.realtime_session_create_response import RealtimeSessionCreateResponse
 from pydantic import TypeAdapter
 
-from antiphon.core.conversation import AudioPart, ImagePart
+from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import PersonFact, ResponseRequested
 from antiphon.core.ids import IdSource
@@ -92,6 +92,11 @@ class FakeMedia:
         if data_url == "data:broken":
             raise ProtocolError("The image is broken.")
         return ImagePart.of(b"\0" * 12, 2, 2)
+
+    def video_part(self, data_urls: list[str], fps: float) -> VideoPart:
+        for url in data_urls:
+            self.image_part(url)
+        return VideoPart.of(b"\0" * 12 * len(data_urls), (2, 2), len(data_urls), fps)
 
 
 def check_event(payload: dict[str, Any]) -> None:

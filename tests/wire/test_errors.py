@@ -109,7 +109,26 @@ CASES: list[tuple[str, dict, str, str | None]] = [
     (CREATE, {"item": message(id="x" * 200)}, "invalid_value", "item.id"),
     (CREATE, {"item": message(id="root")}, "invalid_value", "item.id"),
     (CREATE, {"item": message(), "previous_item_id": "gone"}, "invalid_value", "previous_item_id"),
-    (CREATE, content({"type": "input_video"}), "invalid_value", "item.content[0].type"),
+    (CREATE, content({"type": "input_scent"}), "invalid_value", "item.content[0].type"),
+    (CREATE, content({"type": "input_video"}), "missing_required_parameter", "item.content[0].video"),
+    (
+        CREATE,
+        content({"type": "input_video", "video": ["data:x", "https://example.org/a.png"]}),
+        "invalid_value",
+        "item.content[0].video[1]",
+    ),
+    (
+        CREATE,
+        content({"type": "input_video", "video": ["data:broken"]}),
+        "invalid_value",
+        "item.content[0].video",
+    ),
+    (
+        CREATE,
+        content({"type": "input_video", "video": ["data:x"], "fps": 0}),
+        "invalid_value",
+        "item.content[0].fps",
+    ),
     (CREATE, content({"type": "input_text"}), "missing_required_parameter", "item.content[0].text"),
     (CREATE, content({"type": "input_audio"}), "missing_required_parameter", "item.content[0].audio"),
     (

@@ -7,7 +7,7 @@ import base64
 import numpy as np
 import pytest
 
-from antiphon.core.conversation import AudioPart, ImagePart, TextPart
+from antiphon.core.conversation import AudioPart, ImagePart, TextPart, VideoPart
 from antiphon.core.errors import SessionGone
 from antiphon.core.facts import (
     ItemAdded,
@@ -246,6 +246,7 @@ def test_roles_and_images() -> None:
     parts = [
         {"type": "input_image", "image_url": "data:image/png;base64,AA"},
         {"type": "input_audio", "audio": pcm(0.2)},
+        {"type": "input_video", "video": ["data:x", "data:y"], "fps": 0.25},
     ]
     (added, _) = driver.send(
         "conversation.item.create", item={"type": "message", "role": "user", "content": parts}
@@ -253,8 +254,12 @@ def test_roles_and_images() -> None:
     assert added["item"]["content"] == [
         {"type": "input_image", "detail": "auto"},
         {"type": "input_audio", "transcript": None},
+        {"type": "input_image", "detail": "auto"},
     ]
-    assert [type(part) for part in driver.fact(ItemAdded).item.parts] == [ImagePart, AudioPart]
+    *_, video = parts = driver.fact(ItemAdded).item.parts
+    assert [type(part) for part in parts] == [ImagePart, AudioPart, VideoPart]
+    assert isinstance(video, VideoPart)
+    assert (video.num_frames, video.fps) == (2, 0.25)
     (retrieved,) = driver.send("conversation.item.retrieve", item_id=added["item"]["id"])
     assert retrieved["type"] == "conversation.item.retrieved"
     assert retrieved["item"] == added["item"]

@@ -28,6 +28,7 @@ DIALOGUES = st.fixed_dictionaries(
             ]
         ),
         "pictures": st.sampled_from([None, {"probability": 0.5, "count": {"uniform": [1, 3]}}]),
+        "clips": st.sampled_from([None, {"probability": 0.5, "max_s": 8, "fps": 2}]),
         "reply_s": st.sampled_from([2, {"lognormal": {"median": 5, "p90": 20}}]),
         "barge_in": st.builds(lambda p: {"probability": p}, PROBABILITIES),
         "backchannels": st.sampled_from([{"per_reply": 0}, {"per_reply": 3}]),
@@ -44,6 +45,7 @@ def check_turn(turn: TurnScript) -> None:
     assert turn.think_s >= 0
     assert turn.typing_s >= 0
     assert turn.max_output_tokens is None or turn.max_output_tokens >= 1
+    assert all(1 <= clip.num_frames <= 16 for clip in turn.clips), "eight seconds of two frames at most"
     ends = [one.after_s + one.speech_s for one in turn.interjections]
     begins = [one.after_s for one in turn.interjections]
     assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
@@ -72,6 +74,7 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "typing": ({"typing": {"words_per_s": 9}}, {"typing_s"}),
     "text": ({"typing": {"words": {"gamma": {"mean": 20, "cv": 1}}}}, {"text", "typing_s"}),
     "pictures": ({"pictures": {"count": {"uniform": [1, 3]}}}, {"pictures"}),
+    "clips": ({"clips": {"count": {"uniform": [1, 3]}}}, {"clips"}),
     "tokens": ({"max_output_tokens": {"uniform": [3, 9]}}, {"max_output_tokens"}),
     "barge_in": ({"barge_in": {"probability": 1}}, {"interjections"}),
     "murmurs": ({"backchannels": {"per_reply": 5}}, {"interjections"}),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.facts import Ints
 from antiphon.policy.base import DeviceChoice, Hold, Mask, Refuse, StepChoice, StepView, Told
-from antiphon.policy.memory import KvView, Selection
+from antiphon.policy.memory import NOTHING, KvView, Selection
 
 MAX_S = 1e15
 """Times beyond it lie millions of years ahead, or are in another unit."""
@@ -85,6 +85,8 @@ def check_replica(view: Any, index: Any) -> int:
 
 def check_selection(view: KvView, selection: Any) -> Selection:
     """Owners are taken one by one, as far as they are needed, so that the check must not ask for them all."""
+    if selection is NOTHING:
+        return NOTHING
     _is_a(selection, Selection)
     count = _integer("count", selection.count, "number of blocks")
     if count < 0:

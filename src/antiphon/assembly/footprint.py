@@ -109,10 +109,13 @@ def element_bytes(shape: StageShape, dtype: str) -> int:
 
 
 def _decoder_parameters(shape: DecoderShape) -> int:
-    """Layers, embeddings and head; a predictor has a table and a head a codebook but the first."""
+    """Layers, embeddings and head, and its own vocoder; a predictor has a table and a head a codebook but the
+    first."""
     experts = shape.experts * (shape.expert_weights + shape.hidden)
     layer = shape.projections + 3 * shape.hidden * shape.mlp + experts
-    own = shape.layers * layer + 2 * shape.vocab * shape.hidden
+    own = shape.layers * layer + (shape.vocab + shape.num_logits) * shape.hidden
+    if shape.vocoder is not None:
+        own += int(shape.vocoder.weights)
     if shape.predictor is None:
         return own
     inner = shape.predictor
@@ -125,7 +128,7 @@ def _decoder_work(shape: DecoderShape, load: Load, element: int) -> int:
     frame's positions."""
     widest = max(3 * shape.mlp, shape.picks * (3 * shape.expert + shape.hidden))
     token = LIVE_BUFFERS * shape.hidden + (shape.heads + shape.kv_heads) * 2 * shape.head_dim + widest
-    logits = LOGIT_COPIES * load.max_rows * shape.vocab * 4
+    logits = LOGIT_COPIES * load.max_rows * shape.num_logits * 4
     frame = 0
     if shape.predictor is not None:
         frame = load.max_rows * shape.codebooks * shape.predictor.layers * shape.predictor.kv_elements

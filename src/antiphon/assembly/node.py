@@ -9,12 +9,13 @@ from typing import Protocol
 import msgspec
 
 from antiphon.assembly.devices import Device
-from antiphon.assembly.guard import Guard, Listener
+from antiphon.assembly.guard import Guard
 from antiphon.assembly.idle import Patience
 from antiphon.assembly.preset import Preset, resolved
 from antiphon.assembly.times import NodeTimes
 from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
+from antiphon.assembly.watched import Listener
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact, PolicySuspended, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step, TurnAnswer
@@ -33,7 +34,9 @@ from antiphon.stage.tiers import KvMove, unknown
 class Observer(Listener, Protocol):
     """Hears what policies say and where KV goes, call by call. It changes nothing."""
 
-    def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None: ...
+    def moved(
+        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
+    ) -> None: ...
 
 
 class Node:

@@ -1,4 +1,4 @@
-"""What an answer of a policy comes to, so that two answers to the same question can be told apart."""
+"""The effects of a policy's answer: two policies that are asked the same are compared by them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from antiphon.policy.base import Budget, DeviceChoice, Head, Hold, Refuse, StepC
 from antiphon.policy.memory import KvView, Selection
 
 MOST_OWNERS = 8
-"""Of whose KV one answer moves: two answers are told apart by these."""
+"""An answer about KV is compared by its first owners, at most so many."""
 
 Effects = dict[tuple[str, int | str], None]
-"""What is done to whom (run, preempt, hold: a request; refuse; step: a unit; serve: a replica; evict, write,
-fetch: an owner), in order."""
+"""Actions and their targets, in order: run, preempt, hold (a request); refuse (""); step (a unit); serve (a
+replica's index); evict, write, fetch (an owner of KV)."""
 
 
 class ObservedHead:
-    """Implements `policy.base.Head`: as urgent as the unit's step policy says though it is only observed."""
+    """Implements `policy.base.Head` with the urgency of the unit's observed step policy."""
 
     def __init__(self, head: Head, urgency: dict[str, int]) -> None:
         self.unit, self.place = head.unit, head.place
@@ -40,9 +40,9 @@ class ObservedHead:
 
 
 def effects(decision: str, view: Any, answer: Any, *more: Any) -> Effects:
-    """As far as one call tells: a step by its budget of tokens and rows, KV by the blocks that its first
-    owners have there, whether or not they have copies.
-    Empty where nothing is done, or only one thing could be."""
+    """The effects of one answer, as far as the view tells: a step runs what its budget of tokens and rows has
+    room for; KV moves as far as its first owners have blocks, whether or not those have copies. Empty where
+    nothing is done, or where there is only one possible answer."""
     match answer:
         case StepChoice():
             return _of_step(view, answer, more[0])
@@ -89,7 +89,7 @@ def _of_selection(decision: str, view: KvView, selection: Selection) -> Effects:
 
 
 def _num_blocks(decision: str, view: KvView, owner: str) -> int:
-    """Of an owner, those that could move."""
+    """Blocks of the owner that could move."""
     if view.state(owner) is None:
         return 0
     if decision == "fetch":

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from antiphon.assembly.guard import Watched
 from antiphon.assembly.observed import Effects
 from antiphon.assembly.story import Cause
 from antiphon.assembly.waits import Waits
+from antiphon.assembly.watched import Watched
 from antiphon.core.facts import Fact
 from antiphon.core.plans import Step
 from antiphon.core.snapshot import KvShown
@@ -77,8 +77,11 @@ class Reasons:
     def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
         """What is shown is what was done."""
 
-    def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None:
-        """Blocks of a session's KV go somewhere."""
+    def moved(
+        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
+    ) -> None:
+        """Blocks of a session's KV go somewhere. What rests under another name than the session's is not its
+        past, and was not preloaded for its turn."""
         key, why = (unit, session), self._waits.because(move, unit)
         preload = self._preloads.get(key)
         is_open = preload is not None and preload.what == KvMove.PRELOADED
@@ -87,7 +90,8 @@ class Reasons:
             self._preloads[key] = KvShown(move, before + num_blocks, why, self._now)
             return
         self._moved[key] = KvShown(move, num_blocks, why, self._now)
-        if move in (KvMove.EVICTED, KvMove.TAKEN) and preload is not None and is_open:
+        is_past = owner == session
+        if move in (KvMove.EVICTED, KvMove.TAKEN) and is_past and preload is not None and is_open:
             if num_blocks < preload.blocks:  # the last ones leave first, and they came last
                 self._preloads[key] = msgspec.structs.replace(preload, blocks=preload.blocks - num_blocks)
             else:

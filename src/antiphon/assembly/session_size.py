@@ -9,10 +9,11 @@ from itertools import islice
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
-from antiphon.latency.shapes import FlowVocoderShape, ModelShape, VocoderShape
+from antiphon.latency.shapes import ModelShape
+from antiphon.models.qwen3_omni.preprocess_shapes import FRAME_PIXELS
 from antiphon.workload.draw import draw
 from antiphon.workload.fitted import READ_ALOUD_WORDS_PER_S, TOKENS_PER_WORD
-from antiphon.workload.script import PersonScript, TurnScript
+from antiphon.workload.script import Clip, PersonScript, TurnScript
 from antiphon.workload.spec import Workload
 
 MOST_DRAWN = 500
@@ -33,8 +34,7 @@ class Rates:
 
 
 def rates_of(graph: StageGraph, shape: ModelShape) -> Rates:
-    voices = [each for each in shape.stages.values() if isinstance(each, VocoderShape | FlowVocoderShape)]
-    frames = max((WIRE_SAMPLE_RATE_HZ / voice.frame_samples for voice in voices), default=0.0)
+    frames = 0.0 if shape.vocoder is None else WIRE_SAMPLE_RATE_HZ / shape.vocoder.frame_samples
     return Rates(graph.audio_tokens_per_s, graph.token_pixels, frames)
 
 
@@ -66,7 +66,15 @@ def session_size(workload: Workload, rates: Rates, seed: int = 0) -> SessionSize
 
 def _asked(turn: TurnScript, rates: Rates) -> int:
     pictures = sum(-(-picture.width * picture.height // rates.token_pixels) for picture in turn.pictures)
-    return TURN_TOKENS + round(turn.speech_s * rates.audio_tokens_per_s) + _words(turn.text) + pictures
+    clips = sum(_clip(clip, rates) for clip in turn.clips)
+    said = round(turn.speech_s * rates.audio_tokens_per_s) + _words(turn.text)
+    return TURN_TOKENS + said + pictures + clips
+
+
+def _clip(clip: Clip, rates: Rates) -> int:
+    """Every two frames are one, and small ones are made larger."""
+    pixels = max(clip.width * clip.height, FRAME_PIXELS[0])
+    return -(-clip.num_frames // 2) * (pixels // rates.token_pixels)
 
 
 def _reply(turn: TurnScript) -> int:

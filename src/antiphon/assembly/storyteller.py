@@ -1,7 +1,7 @@
 """Turns a node through a record's facts and tells what became of each session.
 
-Between calls nothing is decided, so what a request waits for is read after each call and holds until the
-next. What policies said and where KV went, the node tells as its observer. Nothing of the node is changed.
+Nothing is decided between calls: what a request waits for is read after each call and holds until the next.
+The node tells its observer what policies said and where KV went. The observer changes nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.assembly.guard import Watched
 from antiphon.assembly.node import Node
 from antiphon.assembly.observed import Effects
 from antiphon.assembly.story import Cause, Spent, Story, What
 from antiphon.assembly.waits import OVER, RUNS, Turn, Waits
+from antiphon.assembly.watched import Watched
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import (
     CopyDone,
@@ -57,9 +57,9 @@ WOULD = {
     "write": What.WOULD_WRITE,
     "fetch": What.WOULD_FETCH,
 }
-"""What only a policy that is observed would have done to a request, or to an owner's KV."""
+"""Effects that only the observed policy would have had on a request, or on an owner's KV."""
 WOULD_NOT = {"run": What.WOULD_WAIT, "evict": What.WOULD_KEEP}
-"""What it would not have done, and was done."""
+"""Effects that the baseline had and the observed policy would not have had."""
 REDONE = "a step that it was in, or a copy that it waited for, failed"
 
 
@@ -121,12 +121,12 @@ class _Copy:
 
 
 class Storyteller:
-    """Implements `node.Observer`. Owner of the stories, of all sessions or of `only` one."""
+    """Implements `node.Observer`. Owner of the stories of all sessions, or of `only` one."""
 
     def __init__(self, config: NodeConfig, depth: int, only: str | None = None) -> None:
         self.stories: dict[str, Story] = {}
         self.sessions: dict[str, None] = {}
-        """Names of all there were."""
+        """Names of all sessions in the record."""
         self._only = only
         self._now = 0.0
         self._replies: dict[str, dict[str, _Reply]] = {}
@@ -188,15 +188,18 @@ class Storyteller:
     def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
         """A policy that is observed has answered otherwise than the baseline."""
         for kinds, effects in ((WOULD, would), (WOULD_NOT, did)):
-            for done, whom in effects:
-                reply = self._of_request(whom) if isinstance(whom, int) else None
-                story = reply.story if reply is not None else self.stories.get(str(whom))
+            for done, target in effects:
+                reply = self._of_request(target) if isinstance(target, int) else None
+                story = reply.story if reply is not None else self.stories.get(str(target))
                 if story is not None and done in kinds:
                     name = "" if reply is None else reply.name
                     story.add(self._now, kinds[done], unit, name, reason=reason)
 
-    def moved(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None:
-        """Blocks of a session's KV go somewhere."""
+    def moved(
+        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
+    ) -> None:
+        """Blocks of a session's KV go somewhere. What rests under another name than the session's is not its
+        past, and was not preloaded for its turn."""
         story = self.stories.get(session)
         if story is None:
             return
@@ -208,7 +211,7 @@ class Storyteller:
         if move is KvMove.PRELOADED:
             before, since = self._preloaded.get(key, (0, self._now))
             self._preloaded[key] = before + num_blocks, since
-        elif move in (KvMove.EVICTED, KvMove.TAKEN):
+        elif move in (KvMove.EVICTED, KvMove.TAKEN) and owner == session:
             self._spoil(key, "it was evicted before its turn came", num_blocks)
 
     # -- what happened -------------------------------------------------------------------------------

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from antiphon.bench import server_metrics
+from antiphon.bench.conversation import Conversation, end
 from antiphon.bench.cost import LoopLag
-from antiphon.bench.ear import GaveUp
-from antiphon.bench.job import Job
 from antiphon.bench.logfile import LogWriter
-from antiphon.bench.person import Person, end
 from antiphon.bench.progress import Progress
 from antiphon.bench.target import Pace, Target
 from antiphon.bench.voice import Voices
@@ -32,6 +30,7 @@ from antiphon.metrics.log import (
     SessionRefused,
     SessionStarted,
 )
+from antiphon.people.downlink import GaveUp
 from antiphon.workload.script import PersonScript, Script
 
 logger = logging.getLogger("antiphon.bench")
@@ -88,7 +87,7 @@ class _Run:
             raise
         try:
             nobody = PersonScript("try-out", 0.0, 0, ())
-            await Person(nobody, self._target, self._pace, self._voices, self._log).play(client)
+            await self._conversation(nobody, client).play(self._target, _nothing)
         finally:
             await client.close()
 
@@ -226,12 +225,9 @@ class _Run:
         self, script: Script, client: WireClient, received: asyncio.Event | None
     ) -> tuple[str, str]:
         """Why it ended, and in which words."""
-        if isinstance(script, PersonScript):
-            player = Person(script, self._target, self._pace, self._voices, self._log, received)
-        else:
-            player = Job(script, self._pace, self._log)
         try:
-            await player.play(client)
+            leave = _nothing if received is None else received.set
+            await self._conversation(script, client).play(self._target, leave)
         except ConnectionLost as error:
             self._watch.suspect()
             return "lost", str(error)
@@ -243,6 +239,9 @@ class _Run:
         finally:
             await client.close()
         return "done", ""
+
+    def _conversation(self, script: Script, client: WireClient) -> Conversation:
+        return Conversation(script, client, self._pace, self._voices, self._log)
 
     def _ended(self, session: str, reason: str, message: str) -> None:
         self._log.write(SessionEnded(t_s=self._log.now_s(), session=session, reason=reason, message=message))
@@ -284,6 +283,10 @@ class _Run:
                 has_answered = True
                 self._log.write(ServerSampled(t_s=self._log.now_s(), values=values))
             await asyncio.sleep(SAMPLE_S)
+
+
+def _nothing() -> None:
+    """Of a place that is free only when its session ends."""
 
 
 @contextlib.contextmanager

@@ -12,14 +12,13 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from antiphon.bench.target import Target
 from antiphon.core.errors import AntiphonError
+from antiphon.people.downlink import ReceivedEvent, unreadable
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 OPEN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 1.0
 APPEND_HEAD = b'{"type":"input_audio_buffer.append","audio":"'
 APPEND_TAIL = b'"}'
-UNREADABLE = "unreadable"
-"""Type given to a frame that is no event."""
 
 
 class Refused(AntiphonError):
@@ -39,44 +38,13 @@ class ConnectionLost(AntiphonError):
     """The connection broke, or the server closed it."""
 
 
-class Failure(msgspec.Struct):
-    """The `error` of an error event."""
-
-    message: str = ""
-    code: str | None = None
-    type: str | None = None
-    event_id: str | None = None
-
-
-class Answer(msgspec.Struct):
-    """The `response` of response.created and response.done, as far as it is read."""
-
-    id: str
-    status: str | None = None
-    status_details: dict[str, Any] | None = None
-    usage: dict[str, Any] | None = None
-
-
-class Got(msgspec.Struct):
-    """A server event, as far as it is read. Servers may send more fields and other types."""
-
-    type: str
-    response_id: str | None = None
-    item_id: str | None = None
-    content_index: int | None = None
-    delta: Any = None
-    response: Answer | None = None
-    session: dict[str, Any] | None = None
-    error: Failure | None = None
-
-
 class WireClient:
     """An open session. `clock` stamps arrivals."""
 
     def __init__(self, socket: ClientConnection, clock: Callable[[], float]) -> None:
         self._socket = socket
         self._clock = clock
-        self._decoder = msgspec.json.Decoder(Got)
+        self._decoder = msgspec.json.Decoder(ReceivedEvent)
 
     @classmethod
     async def open(cls, target: Target, clock: Callable[[], float]) -> WireClient:
@@ -103,15 +71,11 @@ class WireClient:
         """Raises ConnectionLost."""
         await self._write(msgspec.json.encode(event))
 
-    async def append(self, pcm: bytes) -> None:
-        """input_audio_buffer.append of PCM16."""
-        await self._write(append_frame(pcm))
-
     async def append_framed(self, frame: bytes) -> None:
         """A frame made by `append_frame`."""
         await self._write(frame)
 
-    async def events(self) -> AsyncIterator[tuple[Got, float]]:
+    async def events(self) -> AsyncIterator[tuple[ReceivedEvent, float]]:
         """Events and when they came, until the connection breaks: then ConnectionLost."""
         while True:
             try:
@@ -122,7 +86,7 @@ class WireClient:
             try:
                 yield self._decoder.decode(frame), now
             except msgspec.MsgspecError as error:
-                yield Got(UNREADABLE, error=Failure(f"not an event: {error}", UNREADABLE)), now
+                yield unreadable(str(error)), now
 
     async def close(self) -> None:
         await self._socket.close()

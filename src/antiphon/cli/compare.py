@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shlex
 import sys
@@ -23,7 +24,7 @@ from antiphon.cli.shared import console, fail, given_options
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from antiphon.bench.compare import Plan, Reachable, Runner
     from antiphon.bench.comparison import Comparison
@@ -116,7 +117,7 @@ def compare(
     """
     from antiphon.bench.experiment import workload_of
 
-    try:
+    with stopped_or_failed(out):
         refuse_idle(context, simulate)
         chosen = tuple(range(first_seed, first_seed + seeds))
         asked = Asked(targets, model, workload, workload_of(workload, load.changes), chosen, patience)
@@ -124,12 +125,19 @@ def compare(
             found = asyncio.run(_run_all(*_simulated(asked, machine), out, resume))
         else:
             found = asyncio.run(_served(asked, wire, out, resume))
+    _report(found, out, everything, as_json)
+
+
+@contextlib.contextmanager
+def stopped_or_failed(out: Path) -> Iterator[None]:
+    """Ends the command, in words, where its runs are stopped or fail. `out`: what they were written to."""
+    try:
+        yield
     except (asyncio.CancelledError, KeyboardInterrupt):
         console.print(f"stopped: what was measured is in {out}; go on with --resume", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     except (AntiphonError, OSError) as error:
         fail(error)
-    _report(found, out, everything, as_json)
 
 
 def refuse_idle(context: typer.Context, is_simulated: bool, simulates: str = "goes with --simulate") -> None:

@@ -261,16 +261,16 @@ def assumed(found: SimMachine) -> str:
     from antiphon.sim.places import devices_of
 
     sheet, about = found.costs.datasheet, found.costs.provenance
-    ranks = 1 if sheet is None else sheet.ranks
     kind = about.device.rpartition(" x ")[2] if sheet is not None else f"{about.device} as profiled"
-    devices = devices_of(found.engine.node.placed)
     where: list[str] = []
-    for index, (device, units) in enumerate(devices.items()):
-        first = index * ranks
+    first = 0
+    for device, units in devices_of(found.engine.node.placed).items():
+        ranks = 1 if sheet is None else max(sheet.shared_by(unit.stage) for unit in units)
         named = device if found.is_deployed and device else str(first)
         name = f"{first} to {first + ranks - 1}" if ranks > 1 else named
         where.append(f"{'+'.join(unit.name for unit in units)} on {name}")
-    return f"assumes {len(devices) * ranks} × {kind}: {', '.join(where)}"
+        first += ranks
+    return f"assumes {first} × {kind}: {', '.join(where)}"
 
 
 def milliseconds(text: str) -> float:

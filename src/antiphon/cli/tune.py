@@ -13,13 +13,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from antiphon.cli.bench import STOPPED
-from antiphon.cli.compare import PAGE_COLUMNS, Asked, WireOptions, refuse_idle, words_of
+from antiphon.cli.compare import PAGE_COLUMNS, Asked, WireOptions, refuse_idle, stopped_or_failed, words_of
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, announce, machine_of
 from antiphon.cli.options import PRESETS, Patience, WorkloadName
-from antiphon.cli.shared import console, fail, split
-from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.cli.shared import console, split
+from antiphon.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,17 +85,12 @@ def tune(
     """
     from antiphon.bench.experiment import workload_of
 
-    try:
+    with stopped_or_failed(out):
         refuse_idle(context, not live, "is of a simulated machine; with --live there is none")
         sweep = _sweep(preset, swept)
         asked = Asked((), model, workload, workload_of(workload, load.changes), sweep.seeds, patience)
         sweep, plays = _served(asked, sweep, wire, out) if live else _simulated(asked, sweep, machine)
         found = asyncio.run(_tuned(plays, sweep, out, resume))
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        console.print(f"stopped: what was measured is in {out}; go on with --resume", soft_wrap=True)
-        raise typer.Exit(STOPPED) from None
-    except (AntiphonError, OSError) as error:
-        fail(error)
     _report(found, out, plays.where, asked)
 
 

@@ -222,7 +222,8 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     """A step finished.
 
     AR stage:  requests int64 [n], tokens int64 [n, width]: one row per row that emitted (width 1 for a
-               text decoder, the number of codebooks for a talker)
+               text decoder, the number of codebooks for a talker); samples and audio as of a codec, one for
+               each of them, where the stage makes sound itself
     codec:     requests int64 [n], samples int64 [n], audio: float32 little-endian bytes per row
     encoder:   media int64 [n] keys that are ready
     `audio` is a payload: carried along, never recorded, never decided upon.

@@ -12,7 +12,7 @@ class StageKind(StrEnum):
     ENCODER = "encoder"
     """Media in, embeddings out; no state between requests."""
     AR = "ar"
-    """Autoregressive decoder with paged KV."""
+    """Autoregressive decoder with paged KV. One that speaks with no codec behind it reports sound itself."""
     CODEC = "codec"
     """Codec frames in, waveform out; a small stream state per request."""
 
@@ -58,7 +58,8 @@ class Edge:
     """A hand-off. `prompt_group` names the source KV group whose rows at media positions travel with the
     prompt; with `streams`, those of all positions that its `gather` names and of every token of the reply do.
     `first_chunk` and `chunk` count how many units the target wants together. `credit` is how many units of a
-    request the source may be ahead of what the target has taken up; None: as many as it likes.
+    request the source may be ahead of what the target has taken up; None: as many as it likes. `whole`: the
+    target begins once the source has written all of it.
 
     Raises ValueError for less credit than a chunk: both would wait for each other.
     """
@@ -70,6 +71,7 @@ class Edge:
     chunk: int = 1
     streams: bool = False
     credit: int | None = None
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.credit is not None and self.credit < max(self.first_chunk, self.chunk):
@@ -83,8 +85,9 @@ class StageGraph:
     family: str
     stages: tuple[Stage, ...]
     edges: tuple[Edge, ...]
-    module: str
-    """Dotted path of the module in `models/` with the family's functions (see `engine.family`)."""
+    module: str = ""
+    """Dotted path of the module in `models/` with the family's functions (see `engine.family`); empty for a
+    family that can only be simulated."""
     model_types: tuple[str, ...] = ()
     """What a checkpoint's config.json may say that it is."""
     audio_tokens_per_s: int = 0
@@ -98,6 +101,10 @@ class StageGraph:
     def reply_stages(self) -> tuple[str, ...]:
         """Those that make a reply, in pipeline order: all but encoders."""
         return tuple(stage.name for stage in self.stages if stage.kind is not StageKind.ENCODER)
+
+    @property
+    def has_voice(self) -> bool:
+        return any(stage.conditioned for stage in self.stages)
 
     @property
     def takes_media(self) -> bool:

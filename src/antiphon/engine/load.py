@@ -104,9 +104,8 @@ class Opened:
         return self.device, self.dtype
 
 
-def load_engine(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
-    """Load a checkpoint directory or hub id. Raises CheckpointError or ConfigError before serving begins."""
-    opened = open_source(source, options, progress)
+def load_engine(opened: Opened, options: EngineOptions, name: str, progress: Progress) -> Engine:
+    """Load all of it into this process. Raises CheckpointError or ConfigError before serving begins."""
     check_room(opened)
     if options.tensor_parallel == 1:
         capture = cuda_capture(opened.device) if options.graphs == "on" else None

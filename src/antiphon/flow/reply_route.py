@@ -63,7 +63,12 @@ class ReplyRoute:
         last = response.reply if first else response.reply[-1:]
         is_calling = not self._call_ids.isdisjoint(last) and bool(response.tools)
         over = is_calling or progress.end is not None
-        if not self._edge().streams:
+        if self._edge().whole:
+            if over and not first:
+                words = response.reply if progress.tokens is None else response.reply[:-1]
+                self._recite(response, words, now)
+                self._frontier.end_speech(response.slot)
+        elif not self._edge().streams:
             self._speak(response, first, now, over)
         elif not first:
             known = response.reply[:-1] if progress.tokens is not None else response.reply
@@ -77,36 +82,32 @@ class ReplyRoute:
         response.reply = reply.tolist()
         self._frontier.make(ENTRY, response.slot, len(reply))
         self._emit_tokens(response, self._stages.entry_stage, reply.reshape(-1, 1))
-        if not self._start_speaking(response, now):
-            return
-        talker = self._talker(response)
-        for token in (*response.reply[1:], self._end_inputs[talker.stage]):
-            talker.push(response.request, token)
-        talker.close(response.request)
-        response.voice = Voice.CLOSED
+        self._recite(response, response.reply, now)
 
     def frame(self, response: ResponseState, progress: Progress) -> None:
-        """A frame of the spoken reply: to the vocoder, and to a client that asked for codes."""
+        """A frame of the spoken reply: to the vocoder, or its sound to the client; and to a client that asked
+        for codes."""
         assert response.path is not None
-        talker, vocoder = self._talker(response), self._stages.codec[response.path.vocoder]
+        talker, vocoder = self._talker(response), self._stages.codec.get(response.path.vocoder)
         if progress.tokens is not None:
             response.num_frames += 1
-            vocoder.open(response.request, response.spec.voice, response.slot, response.tier)
-            vocoder.push(response.request, progress.tokens[0])
+            if vocoder is None:
+                self._frontier.sound(1, progress.samples)
+                self._sound(response, progress.samples, progress.audio)
+            else:
+                vocoder.open(response.request, response.spec.voice, response.slot, response.tier)
+                vocoder.push(response.request, progress.tokens[0])
             if response.spec.codes:
                 self._emit_tokens(response, talker.stage, progress.tokens)
         if progress.end is not None:
             self._frontier.end_speech(response.slot)
             self._sessions.drop_payload(response, talker.name)
-            if vocoder.close(response.request):
+            if vocoder is not None and vocoder.close(response.request):
                 response.open_units.discard(vocoder.name)
 
     def heard(self, response: ResponseState, heard: Heard) -> None:
-        """Sound of the reply, to the client; a step may bring none."""
-        if heard.samples:
-            self._outbox.outputs.append(
-                AudioOut(response.session, response.spec.response, response.epoch, heard.audio)
-            )
+        """What the vocoder made of the reply's frames; a step may bring no sound."""
+        self._sound(response, heard.samples, heard.audio)
         self._talker(response).grant(response.request, self._credit(response, heard.frames))
 
     def arrived(self, response: ResponseState) -> None:
@@ -118,6 +119,22 @@ class ReplyRoute:
             talker.push(response.request, response.on_the_way.popleft())
         if response.voice is Voice.CLOSING and not response.on_the_way:
             self._end_text(response)
+
+    def _sound(self, response: ResponseState, samples: int, audio: bytes) -> None:
+        """To the client."""
+        if samples:
+            spec = response.spec
+            self._outbox.outputs.append(AudioOut(spec.session, spec.response, response.epoch, audio))
+
+    def _recite(self, response: ResponseState, words: list[int], now: float) -> None:
+        """Have all of a text spoken, one token or more of it."""
+        if not self._start_speaking(response, now):
+            return
+        talker = self._talker(response)
+        for token in (*words[1:], self._end_inputs[talker.stage]):
+            talker.push(response.request, token)
+        talker.close(response.request)
+        response.voice = Voice.CLOSED
 
     def _talker(self, response: ResponseState) -> ArScheduler:
         assert response.path is not None
@@ -173,7 +190,7 @@ class ReplyRoute:
             return False
         talker = self._talker(response)
         waits = self._hand_over(response, talker, response.prompts[talker.stage].gather)
-        response.open_units |= {talker.name, response.path.vocoder}
+        response.open_units |= {talker.name, response.path.vocoder} - {""}
         response.voice = Voice.OPEN
         request = response.ar_request(
             talker,
@@ -190,6 +207,8 @@ class ReplyRoute:
     def _credit(self, response: ResponseState, frames: int) -> int:
         """Frames that may be drawn once the vocoder has taken up so many."""
         assert response.path is not None
+        if not response.path.vocoder:
+            return UNBOUNDED
         target = self._stages.stage_of(response.path.vocoder)
         credit = self._graph.edge(self._talker(response).stage, target).credit
         return UNBOUNDED if credit is None else frames + credit

@@ -23,6 +23,7 @@ class Path:
     """The units that a turn runs on, by name; those that speak are chosen once there is something to say.
 
     entry   the unit that has the request which writes the reply
+    vocoder  the unit that turns frames into sound; "": the talker does
     reader  the one that read the prompt, once another one writes
     """
 
@@ -108,9 +109,9 @@ class Stages:
         stage = self.talker_stage
         talker = None if stage is None else self._choose(session, stage, now, settles)
         vocoder = None if talker is None else self._beside(talker, self.codec)
-        if talker is None or vocoder is None:
+        if talker is None or (vocoder is None and self.codec):
             return False
-        path.talker, path.vocoder = talker, vocoder
+        path.talker, path.vocoder = talker, vocoder or ""
         return True
 
     def _choose(

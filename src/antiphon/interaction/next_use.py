@@ -172,6 +172,8 @@ class NextUse:
         self._sessions: dict[str, _Session] = {}
         self._orders = WeakSet[Order]()
         self._coming: dict[str, None] = {}
+        self._expected: tuple[float, list[str]] | None = None
+        """Those that are expected at a moment, until anything is folded in: every unit asks for them."""
         """Sessions whose next turn is expected, or will be: the one that was told of first is first."""
         self._folds: dict[type, Callable[[str, _Session, Any, float], None]] = {
             SpeechStarted: self._speech_started,
@@ -187,6 +189,7 @@ class NextUse:
     # -- folding -------------------------------------------------------------------------------------
 
     def observe(self, fact: Fact, now: float) -> None:
+        self._expected = None
         if isinstance(fact, SessionClosed):
             self._close(fact.session)
             return
@@ -198,6 +201,7 @@ class NextUse:
 
     def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Outputs left for their clients."""
+        self._expected = None
         for output in outputs:
             if not isinstance(output, AudioOut | ResponseEnded) or output.session not in self._sessions:
                 continue
@@ -252,9 +256,9 @@ class NextUse:
 
     def expected(self, now: float) -> Iterator[str]:
         """Sessions whose next turn is coming: their person speaks, or it was announced; the first first."""
-        for name in list(self._coming):
-            if self.is_expected(name, now):
-                yield name
+        if self._expected is None or self._expected[0] != now:
+            self._expected = now, [name for name in list(self._coming) if self.is_expected(name, now)]
+        return iter(self._expected[1])
 
     def expects_at(self, now: float) -> float:
         """When the next session will count as expected that does not yet; inf: none was announced."""

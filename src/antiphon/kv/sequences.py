@@ -54,6 +54,11 @@ class Sequence:
     def num_blocks(self) -> int:
         return len(self.blocks)
 
+    @property
+    def filled(self) -> list[bytes]:
+        """Names of its full blocks that are there, in every group: they may be copied."""
+        return self.chain[: self.num_ready] if self.owner else self.chain
+
 
 @dataclass(frozen=True, slots=True)
 class Evicted:

@@ -12,7 +12,7 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.plans import ArStep, CodecStep, CopyBlocks, Step
 from antiphon.latency.features import ar_features, codec_features, encode_features
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel, EncoderModel, LinkModel, StageModel
-from antiphon.latency.shapes import ModelShape
+from antiphon.latency.shapes import DecoderShape, FlowVocoderShape, ModelShape
 
 VERSION = 1
 SHARED_MEMORY = LinkModel(2e-4, 1 / 4e9)
@@ -97,6 +97,17 @@ class Served(msgspec.Struct, frozen=True):
     replies: Replies | None = None
 
 
+def served(node: NodeConfig, depth: int, shape: ModelShape) -> Served:
+    """By a model's shape, its frames."""
+    vocoder = shape.vocoder
+    if vocoder is None:
+        return Served(node, depth)
+    if isinstance(vocoder, FlowVocoderShape):
+        window = SoundWindow(vocoder.block, vocoder.ahead)
+        return Served(node, depth, vocoder.frame_samples, 0, window)
+    return Served(node, depth, vocoder.frame_samples, vocoder.delay_samples)
+
+
 class Datasheet(msgspec.Struct, frozen=True):
     """What a profile was worked out for: a model, and devices that share each of its decoders.
 
@@ -106,6 +117,11 @@ class Datasheet(msgspec.Struct, frozen=True):
     shape: ModelShape
     ranks: int = 1
     memory_gib: float | None = None
+
+    def shared_by(self, stage: str) -> int:
+        """Of its devices, those that share the stage. Encoders and vocoders are whole on one."""
+        shape = self.shape.stages[stage]
+        return shape.shared_by(self.ranks) if isinstance(shape, DecoderShape) else 1
 
 
 class Profile(msgspec.Struct, frozen=True):

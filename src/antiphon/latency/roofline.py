@@ -7,7 +7,7 @@ What is assumed stands in hardware.yaml, beside the figures; a profile says in i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import msgspec
@@ -25,7 +25,14 @@ from antiphon.latency.models import (
     LinkModel,
 )
 from antiphon.latency.profile import Datasheet, Profile, Provenance, StageProfile
-from antiphon.latency.shapes import CodecShape, DecoderShape, EncodersShape, ModelShape, StageShape
+from antiphon.latency.shapes import (
+    CodecShape,
+    DecoderShape,
+    EncodersShape,
+    ModelShape,
+    PatchVocoderShape,
+    StageShape,
+)
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 KNOTS = tuple(2**i for i in range(15))
@@ -89,8 +96,8 @@ def datasheet_name(what: str) -> str | None:
 def roofline(
     device: str, shape: ModelShape, provenance: Provenance, *, ranks: int = 1, block_size: int = 16
 ) -> Profile:
-    """Of this model on `ranks` such devices, its decoders divided among them. Raises ConfigError for a device
-    that isn't known, and for decoders that so many cannot share."""
+    """Of this model on `ranks` such devices, its decoders divided among them (`DecoderShape.shared_by`).
+    Raises ConfigError for a device that isn't known, and for decoders that so many cannot share."""
     library, name = _library(), datasheet_name(device)
     if name is None:
         raise ConfigError(no_such("datasheet of", device, library.devices))
@@ -118,7 +125,7 @@ def check_shared(stage: str, shape: StageShape, ranks: int) -> None:
     ConfigError."""
     if ranks < 1:
         raise ConfigError(f"{ranks} devices; it must be 1 or more")
-    if not isinstance(shape, DecoderShape):
+    if not isinstance(shape, DecoderShape) or shape.shared_by(ranks) == 1:
         return
     for what, size in (("heads", shape.heads), ("MLP", shape.mlp), ("experts' width", shape.expert)):
         if size % ranks:
@@ -145,7 +152,7 @@ class Roof:
     def stage(self, shape: StageShape) -> StageProfile:
         match shape:
             case DecoderShape():
-                return self._decoder(shape)
+                return self._for(shape)._decoder(shape)
             case EncodersShape():
                 return StageProfile(self._encoders(shape))
             case _:
@@ -158,6 +165,10 @@ class Roof:
         memory = LinkModel(0.0, 1 / self._host_memory)
         links = {"host": host, "device": host, "host_memory": memory, "peer": peer}
         return links if self.ranks == 1 else links | {"ranks": self._all_reduce}
+
+    def _for(self, shape: DecoderShape) -> Roof:
+        """As many of its devices as share this decoder."""
+        return replace(self, ranks=shape.shared_by(self.ranks))
 
     @property
     def _all_reduce(self) -> LinkModel:
@@ -175,10 +186,10 @@ class Roof:
         model = ArModel(
             layers=shape.layers,
             dense=ladder(KNOTS, lambda n: layer + self._layer_s(shape, n)),
-            head=ladder(ROWS, lambda rows: self._products_s(shape.vocab * shape.hidden, rows)),
+            head=ladder(ROWS, lambda rows: self._products_s(shape.num_logits * shape.hidden, rows)),
             decode=AttentionModel(token_s=kv_bytes / self._memory),
             pair_s=4 * shape.heads * shape.head_dim / self.ranks / self._flops(self.efficiency.attention),
-            frame=None if shape.predictor is None else ladder(ROWS, lambda rows: self._frame_s(shape, rows)),
+            frame=self._frame(shape),
             step_s=self.hardware.step_overhead_us * 1e-6,
             collectives=self._collectives(shape),
         )
@@ -203,12 +214,15 @@ class Roof:
     def _encoders(self, shape: EncodersShape) -> EncoderModel:
         flops = self._flops(self.efficiency.products)
         audio, vision = shape.audio, shape.vision
-        in_window = min(shape.window, 8 * AUDIO_TOKENS_PER_S) * audio.pair_products
+        in_window = min(shape.window, 8 * shape.tokens_per_s) * audio.pair_products
+        rate = (
+            shape.tokens_per_s / AUDIO_TOKENS_PER_S
+        )  # features count this model's sound in the other's tokens
         layer = self.hardware.layer_overhead_us * 1e-6
         return EncoderModel(
             step_s=self.hardware.step_overhead_us * 1e-6,
             audio_s=audio.weights * self.element_bytes / self._memory + audio.layers * layer,
-            audio_token_s=2 * (audio.token_products + in_window) / flops,
+            audio_token_s=2 * rate * (audio.token_products + in_window) / flops,
             visual_s=vision.weights * self.element_bytes / self._memory + vision.layers * layer,
             visual_token_s=2 * vision.token_products / flops,
             visual_pair_s=2 * vision.pair_products / flops,
@@ -223,6 +237,24 @@ class Roof:
         """A matrix of so many weights, times so many rows."""
         read_s = weights * self.element_bytes / self.ranks / self._memory
         return max(read_s, 2 * rows * weights / self.ranks / self._flops(self.efficiency.products))
+
+    def _frame(self, shape: DecoderShape) -> Ladder | None:
+        """What a drawn token takes beyond the draw."""
+        if shape.vocoder is not None:
+            vocoder = shape.vocoder
+            return ladder(ROWS, lambda rows: self._patch_s(vocoder, rows))
+        return None if shape.predictor is None else ladder(ROWS, lambda rows: self._frame_s(shape, rows))
+
+    def _patch_s(self, vocoder: PatchVocoderShape, rows: int) -> float:
+        """Each tower reads its weights in every pass, whatever the rows."""
+        total = 0.0
+        for tower, times, beside in vocoder.passes:
+            products = tower.token_products + tower.pair_products
+            flops = 2 * rows * beside * products
+            read_s = tower.weights * self.element_bytes / self._memory
+            launch_s = tower.layers * self.hardware.layer_overhead_us * 1e-6
+            total += times * (max(read_s, flops / self._flops(self.efficiency.products)) + launch_s)
+        return total
 
     def _frame_s(self, shape: DecoderShape, rows: int) -> float:
         """The predictor's passes, one a codebook but the first; the first pass has two positions."""

@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from antiphon.core.errors import ConfigError, no_such
+from antiphon.latency.features import AUDIO_TOKENS_PER_S
 
 
 class DecoderShape(msgspec.Struct, frozen=True, tag="decoder", tag_field="kind", forbid_unknown_fields=True):
@@ -20,6 +21,8 @@ class DecoderShape(msgspec.Struct, frozen=True, tag="decoder", tag_field="kind",
 
     payload    elements a token keeps beside its KV, for a stage that speaks
     predictor  completes each token to a frame of `codebooks` codes
+    vocoder    makes sound of each token within the stage. Such a decoder draws nothing but whether it ends,
+               and is whole on one device, however many share the others
     """
 
     layers: int
@@ -35,6 +38,15 @@ class DecoderShape(msgspec.Struct, frozen=True, tag="decoder", tag_field="kind",
     payload: int = 0
     codebooks: int = 1
     predictor: DecoderShape | None = None
+    vocoder: PatchVocoderShape | None = None
+
+    def shared_by(self, ranks: int) -> int:
+        """Of so many devices, how many share it."""
+        return ranks if self.vocoder is None else 1
+
+    @property
+    def num_logits(self) -> int:
+        return self.vocab if self.vocoder is None else 2
 
     @property
     def token_elements(self) -> int:
@@ -226,8 +238,8 @@ class FlowVocoderShape(
 
 
 class TowerShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A transformer over recordings or pictures, `positions` of it a token that it gives. `stem` are
-    multiplications a token before the layers; in `whole` of them all tokens see each other (0: in all)."""
+    """A transformer, `positions` of it a token that it gives. `stem` are multiplications a token before the
+    layers; in `whole` of them all tokens see each other (0: in all)."""
 
     layers: int
     hidden: int
@@ -250,14 +262,45 @@ class TowerShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 2 * (self.whole or self.layers) * self.hidden * self.positions**2
 
 
+class PatchVocoderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A decoder's token to a patch of latents by flow matching, and these to sound.
+
+    frame_samples  24 kHz samples of a patch
+    evaluations    of `flow` that a patch takes, each with the token's state and without
+    flow           over the patch, those before it, and the state
+    aggregator     from the patch to the decoder's next input
+    decoder        from the patch to sound
+    """
+
+    frame_samples: int
+    evaluations: int
+    flow: TowerShape
+    aggregator: TowerShape
+    decoder: TowerShape
+
+    @property
+    def delay_samples(self) -> int:
+        return 0
+
+    @property
+    def weights(self) -> float:
+        return self.flow.weights + self.aggregator.weights + self.decoder.weights
+
+    @property
+    def passes(self) -> tuple[tuple[TowerShape, int, int], ...]:
+        """Each tower, how often it runs for a patch, and how many of its inputs run side by side."""
+        return (self.flow, self.evaluations, 2), (self.aggregator, 1, 1), (self.decoder, 1, 1)
+
+
 class EncodersShape(
     msgspec.Struct, frozen=True, tag="encoders", tag_field="kind", forbid_unknown_fields=True
 ):
-    """Both towers. `window` tokens of a recording see each other."""
+    """Both towers. A second of a recording is `tokens_per_s`, of which `window` see each other."""
 
     audio: TowerShape
     vision: TowerShape
     window: int = 104
+    tokens_per_s: int = AUDIO_TOKENS_PER_S
 
 
 CodecShape = VocoderShape | FlowVocoderShape
@@ -273,6 +316,16 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     stages: dict[str, StageShape]
     context: int | None = None
+
+    @property
+    def vocoder(self) -> CodecShape | PatchVocoderShape | None:
+        """What makes its sound, be it a stage or part of one; None: it has no voice."""
+        for shape in self.stages.values():
+            if isinstance(shape, CodecShape):
+                return shape
+            if isinstance(shape, DecoderShape) and shape.vocoder is not None:
+                return shape.vocoder
+        return None
 
 
 def shape_names() -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.policy.memory import NOTHING, KvView, Selection
+from antiphon.policy.memory import NOTHING, KvView, Selection, num_short
 
 AHEAD = 1 / 16
 """Share of a tier that is kept free while the tier below has room, so that a request need not wait for
@@ -15,9 +15,5 @@ class Lru:
     name = "lru"
 
     def decide(self, view: KvView, now: float) -> Selection:
-        spare = view.num_free - view.num_wanted
-        needed = max(-spare, 0)
-        ahead = min(max(int(view.num_blocks * AHEAD) - max(spare, 0), 0), view.num_below)
-        if not needed + ahead:
-            return NOTHING
-        return Selection(view.oldest(), needed + ahead, "used longest ago")
+        count = num_short(view, AHEAD)
+        return Selection(view.oldest(), count, "used longest ago") if count else NOTHING

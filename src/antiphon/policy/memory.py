@@ -145,6 +145,11 @@ class KvView(Protocol):
         """Its next blocks that the device lacks and the host has."""
         ...
 
+    def num_preloaded(self, owner: str) -> int:
+        """Its blocks that were ordered from the host though no request waited, since a request last began
+        with it. A fetch that is selected may bring nothing: there is no room, or evict and fetch disagree."""
+        ...
+
     def waiting(self) -> Iterator[str]:
         """Owners that requests without a row begin with and that are not wholly on the device, in the order
         of the queue, as far as there are rows for them."""
@@ -243,6 +248,14 @@ class Selection:
 
 
 NOTHING = Selection((), 0, "nothing to do")
+
+
+def num_short(view: KvView, ahead: float) -> int:
+    """Blocks that should leave the tier: what is wanted and not free, and beyond that as many as keep a share
+    `ahead` of the tier free, as far as the tier below has room for them."""
+    spare = view.num_free - view.num_wanted
+    needed = max(-spare, 0)
+    return needed + min(max(int(view.num_blocks * ahead) - max(spare, 0), 0), view.num_below)
 
 
 class EvictPolicy(Protocol):

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
-from antiphon.policy.base import FIRST_SOUND, DeviceChoice, Head
+from antiphon.core.errors import ConfigError
+from antiphon.policy.base import FIRST_SOUND, RUNS_DRY, DeviceChoice, Head
 
 
 class MostUrgent:
     """The stage whose choice begins with the most urgent class; well-buffered work yields. Equals take turns,
-    in pipeline order."""
+    in pipeline order.
+
+    spare_s    least lead with which replies that may run dry share the device with first sounds, in turns;
+               inf: first sounds wait for them (the order of Algorithm 1)
+    """
 
     name = "most-urgent"
 
-    def __init__(self) -> None:
+    def __init__(self, spare_s: float = inf) -> None:
+        if not spare_s > 0:
+            raise ConfigError(f"spare_s is {spare_s}; it must be above 0")
+        self._spare_s = spare_s
         self.events = {"first_sound_waits": 0}
         """Stages that had a first sound to make while another one stepped that would have run dry."""
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
-        urgencies = [head.urgency for head in heads]
+        urgencies = [self._urgency(head) for head in heads]
         chosen = min(range(len(heads)), key=lambda at: (urgencies[at], heads[at].place <= after, at))
         if urgencies[chosen] < FIRST_SOUND:
             self.events["first_sound_waits"] += urgencies.count(FIRST_SOUND)
         return DeviceChoice(chosen)
+
+    def _urgency(self, head: Head) -> int:
+        urgency = head.urgency
+        can_wait = urgency == RUNS_DRY and self._spare_s < inf and head.slack_s >= self._spare_s
+        return FIRST_SOUND if can_wait else urgency

@@ -4,13 +4,14 @@ is brought while they still speak."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from math import inf, isnan, nan
 from typing import NamedTuple
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Told
-from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
+from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_short
 
 RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
@@ -28,6 +29,20 @@ class Brought(NamedTuple):
     num_away: int
     queued_s: float
     left_s: float
+
+
+@dataclass(slots=True)
+class Preload:
+    """A turn's KV that is to be brought.
+
+    before    blocks that had been preloaded when that was decided first
+    event     by which it is counted once blocks of it are ordered; "": it is put off
+    is_begun  some were ordered
+    """
+
+    before: int
+    event: str = ""
+    is_begun: bool = False
 
 
 class NextUse:
@@ -55,8 +70,8 @@ class NextUse:
             raise ConfigError(f"ahead is {ahead}; it is a share of the blocks, from 0 to 0.5")
         self._protects, self._ahead, self._preload, self._write = protects, ahead, preload, write
         self.prepares = preload
-        self._preloading: dict[str, bool] = {}
-        """Owners whose KV was to be brought, and whether that was ordered."""
+        self._preloading: dict[str, Preload] = {}
+        """By owner."""
         self._held: dict[str, None] = {}
         """Those that are held back by requests that wait."""
         self._brought: dict[str, Brought] = {}
@@ -78,12 +93,8 @@ class NextUse:
         goes only what will be needed later than what is to come there."""
         if view.tier == "host":
             return self._evict_host(view)
-        spare = view.num_free - view.num_wanted
-        needed = max(-spare, 0)
-        ahead = min(max(int(view.num_blocks * self._ahead) - max(spare, 0), 0), view.num_below)
-        if not needed + ahead:
-            return NOTHING
-        return Selection(self._leaving(view), needed + ahead, "needed last")
+        count = num_short(view, self._ahead)
+        return Selection(self._leaving(view), count, "needed last") if count else NOTHING
 
     def _leaving(self, view: KvView) -> Iterator[str]:
         kept: dict[str, int] | None = None
@@ -143,10 +154,10 @@ class NextUse:
             if count < num_away:
                 is_put_off = True
                 if not count:
-                    self._preloading.setdefault(owner, False)
+                    self._decided(view, owner, "")
                     continue
                 reach[owner] = view.device(owner) + count
-            self._begun(owner, "preload_partial" if owner in reach else "preload_begun")
+            self._decided(view, owner, "preload_partial" if owner in reach else "preload_begun")
             owners.append(owner)
             queued_s += count * view.back.block_s
         wake_at = _finite(min(now + RETRY_S, expects_at) if is_put_off else expects_at)
@@ -197,15 +208,18 @@ class NextUse:
 
     # -- outcomes ------------------------------------------------------------------------------------
 
-    def _begun(self, owner: str, event: str) -> None:
-        """Counted once for each preload."""
-        if not self._preloading.get(owner):
-            self.events[event] += 1
-        self._preloading[owner] = True
+    def _decided(self, view: KvView, owner: str, event: str) -> None:
+        """A preload is to begin, as `event` says, or ("") is put off."""
+        preload = self._preloading.setdefault(owner, Preload(view.num_preloaded(owner)))
+        preload.event = event
 
     def _note_outcomes(self, view: KvView, waiting: list[str]) -> None:
-        """Preloads whose turn runs, or waits for what is not there, or is expected no more."""
-        for owner in [*self._preloading]:
+        """Counts, once each, preloads of which blocks were ordered since they were decided, and those whose
+        turn runs, or waits for what is not there, or is expected no more."""
+        for owner, preload in [*self._preloading.items()]:
+            if preload.event and not preload.is_begun and view.num_preloaded(owner) > preload.before:
+                preload.is_begun = True
+                self.events[preload.event] += 1
             if owner in waiting:
                 outcome = "late"
             elif view.state(owner) not in (KvState.RESTING, None):
@@ -214,8 +228,8 @@ class NextUse:
                 outcome = "unused"
             else:
                 continue
-            was_ordered = self._preloading.pop(owner)
-            self.events[f"preload_{outcome}" if was_ordered else "preload_skipped"] += 1
+            del self._preloading[owner]
+            self.events[f"preload_{outcome}" if preload.is_begun else "preload_skipped"] += 1
 
 
 def _words(brought: Brought, block_s: float) -> str:

@@ -45,6 +45,7 @@ class Urgency:
     beta       weight of the KV that a request holds while the stage is full (eq. 1)
     safe_s     seconds of lead below which a reply may run dry (P_safe): at least a chunk of sound, a step and
                the way to the client
+    brink_s    lead below which a reply is at the brink: what is well buffered then stays out of its steps
     ahead_s    seconds beyond what eq. 1 is worth that a reply may get while others run beside it, so that
                held replies go on together and not one by one
     unsure     by what the lead at which a reply is held is multiplied where its client reports no playback
@@ -67,6 +68,7 @@ class Urgency:
         alpha: float = 1.0,
         beta: float = 1.0,
         safe_s: float = 1.0,
+        brink_s: float = 0.0,
         ahead_s: float = 1.0,
         unsure: float = 1.5,
         after_gap: float = 1.5,
@@ -77,16 +79,18 @@ class Urgency:
         for name, value in (("alpha", alpha), ("safe_s", safe_s)):
             if not 0 < value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be above 0")
-        for name, value in (("beta", beta), ("ahead_s", ahead_s), ("holds_to", holds_to)):
+        least = {"beta": beta, "ahead_s": ahead_s, "brink_s": brink_s, "holds_to": holds_to}
+        for name, value in least.items():
             if not 0 <= value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be 0 or above")
         for name, value in (("unsure", unsure), ("after_gap", after_gap)):
             if not 1 <= value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be 1 or above")
         self._alpha, self._beta, self._safe_s, self._ahead_s = alpha, beta, safe_s, ahead_s
-        self._unsure, self._after_gap = unsure, after_gap
+        self._unsure, self._after_gap, self._brink_s = unsure, after_gap, brink_s
         self._holds_to, self._patient, self._literal = holds_to, patient and not literal, literal
-        self.events = {"lead_unknown": 0, "first_sound_waits": 0, "prompt_spared": 0, "held": 0}
+        counted = "lead_unknown", "first_sound_waits", "prompt_spared", "left_out", "held"
+        self.events = dict.fromkeys(counted, 0)
         self._held = frozenset[int]()
         """Requests that were held by the last answer."""
         self._last_classes, self._last_limits_s = NO_INTS, np.zeros(0)
@@ -104,6 +108,7 @@ class Urgency:
         order = order[np.lexsort((within[order], urgency[order]))]
         if self._patient and not len(preempt):
             order = self._spared(view, budget, order, urgency)
+        order = self._hurried(view, order, urgency)
         self._count(view, budget, order, urgency)
         return StepChoice(
             order,
@@ -220,6 +225,16 @@ class Urgency:
             return order
         self.events["prompt_spared"] += 1
         return order[~prompts]
+
+    def _hurried(self, view: StepView, order: Ints, urgency: Ints) -> Ints:
+        """Without what is well buffered, while somebody is at the brink. Not in the paper: it counts where a
+        step takes longer for each row, and right after the first sound."""
+        dry = order[urgency[order] == RUNS_DRY]
+        if not self._brink_s or not (view.lead_s[dry] < self._brink_s).any():
+            return order
+        hurried = order[urgency[order] <= FIRST_SOUND]
+        self.events["left_out"] += len(order) - len(hurried)
+        return hurried
 
     def _step_s(self, view: StepView, cost: StepCost, budget: Budget, order: Ints) -> float:
         """Of a step that runs these, as far as there is room in it."""

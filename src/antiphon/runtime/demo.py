@@ -41,5 +41,5 @@ def make_any_demo(
 
 def own_demos() -> dict[str, Family]:
     """Families whose demo checkpoints need no writer, by their names."""
-    families = {graph.family: family_of(graph) for graph in all_graphs()}
+    families = {graph.family: family_of(graph) for graph in all_graphs() if graph.module}
     return {name: family for name, family in families.items() if family.demo}

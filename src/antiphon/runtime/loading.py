@@ -11,7 +11,7 @@ from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.preset import is_path, read_preset
 from antiphon.assembly.times import with_profile
 from antiphon.assembly.units import units_of
-from antiphon.core.config import EngineOptions, PolicyChoice
+from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError
 from antiphon.engine.device import pick_depth
 from antiphon.engine.load import (
@@ -34,38 +34,29 @@ from antiphon.runtime.stage_processes import StageProcesses
 
 
 def load_engine(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
-    """Load a checkpoint, wherever its units live; preset and profile are looked up before. Raises
+    """Load a checkpoint, wherever its units live; preset and profile are read before the weights. Raises
     CheckpointError or ConfigError, and AntiphonError where a process of units cannot start; nothing is left
     behind then."""
-    policies, times = _policies(source, options), _times(source, options)
-    engine = _loaded(source, options, name, progress)
+    if not is_path(options.preset):
+        read_preset(options.preset)  # a name that is wrong is told before anything is fetched
+    opened = open_source(source, options, progress)
+    policies, times = read_preset(options.preset, opened.node.graph), _times(opened, options)
+    engine = (_load_apart if options.is_apart else load_inline)(opened, options, name, progress)
     node = msgspec.structs.replace(engine.node, policies=policies, times=times, classes=options.classes)
     return replace(engine, node=node)
 
 
-def _policies(source: str, options: EngineOptions) -> dict[str, PolicyChoice]:
-    """What the preset says. Only of a file it matters of which model."""
-    if not is_path(options.preset):
-        return read_preset(options.preset)
-    return read_preset(
-        options.preset, open_source(source, options, lambda what, done, total: None).node.graph
-    )
-
-
-def _times(source: str, options: EngineOptions) -> dict[str, Any]:
+def _times(opened: Opened, options: EngineOptions) -> dict[str, Any]:
     """`NodeConfig.times`, by the profile that the options name."""
     if not options.profile:
         return {}
-    opened = open_source(source, options, lambda what, done, total: None)
     is_datasheet = datasheet_name(options.profile) is not None
     shape = opened.family.read_shape(opened.config, "") if is_datasheet else None
     return with_profile(opened.node, find_costs(options.profile, shape)).times
 
 
-def _loaded(source: str, options: EngineOptions, name: str, progress: Progress) -> Engine:
-    if not options.is_apart:
-        return load_inline(source, options, name, progress)
-    opened = open_source(source, options, progress)
+def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Progress) -> Engine:
+    """Its units are in processes of their own, or some of them."""
     check_places(opened, options)
     check_room(opened)
     processes = processes_of(opened, options)

@@ -20,8 +20,8 @@ from antiphon.engine.load import (
     load_engine,
     open_source,
 )
-from antiphon.latency.profile import Profile, Provenance, Served, SoundWindow, StageProfile
-from antiphon.latency.shapes import DecoderShape, FlowVocoderShape, ModelShape, VocoderShape
+from antiphon.latency.profile import Profile, Provenance, StageProfile, served
+from antiphon.latency.shapes import DecoderShape, ModelShape
 from antiphon.nn.graphs import cuda_capture
 from antiphon.runtime.attention_times import cpu_attention
 from antiphon.runtime.deciding_time import deciding_s
@@ -47,7 +47,7 @@ def load_subject(source: str, options: EngineOptions, name: str, progress: Progr
     opened = open_source(source, options, progress)
     shape = opened.family.read_shape(opened.config, name)
     if options.tensor_parallel > 1:
-        return Subject(load_engine(source, options, name, progress), opened.graph, shape, opened.node)
+        return Subject(load_engine(opened, options, name, progress), opened.graph, shape, opened.node)
     served = opened.node
     opened = replace(opened, node=with_host_tier(opened.node))
     check_room(opened)
@@ -80,24 +80,8 @@ def profile(
         source="measured",
         provenance=provenance,
         decide_s=decide_s,
-        served=served(subject),
+        served=served(subject.served, engine.depth, subject.shape),
     )
-
-
-def served(subject: Subject) -> Served:
-    """What a simulator has to know of the engine."""
-    found = Served(subject.served, subject.engine.depth)
-    for shape in subject.shape.stages.values():
-        if isinstance(shape, VocoderShape):
-            return msgspec.structs.replace(
-                found, frame_samples=shape.frame_samples, delay_samples=shape.delay_samples
-            )
-        if isinstance(shape, FlowVocoderShape):
-            window = SoundWindow(shape.block, shape.ahead)
-            return msgspec.structs.replace(
-                found, frame_samples=shape.frame_samples, delay_samples=0, window=window
-            )
-    return found
 
 
 def with_attention(profile: StageProfile, shape: ModelShape, stage: str) -> StageProfile:

@@ -10,12 +10,12 @@ import numpy as np
 import soxr
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from antiphon.core.conversation import AudioPart, ImagePart
+from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ, WIRE_SAMPLE_RATE_HZ
 from antiphon.server.g711 import G711Decoder, G711Encoder
 from antiphon.wire.input_settings import AudioFormat
-from antiphon.wire.limits import Limits
+from antiphon.wire.limits import Limits, check
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 
@@ -43,6 +43,29 @@ class BoundedMedia:
     def image_file(self, data: bytes) -> ImagePart:
         rgb = self.picture(data)
         return ImagePart.of(rgb.tobytes(), rgb.width, rgb.height)
+
+    def video_part(self, data_urls: list[str], fps: float) -> VideoPart:
+        return self.video_frames([self._image_bytes(url) for url in data_urls], fps)
+
+    def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
+        pictures: list[bytes] = []
+        size: tuple[int, int] | None = None
+        for index, data in enumerate(frames):
+            picture = self.picture(data)
+            size = size or picture.size
+            if picture.size != size:
+                got = "x".join(map(str, picture.size))
+                raise ProtocolError(f"Frame {index} is {got}; all frames have the size of the first.")
+            pictures.append(picture.tobytes())
+            self.check_frames(len(pictures), size)
+        assert size is not None, "a video has a frame"
+        return VideoPart.of(b"".join(pictures), size, len(pictures), fps)
+
+    def check_frames(self, num_frames: int, size: tuple[int, int]) -> None:
+        """Raises LimitExceeded for a video that is too large."""
+        check("max_video_frames", self._limits.max_video_frames, num_frames)
+        num_bytes = num_frames * size[0] * size[1] * 3
+        check("max_media_bytes", self._limits.max_media_bytes, num_bytes)
 
     def picture(self, data: bytes) -> Image.Image:
         """RGB, upright."""

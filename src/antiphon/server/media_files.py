@@ -66,18 +66,7 @@ class MediaFiles:
         return VideoPart.of(b"".join(frames), animation.size, len(frames), VIDEO_FPS)
 
     def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
-        pictures: list[bytes] = []
-        size: tuple[int, int] | None = None
-        for index, data in enumerate(frames):
-            picture = self._pictures.picture(data)
-            size = size or picture.size
-            if picture.size != size:
-                got = "x".join(map(str, picture.size))
-                raise ProtocolError(f"Frame {index} is {got}; all frames have the size of the first.")
-            pictures.append(picture.tobytes())
-            self._check_frames(len(pictures), size)
-        assert size is not None, "a video has a frame"
-        return VideoPart.of(b"".join(pictures), size, len(pictures), fps)
+        return self._pictures.video_frames(frames, fps)
 
     def _read(self, file: soundfile.SoundFile) -> np.ndarray:
         """Mono float32. No more is decoded than the limit allows, whatever the header says."""
@@ -113,13 +102,8 @@ class MediaFiles:
                 pixels = frame.convert("RGB").tobytes()
             while tick / VIDEO_FPS < end_s:
                 tick += 1
-                self._check_frames(tick, animation.size)
+                self._pictures.check_frames(tick, animation.size)
                 yield pixels
-
-    def _check_frames(self, num_frames: int, size: tuple[int, int]) -> None:
-        check("max_video_frames", self._limits.max_video_frames, num_frames)
-        num_bytes = num_frames * size[0] * size[1] * 3
-        check("max_media_bytes", self._limits.max_media_bytes, num_bytes)
 
 
 def _next_block(file: soundfile.SoundFile, block: np.ndarray, is_begun: bool) -> int:

@@ -80,9 +80,19 @@ class Writer:
 
 class Speaker:
     """A decoder that is given a text, token by token, and speaks it in frames: so many a token, once the text
-    is over."""
+    is over.
 
-    def __init__(self, config: ArConfig, end_input: int, frames_per_token: float = FRAMES_PER_TOKEN) -> None:
+    frame_samples  of the sound that it makes of a frame; 0: a vocoder does
+    """
+
+    def __init__(
+        self,
+        config: ArConfig,
+        end_input: int,
+        frames_per_token: float = FRAMES_PER_TOKEN,
+        frame_samples: int = 0,
+    ) -> None:
+        self._sound = bytes(4 * frame_samples)
         self._end_input = end_input
         self._frames_per_token = frames_per_token
         self._stop, self._width = config.stop_ids[0], config.width
@@ -104,7 +114,11 @@ class Speaker:
         drawn = step.starts[emits] + step.counts[emits] - self._prompt[rows]
         tokens = np.ones((len(rows), self._width), np.int64)
         tokens[:, 0] = np.where(drawn >= self._length[rows], self._stop, FIRST_TOKEN)
-        return StepDone(step.stage, step.step, self._request[rows], tokens, NO_INTS, NO_INTS)
+        samples, audio = NO_INTS, ()
+        if self._sound:
+            audio = tuple(b"" if first == self._stop else self._sound for first in tokens[:, 0].tolist())
+            samples = ints([len(one) // 4 for one in audio])
+        return StepDone(step.stage, step.step, self._request[rows], tokens, samples, NO_INTS, audio)
 
     def _hear(self, row: int, token: int) -> None:
         if token == self._end_input:

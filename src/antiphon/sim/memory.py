@@ -73,9 +73,9 @@ class Room:
         shape, graph = self.sheet.shape, find_graph(node.graph)
         facts = ModelFacts(shape.name, graph, shape, {unit.stage: shape_parameters(shape.stages[unit.stage])})
         taken = parts(facts, unit.stage, self.dtype, _load(node, unit.stage, kv_tokens))
-        kv_bytes, ranks = taken.pop("KV", 0), self.sheet.ranks
-        own = shape.stages[unit.stage]
+        kv_bytes, own = taken.pop("KV", 0), shape.stages[unit.stage]
         if isinstance(own, DecoderShape):
+            ranks = self.sheet.shared_by(unit.stage)
             return sum(taken.values()) // ranks + kv_bytes // min(ranks, own.kv_heads)
         return sum(taken.values())
 
@@ -83,7 +83,7 @@ class Room:
         shape = self.sheet.shape.stages[unit.stage]
         if not isinstance(shape, DecoderShape):
             return 0.0
-        return kv_token_bytes(shape, self.dtype) / min(self.sheet.ranks, shape.kv_heads)
+        return kv_token_bytes(shape, self.dtype) / min(self.sheet.shared_by(unit.stage), shape.kv_heads)
 
 
 def room_of(sheet: Datasheet, dtype: str) -> Room | None:

@@ -1,11 +1,11 @@
 """The engine that is simulated, as its node has it, without a checkpoint: one that was profiled, or a
-released model (Qwen3-Omni-30B-A3B, or a model of text) on hardware that is not at hand.
+released model on hardware that is not at hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -13,30 +13,28 @@ from antiphon.assembly.preset import with_preset
 from antiphon.assembly.times import BlockBytes, rescaled
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOptions, NodeConfig
 from antiphon.core.errors import ConfigError
+from antiphon.core.graph import StageKind
 from antiphon.core.sampling import Sampling
+from antiphon.graphs import graph_with
+from antiphon.latency.finding import find_costs
 from antiphon.latency.models import ArModel
-from antiphon.latency.profile import Profile, Replies, Served
+from antiphon.latency.profile import Profile, Replies, Served, served
+from antiphon.latency.shapes import DecoderShape, ModelShape
 from antiphon.sim.executors import DEFAULT_REPLIES, FRAME_SAMPLES
 from antiphon.sim.memory import Room, room_of
 from antiphon.sim.places import Replicas, placed
 from antiphon.sim.sizes import AS_SERVED, ROOMY, Sizes, roomy, sized
 
-THINKER, TALKER, VOCODER, ENCODERS = "thinker", "talker", "code2wav", "encoders"
 STOP, CODEC_STOP, END_INPUT = 1, 2, 3
 """Ids of our own: nothing else in a simulated prompt or reply has them."""
-CODEBOOKS = 16
 BLOCK_SIZE = 16
+REPLY_TOKENS, REPLY_S = 1024, 4096 * 0.08
+"""Longest replies of a model that speaks, where nobody says: of text, and what sounds of it."""
 NO_LIMIT = 1 << 30
 """Of a text model's reply to whose length its client sets none: it is drawn, and the context ends it."""
 USUAL_CONTEXT = EngineOptions().max_context_tokens
 """Less KV than this is not taken for an engine that fits."""
 
-BLOCK_BYTES: BlockBytes = {
-    (THINKER, "kv"): BLOCK_SIZE * 48 * 2 * 4 * 128 * 2,
-    (THINKER, "hidden"): BLOCK_SIZE * 2048 * 2,
-    (TALKER, "kv"): BLOCK_SIZE * 20 * 2 * 2 * 128 * 2,
-}
-"""bf16: layers x (key, value) x KV heads x head size x 2 bytes; a position's layer-24 hidden state."""
 ONE_EACH = Replicas()
 
 
@@ -48,7 +46,7 @@ class SimEngine:
     """
 
     served: Served
-    block_bytes: BlockBytes = field(default_factory=lambda: BLOCK_BYTES)
+    block_bytes: BlockBytes
 
     @property
     def node(self) -> NodeConfig:
@@ -81,21 +79,9 @@ class SimEngine:
         )
 
 
-def released(
-    preset: str = "baseline",
-    sizes: Sizes = ROOMY,
-    replicas: Replicas = ONE_EACH,
-    block_bytes: BlockBytes = BLOCK_BYTES,
-) -> SimEngine:
+def released(preset: str = "baseline", sizes: Sizes = ROOMY, replicas: Replicas = ONE_EACH) -> SimEngine:
     """Qwen3-Omni-30B-A3B."""
-    node = NodeConfig(
-        graph="qwen3_omni_moe",
-        ar={THINKER: _decoder(STOP, 1, 1024), TALKER: _decoder(CODEC_STOP, CODEBOOKS, 4096)},
-        codec={VOCODER: CodecConfig()},
-        encoder={ENCODERS: EncoderConfig()},
-        end_inputs={TALKER: END_INPUT},
-    )
-    return _asked(SimEngine(Served(node), block_bytes), preset, roomy(sizes), replicas)
+    return _asked(bare_engine(find_costs("H200")), preset, roomy(sizes), replicas)
 
 
 def engine_of(
@@ -113,8 +99,8 @@ def engine_of(
 
 
 def bare_engine(profile: Profile) -> SimEngine:
-    """The engine as it was served; of a datasheet its stages, of no size in particular. Raises ConfigError
-    for a model of which no engine is known."""
+    """The engine as it was served; of a datasheet its stages, of no size in particular. Raises
+    ConfigError."""
     block_bytes = {
         (stage, group): num_bytes
         for stage, one in profile.stages.items()
@@ -127,16 +113,37 @@ def bare_engine(profile: Profile) -> SimEngine:
             f"the profile of {profile.provenance.model!r} does not say how its engine was served; "
             "make it again: antiphon profile"
         )
-    if profile.stages.keys() == {THINKER}:
-        node = NodeConfig("text", {THINKER: _decoder(STOP, 1, NO_LIMIT)}, {}, {}, {})
-        return SimEngine(Served(node), block_bytes)
-    if profile.stages.keys() != {ENCODERS, THINKER, TALKER, VOCODER}:
+    if profile.datasheet is None:
         raise ConfigError(
-            f"the datasheet profile of {profile.provenance.model!r} says times only, and without a "
-            "checkpoint no engine is known but Qwen3-Omni's and those of text models; measure one with "
-            "antiphon profile"
+            f"the profile of {profile.provenance.model!r} does not say what model it is of; make it again: "
+            "antiphon profile --roofline"
         )
-    return released(block_bytes=block_bytes)
+    shape = profile.datasheet.shape
+    return SimEngine(served(_bare_node(shape), 0, shape), block_bytes)
+
+
+def _bare_node(shape: ModelShape) -> NodeConfig:
+    """What its graph says of a model, and no more. Raises ConfigError for stages that no family has."""
+    graph = graph_with(shape.stages)
+    of_kind = {
+        kind: [stage for stage in graph.stages if stage.kind is kind]
+        for kind in (StageKind.AR, StageKind.CODEC, StageKind.ENCODER)
+    }
+    ar: dict[str, ArConfig] = {}
+    for stage in of_kind[StageKind.AR]:
+        decoder = shape.stages[stage.name]
+        assert isinstance(decoder, DecoderShape)
+        if stage.conditioned:
+            ar[stage.name] = _decoder(CODEC_STOP, decoder.codebooks, round(REPLY_S / graph.frame_s))
+        else:
+            ar[stage.name] = _decoder(STOP, 1, REPLY_TOKENS if graph.has_voice else NO_LIMIT)
+    return NodeConfig(
+        graph=graph.family,
+        ar=ar,
+        codec={stage.name: CodecConfig() for stage in of_kind[StageKind.CODEC]},
+        encoder={stage.name: EncoderConfig() for stage in of_kind[StageKind.ENCODER]},
+        end_inputs={stage.name: END_INPUT for stage in graph.stages if stage.conditioned},
+    )
 
 
 def num_layers(profile: Profile) -> Mapping[str, int]:
@@ -165,7 +172,7 @@ def _fitting(profile: Profile, base: SimEngine, preset: str, sizes: Sizes, repli
 def _kv_tokens(room: Room, engine: SimEngine, sizes: Sizes) -> int:
     """As many as there is room for, and the usual number at most. Where that is less than a context (than a
     usual one, if nobody says how long it is) as many as a context has: the engine will not fit."""
-    config = engine.node.ar[THINKER]
+    config = next(iter(engine.node.ar.values()))
     fitting = min(room.kv_tokens(engine.node), config.num_blocks * config.block_size)
     if fitting >= (
         sizes.max_context_tokens or min(USUAL_CONTEXT, config.max_context_tokens or USUAL_CONTEXT)

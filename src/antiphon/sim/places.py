@@ -1,5 +1,5 @@
-"""Where the units of a simulated node are: encoders beside their thinker, vocoders beside their talker, as in
-LiveServe §7.1. Thinkers that share a process share its one encoder.
+"""Where the units of a simulated node are: encoders beside the decoder that reads, vocoders beside the one
+that speaks, as in LiveServe §7.1. Readers that share a process share its one encoder.
 """
 
 from __future__ import annotations

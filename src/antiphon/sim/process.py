@@ -1,22 +1,14 @@
-"""What somebody does over time, as a generator: it yields each time it waits."""
+"""What somebody does on virtual time, as a generator: it yields each time it waits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from math import inf
-from typing import NamedTuple
 
+from antiphon.people.acts import Wait
 from antiphon.sim.events import Agenda, Rank
 
-
-class Wait(NamedTuple):
-    """Until `until_s`, or, if it `listens`, until it is rung."""
-
-    until_s: float = inf
-    listens: bool = False
-
-
-Doing = Generator[Wait, None, None]
+Waiting = Generator[Wait, None, None]
 
 
 class Process:
@@ -26,11 +18,11 @@ class Process:
         self.is_over = False
         self._agenda = agenda
         self._on_end = on_end
-        self._doing: Doing | None = None
+        self._doing: Waiting | None = None
         self._wait = Wait()
         self._num_waits = 0
 
-    def start(self, doing: Doing) -> None:
+    def start(self, doing: Waiting) -> None:
         self._doing = doing
         self._go_on()
 

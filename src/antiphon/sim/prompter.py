@@ -1,12 +1,14 @@
 """Prompts of as many tokens as a real one would have, with keys by which prefixes are known again.
 
-Text has no tokenizer here: a word is 1.3 tokens. Media take what Qwen3-Omni's processor gives them.
+Text has no tokenizer here: a word is 1.3 tokens. Media take what Qwen3-Omni's processor gives them, at the
+rate and with the patches of the model's graph.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import isqrt
 
 import msgspec
 import numpy as np
@@ -23,14 +25,17 @@ from antiphon.core.conversation import (
     VideoPart,
 )
 from antiphon.core.facts import NO_INTS, Ints, PromptReady, Span, StagePrompt
+from antiphon.core.graph import StageGraph
 from antiphon.core.ids import content_key
 from antiphon.core.plans import RenderPrompt, ints
+from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
+from antiphon.graphs import find_graph
 from antiphon.models.qwen3_omni.preprocess_shapes import FRAME_PIXELS, AudioShape, ImageShape, VideoShape
 from antiphon.workload.fitted import TOKENS_PER_WORD
 
+QWEN3_OMNI = find_graph("qwen3_omni_moe")
 AUDIO = AudioShape(hop=160, n_fft=400)
-IMAGE = ImageShape(patch=16, temporal_patch=2, merge=2, min_pixels=3136, max_pixels=12_845_056)
-VIDEO = VideoShape(ImageShape(16, 2, 2, *FRAME_PIXELS))
+MERGE, IMAGE_PIXELS = 2, (3136, 12_845_056)
 """Qwen3-Omni's as released."""
 
 START, END, NEWLINE, MEDIA_START, MEDIA_END, MEDIA, PAD = range(10, 17)
@@ -42,13 +47,18 @@ KEPT_TEXTS = 4096
 
 
 class SimPrompter:
-    """Renders what `core.ports.Prompter` asks. The talker is shown the user's turns.
+    """Renders what `core.ports.Prompter` asks. A talker that gets states of the thinker is shown the user's
+    turns.
 
     thinker, talker: names of the stages; None: the model has no voice
     """
 
-    def __init__(self, thinker: str = "thinker", talker: str | None = "talker") -> None:
+    def __init__(
+        self, thinker: str = "thinker", talker: str | None = "talker", graph: StageGraph = QWEN3_OMNI
+    ) -> None:
         self._thinker, self._talker = thinker, talker
+        self._shows_turns = talker is not None and graph.edge(thinker, talker).prompt_group is not None
+        self._spans = _Spans(graph)
         self._texts: dict[str, Ints] = {}
 
     def render(self, order: RenderPrompt) -> PromptReady:
@@ -59,7 +69,8 @@ class SimPrompter:
         thinker = line.prompt()
         prompts = {self._thinker: thinker}
         if order.speech and self._talker is not None:
-            prompts[self._talker] = _talker_prompt(line, thinker, order.request)
+            turns = line.user if self._shows_turns else []
+            prompts[self._talker] = _talker_prompt(turns, thinker, order.request)
         reply = None if order.say is None else self._text(order.say)
         return PromptReady(order.request, prompts, reply=reply)
 
@@ -83,7 +94,7 @@ class SimPrompter:
             case ToolOutputPart():
                 line.put(self._text(part.output))
             case AudioPart() | ImagePart() | VideoPart():
-                line.show(_span(part))
+                line.show(self._spans.of(part))
 
     def _text(self, text: str) -> Ints:
         """One token or more."""
@@ -126,9 +137,9 @@ class _Line:
         return StagePrompt(ids, keys, tuple(self.spans), len(ids), NO_INTS)
 
 
-def _talker_prompt(line: _Line, thinker: StagePrompt, request: int) -> StagePrompt:
-    """The user's turns, and nine positions that no other request shares."""
-    kept = np.concatenate([NO_INTS, *(np.arange(start, end) for start, end in line.user)])
+def _talker_prompt(turns: list[tuple[int, int]], thinker: StagePrompt, request: int) -> StagePrompt:
+    """These turns of the thinker's prompt, and nine positions that no other request shares."""
+    kept = np.concatenate([NO_INTS, *(np.arange(start, end) for start, end in turns)])
     header_keys = (request << 8) + np.arange(HEADER) | KEY_BIT
     keys = np.concatenate([_talker_keys(thinker)[kept], header_keys])
     ids = np.concatenate([thinker.token_ids[kept], np.full(HEADER, PAD)])
@@ -150,16 +161,31 @@ def _talker_keys(thinker: StagePrompt) -> Ints:
     return keys
 
 
-def _span(part: AudioPart | ImagePart | VideoPart) -> Span:
-    """Not placed yet. Audio shorter than the processor's window counts as one window."""
-    match part:
-        case AudioPart():
-            return Span(part.key, "audio", 0, AUDIO.tokens(max(part.num_samples, AUDIO.min_samples)))
-        case ImagePart():
-            grid = IMAGE.grid_of(part.width, part.height)
-            return Span(part.key, "image", 0, IMAGE.tokens(grid), grid)
-        case VideoPart():
-            grid = VIDEO.grid_of(part.num_frames, part.width, part.height)
-            sound = 0 if part.audio is None else AUDIO.tokens(max(len(part.audio) // 4, AUDIO.min_samples))
-            seconds = VIDEO.seconds_per_grid(part.fps)
-            return Span(part.key, "video", 0, VIDEO.tokens(grid) + sound, grid, seconds, sound)
+class _Spans:
+    """How many positions media take. They are not placed yet."""
+
+    def __init__(self, graph: StageGraph) -> None:
+        self._tokens_per_s = graph.audio_tokens_per_s
+        patch = isqrt(graph.token_pixels) // MERGE
+        self._image = ImageShape(patch, 2, MERGE, *IMAGE_PIXELS)
+        self._video = VideoShape(ImageShape(patch, 2, MERGE, *FRAME_PIXELS))
+
+    def of(self, part: AudioPart | ImagePart | VideoPart) -> Span:
+        match part:
+            case AudioPart():
+                return Span(part.key, "audio", 0, self._sound(part.num_samples))
+            case ImagePart():
+                grid = self._image.grid_of(part.width, part.height)
+                return Span(part.key, "image", 0, self._image.tokens(grid), grid)
+            case VideoPart():
+                grid = self._video.grid_of(part.num_frames, part.width, part.height)
+                sound = 0 if part.audio is None else self._sound(len(part.audio) // 4)
+                seconds = self._video.seconds_per_grid(part.fps)
+                return Span(part.key, "video", 0, self._video.tokens(grid) + sound, grid, seconds, sound)
+
+    def _sound(self, num_samples: int) -> int:
+        """Shorter than the processor's window counts as one window."""
+        num_samples = max(num_samples, AUDIO.min_samples)
+        if self._tokens_per_s == QWEN3_OMNI.audio_tokens_per_s:
+            return AUDIO.tokens(num_samples)
+        return -(-num_samples * self._tokens_per_s // MODEL_SAMPLE_RATE_HZ)

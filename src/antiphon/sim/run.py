@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from antiphon.assembly.guard import Incident, Observed, Overruled
+from antiphon.assembly.guard import Observed, Overruled
 from antiphon.assembly.node import Node
+from antiphon.assembly.watched import Incident
 from antiphon.core.graph import Stage, StageKind
 from antiphon.core.plans import Output
 from antiphon.graphs import find_graph
@@ -23,23 +24,19 @@ from antiphon.metrics.log import (
     SessionQueued,
     SessionStarted,
 )
-from antiphon.sim.acks import acknowledge
+from antiphon.people.acts import Wait
+from antiphon.people.downlink import GaveUp
+from antiphon.sim.client import Client
 from antiphon.sim.costs import CostModel
 from antiphon.sim.devices import Devices
 from antiphon.sim.driver import Machine, Recorder, StageModel, VirtualDriver
-from antiphon.sim.ear import Ear, GaveUp
 from antiphon.sim.events import Agenda, Rank
 from antiphon.sim.executors import Encoder, ReplyLengths, Speaker, Vocoder, WindowedVocoder, Writer
-from antiphon.sim.hearing import Hearing
-from antiphon.sim.job import Job
-from antiphon.sim.links import Link, Network
+from antiphon.sim.links import Network
 from antiphon.sim.log import Log
 from antiphon.sim.model import SimEngine, released
-from antiphon.sim.people import Person
-from antiphon.sim.process import Doing, Process, Wait
+from antiphon.sim.process import Process, Waiting
 from antiphon.sim.prompter import SimPrompter
-from antiphon.sim.seat import Seat
-from antiphon.sim.sessions import ServerSession
 from antiphon.sim.suited import check_suited
 from antiphon.workload.draw import draw
 from antiphon.workload.script import PersonScript, Script
@@ -115,7 +112,7 @@ class Simulation:
         node = Node(setup.engine.node, setup.engine.depth)
         self.driver = VirtualDriver(node, carrier or machine(setup), self.agenda, self._emit, setup.recorder)
         self._setup = setup
-        self._sessions: dict[str, ServerSession] = {}
+        self._clients: dict[str, Client] = {}
         self._playing: dict[str, Process] = {}
         self._num_coming = 0
         """Places of a closed loop that are kept filled, or 1 while somebody may still arrive."""
@@ -238,53 +235,30 @@ class Simulation:
         received = on_end if self._setup.workload.load.frees_early else _nothing
         process.start(self._visit(script, process, pause_s, received))
 
-    def _visit(self, script: Script, process: Process, pause_s: float, received: Callable[[], None]) -> Doing:
+    def _visit(
+        self, script: Script, process: Process, pause_s: float, received: Callable[[], None]
+    ) -> Waiting:
         """pause_s: from when they gave up to the end of their place's turn."""
-        seat, down = self._seat(script, process, received)
-        seat.up.send(seat.server.open)
-        yield Wait(self.agenda.now + 2 * self._setup.network.delay_s)
-        player = Person(script, seat) if isinstance(script, PersonScript) else Job(script, seat)
+        setup, name = self._setup, script.name
+        has_vad = setup.workload.turn_detection == "server_vad"
+        client = self._clients[name] = Client(
+            script, self.agenda, self.log, self.driver.tell, setup.network, setup.seed, has_vad
+        )
         reason, message = "done", ""
         try:
-            yield from player.play()
+            yield from client.play(process, setup.patience_s, received)
         except GaveUp as error:
             reason, message = "failed", str(error)
-            gave_up = ErrorSeen(t_s=self.log.now_s(), session=script.name, code="gave_up", message=message)
+            gave_up = ErrorSeen(t_s=self.log.now_s(), session=name, code="gave_up", message=message)
             self.log.write(gave_up)
-        down.cut()
-        seat.up.send(self._leave, script.name)
-        del self._playing[script.name]
-        self._ended(script.name, reason, message)
+        client.leave(lambda: self._leave(name))
+        del self._playing[name]
+        self._ended(name, reason, message)
         if reason == "failed" and pause_s:
             yield Wait(self.agenda.now + pause_s)
 
-    def _seat(self, script: Script, process: Process, received: Callable[[], None]) -> tuple[Seat, Link]:
-        """The session and its connection; returns the client's end, and the link down to it."""
-        setup, name = self._setup, script.name
-        is_person = isinstance(script, PersonScript)
-        up = Link(self.agenda, setup.network, setup.seed, "up", name)
-        down = Link(self.agenda, setup.network, setup.seed, "down", name)
-        server = ServerSession(name, script.instructions, self.agenda, self.driver.tell, down)
-        self._sessions[name] = server
-        ear = Ear(name, self.log, script.reading_tokens_per_s if is_person else None)
-        ear.listeners.append(process)
-        server.client = ear
-
-        def beside(doing: Doing) -> Process:
-            other = Process(self.agenda, process.ring)
-            ear.listeners.append(other)
-            other.start(doing)
-            return other
-
-        hears = is_person and setup.workload.turn_detection == "server_vad"
-        hearing = Hearing(server, self.agenda) if hears else None
-        seat = Seat(ear, self.log, up, server, hearing, setup.patience_s, beside, received)
-        if is_person and script.acks is not None:
-            Process(self.agenda).start(acknowledge(script, seat, lambda: name in self._playing))
-        return seat, down
-
     def _leave(self, name: str) -> None:
-        self._sessions.pop(name).close()
+        self._clients.pop(name).session.close()
 
     def _ended(self, session: str, reason: str, message: str = "") -> None:
         self.log.write(SessionEnded(t_s=self.log.now_s(), session=session, reason=reason, message=message))
@@ -292,9 +266,9 @@ class Simulation:
     # -- the server ----------------------------------------------------------------------------------
 
     def _emit(self, output: Output) -> None:
-        session = self._sessions.get(output.session)
-        if session is not None:
-            session.deliver(output)
+        client = self._clients.get(output.session)
+        if client is not None:
+            client.session.deliver(output)
 
     def _sample(self) -> None:
         """The server's counters, once a second."""
@@ -315,7 +289,7 @@ def machine(setup: Setup) -> Machine:
     return Machine(
         {unit.name: stage_model(engine, graph.stage(unit.stage)) for unit in node.placed},
         devices,
-        SimPrompter(writer, next(iter(speakers), None)),
+        SimPrompter(writer, next(iter(speakers), None), graph),
         decide_s=setup.costs.decide_s,
         clock=setup.clock,
         inline=engine.inline,
@@ -336,5 +310,7 @@ def stage_model(engine: SimEngine, stage: Stage) -> StageModel:
         case StageKind.AR:
             config = node.ar[stage.name]
             if stage.conditioned:
-                return Speaker(config, node.end_inputs[stage.name], engine.replies.frames_per_token)
+                sounds = 0 if node.codec else engine.served.frame_samples
+                end_input = node.end_inputs[stage.name]
+                return Speaker(config, end_input, engine.replies.frames_per_token, sounds)
             return Writer(config, ReplyLengths(config.sampling.max_tokens, engine.replies))

@@ -17,7 +17,8 @@ def check_suited(workload: Workload, node: NodeConfig) -> None:
         fitting = [name for name in names() if not list(unsuited(named(name), node))]
         raise ConfigError(
             f"workload {workload.name}: {'; '.join(problems)}. Workloads that suit it: {', '.join(fitting)}; "
-            "in one of your own say `typed: 1` and `replies: text` of those people, and no `pictures`"
+            "in one of your own say `typed: 1` and `replies: text` of those people, and no `pictures` "
+            "or `clips`"
         )
 
 
@@ -29,6 +30,6 @@ def unsuited(workload: Workload, node: NodeConfig) -> Iterator[str]:
         if people.speaks and not node.encoder:
             yield f"group {name} speaks, and the model does not hear"
         if people.shows and not node.encoder:
-            yield f"group {name} shows pictures, and the model does not see"
-        if people.listens and not node.codec:
+            yield f"group {name} shows pictures or clips, and the model does not see"
+        if people.listens and not node.end_inputs:
             yield f"group {name} wants spoken replies, and the model has no voice"

@@ -565,8 +565,11 @@ class ArScheduler(Chooser[ArCandidates]):
         progress: list[Progress] = []
         requests, stops = self._requests, self.config.stop_ids
         firsts: list[int] = fact.tokens[:, 0].tolist()
+        num = len(firsts)
+        samples, audio = (fact.samples.tolist(), fact.audio) if fact.audio else ([0] * num, (b"",) * num)
         emitted: list[int] = []
-        for request, first, tokens in zip(fact.requests.tolist(), firsts, fact.tokens[:, None], strict=True):
+        columns = fact.requests.tolist(), firsts, fact.tokens[:, None], samples, audio
+        for request, first, tokens, num_samples, sound in zip(*columns, strict=True):
             active = requests.get(request)
             if request in left or active is None or active.row is None:
                 self.num_surplus_tokens += 1
@@ -579,7 +582,9 @@ class ArScheduler(Chooser[ArCandidates]):
             active.tokens.append(tokens)
             active.fresh.append(first)
             is_over = len(active.tokens) >= active.limit
-            progress.append(Progress(request, tokens, first, "length" if is_over else None))
+            progress.append(
+                Progress(request, tokens, first, "length" if is_over else None, num_samples, sound)
+            )
             if is_over:
                 self._finish(active)
         if self._around.stage is not None:

@@ -151,12 +151,14 @@ class ArRequest:
 
 class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a reported step brought a request: its new token (int64 [1, width]) and the first number of it, or
-    its end ("stop" or "length"), or both."""
+    its end ("stop" or "length"), or both. samples, audio: of the token, where the stage makes sound."""
 
     request: int
     tokens: Ints | None
     first: int
     end: str | None
+    samples: int = 0
+    audio: bytes = b""
 
 
 class Sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -68,6 +69,7 @@ class Owners:
     running  sequences of requests in rows, by owner
     waiting  owners that requests without a row begin with and that are not wholly on the device, in order
     unwritten  owners that may have full blocks without a copy on the host, oldest first
+    preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
     """
 
     used_s: dict[str, float] = field(default_factory=dict[str, float])
@@ -76,6 +78,7 @@ class Owners:
     running: dict[str, Kv] = field(default_factory=dict[str, Kv])
     waiting: list[str] = field(default_factory=list[str])
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
+    preloaded: Counter[str] = field(default_factory=Counter[str])
 
 
 @dataclass(slots=True)
@@ -165,8 +168,10 @@ class View:
             yield from (owner for owner in self.next_use.expected(self.now) if self.has(owner))
 
     def has(self, owner: str) -> bool:
-        known = owner in self.known.running or self.kv.resting(owner) is not None
-        return known or bool(self.host.num_held(owner))
+        known = self.known
+        if owner not in known.used_s:
+            return False
+        return owner in known.running or self.kv.resting(owner) is not None or self.host.num_held(owner) > 0
 
     def num_away(self, owner: str) -> int:
         sequence = self.kv.resting(owner)
@@ -175,6 +180,9 @@ class View:
         first = sequence.num_coming
         groups = self.kv.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
         return len(self.host.run_of(sequence.chain[first:], groups))
+
+    def num_preloaded(self, owner: str) -> int:
+        return self.known.preloaded[owner]
 
     def waiting(self) -> Iterator[str]:
         yield from self.known.waiting
@@ -242,9 +250,8 @@ class View:
         """Of its full blocks that are there, those without a copy."""
         sequence = self._sequence(owner)
         if sequence is not None:
-            num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
             # The first ones are written first, and the last is likeliest to lack a copy.
-            yield from (name for name in sequence.chain[:num_there][::-1] if self.host.lacks(name))
+            yield from (name for name in reversed(sequence.filled) if self.host.lacks(name))
 
     def _is_dirty(self, owner: str) -> bool:
         return next(self._dirty_names(owner), None) is not None

@@ -69,7 +69,9 @@ class KvMove(StrEnum):
 class KvWatch(Protocol):
     """Is told of every move of KV, in order."""
 
-    def __call__(self, unit: str, move: KvMove, session: str, num_blocks: int, tickets: Set[int]) -> None: ...
+    def __call__(
+        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ class Tiers:
         self.known.states.pop(owner, None)
         self._coming.discard(owner)
         self._unread.pop(owner, None)
+        self.known.preloaded.pop(owner, None)
         if since_s is None:
             return
         awaited = self.bringing(sequence)
@@ -254,7 +257,8 @@ class Tiers:
         """The KV under this name is of no use any more; the device's is dropped already."""
         self.host.forget(owner)
         known = self.known
-        for each in (known.used_s, known.states, known.session, known.unwritten, self._unread):
+        kept = (known.used_s, known.states, known.session, known.unwritten, known.preloaded, self._unread)
+        for each in kept:
             each.pop(owner, None)
 
     def rename(self, owner: str, name: str) -> None:
@@ -429,8 +433,7 @@ class Tiers:
             sequence = self.known.running.get(owner) or self._kv.resting(owner)
             if sequence is None:
                 continue
-            num_there = sequence.num_ready if sequence.owner else len(sequence.chain)
-            for index, name in enumerate(sequence.chain[:num_there]):
+            for index, name in enumerate(sequence.filled):
                 lacking = self.host.lacks(name)
                 if len(found) < most and name not in found and lacking:
                     groups = None if len(lacking) == len(self._kv.groups) else lacking
@@ -546,6 +549,7 @@ class Tiers:
         if num_ordered:
             unread.num, unread.at = unread.num + num_ordered, self._now
             self._unread[owner] = unread
+            self.known.preloaded[owner] += num_ordered
             self._kv.touch(owner)
             self.known.used_s[owner] = self._now
         return num_ordered
@@ -745,7 +749,8 @@ class Tiers:
         assert self.watch is not None
         for owner, num_blocks in owners.items():
             if num_blocks:
-                self.watch(self._unit, move, self.known.session.get(owner, owner), num_blocks, tickets)
+                session = self.known.session.get(owner, owner)
+                self.watch(self._unit, move, owner, session, num_blocks, tickets)
 
     def _asked(self, selection: Selection) -> Selection:
         """Note when the policy wishes to be asked again."""

@@ -14,6 +14,7 @@ from antiphon.wire.client_events import Strict
 AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Fps = Annotated[float, Meta(ge=0.01, le=1000)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
@@ -85,7 +86,7 @@ class VideoPartIn(Strict, frozen=True, kw_only=True, tag_field="type", tag="vide
     """A video as pictures, `fps` of them a second."""
 
     video: Annotated[list[str], Meta(min_length=1)]
-    fps: Annotated[float, Meta(ge=0.01, le=1000)] = 2.0
+    fps: Fps = 2.0
 
 
 UserPart = TextPartIn | ImagePartIn | AudioPartIn | AudioUrlPartIn | VideoUrlPartIn | VideoPartIn

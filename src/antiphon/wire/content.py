@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from antiphon.core.conversation import (
     AudioPart,
@@ -14,11 +16,13 @@ from antiphon.core.conversation import (
     TextPart,
     ToolCallPart,
     ToolOutputPart,
+    VideoPart,
 )
 from antiphon.core.errors import ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.units import pcm16_ms
 from antiphon.wire.audio import InputAudio
+from antiphon.wire.chat import Fps
 from antiphon.wire.client_events import Strict
 from antiphon.wire.conversation import ROOT, WireItem
 from antiphon.wire.effects import Payload
@@ -30,14 +34,15 @@ from antiphon.wire.ports import Media
 
 MAX_ID_CHARS = 128
 ALLOWED: dict[Role, tuple[str, ...]] = {
-    "user": ("input_text", "input_audio", "input_image"),
+    "user": ("input_text", "input_audio", "input_image", "input_video"),
     "system": ("input_text",),
     "assistant": ("output_text", "output_audio"),
 }
 
 
 class ContentPart(Strict, frozen=True, kw_only=True):
-    """One part of a message; which field counts depends on `type`."""
+    """One part of a message; which field counts depends on `type`. `input_video` is ours: its frames as
+    `data:` URLs of images, `fps` of them a second."""
 
     type: str
     text: str | None = None
@@ -45,6 +50,8 @@ class ContentPart(Strict, frozen=True, kw_only=True):
     transcript: str | None = None
     image_url: str | None = None
     detail: Literal["auto", "low", "high"] | None = None
+    video: Annotated[list[str], Meta(min_length=1)] | None = None
+    fps: Fps = 2.0
 
 
 class CallIn(Strict, frozen=True, kw_only=True):
@@ -100,7 +107,8 @@ class NewItem:
 def media_bytes(parts: tuple[Part, ...]) -> int:
     """Decoded media bytes of an item's parts."""
     audio = sum(len(part.samples) for part in parts if isinstance(part, AudioPart))
-    return audio + sum(len(part.rgb) for part in parts if isinstance(part, ImagePart))
+    video = sum(len(part.frames) for part in parts if isinstance(part, VideoPart))
+    return audio + video + sum(len(part.rgb) for part in parts if isinstance(part, ImagePart))
 
 
 class ItemReader:
@@ -181,22 +189,39 @@ class ItemReader:
             return self._audio(_required(part.audio, f"{at}.audio"), audio_format)
         if part.type == "input_image":
             return self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url")
+        if part.type == "input_video":
+            return self._video(_required(part.video, f"{at}.video"), part.fps, f"{at}.video")
         if part.type == "output_audio":
             return TextPart(_required(part.transcript, f"{at}.transcript"))
         return TextPart(_required(part.text, f"{at}.text"))
 
+    def _video(self, urls: list[str], fps: float, at: str) -> VideoPart:
+        check("max_video_frames", self._limits.max_video_frames, len(urls))
+        for index, url in enumerate(urls):
+            _check_local(url, f"{at}[{index}]")
+        try:
+            return self._media.video_part(urls, fps)
+        except ProtocolError as error:
+            error.param = at
+            raise
+
     def _image(self, url: str, at: str) -> ImagePart:
-        if not url.startswith("data:"):
-            raise ProtocolError(
-                "Remote media URLs are off (safety rule: the server fetches nothing on a client's behalf);"
-                " send the image as a data: URL.",
-                param=at,
-            )
+        _check_local(url, at)
         try:
             return self._media.image_part(url)
         except ProtocolError as error:
             error.param = at
             raise
+
+
+def _check_local(url: str, at: str) -> None:
+    """Raises ProtocolError."""
+    if not url.startswith("data:"):
+        raise ProtocolError(
+            "Remote media URLs are off (safety rule: the server fetches nothing on a client's behalf);"
+            " send the image as a data: URL.",
+            param=at,
+        )
 
 
 def _num_chars(item: ItemIn) -> int:
@@ -223,11 +248,12 @@ def _required(value: Any, at: str) -> Any:
 
 
 def _echo(part: ContentPart) -> Payload:
-    """The part without its media bytes: every server event stays small."""
+    """The part without its media bytes: every server event stays small. A video is told as an image, the
+    nearest that the protocol's own events can say."""
     if part.type == "input_audio":
         return {"type": part.type, "transcript": None}
-    if part.type == "input_image":
-        return {"type": part.type, "detail": part.detail or "auto"}
+    if part.type in ("input_image", "input_video"):
+        return {"type": "input_image", "detail": part.detail or "auto"}
     if part.type == "output_audio":
         return {"type": part.type, "transcript": part.transcript}
     return {"type": part.type, "text": part.text}

@@ -53,6 +53,10 @@ class Media(Protocol):
         """An image in a `data:` URL to RGB. Never fetches anything."""
         ...
 
+    def video_part(self, data_urls: list[str], fps: float) -> VideoPart:
+        """Images that are a video, one or more; all have the size of the first."""
+        ...
+
 
 class MediaFiles(Protocol):
     """Decodes media files. All raise ProtocolError or LimitExceeded, keep no state, and fetch nothing."""

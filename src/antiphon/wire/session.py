@@ -9,6 +9,7 @@ The parts: `listener` hears, `items` edits the conversation, `responses` replies
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone, Throttled
 from antiphon.core.facts import SessionClosed, SessionOpened, SpeechEnded, SpeechStarted, TurnAdvised
@@ -114,13 +115,18 @@ class RealtimeSession:
         """A client's frame. Whatever is in it, the answer is effects; SessionGone after close."""
         if self.phase is not Phase.OPEN:
             raise SessionGone(f"receive needs an open session, this one is {self.phase.value}")
-        event_id = None
         try:
             raw = decode_object(frame, self.limits)
-            event_id = client_event_id(raw)
+        except (ProtocolError, LimitExceeded) as error:
+            return [self.error(error)]
+        return self.receive_object(raw, now)
+
+    def receive_object(self, raw: dict[str, Any], now: float) -> list[Effect]:
+        """The same for a frame that is decoded. In it, audio may be bytes."""
+        try:
             return self._effects(self._handle(typed_event(raw), now))
         except (ProtocolError, LimitExceeded) as error:
-            return [self.error(error, event_id)]
+            return [self.error(error, client_event_id(raw))]
 
     def deliver(self, output: Output, now: float) -> list[Effect]:
         """An engine's output. Those of responses that are over are dropped."""

@@ -60,6 +60,18 @@ class Pictures(Spec):
     sizes: Annotated[tuple[tuple[Count, Count], ...], Field(min_length=1)] = ((640, 480),)
 
 
+class Clips(Spec):
+    """Silent videos shown with a turn: with `probability`, `count` of them, each `seconds` long (longer than
+    `max_s` becomes that: the end of it is shown), at one of the `sizes` in pixels, `fps` frames a second."""
+
+    probability: Probability = 1.0
+    count: Law = Constant(constant=1)
+    seconds: Law = Fitted(fitted="streamingbench_clip_s")
+    max_s: Positive = 60.0
+    fps: Annotated[float, Field(ge=0.01, le=30.0)] = 0.25
+    sizes: Annotated[tuple[tuple[Count, Count], ...], Field(min_length=1)] = ((160, 120),)
+
+
 class BargeIn(Spec):
     """With `probability` per reply the person takes the turn (LiveServe §7.1: p_bi).
 
@@ -109,6 +121,7 @@ class Dialogue(Spec):
     speech: Speech = Speech()
     typing: Typing = Typing()
     pictures: Pictures | None = None
+    clips: Clips | None = None
     think_s: Law = Fitted(fitted="ami_gap_s")
     first_think_s: Law = Constant(constant=0)
     replies: Literal["speech", "text", "same"] = "same"
@@ -133,8 +146,8 @@ class Dialogue(Spec):
 
     @property
     def shows(self) -> bool:
-        """Any of their turns come with pictures."""
-        return self.pictures is not None and self.pictures.probability > 0
+        """Any of their turns come with pictures or clips."""
+        return any(law is not None and law.probability > 0 for law in (self.pictures, self.clips))
 
     @model_validator(mode="after")
     def check(self) -> Self:

@@ -10,7 +10,7 @@ Sources, as measured on extracts of the published files:
 - ShareGPT lengths (from Sarathi-Serve, Agrawal et al., OSDI 2024), 30,731 rows, 6,633 inferred conversations.
 - Azure 2023 (Patel et al., Splitwise, ISCA 2024): 19,366 conversation and 8,819 code requests.
 - Mooncake (Qin et al., FAST 2025), conversation trace, 12,031 requests.
-- StreamingBench, 4,500 questions about videos.
+- StreamingBench, 4,500 questions about videos: words, and what was shown since the last question (4,472).
 - text-to-talk (Dingemanse & Liesenfeld, ACL 2022): English turns and rates within a turn.
 - AMI (Carletta et al. 2006; RTTMs: Landini et al. 2022), 170 meetings: speech wholly inside another's turn.
 """
@@ -70,6 +70,7 @@ _SLURP_WORDS = _nine(1, 2, 3, 5, 6, 8, 11, 13, 17) | {0: 1, 20: 4, 40: 6, 60: 7,
 _OTHERS: dict[str, Table] = {
     "slurp_words": _SLURP_WORDS,
     "streamingbench_words": _nine(5, 5, 6, 9, 11, 14, 17, 20, 25),
+    "streamingbench_clip_s": _nine(2, 6, 11, 30, 75, 131, 174, 203, 301),
     "english_turn_words": _nine(1, 1, 1, 3, 7, 12, 18.3, 23, 34) | {40: 5, 60: 8, 85: 16},
     "english_words_per_s": _nine(1.24, 2.05, 2.49, 3.16, 4, 4.88, 5.71, 6.39, 7.84),
     "english_turn_s": _nine(0.2, 0.31, 0.36, 0.56, 1.34, 2.75, 4.36, 5.61, 8.57)

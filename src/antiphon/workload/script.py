@@ -39,6 +39,16 @@ class Picture(msgspec.Struct, frozen=True):
     height: int
 
 
+class Clip(msgspec.Struct, frozen=True):
+    """A silent video of `num_frames` pictures of this size, `fps` a second. `seed`: of what it shows."""
+
+    width: int
+    height: int
+    num_frames: int
+    fps: float
+    seed: int
+
+
 class TurnScript(msgspec.Struct, frozen=True):
     """One turn of a person.
 
@@ -46,7 +56,7 @@ class TurnScript(msgspec.Struct, frozen=True):
                        turn that follows a barge-in starts at once whatever this says
     voice              spoken turns: stretches of voice in order; empty for typed turns
     text               typed turns: the words; typing takes `typing_s`
-    pictures           shown with the turn
+    pictures, clips    shown with the turn
     wants              modality of the reply
     max_output_tokens  of the reply's text; None leaves it to the server
     interjections      ascending in after_s; nothing follows a barge_in
@@ -57,6 +67,7 @@ class TurnScript(msgspec.Struct, frozen=True):
     text: str = ""
     typing_s: float = 0.0
     pictures: tuple[Picture, ...] = ()
+    clips: tuple[Clip, ...] = ()
     wants: Literal["speech", "text"] = "speech"
     max_output_tokens: int | None = None
     interjections: tuple[Interjection, ...] = ()

@@ -73,6 +73,7 @@ def _of_people(
         Quantity("typed words", "words", tuple(float(len(turn.text.split())) for turn in turns if turn.text)),
         Quantity("typing", "s", tuple(turn.typing_s for turn in turns if turn.text)),
         Quantity("pictures", "per turn", tuple(float(len(turn.pictures)) for turn in turns if turn.pictures)),
+        Quantity("clips", "frames", tuple(float(c.num_frames) for turn in turns for c in turn.clips)),
         Quantity(
             "reply limit", "tokens", tuple(float(t.max_output_tokens) for t in turns if t.max_output_tokens)
         ),

@@ -9,7 +9,7 @@ from antiphon.workload import words
 from antiphon.workload.dialogue import Dialogue, Overlaps, Pauses
 from antiphon.workload.fitted import TOKENS_PER_WORD
 from antiphon.workload.laws import Law, Rng
-from antiphon.workload.script import Acks, Interjection, PersonScript, Picture, TurnScript, Voiced
+from antiphon.workload.script import Acks, Clip, Interjection, PersonScript, Picture, TurnScript, Voiced
 from antiphon.workload.trace_rows import TraceSession, TraceTurn
 
 MIN_SPEECH_S = 0.1
@@ -80,6 +80,7 @@ def turn(group: Dialogue, dice: Dice, index: int, told: TraceTurn = UNSAID) -> T
         text=text,
         typing_s=typing_s,
         pictures=pictures(group, dice, index),
+        clips=clips(group, dice, index),
         wants=wants,
         max_output_tokens=max_output_tokens(group, dice, index, told),
         interjections=interjections(group, dice, index) if wants == "speech" else (),
@@ -141,6 +142,21 @@ def pictures(group: Dialogue, dice: Dice, index: int) -> tuple[Picture, ...]:
     rng = dice.of("picture_sizes", index)
     sizes = rng.integers(len(law.sizes), size=dice.whole("pictures", law.count, index))
     return tuple(Picture(*law.sizes[int(size)]) for size in sizes)
+
+
+def clips(group: Dialogue, dice: Dice, index: int) -> tuple[Clip, ...]:
+    law = group.clips
+    if law is None or not dice.chance("clipped", law.probability, index):
+        return ()
+    num = dice.whole("clips", law.count, index)
+    sizes = dice.of("clip_sizes", index).integers(len(law.sizes), size=num)
+    seeds = dice.of("clip_seeds", index).integers(2**31, size=num)
+    lengths = dice.of("clip_lengths", index)
+    seconds = [max(0.0, min(law.max_s, law.seconds.draw(lengths))) for _ in range(num)]
+    return tuple(
+        Clip(*law.sizes[int(size)], max(1, round(length_s * law.fps)), law.fps, int(seed))
+        for size, length_s, seed in zip(sizes, seconds, seeds, strict=True)
+    )
 
 
 def max_output_tokens(group: Dialogue, dice: Dice, index: int, told: TraceTurn) -> int | None:

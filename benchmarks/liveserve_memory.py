@@ -1,0 +1,191 @@
+"""LiveServe's memory (§5) beside LRU offloading, where pasts do not fit the device: how much of a reload is
+left between a turn's end and its first text.
+
+    python benchmarks/liveserve_memory.py --out benchmarks/results/liveserve-memory.json
+
+Simulated: Qwen3-Omni-30B-A3B on H200 GPUs by their datasheet, one replica, people who talk for 20 to 60 s a
+turn. The device holds a share of what the conversations amount to; the link to the host is so slow that a
+reload takes about as long as a turn's first text takes without one, or half as long. Turns are paired by
+seed, session and number; those count that wait for KV from the host under the baseline. Runs that --work has
+are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from evaluation_simulated import LONG, NOBODY, PROFILE
+
+from antiphon.assembly.story import Cause, What
+from antiphon.assembly.storyteller import Storyteller
+from antiphon.bench import provenance
+from antiphon.bench.statistics import mean_interval, ratio_interval
+from antiphon.core.facts import Fact
+from antiphon.core.plans import Decision
+from antiphon.metrics.log import ServerSampled
+from antiphon.metrics.names import Metric
+from antiphon.metrics.recorder import fold
+from antiphon.metrics.samples import parse_key
+from antiphon.metrics.slo import Slo
+from antiphon.metrics.summary import figures
+from antiphon.sim.model import engine_of
+from antiphon.sim.places import Replicas
+from antiphon.sim.run import Setup, simulate
+from antiphon.sim.sizes import Sizes
+from antiphon.workload.load import changed, named
+
+SYSTEMS = ("fcfs", "liveserve")
+SEEDS = (0, 1, 2)
+CONVERSATIONS, DURATION_S = 8, 420.0
+PASTS_TOKENS = 32_768
+"""What so many conversations hold towards the end of a run."""
+POOLS = (0.35, 0.6, 4.0)
+"""Shares of it that the device holds; in the last memory is never short."""
+GB_PER_S = (5.0, 10.0)
+HOST_TOKENS = 1 << 20
+TOLD = (
+    "transcript_ttft_s.p50",
+    "transcript_ttft_s.p90",
+    "ttfp_s.p50",
+    "ttfp_s.p90",
+    "continuity",
+    "cache_hit_share",
+    "turns",
+)
+
+
+@dataclass
+class Calls:
+    """Implements `sim.driver.Recorder`."""
+
+    kept: list[tuple[float, tuple[Fact, ...]]] = field(default_factory=list)
+
+    def write(self, now: float, facts: list[Fact], decision: Decision) -> None:
+        self.kept.append((now, tuple(facts)))
+
+
+def played(system: str, pool: float, gb_per_s: float, seed: int) -> dict[str, Any]:
+    """Figures of a run, and what its turns waited for (`waits`)."""
+    settings: dict[str, Any] = {
+        "load": {"closed": {"concurrency": CONVERSATIONS, "duration_s": DURATION_S}},
+        **{f"people.talker.{key}": value for key, value in LONG.items()},
+    }
+    profile = PROFILE.with_host_link(gb_per_s * 1e9)
+    sizes = Sizes(kv_tokens=round(pool * PASTS_TOKENS / 16) * 16, host_kv_tokens=HOST_TOKENS)
+    engine = engine_of(profile, system, sizes, Replicas(1, 1, apart=False))
+    calls = Calls()
+    workload = changed(named("interactive"), settings)
+    outcome = simulate(Setup(workload, profile, seed, engine, recorder=calls), NOBODY)
+    if outcome.overruled or outcome.incidents:
+        raise RuntimeError(f"{outcome.overruled} {outcome.incidents}")
+    found = figures(fold(outcome.events), Slo())
+    last = [event for event in outcome.events if isinstance(event, ServerSampled)][-1].values
+    counted = {
+        metric.value: sum(value for key, value in last.items() if parse_key(key)[0] == metric)
+        for metric in (Metric.KV_BLOCKS_EVICTED, Metric.KV_BLOCKS_RELOADED, Metric.RELOAD_SECONDS)
+    }
+    told = {name: round(found[name], 5) for name in TOLD if name in found}
+    return told | counted | {"waits": waits(calls, engine.node, engine.depth)}
+
+
+def waits(calls: Calls, node: Any, depth: int) -> dict[str, tuple[float, float]]:
+    """By session and number of the turn, from the second on: (seconds to the first text, of them for KV)."""
+    teller = Storyteller(node, depth)
+    for now, facts in calls.kept:
+        teller.decide(facts, now)
+    found: dict[str, tuple[float, float]] = {}
+    for story in teller.stories.values():
+        text_s = {event.response: event.amounts["after_s"] for event in story.of(What.FIRST_TEXT)}
+        for_kv: dict[str, float] = defaultdict(float)
+        for event in story.of(What.JOINED):
+            if event.where == "thinker":
+                for_kv[event.response] += sum(
+                    s for (cause, _), s in event.spent.items() if cause is Cause.KV_COMING
+                )
+        for number, response in enumerate(story.responses):
+            if number and response in text_s:
+                found[f"{story.session}/{number}"] = round(text_s[response], 5), round(for_kv[response], 5)
+    return found
+
+
+def kept(work: Path, system: str, pool: float, gb_per_s: float, seed: int) -> dict[str, Any]:
+    path = work / f"{system}-{pool:g}-{gb_per_s:g}-{seed}.json"
+    if not path.exists():
+        path.write_text(json.dumps(played(system, pool, gb_per_s, seed)))
+        sys.stderr.write(f"{path.stem}\n")
+    return json.loads(path.read_text())
+
+
+def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Of a pool and a link: figures of both systems, and of the turns that wait for KV under the baseline."""
+    rows: list[dict[str, float]] = []
+    for base, ours in zip(*runs.values(), strict=True):
+        pairs = [
+            (before, ours["waits"][turn])
+            for turn, before in base["waits"].items()
+            if before[1] > 0 and turn in ours["waits"]
+        ]
+        if pairs:
+            names = ("base_ttft_s", "base_reload_s", "ttft_s", "reload_s")
+            columns = zip(*((*before, *after) for before, after in pairs), strict=True)
+            means = dict(zip(names, map(mean, columns), strict=True))
+            rows.append(means | {"turns": len(pairs), "away": 1 - means["reload_s"] / means["base_reload_s"]})
+    found: dict[str, Any] = {
+        system: {
+            name: round(mean(run[name] for run in each if name in run), 5)
+            for name in each[0]
+            if name != "waits"
+        }
+        for system, each in runs.items()
+    }
+    if rows:
+        ratio = ratio_interval([row["base_ttft_s"] for row in rows], [row["ttft_s"] for row in rows])
+        away = mean_interval([row["away"] for row in rows])
+        found["reloaded turns"] = {
+            **{name: round(mean(row[name] for row in rows), 5) for name in rows[0]},
+            "ttft_ratio": [ratio.mean, ratio.low, ratio.high],
+            "reload_off_the_path": [away.mean, away.low, away.high],
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, default=Path("evaluation/memory"), help="of what is done")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    work: Path = arguments.work
+    work.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {}
+    with ProcessPoolExecutor(2) as pool:
+        for share, gb_per_s in product(POOLS, GB_PER_S):
+            if share > 1 and gb_per_s != GB_PER_S[0]:
+                continue  # nothing crosses the link
+            runs = {
+                system: [pool.submit(kept, work, system, share, gb_per_s, seed) for seed in SEEDS]
+                for system in SYSTEMS
+            }
+            found[f"{share:g} of the pasts, {gb_per_s:g} GB/s"] = told(
+                {system: [one.result() for one in each] for system, each in runs.items()}
+            )
+    about = {
+        "command": "python benchmarks/liveserve_memory.py --out benchmarks/results/liveserve-memory.json",
+        "commit": provenance.commit(),
+        "machine": provenance.machine(),
+    }
+    arguments.out.write_text(json.dumps(found | about, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Tables and figures of docs/evaluation/liveserve.md, from the kept results.
+
+python benchmarks/liveserve_page.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from evaluation_plots import filled, rows_of
+
+from antiphon.bench.plots.style import GREY, colour, page
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "evaluation" / "liveserve.md"
+THINKER, TALKER = 'waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'
+BEST, SHIPPED = "the best baseline", "fcfs as shipped"
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def pair(found: dict[str, Any], name: str, scale: float = 1.0, digits: int = 0) -> str:
+    """Baseline → LiveServe."""
+    one = found[name]
+    return f"{scale * one['baseline']:.{digits}f} → {scale * one['liveserve']:.{digits}f}"
+
+
+def interval(one: dict[str, Any] | list[float], name: str = "ratio") -> str:
+    low, high = (one[name] if isinstance(one, dict) else one)[1:]
+    middle = (one[name] if isinstance(one, dict) else one)[0]
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def verdict(found: dict[str, Any]) -> list[str]:
+    """Of LiveServe against one baseline, a cell each."""
+    return [
+        pair(found, "ttfp_s.p50", 1000),
+        pair(found, "ttfp_s.p90", 1000),
+        interval(found["ttfp_s.p90"]) if "ratio" in found["ttfp_s.p90"] else "-",
+        pair(found, "smooth", 100),
+        pair(found, "completes", 100),
+        pair(found, TALKER, 100, 1),
+        pair(found, THINKER, 100, 1),
+    ]
+
+
+VERDICT = (
+    "TTFP P50 (ms) | P90 (ms) | P90, ratio (95 %) | without a gap (%) | completed in time (%) | "
+    "talker unheard (%) | thinker unheard (%)"
+)
+
+
+def loads(result: dict[str, Any]) -> list[str]:
+    rows = [
+        [load, name, *verdict(found)]
+        for load, systems in result["loads"].items()
+        for name, found in systems.items()
+    ]
+    return rows_of(f"load | against | {VERDICT}", rows)
+
+
+def ablation(result: dict[str, Any]) -> list[str]:
+    found = next(value for name, value in result.items() if name.startswith("ablation"))
+    return rows_of(f"mechanisms | {VERDICT}", [[name, *verdict(one)] for name, one in found.items()])
+
+
+def memory(result: dict[str, Any]) -> list[str]:
+    rows: list[list[str]] = []
+    for name, found in result.items():
+        if not isinstance(found, dict):
+            continue
+        turns = found.get("reloaded turns")
+        before, after = found["fcfs"], found["liveserve"]
+        rows.append(
+            [
+                name,
+                *(
+                    f"{1000 * before[key]:.0f} → {1000 * after[key]:.0f}"
+                    for key in ("transcript_ttft_s.p50", "transcript_ttft_s.p90")
+                ),
+                "-" if turns is None else f"{turns['turns']:.0f}",
+                "-" if turns is None else f"{1000 * turns['base_ttft_s']:.0f} → {1000 * turns['ttft_s']:.0f}",
+                "-" if turns is None else interval(turns["ttft_ratio"]),
+                "-" if turns is None else f"{100 * turns['reload_off_the_path'][0]:.0f} %",
+            ]
+        )
+    head = (
+        "memory and link | text TTFT P50 (ms) | P90 (ms) | reloaded turns a run | their TTFT (ms) | "
+        "ratio (95 %) | reload off the path"
+    )
+    return rows_of(head, rows)
+
+
+def paper(result: dict[str, Any]) -> list[str]:
+    rows = [
+        [
+            regime if at == 0 else "",
+            system,
+            f"{1000 * one['ttfp_s.p50']:.0f}",
+            f"{1000 * one['ttfp_s.p90']:.0f}",
+            interval(one["ttfp_s.p90 ratio"]) if "ttfp_s.p90 ratio" in one else "",
+            f"{100 * one['continuity']:.0f} %",
+            f"{one['completed_rps']:.2f}",
+            f"{one['rtf.p90']:.2f}",
+            f"{100 * one[TALKER]:.1f} %",
+        ]
+        for regime, systems in result.items()
+        if isinstance(systems, dict)
+        for at, (system, one) in enumerate(systems.items())
+    ]
+    head = (
+        "regime | system | TTFP P50 (ms) | P90 (ms) | P90, ratio (95 %) | continuity | completed (1/s) | "
+        "RTF P90 | talker unheard"
+    )
+    return rows_of(head, rows)
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """P90 of the first audio and replies without a gap, by load, of each system."""
+    shown = {load: systems for load, systems in result["loads"].items() if load.endswith("p_bi 0.5")}
+    labels = [load.split(" of ")[0] for load in shown]
+    with page(path, 7.2, 2.9) as figure:
+        seconds, smooth = figure.subplots(1, 2)
+        for axes, key, scale in ((seconds, "ttfp_s.p90", 1.0), (smooth, "smooth", 100.0)):
+            lines = {
+                "fcfs as shipped": ([one[SHIPPED][key]["baseline"] for one in shown.values()], GREY),
+                "fcfs at its best": ([one[BEST][key]["baseline"] for one in shown.values()], colour(0)),
+                "liveserve": ([one[BEST][key]["liveserve"] for one in shown.values()], colour(1)),
+            }
+            for name, (values, shade) in lines.items():
+                axes.plot(labels, [scale * value for value in values], "o-", color=shade, label=name)
+            axes.set_xlabel("load, of the highest that fcfs keeps up with")
+        seconds.set_yscale("log")
+        seconds.set_ylabel("P90 TTFP (s)")
+        smooth.set_ylabel("replies without a gap (%)")
+        smooth.legend(frameon=False)
+
+
+def main() -> None:
+    measured = read("liveserve")
+    draw(measured, PAGE.parent / "liveserve-loads.png")
+    text = PAGE.read_text()
+    for name, lines in {
+        "loads": loads(measured),
+        "ablation": ablation(measured),
+        "memory": memory(read("liveserve-memory")),
+        "paper": paper(read("liveserve-paper")),
+    }.items():
+        text = filled(text, name, "\n".join(lines))
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
