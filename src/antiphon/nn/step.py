@@ -16,7 +16,7 @@ from antiphon.nn.attention import LayerKv
 from antiphon.nn.transfers import Halves, Transfers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepInputs:
     """The flat tokens of many sequences, n in all, and what is asked of them.
 
