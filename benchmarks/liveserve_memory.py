@@ -44,7 +44,7 @@ from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 
 SYSTEMS = ("fcfs", "liveserve")
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1, 2, 3, 4)
 CONVERSATIONS, DURATION_S = 8, 420.0
 PASTS_TOKENS = 32_768
 """What so many conversations hold towards the end of a run."""

@@ -293,8 +293,23 @@ def test_a_decision_is_explained_by_its_policies() -> None:
     assert "`replica: file.py:Class`" in said
 
 
-def test_the_nearest_preset_is_named_where_a_key_is_none() -> None:
-    assert "fcsf: no such preset or decision; did you mean fcfs?" in explain("fcsf")
+def test_a_policy_is_explained_with_what_its_options_mean() -> None:
+    said = explain("urgency")
+    assert "urgency: a policy for step, pace\n  Decides who runs" in said
+    assert (
+        "brink_s       0.0  (float, default 0.0)  lead below which a reply is at the brink: what is" in said
+    )
+    assert "is at the brink: what is well buffered then stays out of its steps\n" in said, "all its lines"
+    said = explain("liveserve")
+    assert "Equals take turns, in pipeline order.\n" in said, "not only the first line"
+    assert "spare_s       0.5  (float, default .inf)  least lead with which" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("fcsf", "fcfs"), ("urgncy", "urgency"), ("nextuse", "next-use")]
+)
+def test_the_nearest_name_is_told_where_a_key_is_none(wrong: str, near: str) -> None:
+    assert f"{wrong}: no such preset, decision or policy; did you mean {near}?" in explain(wrong)
 
 
 def test_a_preset_that_is_observed_says_so(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def explained(*words: str, status: int = 0) -> str:
 
 def test_without_a_session_all_are_listed(short: str) -> None:
     said = explained(short)
-    assert "session turns TTFP s waited s preempted evicted fetched cut unheard s" in said
+    assert "session turns TTFP s waited s held s preempted evicted fetched cut unheard s" in said
     assert "talker-4 1 0.473" in said
     assert "talker-7" in said
 
@@ -78,3 +78,10 @@ def test_policies_that_do_not_ship_are_named(tmp_path: Path) -> None:
 def test_a_story_that_is_not_the_runs_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch, short: str) -> None:
     monkeypatch.setattr("antiphon.policy.fcfs.last_come", lambda view: view.request[:0])
     assert "decisions differ from the record" in explained(short)
+
+
+def test_what_is_held_on_purpose_is_not_waited_for(tmp_path: Path) -> None:
+    """Replies that are kept from running ahead lack nothing."""
+    rows = explained(unpacked("sim-paced", tmp_path), "--preset", str(CORPUS / "paced.yaml"))
+    waited_s, held_s = map(float, rows.partition("talker-1 ")[2].split()[2:4])
+    assert held_s > 1 > waited_s

@@ -27,6 +27,16 @@ def test_a_datasheet_needs_no_checkpoint(tmp_path: Path) -> None:
     assert "a collective" in result.output
 
 
+def test_units_are_not_one_models_for_all(tmp_path: Path) -> None:
+    """A token of sound is 1/25 s of Qwen2.5-Omni's, a frame 20 ms."""
+    asked = ["profile", "--roofline", "h200", "--model", "qwen2.5-omni-7b", "--out", str(tmp_path / "p.json")]
+    said = CliRunner().invoke(app, asked).output
+    assert "per frame of speech" in said
+    assert "80 ms" not in said
+    assert "per recording, and per token of it " in said
+    assert "1/13" not in said
+
+
 def test_a_checkpoints_config_is_enough_for_a_datasheet(tiny_checkpoint: Path) -> None:
     result = CliRunner().invoke(app, ["profile", str(tiny_checkpoint), "--roofline", "cpu-2core"])
     assert result.exit_code == 0, result.output

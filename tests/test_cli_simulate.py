@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from antiphon.cli import app
+from antiphon.graphs import find_graph
 from antiphon.latency.finding import find_costs
 from antiphon.runtime.record import replay
 from antiphon.sim.bottleneck import StageLoad
@@ -312,3 +315,16 @@ def test_what_the_baseline_decided_instead_is_in_the_result(tmp_path: Path) -> N
     assert {one[1] for one in found if one} >= {"thinker", "talker"}
     assert told["refused"] == {}
     assert "decisions were the baseline's (raised)" in said
+
+
+def test_the_length_of_a_frame_is_every_models_own() -> None:
+    """What the help says is what the graphs say."""
+    commands: dict[str, Any] = getattr(get_command(app), "commands", {})
+    (option,) = (one for one in commands["simulate"].params if one.name == "frames_per_token")
+    for family, model in (
+        ("qwen3_omni_moe", "Qwen3-Omni"),
+        ("qwen2_5_omni", "Qwen2.5-Omni"),
+        ("ming_flash_omni", "Ming-Flash-Omni"),
+    ):
+        frame_ms = 1000 * find_graph(family).frame_s
+        assert re.search(rf"\b{frame_ms:g} ms of {re.escape(model)}'s", option.help)

@@ -131,6 +131,48 @@ def test_the_baseline_decides_instead(decision: str, answer: Any, said: str) -> 
     assert not guard.incidents()
 
 
+class Speechless(Exception):
+    """An error without words."""
+
+    def __str__(self) -> str:
+        return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Speechless(), "decided: Speechless"),
+        (ValueError("\ud800"), "decided: ValueError: ?"),
+        (ValueError("x" * 10**6), "decided: ValueError: xxx"),
+    ],
+)
+def test_an_error_that_cannot_be_logged_is_an_error_like_others(error: Exception, told: str) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    def names(*_: Any) -> Any:
+        return Selection(map(fails, "x"), 3, "")
+
+    assert asked("pace", fails)[0] == "baseline"
+    for answer in (fails, names):
+        guard = Guard()
+        policy = SimpleNamespace(decide=answer, name="own")
+        watched = guard.watched("evict", "u", policy, Base())
+        assert list(watched.decide(view(), 5.0).owners) == ["b"]
+        (incident,) = guard.incidents()
+        assert told in str(incident)
+        assert len(str(incident).encode()) < 400
+
+
+@pytest.mark.parametrize("value", [property(lambda _: 1 / 0), np.ones(2)])
+def test_whether_a_policy_prepares_may_be_unreadable(value: Any) -> None:
+    kind = type("Own", (), {"decide": lambda *_: None, "prepares": value, "name": "own"})
+    guard = Guard()
+    assert not guard.watched("fetch", "u", kind(), Base()).prepares
+    assert guard.counts == {("u", "own", "raised"): 1}
+    assert "its `prepares` cannot be read" in str(guard.incidents()[0])
+
+
 def test_a_good_answer_is_carried_out() -> None:
     choice = StepChoice(INTS, "own", counts=np.array([1, 2]), wake_at=6.0)
     made: StepChoice = asked("step", choice)[0]

@@ -21,11 +21,13 @@ from antiphon.core.facts import (
     SessionOpened,
     SpeechEnded,
     SpeechStarted,
+    TurnAdvised,
 )
 from antiphon.core.plans import ResponseEnded
-from antiphon.runtime.record import Entry, read_record, replay
+from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
 from antiphon.stage.tiers import KvMove
-from fakes.world import toy_config
+from fakes.world import World, toy_config
+from flow.test_advance import advise, ask, prepared, say, until_reading
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 PRESETS = {"sim-paced": str(CORPUS / "paced.yaml"), "toy-kept": str(CORPUS / "turns.yaml")}
@@ -189,3 +191,42 @@ def test_speech_over_a_reply_and_what_is_kept_from_the_client() -> None:
     kinds = [event.what for event in story.events]
     over = [What.ASKED, What.SPEAKS_OVER, What.WITHHELD, What.RELEASED, What.SILENT]
     assert kinds == [*over, What.CLOSED, What.CUT, What.ENDED]
+
+
+def test_what_is_read_ahead_of_a_turn_is_told(tmp_path: Path) -> None:
+    """One that is read whole, one that a reply ends, and one that begins not at all."""
+    config, path, tellers = toy_config(blocks=200), tmp_path / "ahead.rec", []
+    writer = RecordWriter(path, config, 0)
+    world = World(config, 0, recorder=writer)
+    world.send(SessionOpened("ann"), SessionOpened("bob"))
+    say(world, "whole")
+    world.send(TurnAdvised("ann", "turn", 1.5))
+    world.run()
+    whole = prepared(world).tokens
+    assert advise(world) == "done"
+    say(world, "broken", "bob", " ".join(["much"] * 60))
+    assert advise(world, "bob") == "begun"
+    until_reading(world)
+    ask(world, "r", "bob")
+    world.run()
+    writer.close()
+
+    def make(*given: Any) -> Storyteller:
+        tellers.append(Storyteller(*given))
+        return tellers[0]
+
+    assert not replay(path, "", make)[1]
+    stories, kinds = tellers[0].stories, (What.ADVISED, What.READS_AHEAD, What.NOT_AHEAD, What.READ_AHEAD)
+    told_of = {name: [(one.what, one.reason) for one in stories[name].of(*kinds)] for name in ("ann", "bob")}
+    assert told_of["ann"] == [
+        (What.ADVISED, "due in 1.5 s"),
+        (What.READS_AHEAD, ""),
+        (What.READ_AHEAD, ""),
+        (What.ADVISED, ""),
+        (What.NOT_AHEAD, "all of it was read already"),
+    ]
+    assert [kind for kind, _ in told_of["bob"]] == [What.ADVISED, What.READS_AHEAD, What.READ_AHEAD]
+    assert told_of["bob"][-1][1].startswith("until a reply was asked for")
+    tokens = {name: stories[name].total("tokens", What.READ_AHEAD) for name in told_of}
+    assert tokens == {"ann": whole, "bob": prepared(world).tokens - whole}
+    assert tokens["bob"] > 0

@@ -217,3 +217,14 @@ async def test_progress_tells_what_is_going_on(tmp_path: Path) -> None:
     line = progress.line(12.0)
     assert "0 sessions  2 replies  TTFP p90 0." in line
     assert "2 gaps  0 refused  0 errors" in line
+    assert not progress.refusals()
+
+
+async def test_progress_tells_why_people_were_refused(tmp_path: Path) -> None:
+    progress = Progress(Console(file=io.StringIO()))
+    async with FakeServer(Manner(reply_s=0.1, num_refusals=3)) as server:
+        with progress, LogWriter(tmp_path / "run.jsonl", watch=progress.saw) as log:
+            await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=1), log)
+    (line,) = progress.refusals()
+    assert line.startswith("refused 2 times, the last one with HTTP 503: ")
+    assert "2 refused" in progress.line(12.0)

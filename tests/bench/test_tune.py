@@ -6,13 +6,16 @@ import asyncio
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
+from math import inf
 from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -110,8 +113,8 @@ async def test_the_best_value_is_taken_and_held_to_the_start_on_other_seeds(tmp_
     assert len(runner.done) == 2 * 4 + 3 * 2
     assert found.is_better
     assert talker_step(str(tmp_path / f"{name}.yaml"))["safe_s"] == 2.0
-    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0}
-    assert found.choices["step"].of("thinker")[1] == {"safe_s": 1.0}
+    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "brink_s": 0.3}
+    assert found.choices["step"].of("thinker")[1] == {"safe_s": 1.0, "brink_s": 0.3}
     said = verdict(found)
     assert said[0] == "taken: step of talker: safe_s 2 s"
     assert "on 3 seeds that decided nothing, tuned against start: ttfp_s.p90" in said[1]
@@ -125,7 +128,7 @@ async def test_groups_go_on_from_the_best_so_far(tmp_path: Path) -> None:
 
     found, _ = await tuned(sweep_of(safe_s(2.0), (RATIO,)), makes, tmp_path)
     assert found.taken == [SAFE, RATIO]
-    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "alpha": 1.0, "beta": 3.0}
+    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "alpha": 1.0, "beta": 3.0, "brink_s": 0.3}
 
 
 async def test_only_the_last_value_taken_of_a_group_is_told(tmp_path: Path) -> None:
@@ -262,7 +265,7 @@ async def test_a_setting_that_is_clearly_better_is_found_by_playing(tmp_path: Pa
     """A talker that takes every reply for one that runs dry lets nobody new begin."""
     bad = changed(read_preset("liveserve"), Setting("talker", "step", "safe_s", 100.0))
     start = tmp_path / "bad.yaml"
-    start.write_text(preset_text(bad, "A bad start."))
+    start.write_text(re.sub("spare_s: [0-9.]+", "spare_s: 1000.0", preset_text(bad, "A bad start.")))
 
     def made(target: Target, seed: int) -> tuple[Setup, RunStarted]:
         engine = released(target.preset or "", sizes=replace(SMALL, max_rows=8))
@@ -312,9 +315,28 @@ def test_what_is_tried_is_what_urgency_decides() -> None:
     assert value_of(read_preset("liveserve"), RATIO) == 1.0
 
 
+def test_what_is_not_in_the_paper_can_be_tried_too() -> None:
+    groups = knobs("liveserve", ("talker",), (), (), (0.0, 0.6), (0.2, inf))
+    assert [[str(setting) for setting in group] for group in groups] == [
+        ["step of talker: brink_s 0 s", "step of talker: brink_s 0.6 s"],
+        ["device: spare_s 0.2 s", "device: spare_s inf s"],
+    ]
+    choices = read_preset("liveserve")
+    (brink, _), (spare, _) = groups
+    assert [value_of(choices, one) for one in (brink, spare)] == [0.3, 0.5]
+    changed_twice = changed(changed(choices, brink), spare)
+    assert [value_of(changed_twice, one) for one in (brink, spare)] == [0.0, 0.2]
+    assert changed_twice["device"].policy == "most-urgent"
+    assert changed_twice["step"].of("thinker") == choices["step"].of("thinker")
+    tree = yaml.safe_load(preset_text(changed_twice, ""))
+    assert (tree["device"]["spare_s"], tree["step"]["stages"]["talker"]["brink_s"]) == (0.2, 0.0)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--spare-s", "0"], "device: most-urgent: spare_s is 0.0; it must be above 0"),
+        (["--brink-s", "low"], "--brink-s low: expected numbers with commas between"),
         (["--preset", "baseline"], "preset baseline: there is nothing to tune"),
         (["--preset", "nope"], "no preset 'nope'"),
         (["--safe-s", "0"], "step: urgency: safe_s is 0.0; it must be above 0"),
@@ -412,3 +434,30 @@ def test_the_command_writes_a_preset_that_others_take(tmp_path: Path) -> None:
     assert "cannot resume: options was {'start': " in " ".join(command(*words, "--resume").stderr.split())
     simulated = ["simulate", "--preset", str(tuned_file), *words[:10], "--out", str(tmp_path / "s")]
     assert CliRunner().invoke(app, simulated).exit_code == 0
+
+
+def test_an_option_of_a_policy_that_does_not_decide_is_refused(tmp_path: Path) -> None:
+    choices = read_preset("liveserve") | {"device": read_preset("baseline")["device"]}
+    (tmp_path / "turns.yaml").write_text(preset_text(choices, ""))
+    with pytest.raises(ConfigError, match="spare_s is an option of most-urgent, which does not decide"):
+        knobs(str(tmp_path / "turns.yaml"), ("talker",), (1.0,), (), (), (0.2,))
+
+
+@pytest.mark.slow
+def test_a_live_sweep_serves_every_setting_and_writes_what_it_found(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    words = ["--live", "--model", str(tiny_checkpoint), "--serve", "--device cpu --threads 1 --min-lead-s 0"]
+    words += ["--workload", "smoke", "--concurrency", "1", "--duration", "5", "--stages", "talker"]
+    words += ["--safe-s", "", "--ratios", "", "--spare-s", "0.2", "--seeds", "1", "--held-out", "2"]
+    result = command(*words, "--out", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    assert "device: spare_s 0.2 s" in result.stdout
+    (tried,) = (tmp_path / "presets").glob("*.yaml")
+    assert read_preset(str(tried))["device"].options == {"spare_s": 0.2}
+    logs = {log.stem for log in (tmp_path / "runs").glob("*.jsonl")}
+    assert {"start-seed0", "start-again-1-seed0", f"{tried.stem}-seed0"} <= logs
+    best = tmp_path / "tuned.yaml"
+    assert read_preset(str(best))["device"].options["spare_s"] in (0.2, 0.5)
+    assert "smoke, served: " in best.read_text()
+    assert "measured before" in command(*words, "--out", str(tmp_path), "--resume").stderr

@@ -116,7 +116,7 @@ def test_a_late_layer_is_waited_for_at_that_layer_only(world: World, monkeypatch
     reached, released = Event(), []
     copy_runs, pre_attention = copies.copy_runs, DecoderLayer.pre_attention
     late_pages = rig.pool.device["kv"][LATE]
-    late_layer = rig.runner._model._thinker.decoder.layers[LATE]
+    late_layer = rig.runner._model.decoder.layers[LATE]
 
     def copies_late(source, target, pieces):
         if target is late_pages:

@@ -25,3 +25,4 @@ class WriteEarly:
         """The stage writes early from now on."""
         tiers = scheduler.tiers
         tiers._policies = replace(tiers._policies, write=cls())
+        scheduler.reopen()

@@ -42,8 +42,11 @@ from antiphon.stage.encode import EncodeScheduler
 from fakes import toy
 from fakes.executors import FakeEncoder, FakeTalker, FakeThinker
 from fakes.fleet import Fleet
+from fakes.resting import check_resting
 
 STEP_S = 0.01
+CHECKED_EVERY = 29
+"""Turns after which it is looked at whether what the node leaves unasked would have done something."""
 HURRIED = str(Path(__file__).with_name("hurried.yaml"))
 TURNS_A_RESPONSE = 1000
 """Generous: a full KV pool in steps of one token, in two stages, on a device that lags."""
@@ -137,6 +140,7 @@ class World:
         self.fleet = Fleet(config, depth, lags)
         self.device = next(iter(self.fleet.devices.values()))
         self.now = 0.0
+        self._num_turns = 0
         self.responses: dict[tuple[str, str], Heard] = {}
         self.advised: list[AdvisoryAnswered] = []
         self.mover = self.fleet.mover
@@ -201,6 +205,9 @@ class World:
         self._wake_at = None
         decision = self.node.decide(facts, self.now)
         self.node.check_integrity()
+        self._num_turns += 1
+        if self._num_turns % CHECKED_EVERY == 0:
+            check_resting(self.node, self.now)
         assert self.is_lenient or not self.node.guard.counts, self.node.guard.incidents()
         if self._recorder is not None:
             self._recorder.write(self.now, facts, decision)

@@ -70,6 +70,7 @@ def test_a_vocoder_that_stops_stops_the_talker(monkeypatch: pytest.MonkeyPatch, 
     assert frames_ahead(world) == 5
     assert not world.node.stages.ar["talker"].has_work
     vocoder.plan = plan
+    vocoder.reopen()
     world.run()
     for heard in world.responses.values():
         world.check(heard)
@@ -90,6 +91,7 @@ def test_so_it_is_with_every_model(monkeypatch: pytest.MonkeyPatch, voice: Edge)
     assert frames_ahead(world) == voice.credit
     assert not talker.has_work
     vocoder.plan = plan
+    vocoder.reopen()
     for _ in range(50):
         world.turn()
     assert vocoder.num_requests

@@ -255,6 +255,29 @@ def test_a_turn_may_be_announced() -> None:
     assert people.due_s(21.5) == pytest.approx(21.0 + SPEECH_S), "the voice itself says more"
 
 
+def test_a_turn_that_is_likelier_not_to_come_is_not_expected() -> None:
+    people = People("s", "t")
+    people.reply(0.0, 1.0)
+    due_s = people.due_s(10.0)
+    people.tell(TurnAdvised("s", expected_s=3.0, confidence=0.49), 10.0)
+    people.tell(TurnAdvised("t", expected_s=3.0, confidence=0.5), 10.0)
+    assert [*people.next_use.expected(10.0)] == ["t"]
+    assert people.due_s(10.0) == due_s
+
+
+def test_who_renews_an_expectation_for_ever_keeps_no_place_before_others() -> None:
+    people = People("a", "b", "c")
+    people.tell(TurnAdvised("a", expected_s=1.0), 0.0)
+    people.tell(SpeechStarted("b"), 0.0)
+    for at in range(1, int(LONGEST_S) + 5):
+        people.tell(TurnAdvised("a", expected_s=1.0), float(at))
+        people.tell(SpeechEnded("b"), float(at))
+        people.tell(SpeechStarted("b"), float(at))
+        if at == 10:
+            people.tell(SpeechStarted("c"), float(at))
+    assert next(people.next_use.expected(LONGEST_S + 5.0)) == "c"
+
+
 @pytest.mark.parametrize(("expected_s", "is_expected"), [(5.0, True), (90.0, False)])
 def test_a_turn_announced_while_a_reply_is_sent_stays_announced(expected_s: float, is_expected: bool) -> None:
     people = People("s")

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.memory import NOTHING, Held, KvState, KvView, Lane, Selection
-from antiphon.policy.next_use import PROBE_BLOCKS, RETRY_S, NextUse
+from antiphon.policy.next_use import LOOK, PROBE_BLOCKS, RETRY_S, NextUse
 
 NOW = 100.0
 LANE = Lane(0, 0.0, 0.01)
@@ -377,3 +377,34 @@ def test_words_cost_no_look_at_all_who_are_coming() -> None:
     for owner in "abc":
         policy.tell_fetch(kv.view, owner, NOW)
     assert kv.num_read == 1
+
+
+def test_blocks_that_are_away_are_not_looked_at_in_every_decision() -> None:
+    """A look costs a pass over an owner's blocks, and many may be expected for long. What is brought
+    meanwhile is taken off without one."""
+    looks = Counter[str]()
+
+    class Counted(Kv):
+        def num_away(self, owner: str) -> int:
+            looks[owner] += 1
+            return super().num_away(owner)
+
+    names = tuple(f"s{number}" for number in range(3 * LOOK))
+    owners = {name: held(0, due_s=NOW + 50.0) for name in names}
+    kv = Counted(owners, coming=names, away=dict.fromkeys(names, 40))
+    policy = NextUse()
+    for now in (NOW, NOW + 0.01, NOW + 0.02):
+        assert list(policy.decide_fetch(kv.view, now).owners) == ["s0", "s1"], "half of the device is kept"
+    assert looks == dict.fromkeys(names, 1)
+    kv.owners["s0"] = held(40, due_s=NOW + 50.0)
+    assert list(policy.decide_fetch(kv.view, NOW + 0.03).owners) == ["s1"]
+    kv.owners["s0"] = held(45, due_s=NOW + 50.0)
+    policy.decide_fetch(kv.view, NOW + 0.04)
+    assert looks.total() == len(names) + 1, "it has more than was known"
+    policy.decide_fetch(kv.view, NOW + 1.0)
+    assert looks.total() == len(names) + 1 + LOOK, "the others in the next decisions"
+    kv.coming = ()
+    policy.decide_fetch(kv.view, NOW + 1.01)
+    kv.coming = names[:1]
+    policy.decide_fetch(kv.view, NOW + 1.02)
+    assert looks.total() == len(names) + 2 + LOOK, "nothing is kept of who is not expected"

@@ -167,6 +167,7 @@ async def test_a_killed_engine_ends_its_responses(
     for outputs in heard:
         assert [o.status for o in outputs if isinstance(o, ResponseEnded)] == ["failed"]
         assert outputs[-1].reason == "engine_gone"
+    assert "died: open replies fail, and the server has to be restarted" in caplog.text
     late = ask(engine, "late", SHORT)
     assert not late, "not before the asker has finished asking"
     await until(lambda: late, 1)

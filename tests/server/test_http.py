@@ -93,10 +93,26 @@ async def test_errors_are_openai_shaped() -> None:
             assert answer.status_code == status
             assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
             assert answer.json()["error"]["code"] == code
-        wrong = await client.post("/health")
-        assert wrong.status_code == 405
+        for method, path, allowed in (
+            ("POST", "/health", "GET"),
+            ("GET", "/v1/advisories", "POST"),
+            ("GET", "/v1/chat/completions", "POST"),
+        ):
+            wrong = await client.request(method, path)
+            assert (wrong.status_code, wrong.headers["Allow"]) == (405, allowed)
+            assert wrong.json()["error"]["code"] == "method_not_allowed"
+            assert f"{method} {path}" in wrong.json()["error"]["message"]
         answer = await client.get("/v1/models", headers={"Authorization": "Bearer k"})
         assert answer.status_code == 200
+
+
+async def test_a_dead_engine_says_what_to_do() -> None:
+    engine = FakeEngine()
+    async with client_of(create_app(engine, detokenisers=CharDetokeniser)) as client:
+        engine.alive = False
+        answer = await client.get("/ready")
+        assert answer.status_code == 503
+        assert "has to be restarted" in answer.json()["error"]["message"]
 
 
 async def test_a_mistake_is_a_500_without_details() -> None:

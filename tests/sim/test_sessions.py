@@ -183,7 +183,12 @@ class Real:
         self._keep(self.session.start(0.0))
 
     def wait(self, seconds: float) -> None:
-        self.now += seconds
+        """Its server calls it when it asked for it."""
+        until = self.now + seconds
+        while (wake_s := self.session.wake_at) is not None and wake_s <= until:
+            self.now = max(self.now, wake_s)
+            self._keep(self.session.tick(self.now))
+        self.now = until
 
     @property
     def responses(self) -> list[str]:

@@ -65,6 +65,7 @@ def says(stage: ArScheduler, decision: str, selection: Selection = NOTHING) -> S
     """From now on this decision is what a test tells."""
     policy = Says(selection)
     stage.tiers._policies = replace(stage.tiers._policies, **{decision: policy})
+    stage.reopen()
     return policy
 
 
@@ -785,6 +786,25 @@ def test_a_request_that_moves_is_brought_what_it_computed() -> None:
         stage.check_integrity()
 
 
+def test_who_moves_does_not_take_what_another_one_is_being_brought() -> None:
+    """Else the one would be brought again and again, and the other never get its room."""
+    origin, target = small(num_blocks=8), small()
+    origin.submit(request(9, 9, max_tokens=9))
+    done(origin, planned(origin, 0), 7)
+    step = away(target)
+    target.submit(request(1, 9, first=100))
+    (copy,) = ordered(target)
+    assert copy.to == "device"
+    target.submit(origin.hand_on(9, "t"))
+    num_evicted = target.kv.num_evicted_blocks
+    assert target.plan(step, 0.0) is None
+    assert target.kv.num_evicted_blocks == num_evicted
+    target.copied(CopyDone("s", copy.ticket))
+    ordered(target)
+    assert [join.request for join in planned(target, step).joins] == [1]
+    target.check_integrity()
+
+
 def test_a_lease_of_a_lost_unit_is_of_no_use() -> None:
     origin, target = small(num_blocks=8), small(num_blocks=8)
     origin.submit(request(1, 5, max_tokens=9))
@@ -830,11 +850,14 @@ def test_a_policy_that_waits_is_asked_again_on_time() -> None:
     says(stage, "write", replace(NOTHING, wake_at=5.0))
     stage.tell_time(1.0)
     stage.tend(1.0)
-    assert stage.wake_at == 7.0
+    assert stage.kv_wakes_at == 7.0
     stage.write()
-    assert stage.wake_at == 5.0
+    assert stage.kv_wakes_at == 5.0
     stage.tell_time(2.0)
-    assert stage.wake_at is None
+    assert stage.kv_wakes_at == 5.0
+    says(stage, "write")
+    stage.write()
+    assert stage.kv_wakes_at == 7.0
 
 
 def test_only_the_evict_policy_is_asked_in_a_stage_without_a_host() -> None:

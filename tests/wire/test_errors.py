@@ -6,9 +6,12 @@ import json
 
 import pytest
 
-from antiphon.core.errors import AntiphonError, Overloaded
+from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
+from antiphon.wire.advisories import AdvisoryRequest
+from antiphon.wire.chat import ChatRequest
 from antiphon.wire.errors import error_object
 from antiphon.wire.limits import Limits
+from antiphon.wire.parsing import converted
 from wire.harness import Driver, message, pcm
 
 UPDATE = "session.update"
@@ -196,6 +199,30 @@ def test_refusals(kind: str, fields: dict, code: str, param: str | None) -> None
 def test_the_unsupported_type_is_told_what_is_supported() -> None:
     error = Driver().error("output_audio_buffer.clear")
     assert "response.create" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "allowed"),
+    [
+        ("antiphon.advise", {"prepare": "everything"}, "'history', 'turn'"),
+        (CREATE, {"item": {"type": "message", "role": "robot"}}, "'assistant', 'system', 'user'"),
+        (UPDATE, audio_input(turn_detection={"type": "semantic_vad", "eagerness": "very"}), "'high', 'low'"),
+    ],
+)
+def test_a_wrong_choice_is_told_what_is_allowed(kind: str, fields: dict, allowed: str) -> None:
+    assert allowed in Driver().error(kind, **fields)["message"]
+
+
+def test_choices_are_found_in_lists_and_unions() -> None:
+    spoken = {"model": "m", "messages": [{"role": "user", "content": "a"}], "modalities": ["text", "smell"]}
+    with pytest.raises(ProtocolError, match=r"'modalities\[1\]'.*'smell'; allowed are 'audio', 'text'"):
+        converted(spoken, ChatRequest)
+
+
+def test_what_is_wrong_as_a_whole_has_no_name() -> None:
+    with pytest.raises(ProtocolError, match=r"^Invalid value: Expected `object`, got `array`") as raised:
+        converted([], AdvisoryRequest)
+    assert raised.value.param is None
 
 
 def test_remote_urls_are_refused_by_the_rule_s_name() -> None:

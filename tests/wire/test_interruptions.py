@@ -182,11 +182,45 @@ def test_progress_that_the_client_reports(driver: Driver) -> None:
     assert driver.send("playback.ack", response_id=response, played_ms=1000, committed_ms=1, x=[]) == []
     assert driver.fact(PlaybackReported) == PlaybackReported(driver.session.id, response, 1.0)
     driver.send("playback.ack", item_id=driver.request.item_id, played_ms=90_000.5)
+    assert driver.fact(PlaybackReported).played_s == 3.0, "nobody hears more in three seconds"
+    driver.now = 4.5
+    driver.send("playback.ack", item_id=driver.request.item_id, played_ms=90_000.5)
     assert driver.fact(PlaybackReported).played_s == 4.0
     assert driver.send("playback.ack", response_id="gone", item_id=7, played_ms=1) == []
     assert driver.error("playback.ack", response_id=response, played_ms="1")["param"] == "played_ms"
     assert driver.error("playback.ack", response_id=response, played_ms=True)["param"] == "played_ms"
     assert driver.error("playback.ack", played_ms=1)["param"] == "item_id"
+
+
+def told(driver: Driver, response: str, played_ms: float) -> float:
+    """What the engine is told of a report."""
+    driver.send("playback.ack", response_id=response, played_ms=played_ms)
+    return driver.fact(PlaybackReported).played_s
+
+
+def test_a_client_that_claims_to_run_dry_goes_before_nobody(driver: Driver) -> None:
+    """Audio comes faster than it is heard; the client says each time that all of it was."""
+    response = replying(driver, audio_s=1.0)
+    for _ in range(8):
+        driver.now += 0.1
+        driver.audio(response, 1.0)
+        assert told(driver, response, 1e6) == pytest.approx(driver.now)
+
+
+def test_a_gap_is_time_in_which_nothing_was_played(driver: Driver) -> None:
+    response = replying(driver, audio_s=1.0)
+    driver.now = 3.0
+    driver.audio(response, 1.0)
+    driver.now = 3.5
+    assert told(driver, response, 2000) == 1.5
+
+
+def test_a_pause_does_not_hold_a_reply_for_ever(driver: Driver) -> None:
+    """A client whose playback stands still is believed for a while."""
+    response = replying(driver, audio_s=300.0)
+    for now, played_s in ((10.0, 1.0), (61.0, 1.0), (63.0, 3.0), (70.0, 10.0), (400.0, 240.0)):
+        driver.now = now
+        assert told(driver, response, 1000) == played_s
 
 
 def test_an_ack_decides_what_was_heard(driver: Driver) -> None:

@@ -28,7 +28,8 @@ def test_a_session_hears_turns_by_default(driver: Driver) -> None:
         True,
         True,
     )
-    assert driver.started[0]["session"]["x_extensions"] == ["playback.ack", "antiphon.advise"]
+    extensions = driver.started[0]["session"]["x_extensions"]
+    assert extensions == ["playback.ack", "antiphon.advise", "input_video"]
 
 
 def test_speaking_is_answered(driver: Driver) -> None:

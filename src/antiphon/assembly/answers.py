@@ -126,6 +126,15 @@ def plain_text(value: str) -> str:
     return str.encode(value[:MAX_TEXT], "utf-8", "replace").decode()
 
 
+def said(error: BaseException) -> str:
+    """A policy's error for the log: its kind, and its words if it has any that can be read."""
+    kind = type(error).__name__
+    try:
+        return plain_text(f"{kind}: {error}")
+    except Exception:
+        return plain_text(kind)
+
+
 def _is_a(answer: Any, kind: type) -> None:
     if not isinstance(answer, kind):
         raise NonsenseError(f"{type(answer).__name__} is no {kind.__name__}")

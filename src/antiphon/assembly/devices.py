@@ -10,6 +10,7 @@ from antiphon.core.plans import Step
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.policy.base import DevicePolicy
 from antiphon.stage.ar import ArScheduler
+from antiphon.stage.policies import Question
 
 
 class UnitHead:
@@ -43,7 +44,8 @@ class UnitHead:
 
 class Device:
     """Owner of which of a process's units on one device steps next. `depth` + 1 of their steps may be in
-    flight."""
+    flight. If nothing ran when it was asked, nothing does until one of its units has changed, or a policy
+    wishes to be asked again."""
 
     def __init__(self, stages: Stages, units: tuple[str, ...], policy: DevicePolicy, depth: int) -> None:
         """units: names, in pipeline order."""
@@ -52,32 +54,54 @@ class Device:
         self._policy = policy
         self._depth = depth
         self._last: int | None = None
+        self._question = Question()
         self.wake_at: float | None = None
-        """When the policy wishes to be asked again, of the last plan."""
+        """When a policy wishes to be asked again, of those asked last."""
         self.idle: tuple[Scheduler, ...] = ()
-        """Units that the last plan asked for a step in vain, where nothing runs."""
+        """Units that were asked for a step in vain the last time that the device was."""
+        self.is_running = False
+        """A step was in flight then."""
         self.is_held_up = False
         """The policy left out what is less urgent than it said."""
+        self.num_asked = 0
+        """How often a plan began."""
+
+    def reopen(self) -> None:
+        """Ask its policies again, whatever has changed."""
+        self._question.reopen()
+
+    def rests(self, now: float) -> bool:
+        """Is it left unasked, since nothing has changed?"""
+        return not self._question.is_due(self._state, now)
+
+    def _state(self) -> object:
+        """What policies go by, but for time."""
+        schedulers = self._stages.these(self._units)
+        return [one.state for one in schedulers], [one.num_heard for one in self.idle], schedulers
 
     def plan(self, step: int, now: float) -> Step | None:
         """The next step, numbered so: of the unit that the policy prefers, or of the next that can really
         run; if none can, of one whose KV is on its way. None if the device is busy, or nothing can run."""
-        self.wake_at, self.idle, self.is_held_up = None, (), False
         schedulers = self._stages.these(self._units)
+        if self.rests(now):
+            return None
+        self.num_asked += 1
+        self._question.reopen()
+        self.wake_at, self.idle, self.is_held_up, self.is_running = None, (), False, False
         num_in_flight = 0
         for scheduler in schedulers:
             num_in_flight += scheduler.num_in_flight
         if num_in_flight > self._depth:
             return None
         heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
+        before = [one.state for one in schedulers]
         asked: list[tuple[int, int | None]] = []
         while heads:
             choice = self._policy.decide(tuple(heads), self._last, now)
-            if choice.wake_at is not None:
-                self.wake_at = choice.wake_at if self.wake_at is None else min(self.wake_at, choice.wake_at)
             head = heads.pop(choice.index)
             asked.append((head.place, choice.most))
             planned = schedulers[head.place].plan(step, now, choice.most)
+            self._wish(choice.wake_at, *(one.wake_at for one in schedulers))
             if planned is not None:
                 self._last = head.place
                 return planned
@@ -88,7 +112,14 @@ class Device:
                 if planned is not None:
                     self._last = place
                     return planned
-        if not num_in_flight:
-            self.idle = tuple(schedulers[place] for place, _ in asked)
-            self.is_held_up = any(most is not None for _, most in asked)
+        self.idle = tuple(schedulers[place] for place, _ in asked)
+        self.is_held_up = any(most is not None for _, most in asked)
+        self.is_running = num_in_flight > 0
+        self._question.asked((before, [one.num_heard for one in self.idle], schedulers), self.wake_at, now)
         return None
+
+    def _wish(self, *wishes: float | None) -> None:
+        """The soonest counts."""
+        for at in wishes:
+            if at is not None and (self.wake_at is None or at < self.wake_at):
+                self.wake_at = at

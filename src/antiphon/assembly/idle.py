@@ -7,6 +7,7 @@ would ever end that. To hold a reply that is ahead of its listener is what pacin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import inf
 
 import numpy as np
@@ -30,29 +31,43 @@ class Patience:
         """By unit and request."""
         self._lost: set[str] = set()
         """Units that were overruled, and whose policies have run nothing since: there is no patience left."""
-        self._ends_at: list[float] = []
+        self._ends: dict[Device, list[float]] = {}
+        """When patience ends with units of a device, as of when it was asked last."""
+        self._num_asked: dict[Device, int] = {}
+        """How often each device had been asked by then."""
+
+    def begin(self, now: float) -> None:
+        """Before devices are asked: those with which patience is over are asked in any case."""
+        for device, ends in self._ends.items():
+            if ends and min(ends) <= now:
+                device.reopen()
 
     def wake_at(self, wished: float | None) -> float | None:
         """When the node is to be asked again: as policies wish, or when patience ends."""
-        return min([*self._ends_at, *([] if wished is None else [wished])], default=None)
+        return min(chain(*self._ends.values(), () if wished is None else (wished,)), default=None)
 
     def steps(self, devices: Sequence[Device], ordered: Sequence[Step], step: int, now: float) -> list[Step]:
         """As the baseline chooses them, numbered from `step` on, of devices idle for too long, after
         every device was asked."""
-        self._ends_at.clear()
         for one in ordered:
             self._since.pop(one.stage, None)
             self._lost.discard(one.stage)
         steps: list[Step] = []
         for device in devices:
-            ends = {name: self._ends(name, device, now) for name in self._asked(device)}
+            if self._num_asked.get(device) == device.num_asked:
+                continue
+            self._num_asked[device] = device.num_asked
+            ends = {name: self._end(name, device, now) for name in self._asked(device)}
             overdue = [name for name, end in ends.items() if end <= now]
             why = f"left the device idle for {MOST_IDLE_S:g} s while a person waited"
             planned = None
             at_fault = [name for name in overdue if self._guard.stalled(name, why)]
             if at_fault:
+                device.reopen()
                 planned = device.plan(step + len(steps), now)
                 self._guard.go_on()
+                device.reopen()
+                self._ends.pop(device, None)
             if planned is not None:
                 steps.append(planned)
                 self._lost.update(overdue)
@@ -61,13 +76,14 @@ class Patience:
                 self._since[name] = dict.fromkeys(self._since[name], now)
                 self._lost.discard(name)
                 ends[name] = now + MOST_IDLE_S
-            self._ends_at += [end for end in ends.values() if end < inf]
+            self._ends[device] = [end for end in ends.values() if end < inf]
         return steps
 
     def _asked(self, device: Device) -> list[str]:
-        return [one.name for one in device.idle if self._guard.may_hold_up(one.name)]
+        idle = () if device.is_running else device.idle
+        return [one.name for one in idle if self._guard.may_hold_up(one.name)]
 
-    def _ends(self, name: str, device: Device, now: float) -> float:
+    def _end(self, name: str, device: Device, now: float) -> float:
         """When patience with this unit ends; inf: it holds no request up."""
         seen = next(one.seen for one in device.idle if one.name == name)
         held: list[int] = [] if seen is None else held_up(*seen, device.is_held_up).tolist()

@@ -28,7 +28,7 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.tiers import KvMove, unknown
+from antiphon.stage.tiers import KvMove
 
 
 class Observer(Listener, Protocol):
@@ -82,18 +82,21 @@ class Node:
         for fact in facts:
             if isinstance(fact, PolicySuspended):
                 self.guard.suspend(fact)
+                self.stages.reopen()
                 continue
             self.monitor.observe(fact, now)
             self.next_use.observe(fact, now)
             self._orchestrator.observe(fact, now)
             self._times.observe(fact)
             if isinstance(fact, TurnAdvised):
-                advised.append((fact, self._orchestrator.advise(fact)))
+                advised.append((fact, self._orchestrator.advise(fact) if fact.is_likely else ""))
             if self._watch is not None:
                 self._watch.observe(fact, now)
         for name, ar in self.stages.ar.items():
             if ar.is_churning:
                 self.guard.churns(name)
+                self.stages.reopen()
+        self._patience.begin(now)
         orders, outputs, steps = self._planned(now)
         self.guard.go_on()
         self._write(steps)
@@ -105,8 +108,9 @@ class Node:
 
     @property
     def _wake_at(self) -> float | None:
-        """The least of what the policies that were asked in this call wish."""
-        wished = (*(one.wake_at for one in self.stages.all), *(one.wake_at for one in self._devices))
+        """When a policy wishes to be asked again."""
+        kv = (ar.kv_wakes_at for ar in self.stages.ar.values())
+        wished = (*kv, *(one.wake_at for one in self._devices))
         return min((at for at in wished if at is not None), default=None)
 
     @property
@@ -218,6 +222,7 @@ class Node:
             return ()
         for scheduler in at_fault:
             scheduler.tell_time(now)
+        self.stages.reopen()
         steps = self._next(now)
         self.guard.go_on()
         return steps
@@ -235,7 +240,7 @@ class Node:
             self._times.ordered(step)
         for name, ar in self.stages.ar.items():
             step = on.get(self._place(name))
-            ar.write(unknown if step is None else partial(self._times.step_s, step))
+            ar.write(None if step is None else partial(self._times.step_s, step))
 
     def _place(self, unit: str) -> tuple[str, str]:
         found = self.stages.units[unit]
@@ -253,7 +258,8 @@ class Node:
         get no answer."""
         for fact, turn in advised:
             if fact.session in self.monitor.sessions:
-                yield AdvisoryAnswered(fact.session, fact.prepare, self.stages.prepared(fact.session), turn)
+                stages = self.stages.prepared(fact.session)
+                yield AdvisoryAnswered(fact.session, fact.prepare, stages, turn, fact.is_likely)
 
     @property
     def _num_given_up(self) -> int:

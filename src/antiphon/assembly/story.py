@@ -22,7 +22,7 @@ class Cause(StrEnum):
 
 
 PIPELINE = (Cause.UPSTREAM, Cause.DOWNSTREAM)
-"""Waits of a stage that keeps step with its neighbours. In all others something is short."""
+"""Waits of a stage that keeps step with its neighbours. In all others but `HELD` something is short."""
 
 Spent = Mapping[tuple[Cause, str], float]
 """Seconds by cause and the policy's reason ("" where no policy is the cause)."""
@@ -37,6 +37,10 @@ class What(StrEnum):
     SPEAKS_OVER = "the person speaks over the reply, with {left_s:.3f} s of it sent and not yet heard"
     SILENT = "the person is silent"
     SAID = "the person's words are in the conversation"
+    ADVISED = "the client says that the next turn is coming"
+    READS_AHEAD = "what there is of the turn is read ahead from now on"
+    NOT_AHEAD = "nothing of the turn is read ahead"
+    READ_AHEAD = "read ahead of the turn: {tokens:.0f} tokens in {took_s:.3f} s"
     ASKED = "the turn is complete: a reply is asked for"
     RENDERED = "its prompt has {tokens:.0f} tokens, rendered in {took_s:.3f} s"
     JOINED = "has a row after {waited_s:.3f} s; {cached:.0f} of {tokens:.0f} tokens cached"
@@ -71,7 +75,7 @@ class What(StrEnum):
     RELEASED = "output goes to the client again: it was no interruption"
     WORKED = "in steps for {ran_s:.3f} s"
     CUT = "cut: {heard_s:.3f} s heard of {made_s:.3f} s made, {unheard_s:.3f} s never heard"
-    KEPT = "cut: its first {kept:.0f} tokens stay in the conversation"
+    KEPT = "cut: tokens of it that stay in the conversation: {kept:.0f}"
     ENDED = "ended: {text:.0f} tokens of text, {made_s:.3f} s of audio"
     UNFINISHED = "is still being made where the record ends"
     CLOSED = "the session is closed"
@@ -167,8 +171,17 @@ class Story:
     @property
     def waited_s(self) -> float:
         """Of all its requests, for what was short."""
-        spent = (event.spent for event in self.of(What.WORKED))
-        return sum(s for one in spent for (cause, _), s in one.items() if cause not in PIPELINE)
+        return sum(s for cause, s in self._spent() if cause not in (*PIPELINE, Cause.HELD))
+
+    @property
+    def held_s(self) -> float:
+        """Of all its requests, because they were far enough ahead of what is heard."""
+        return sum(s for cause, s in self._spent() if cause is Cause.HELD)
+
+    def _spent(self) -> Iterator[tuple[Cause, float]]:
+        """What its requests waited for beside their steps, in seconds."""
+        for event in self.of(What.WORKED):
+            yield from ((cause, s) for (cause, _), s in event.spent.items())
 
     @property
     def responses(self) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 from antiphon.assembly.node import Node
@@ -22,6 +23,7 @@ from antiphon.core.facts import (
     Fact,
     ItemAdded,
     ItemCut,
+    ItemRemoved,
     OutputHeld,
     OutputReleased,
     PlaybackReported,
@@ -32,6 +34,7 @@ from antiphon.core.facts import (
     SessionOpened,
     SpeechEnded,
     SpeechStarted,
+    TurnAdvised,
 )
 from antiphon.core.plans import (
     AdvisoryAnswered,
@@ -42,10 +45,12 @@ from antiphon.core.plans import (
     ResponseEnded,
     ResponseOutput,
     TokensOut,
+    TurnAnswer,
 )
 from antiphon.core.playback import Playback
 from antiphon.flow.response import Phase, ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
+from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.tiers import KvMove
 
@@ -60,6 +65,16 @@ WOULD = {
 """Effects that only the observed policy would have had on a request, or on an owner's KV."""
 WOULD_NOT = {"run": What.WOULD_WAIT, "evict": What.WOULD_KEEP}
 """Effects that the baseline had and the observed policy would not have had."""
+NOT_AHEAD: dict[TurnAnswer, str] = {
+    "running": "that is under way already",
+    "done": "all of it was read already",
+    "busy": "replies are being made, or another session's turn is read ahead",
+    "nothing": "no item was added since the last reply",
+}
+"""Why an advisory of a turn begins no preparation."""
+STOPS_OWN = ItemCut, ItemRemoved, SessionClosed
+"""Facts of a session that end its preparation; that a reply is asked for ends anybody's."""
+NOT_WHOLE = "until a reply was asked for, or the conversation changed"
 REDONE = "a step that it was in, or a copy that it waited for, failed"
 
 
@@ -120,6 +135,15 @@ class _Copy:
     tickets: set[int]
 
 
+@dataclass(slots=True)
+class _Ahead:
+    """The preparation that runs, since when, and how many tokens those before it had read."""
+
+    session: str
+    since: float
+    num_before: float
+
+
 class Storyteller:
     """Implements `node.Observer`. Owner of the stories of all sessions, or of `only` one."""
 
@@ -136,6 +160,7 @@ class Storyteller:
         self._copies: dict[int, _Copy] = {}
         self._preloaded: dict[tuple[str, str], tuple[int, float]] = {}
         """Blocks that no request has read yet and since when, by unit and session."""
+        self._ahead: _Ahead | None = None
 
     def decide(self, facts: tuple[Fact, ...], now: float) -> Decision:
         """As the node decides."""
@@ -145,8 +170,10 @@ class Storyteller:
             self._happened(fact)
         decision = self.node.decide(facts, now)
         self._waits.planned(decision.orders, self.node.stages)
+        self._prepared(facts)
         for output in decision.outputs:
             if isinstance(output, AdvisoryAnswered):
+                self._advised(output)
                 continue
             reply = self._find(output.session, output.response)
             if reply is not None:
@@ -254,6 +281,9 @@ class Storyteller:
                     story.add(now, What.ASKED, response=fact.response)
                     reply = _Reply(story, fact.response, fact.item_id, now)
                     self._replies[story.session][fact.response] = reply
+            case TurnAdvised():
+                due = "" if isnan(fact.expected_s) else f"due in {fact.expected_s:.1f} s"
+                story.add(now, What.ADVISED, reason=due)
             case SessionClosed():
                 for unit in self.node.stages.ar:
                     self._spoil((unit, story.session), "the session ended before its turn came")
@@ -318,6 +348,39 @@ class Storyteller:
             self.stories[session].add(
                 self._now, What.PRELOAD_UNUSED, unit, reason=reason, blocks=num_blocks, after_s=after_s
             )
+
+    # -- what is read ahead of a turn ----------------------------------------------------------------
+
+    def _advised(self, output: AdvisoryAnswered) -> None:
+        story = self.stories.get(output.session)
+        if output.turn == "begun":
+            self._ahead = _Ahead(output.session, self._now, self._num_read_ahead())
+        if story is not None and output.turn:
+            reason = NOT_AHEAD.get(output.turn, "")
+            story.add(self._now, What.NOT_AHEAD if reason else What.READS_AHEAD, reason=reason)
+
+    def _prepared(self, facts: tuple[Fact, ...]) -> None:
+        """Tell of a preparation that has ended with these facts."""
+        ahead = self._ahead
+        if ahead is None:
+            return
+        tokens = self._num_read_ahead() - ahead.num_before
+        is_stopped = any(
+            isinstance(fact, ResponseRequested)
+            or (isinstance(fact, STOPS_OWN) and fact.session == ahead.session)
+            for fact in facts
+        )
+        if not tokens and not is_stopped:
+            return
+        self._ahead, story = None, self.stories.get(ahead.session)
+        if story is not None:
+            reason, took_s = NOT_WHOLE if is_stopped else "", self._now - ahead.since
+            story.add(self._now, What.READ_AHEAD, reason=reason, tokens=tokens, took_s=took_s)
+
+    def _num_read_ahead(self) -> float:
+        """Tokens that all preparations have read which are over."""
+        stats, units = self.node.stats(), self.node.stages.ar
+        return sum(stats.get(Metric.PREPARED_TOKENS.of(unit), 0.0) for unit in units)
 
     # -- what came of it -----------------------------------------------------------------------------
 

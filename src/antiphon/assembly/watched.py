@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from antiphon.assembly.answers import CHECKS, NonsenseError, check_told, plain_text
+from antiphon.assembly.answers import CHECKS, NonsenseError, check_told, plain_text, said
 from antiphon.assembly.observed import Effects, ObservedHead, effects
 from antiphon.assembly.registry import decider, raised_at, source_of, teller
 from antiphon.core.facts import NO_INTS, PolicySuspended
@@ -176,9 +176,15 @@ class Watched:
 
     @property
     def prepares(self) -> bool:
-        """Of a fetch policy: it acts on advisories, and is the one that decides."""
-        is_asked = not self.is_observed and not self._guard.is_suspended(self.unit, self.decision)
-        return is_asked and bool(getattr(self.policy, "prepares", False))
+        """Of a fetch policy: it acts on advisories, and is the one that decides. One that cannot say does
+        not."""
+        if self.is_observed or self._guard.is_suspended(self.unit, self.decision):
+            return False
+        try:
+            return bool(getattr(self.policy, "prepares", False))
+        except Exception as error:
+            self._guard.count(self, "raised", f"its `prepares` cannot be read: {said(error)}")
+            return False
 
     @property
     def described(self) -> str:
@@ -204,8 +210,7 @@ class Watched:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            what = f"{type(error).__name__}: {error}"
-            guard.count(self, "untold", f"what it tells of its decision is unusable: {what}")
+            guard.count(self, "untold", f"what it tells of its decision is unusable: {said(error)}")
             return None
         finally:
             self._words_s, self.asked_s = self._words_s + self.asked_s, 0.0
@@ -287,9 +292,8 @@ class Watched:
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
             raise error
         is_nonsense = isinstance(error, NonsenseError)
-        event, what = "nonsense" if is_nonsense else "raised", str(error)
-        if not is_nonsense:
-            what = f"{type(error).__name__}: {what}{raised_at(error, self._file)}"
+        event = "nonsense" if is_nonsense else "raised"
+        what = plain_text(str(error)) if is_nonsense else said(error) + raised_at(error, self._file)
         self.overruled[event] += 1
         self._guard.count(self, event, f"{event}, and the baseline decided: {what}")
 

@@ -1,4 +1,5 @@
-"""Settings of a preset's urgency policy that can be swept, and presets with others written as files."""
+"""Settings of a preset's urgency and most-urgent policies that can be swept, and presets with others written
+as files."""
 
 from __future__ import annotations
 
@@ -17,17 +18,19 @@ from antiphon.core.errors import ConfigError
 from antiphon.graphs import find_graph
 
 Choices = Mapping[str, PolicyChoice]
-URGENCY = "urgency"
-DECISIONS = "step", "pace"
-"""Those that the policy takes."""
-SAFE_S, RATIO = "safe_s", "beta/alpha"
+URGENCY, MOST_URGENT = "urgency", "most-urgent"
+STEP, PACE, DEVICE = "step", "pace", "device"
+SAFE_S, RATIO, BRINK_S, SPARE_S = "safe_s", "beta/alpha", "brink_s", "spare_s"
+EVERYWHERE = ""
+"""Stage of a setting that is not of one stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value for one stage and decision.
+    """A value for one stage and decision; of `device`, which chooses among stages, for all of them.
 
-    option  safe_s: P_safe, in seconds | beta/alpha: only their ratio decides anything (LiveServe eq. 1)
+    option  in seconds: safe_s (P_safe), brink_s, and of the device spare_s | beta/alpha: only their ratio
+            decides anything (LiveServe eq. 1)
     """
 
     stage: str
@@ -36,36 +39,61 @@ class Setting:
     value: float
 
     def __str__(self) -> str:
-        unit = " s" if self.option == SAFE_S else ""
-        return f"{self.decision} of {self.stage}: {self.option} {self.value:g}{unit}"
+        unit = "" if self.option == RATIO else " s"
+        place = f"{self.decision} of {self.stage}" if self.stage else self.decision
+        return f"{place}: {self.option} {self.value:g}{unit}"
+
+    @property
+    def policy(self) -> str:
+        """Whose option it is."""
+        return MOST_URGENT if self.decision == DEVICE else URGENCY
 
     @property
     def written(self) -> dict[str, float]:
         """As options of the policy."""
-        return {SAFE_S: self.value} if self.option == SAFE_S else {"alpha": 1.0, "beta": self.value}
+        return {"alpha": 1.0, "beta": self.value} if self.option == RATIO else {self.option: self.value}
 
 
 def knobs(
-    preset: str, stages: Sequence[str], safe_s: Sequence[float], ratios: Sequence[float]
+    preset: str,
+    stages: Sequence[str],
+    safe_s: Sequence[float],
+    ratios: Sequence[float],
+    brink_s: Sequence[float] = (),
+    spare_s: Sequence[float] = (),
 ) -> tuple[tuple[Setting, ...], ...]:
-    """What is to be tried, a group for each stage, decision and option. Raises ConfigError where the preset
-    lets `urgency` decide nothing there, or only observes it, and for a value that the policy refuses."""
+    """What is to be tried, a group for each stage, decision and option, the device's last. Raises ConfigError
+    where the preset lets none of the two policies decide what is to be tried, or only observes it, and for a
+    value that the policy refuses."""
     choices = read_preset(preset)
-    groups = tuple(
-        tuple(Setting(stage, decision, option, value) for value in dict.fromkeys(values))
+    wanted = (
+        (stage, decision, option, values)
         for stage in dict.fromkeys(stages)
-        for decision in DECISIONS
-        if choices[decision].of(stage)[0] == URGENCY and not choices[decision].observes(stage)
-        for option, values in ((SAFE_S, safe_s), (RATIO, ratios))
-        if values
+        for decision, option, values in (
+            (STEP, SAFE_S, safe_s),
+            (STEP, RATIO, ratios),
+            (STEP, BRINK_S, brink_s),
+            (PACE, SAFE_S, safe_s),
+            (PACE, RATIO, ratios),
+        )
+    )
+    groups = tuple(
+        group
+        for stage, decision, option, values in (*wanted, (EVERYWHERE, DEVICE, SPARE_S, spare_s))
+        if (group := tuple(Setting(stage, decision, option, value) for value in dict.fromkeys(values)))
+        if choices[decision].of(stage)[0] == group[0].policy and not choices[decision].observes(stage)
     )
     if not groups:
         raise ConfigError(
             f"preset {preset}: there is nothing to tune, since policy {URGENCY} decides neither step nor "
             f"pace of {', '.join(stages)}, or no values are given; start from a preset such as liveserve"
         )
+    if spare_s and groups[-1][0].option != SPARE_S:
+        raise ConfigError(
+            f"preset {preset}: {SPARE_S} is an option of {MOST_URGENT}, which does not decide device there"
+        )
     for setting in (setting for group in groups for setting in group):
-        make_policy(setting.decision, URGENCY, setting.written)
+        make_policy(setting.decision, setting.policy, setting.written)
     return groups
 
 
@@ -86,15 +114,18 @@ def choices_of(preset: str, graph: str) -> dict[str, PolicyChoice]:
 
 def value_of(choices: Choices, setting: Setting) -> float:
     """What the preset says in the setting's place: where it says nothing, the policy's default."""
-    known = options_of(find_policy(setting.decision, URGENCY))
+    known = options_of(find_policy(setting.decision, setting.policy))
     defaults = {name: default for name, (_, default) in known.items()}
     options = defaults | choices[setting.decision].of(setting.stage)[1]
-    return float(options[SAFE_S] if setting.option == SAFE_S else options["beta"] / options["alpha"])
+    return float(options["beta"] / options["alpha"] if setting.option == RATIO else options[setting.option])
 
 
 def changed(choices: Choices, setting: Setting) -> dict[str, PolicyChoice]:
     """The preset with the setting."""
     choice = choices[setting.decision]
+    if setting.stage == EVERYWHERE:
+        options = {**choice.options, **setting.written}
+        return {**choices, setting.decision: msgspec.structs.replace(choice, options=options)}
     own = {**choice.stages.get(setting.stage, {}), **setting.written}
     stages = {**choice.stages, setting.stage: own}
     return {**choices, setting.decision: msgspec.structs.replace(choice, stages=stages)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from rich.console import Console
 from rich.live import Live
@@ -35,7 +37,10 @@ class Progress:
         self._open: set[str] = set()
         self._queued: set[str] = set()
         self._num_errors = 0
-        self._num_refused = 0
+        self._refusals: Counter[str] = Counter()
+        """By code."""
+        self._refused_last: dict[str, str] = {}
+        """The last message of each code."""
         self._num_replies = 0
         self._num_gaps = 0
         self._ttfp_s: list[float] = []
@@ -71,7 +76,8 @@ class Progress:
                 self._open.discard(event.session)
             case SessionRefused():
                 self._open.discard(event.session)
-                self._num_refused += 1
+                self._refusals[event.code] += 1
+                self._refused_last[event.code] = event.message
             case ErrorSeen():
                 self._num_errors += 1
             case _:
@@ -90,8 +96,15 @@ class Progress:
         return (
             f"{now:5.0f} s  {len(self._open)} sessions{waiting}  "
             f"{self._num_replies} replies  TTFP p90 {ttfp}  "
-            f"{self._num_gaps} gaps  {self._num_refused} refused  {self._num_errors} errors"
+            f"{self._num_gaps} gaps  {self._refusals.total()} refused  {self._num_errors} errors"
         )
+
+    def refusals(self) -> list[str]:
+        """Why people were sent away, a line for each code, the most frequent first."""
+        return [
+            f"refused {count} times, the last one with {self._refused_last[code]}"
+            for code, count in self._refusals.most_common()
+        ]
 
     def _heard(self, event: AudioDelta) -> None:
         playback = self._playing.get(event.response)

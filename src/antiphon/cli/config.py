@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from antiphon.cli.shared import console, fail
 from antiphon.core.errors import AntiphonError, ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Deployments as files: what their keys mean, what they come to.")
+PARAGRAPH = "\n\n"
 page = Console(highlight=False, markup=False, soft_wrap=True)
 
 What = Annotated[str, typer.Argument(help=f"{', '.join(deployment_names())}, or a file.")]
@@ -38,12 +40,13 @@ def explain(
         str,
         typer.Argument(
             help="A dotted key, such as stages.thinker.kv_tokens; a preset's name or path; a decision of "
-            f"presets ({', '.join(DECISIONS)}); none: a list of all keys."
+            f"presets ({', '.join(DECISIONS)}); a policy's name; none: a list of all keys."
         ),
     ] = "",
 ) -> None:
     """Say what a key means: type, default, what is allowed, an example, which deployments use it. Of a
-    preset: which policy takes each decision, what it does, its options. Of a decision: its policies."""
+    preset: which policy takes each decision, what it does, its options. Of a decision: its policies. Of a
+    policy: what it decides, and what its options mean."""
     try:
         for line in lines_of(key):
             page.print(line)
@@ -52,18 +55,25 @@ def explain(
 
 
 def lines_of(key: str) -> list[str]:
-    """What to say of a key, a preset or a decision; of "" every key. Raises ConfigError."""
+    """What to say of a key, a preset, a decision or a policy; of "" every key. Raises ConfigError."""
     if not key:
         return [f"{each.path:44}{each.meaning}" for each in keys()]
     if key in DECISIONS:
         return explained_decision(key)
     if key in preset_names() or is_path(key):
         return explained_preset(key)
+    taken = [decision for decision in DECISIONS if key in known_policies(decision) and decides(decision, key)]
+    if taken:
+        about = explained_policy(taken[0], key, {})
+        return [f"{key}: a policy for {', '.join(taken)}", *about]
     try:
         return explained(find_key(key))
     except ConfigError as error:
-        said = nearest(key, (*preset_names(), *DECISIONS))
-        raise ConfigError(f"{key}: no such preset or decision{said}" if said else str(error)) from None
+        policies = (policy for decision in DECISIONS for policy in known_policies(decision))
+        said = nearest(key, dict.fromkeys((*preset_names(), *DECISIONS, *policies)))
+        raise ConfigError(
+            f"{key}: no such preset, decision or policy{said}" if said else str(error)
+        ) from None
 
 
 @app.command()
@@ -136,16 +146,24 @@ def explained_decision(decision: str) -> list[str]:
 
 
 def explained_policy(decision: str, policy: str, options: Mapping[str, Any]) -> list[str]:
-    """What it does, and each option with value, type and default."""
+    """What it does, and each option with value, type, default and, where its class says so, meaning."""
     kind = find_policy(decision, policy)
-    lines = [f"  {(inspect.getdoc(kind) or 'It does not say what it does.').splitlines()[0]}"]
+    words = inspect.getdoc(kind) or "It does not say what it does."
+    lines = [f"  {' '.join(words.partition(PARAGRAPH)[0].split())}"]
     for name, (hint, default) in options_of(kind).items():
         is_needed = default is inspect.Parameter.empty
         of = f"{hint.__name__ if isinstance(hint, type) else hint}"
         usual = "needed" if is_needed else f"default {written(default)}"
         value = written(options[name]) if name in options else "" if is_needed else written(default)
-        lines.append(f"  {name:14}{value}  ({of}, {usual})")
+        lines.append(f"  {name:14}{value}  ({of}, {usual})  {meaning_of(name, words)}".rstrip())
     return lines
+
+
+def meaning_of(option: str, words: str) -> str:
+    """What a class's documentation says of an option: a line that begins with its name, two spaces or more,
+    and the indented lines below. "" where it says nothing."""
+    found = re.search(rf"^{re.escape(option)} {{2,}}(.*(?:\n +.*)*)", words, re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
 
 
 def page_of_keys() -> str:

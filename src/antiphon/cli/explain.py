@@ -97,8 +97,9 @@ def sessions_table(stories: Iterable[Story]) -> Table:
     """A row each, in the order in which they began."""
     from antiphon.assembly.story import What
 
-    columns = ("turns", "TTFP s", "waited s", "preempted", "evicted", "fetched", "cut", "unheard s")
-    table = Table(box=SIMPLE, pad_edge=False, caption="TTFP: median. Evicted and fetched: KV blocks.")
+    columns = ("turns", "TTFP s", "waited s", "held s", "preempted", "evicted", "fetched", "cut", "unheard s")
+    caption = "TTFP: median. Waited: for what was short. Held: far enough ahead. Evicted, fetched: KV blocks."
+    table = Table(box=SIMPLE, pad_edge=False, caption=caption)
     table.add_column("session", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -109,6 +110,7 @@ def sessions_table(stories: Iterable[Story]) -> Table:
             str(len(story.responses)),
             f"{median(ttfp_s):.3f}" if ttfp_s else "–",
             f"{story.waited_s:.3f}",
+            f"{story.held_s:.3f}",
             str(len(list(story.of(What.PREEMPTED, What.PREEMPTED_KEEPING)))),
             f"{story.total('blocks', What.EVICTED, What.TAKEN):.0f}",
             f"{story.total('blocks', What.FETCHED, What.PRELOADED):.0f}",

@@ -142,7 +142,11 @@ class MachineOptions:
     frames_per_token: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1000, callback=finite, help="Codec frames (80 ms) of a token that is spoken."
+            min=0,
+            max=1000,
+            callback=finite,
+            help="Codec frames of a token that is spoken. A frame is 80 ms of Qwen3-Omni's speech, 20 ms of "
+            "Qwen2.5-Omni's, 320 ms of Ming-Flash-Omni's.",
         ),
     ] = None
     network_ms: Annotated[

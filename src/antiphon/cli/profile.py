@@ -211,11 +211,11 @@ def meanings(stage: StageProfile) -> Iterator[tuple[str, str]]:
             yield "once a step", time(model.step_s)
             yield "per group of like streams", time(model.group_s)
             yield "per stream", time(model.stream_s)
-            yield "per frame (80 ms of speech)", time(model.frame_s)
+            yield "per frame of speech", time(model.frame_s)
         case EncoderModel() as model:
             yield "once a step", time(model.step_s)
             yield (
-                "per recording, and per token of it (1/13 s)",
+                "per recording, and per token of it",
                 f"{time(model.audio_s)}, {time(model.audio_token_s)}",
             )
             yield "per picture, and per token of it", f"{time(model.visual_s)}, {time(model.visual_token_s)}"

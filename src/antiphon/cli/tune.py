@@ -43,6 +43,16 @@ class SweepOptions:
     ratios: Annotated[
         str, typer.Option(help="Values of beta/alpha, of which only the ratio counts; empty: as it is.")
     ] = "0,0.3,1,3"
+    brink_s: Annotated[
+        str, typer.Option(help="Values of brink_s, in seconds, for the step; empty: it stays as it is.")
+    ] = ""
+    spare_s: Annotated[
+        str,
+        typer.Option(
+            help="Values of spare_s, in seconds or inf, of the device's policy most-urgent; empty: it stays "
+            "as it is."
+        ),
+    ] = ""
     objective: Annotated[str, typer.Option(help="Figure that is to fall; of text models, ttft_s.p90.")] = (
         "ttfp_s.p90"
     )
@@ -114,10 +124,11 @@ def _sweep(preset: str, swept: SweepOptions) -> Sweep:
     from antiphon.bench.tune import Sweep
 
     safe_s, ratios = _numbers("safe-s", swept.safe_s), _numbers("ratios", swept.ratios)
+    brink_s, spare_s = _numbers("brink-s", swept.brink_s), _numbers("spare-s", swept.spare_s)
     first, last = swept.first_seed, swept.first_seed + swept.seeds
     return Sweep(
         preset,
-        knobs(preset, tuple(split(swept.stages)), safe_s, ratios),
+        knobs(preset, tuple(split(swept.stages)), safe_s, ratios, brink_s, spare_s),
         tuple(range(first, last)),
         tuple(range(last, last + swept.held_out)),
         swept.objective,
@@ -150,7 +161,7 @@ def _plan(asked: Asked, sweep: Sweep, options: dict[str, Any]) -> Plan:
 def _check_stages(sweep: Sweep, known: Sequence[str]) -> None:
     """Raises ConfigError for stages that the model does not have."""
     for setting in (setting for group in sweep.groups for setting in group):
-        if setting.stage not in known:
+        if setting.stage and setting.stage not in known:
             raise ConfigError(
                 f"--stages {setting.stage}: this model has {', '.join(known)}; name some of these"
             )

@@ -89,6 +89,11 @@ class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
     confidence: float = 1.0
     reply: ResponseRequested | None = None
 
+    @property
+    def is_likely(self) -> bool:
+        """Nothing is done about a turn that is likelier not to come."""
+        return self.confidence >= 0.5
+
 
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
     """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""

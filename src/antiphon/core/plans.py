@@ -294,13 +294,15 @@ nothing  the conversation is empty or ends with a reply: nothing of the turn is 
 class AdvisoryAnswered(msgspec.Struct, frozen=True, tag=True):
     """The one answer to a TurnAdvised of an open session, true of the moment after that decision.
 
-    stages  decoder units that have KV of the session; none where nothing is kept
+    stages     decoder units that have KV of the session; none where nothing is kept
+    is_likely  its client is confident enough that the turn comes for anything to be done
     """
 
     session: str
     prepare: Literal["history", "turn"]
     stages: tuple[StagePrepared, ...]
     turn: TurnAnswer = ""
+    is_likely: bool = True
 
 
 ResponseOutput = TokensOut | AudioOut | ResponseEnded

@@ -247,8 +247,10 @@ class Orchestrator:
         match fact:
             case UnitLost():
                 self._lose(fact)
+                self._stages.reopen()
             case UnitReady():
                 self._stages.regain(fact.unit)
+                self._stages.reopen()
             case PayloadArrived():
                 response = self.responses.get(fact.request)
                 if response is not None:

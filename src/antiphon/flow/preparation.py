@@ -158,6 +158,7 @@ class Preparation:
         entry = self._stages.ar[response.path.entry]
         assert response.entry is not None
         response.entry.media = frozenset(part.key for part in response.pinned)
+        entry.got_media(response.request, response.entry.media)
         if entry.name not in response.open_units:
             response.open_units.add(entry.name)
             entry.submit(response.entry)

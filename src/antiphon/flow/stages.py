@@ -205,6 +205,11 @@ class Stages:
         found = (ar.tiers.prepared(session) for name, ar in self.ar.items() if name not in self.lost)
         return tuple(one for one in found if one is not None)
 
+    def reopen(self) -> None:
+        """Everybody's policies are asked again, whatever has changed."""
+        for scheduler in self.all:
+            scheduler.reopen()
+
     def check_integrity(self) -> None:
         for scheduler in self.all:
             scheduler.check_integrity()

@@ -45,6 +45,7 @@ class Frontier:
         self._source = np.zeros(size, np.int64)
         self._num_gaps = np.zeros(size, np.int64)
         self._made = np.zeros((num_stages, size), np.int64)
+        self._changes = np.zeros(size, np.int64)
         self._free = list(range(size - 1, NOWHERE, -1))
         self._frame_s = frame_s
         self._sounded_frames = self._sounded_samples = 0
@@ -68,6 +69,7 @@ class Frontier:
             self._grow()
         slot = self._free.pop()
         self._asked_at[slot], self._is_spoken[slot] = asked_at, is_spoken
+        self._changes[slot] += 1
         return slot
 
     def free(self, slot: int) -> None:
@@ -76,32 +78,39 @@ class Frontier:
         self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = self._is_stopped[slot] = False
         self._source[slot] = self._num_gaps[slot] = 0
         self._made[:, slot] = 0
+        self._changes[slot] += 1
         self._free.append(slot)
 
     def begin(self, slot: int) -> None:
         """The first of it that its person hears, or reads, has left."""
         self._begun[slot] = True
+        self._changes[slot] += 1
 
     def play(self, slot: int, dry_at: float, source: Source = Source.ESTIMATED) -> None:
         """Its playback has changed: all that has come will have been played then (core.playback), and that is
         known from this source."""
+        self._changes[slot] += 1
         self._dry_at[slot], self._source[slot] = dry_at, source
 
     def fall_silent(self, slot: int) -> None:
         """Its person heard a gap."""
         self._num_gaps[slot] += 1
+        self._changes[slot] += 1
 
     def stop(self, slot: int) -> None:
         """Its client has stopped playing it: nobody hears more of it, though it is still made."""
         self._is_stopped[slot] = True
+        self._changes[slot] += 1
 
     def end_speech(self, slot: int) -> None:
         """What is written of it from now on is spoken by nobody."""
         self._is_silent[slot] = True
+        self._changes[slot] += 1
 
     def make(self, stage: int, slots: Slots | int, units: NDArray[np.int64] | int = 1) -> None:
         """A stage has made so many tokens or frames more, of each of these, every slot once; the vocoder has
         taken up so many frames."""
+        self._changes[slots] += 1
         if isinstance(slots, int):
             self._made[stage, slots] += units if slots != NOWHERE else 0
         else:
@@ -114,6 +123,11 @@ class Frontier:
         self._sounded_samples += num_samples
 
     # -- reading -------------------------------------------------------------------------------------
+
+    def num_changes(self, slots: Slots) -> int:
+        """How often any of these was written: it grows with all that is read of them, but for time and
+        `frame_s`."""
+        return int(self._changes[slots].sum())
 
     def ages_s(self, slots: Slots, now: float) -> Floats:
         """Since each was asked for: float64 [n]."""
@@ -173,4 +187,5 @@ class Frontier:
         self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
         self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
         self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)
+        self._changes = np.concatenate([self._changes, np.zeros(size, np.int64)])
         self._free = list(range(2 * size - 1, size - 1, -1))

@@ -171,10 +171,12 @@ class NextUse:
         self._reply, self._turn, self._token_s = Common(REPLY_S), Common(SPEECH_S), Common(TOKEN_S)
         self._sessions: dict[str, _Session] = {}
         self._orders = WeakSet[Order]()
+        self.num_changes = 0
+        """Of when anybody's KV is due, and of whose next turn is expected, but for time."""
         self._coming: dict[str, None] = {}
+        """Sessions whose next turn is expected, or will be: the one that was told of first is first."""
         self._expected: tuple[float, list[str]] | None = None
         """Those that are expected at a moment, until anything is folded in: every unit asks for them."""
-        """Sessions whose next turn is expected, or will be: the one that was told of first is first."""
         self._folds: dict[type, Callable[[str, _Session, Any, float], None]] = {
             SpeechStarted: self._speech_started,
             SpeechEnded: self._speech_ended,
@@ -191,12 +193,14 @@ class NextUse:
     def observe(self, fact: Fact, now: float) -> None:
         self._expected = None
         if isinstance(fact, SessionClosed):
+            self.num_changes += 1
             self._close(fact.session)
             return
         fold = self._folds.get(type(fact))
         if fold is not None:
             name = cast(PersonFact, fact).session
             if name in self._monitor.sessions:
+                self.num_changes += not isinstance(fact, PlaybackReported)
                 fold(name, self._known(name), fact, now)
 
     def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
@@ -290,9 +294,11 @@ class NextUse:
         session.is_speaking = False
         session.expected_at = now
         if self.is_expected(name, now):
-            session.until = now + WARM_S
+            session.until = min(now + WARM_S, session.since + LONGEST_S)
 
     def _advised(self, name: str, session: _Session, fact: TurnAdvised, now: float) -> None:
+        if not fact.is_likely:
+            return
         expected_at = now + (session.turn.value if isnan(fact.expected_s) else fact.expected_s)
         is_near = expected_at <= now + NEAR_S
         if session.is_speaking or (not is_near and self.is_expected(name, now)):
@@ -304,9 +310,10 @@ class NextUse:
         session.awaits_sound = False
 
     def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
-        """An expectation that has begun goes on; one that has not is replaced."""
+        """An expectation that has begun goes on, `LONGEST_S` in all: who renews it for ever without a turn
+        keeps no place before others. One that has not begun is replaced."""
         if self.is_expected(name, now):
-            session.until = max(until, session.until)
+            session.until = min(max(until, session.until), session.since + LONGEST_S)
         else:
             session.since, session.until = since, until
         self._coming.setdefault(name)
@@ -363,6 +370,7 @@ class NextUse:
     ) -> None:
         """More of a reply is there, or it is over."""
         if session.awaits_sound:
+            self.num_changes += 1
             session.awaits_sound = False
             self._coming.pop(name, None)
         is_heard = self._monitor.heard(name) == response
@@ -394,6 +402,7 @@ class NextUse:
         if abs(session.due_at - due_at) < STALE_S:
             return
         session.due_at = due_at
+        self.num_changes += 1
         for order in self._orders:
             order.put(name, due_at)
 

@@ -88,11 +88,12 @@ class HostTier:
         """The longest run of copies that are there in these groups (None: in all), from the first name on."""
         wanted = self._all if groups is None else frozenset(groups)
         run: list[HostCopy] = []
+        find, add = self._copies.get, run.append
         for name in names:
-            copy = self._copies.get(name)
-            if copy is None or not wanted <= copy.written:
+            copy = find(name)
+            if copy is None or (copy.written != wanted and not wanted <= copy.written):
                 break
-            run.append(copy)
+            add(copy)
         return run
 
     def begin(self, name: bytes, groups: Iterable[int] | None = None) -> HostCopy:

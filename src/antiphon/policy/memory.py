@@ -3,8 +3,9 @@ is brought back.
 
 KV goes by its owner's name: a session whose past rests, a request that was preempted and keeps its KV, or one
 that runs. It lies on the device from its first block on, and full blocks of it may lie on the host as well.
-The three decisions are asked for at every call of the node, busy or idle, and say whose KV moves; how far is
-up to the room and the links there are, and they are asked again at the next call.
+The three decisions are asked for, devices busy or idle, once something has changed that they go by (requests
+and KV of the unit, its links, what people do), and say whose KV moves; how far is up to the room and the
+links there are.
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ class Selection:
     groups   KV groups that are evicted; None: all. The others stay where they are
     reach    of owners that are fetched: how many leading blocks shall be on the device; all of those that are
              not named
-    wake_at  when to be asked again although nothing happens; None: at the next call
+    wake_at  when to be asked again although nothing changes; None: once it does
     """
 
     owners: Iterable[str]

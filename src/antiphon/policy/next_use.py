@@ -16,7 +16,7 @@ from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_shor
 RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
 LOOK = 8
-"""Owners that are written at once."""
+"""Owners that are written at once, and of those looked at before, that are looked at anew in one call."""
 PROBE_BLOCKS = 32
 """Brought at a time while the link's speed is not known: one order's."""
 
@@ -29,6 +29,14 @@ class Brought(NamedTuple):
     num_away: int
     queued_s: float
     left_s: float
+
+
+class Looked(NamedTuple):
+    """An owner's blocks on the device and those that it lacks, together, as of a look at each of them, and
+    until when that will do."""
+
+    size: int
+    until: float
 
 
 @dataclass(slots=True)
@@ -76,6 +84,8 @@ class NextUse:
         """Those that are held back by requests that wait."""
         self._brought: dict[str, Brought] = {}
         """What the last answer brings, or not."""
+        self._looked: dict[str, Looked] = {}
+        """Owners that were expected by the last answer."""
         self.events = {
             "next_use_unknown": 0,
             "preload_begun": 0,
@@ -94,15 +104,15 @@ class NextUse:
         if view.tier == "host":
             return self._evict_host(view)
         count = num_short(view, self._ahead)
-        return Selection(self._leaving(view), count, "needed last") if count else NOTHING
+        return Selection(self._leaving(view, now), count, "needed last") if count else NOTHING
 
-    def _leaving(self, view: KvView) -> Iterator[str]:
+    def _leaving(self, view: KvView, now: float) -> Iterator[str]:
         kept: dict[str, int] | None = None
         for at, owner in enumerate(view.farthest()):
             if not at:
                 self.events["next_use_unknown"] += isnan(view.due_s(owner))
             if view.is_expected(owner):
-                kept = self._protected(view) if kept is None else kept
+                kept = self._protected(view, now) if kept is None else kept
                 if owner in kept:
                     continue
             yield owner
@@ -133,7 +143,7 @@ class NextUse:
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What requests wait for; if there is nothing of that, what is about to be needed (§5.2)."""
         waiting = list(view.waiting())
-        expected = self._protected(view) if self._preload else {}
+        expected = self._protected(view, now) if self._preload else {}
         self._note_outcomes(view, waiting)
         held = {owner: None for owner, num_away in expected.items() if num_away and waiting}
         self.events["preload_held"] += sum(owner not in self._held for owner in held)
@@ -191,19 +201,26 @@ class NextUse:
             return int(left_s / lane.block_s) if left_s > 0 else 0
         return num_away
 
-    def _protected(self, view: KvView) -> dict[str, int]:
+    def _protected(self, view: KvView, now: float) -> dict[str, int]:
         """Owners whose next turn is coming, the first first, as far as they may be kept together, and what
         the device lacks of each."""
         room = int(self._protects * view.num_blocks)
         kept: dict[str, int] = {}
+        before, self._looked = self._looked, {}
+        num_anew = 0
         for owner in view.expected():
             if view.state(owner) is KvState.RUNNING:
                 continue
-            num_away = view.num_away(owner)
-            size = view.device(owner) + num_away
+            device, looked = view.device(owner), before.get(owner)
+            is_old = looked is not None and (now >= looked.until or device > looked.size)
+            if looked is None or (is_old and num_anew < LOOK):
+                num_anew += is_old
+                looked = Looked(device + view.num_away(owner), now + RETRY_S)
+            self._looked[owner] = looked
+            size = max(looked.size, device)
             if size <= room:
                 room -= size
-                kept[owner] = num_away
+                kept[owner] = size - device
         return kept
 
     # -- outcomes ------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ class EngineProcess:
         finally:
             if self._alive:
                 self._alive = False
-                log.error("the engine's process died")
+                log.error("the engine's process died: open replies fail, and the server has to be restarted")
                 self._fail_open()
 
     def _take(self, message: FromEngine) -> None:

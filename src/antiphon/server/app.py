@@ -9,8 +9,10 @@ from pathlib import Path
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import Scope
 
 from antiphon.core.engine_client import EngineClient
@@ -24,6 +26,9 @@ from antiphon.server.serving import Serving
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.ports import DetokeniserFactory
 
+ROUTERS = tuple(
+    room.router for room in (http, chat, speech, transcriptions, advisories, realtime, console_feed)
+)
 logger = logging.getLogger("antiphon.server")
 
 CONSOLE = Path(__file__).parent / "console"
@@ -60,8 +65,8 @@ def create_app(
     app.state.feed = Feed(lambda: serving.engine)
     if engine is not None:
         attach_engine(app, engine, detokenisers)
-    for room in (http, chat, speech, transcriptions, advisories, realtime, console_feed):
-        app.include_router(room.router)
+    for router in ROUTERS:
+        app.include_router(router)
     if settings is not None and settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -88,12 +93,26 @@ async def _antiphon_error(request: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = "not_found" if error.status_code == 404 else "http_error"
-    answer = http_error(
-        ProtocolError(f"{request.method} {request.url.path}: {error.detail}.", code=code), error.status_code
+    called, headers = f"{request.method} {request.url.path}", dict(error.headers or {})
+    status, code, why = (
+        error.status_code,
+        "not_found" if error.status_code == 404 else "http_error",
+        error.detail,
     )
-    answer.headers.update(error.headers or {})
+    if status in (404, 405) and (methods := ", ".join(_methods(request))):
+        status, code, why = 405, "method_not_allowed", f"this method is not allowed, {methods} is"
+        headers["Allow"] = methods
+    answer = http_error(ProtocolError(f"{called}: {why}.", code=code), status)
+    answer.headers.update(headers)
     return answer
+
+
+def _methods(request: Request) -> list[str]:
+    """Those of the path's route, where the request's own is none of them: the console, mounted at the root,
+    takes every path that no route takes whole."""
+    routes = (each for router in ROUTERS for each in router.routes if isinstance(each, APIRoute))
+    found = (each.methods for each in routes if each.matches(request.scope)[0] is Match.PARTIAL)
+    return sorted({method for methods in found for method in methods or ()})
 
 
 async def _invalid_request(request: Request, error: Exception) -> Response:

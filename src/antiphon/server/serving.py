@@ -29,6 +29,7 @@ from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 
 logger = logging.getLogger("antiphon.server")
 
+ENGINE_GONE = "The engine has stopped; the server has to be restarted."
 GOING_AWAY = 1001
 POLL_S = 0.02
 GOODBYE_S = 5.0
@@ -122,7 +123,7 @@ class Serving:
             return "The server is shutting down and takes no new sessions."
         if self.engine is None:
             return "The model is still loading."
-        return (self.engine.stuck or None) if self.engine.alive else "The engine has stopped."
+        return (self.engine.stuck or None) if self.engine.alive else ENGINE_GONE
 
     def why_not_whole(self) -> str | None:
         """In words, why traffic should go elsewhere, or None. Where only a stage is lost, sessions are still

@@ -20,7 +20,7 @@ from antiphon.policy.base import Budget, Candidate, Mask, Place, Refuse, StepCho
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight, Flights
 from antiphon.stage.kv_ledger import KvLedger
-from antiphon.stage.policies import Chooser, StagePolicies, up_to
+from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, up_to
 from antiphon.stage.requests import ArRequest, Progress
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.tiers import unknown
@@ -49,13 +49,12 @@ class ArScheduler(Chooser[ArCandidates]):
         around: Surroundings | None = None,
     ) -> None:
         """name: the unit's, where the stage has several; tickets: ascending, where several share them."""
-        super().__init__(policies)
+        super().__init__(policies, around)
         self.name = name or stage.name
         self.stage = stage.name
         self.survives = stage.survives
         self.config = config
         self.rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
-        self._around = around or Surroundings()
         tickets = tickets or count()
         self._held = KvLedger(stage, config, policies.kv, self.name, tickets, self.rows, self._around.lanes)
         self.kv, self.tiers = self._held.kv, self._held.tiers
@@ -69,6 +68,7 @@ class ArScheduler(Chooser[ArCandidates]):
         """Preempted requests, and how often: one less for each step since that drew tokens."""
         self._head: ArRequest | None = None
         """The first that a person waits for, as of the last view."""
+        self._kept, self._to_write = Question(), Question()
         self._lacked: tuple[ArRequest, frozenset[int]] | None = None
         """It, and the media that it turned out to lack when a policy looked; noted by the next plan."""
 
@@ -96,6 +96,7 @@ class ArScheduler(Chooser[ArCandidates]):
         """Are there blocks for a new request that hold nothing?"""
         return self._held.has_spare(request)
 
+    @changes
     def submit(self, request: ArRequest) -> None:
         """Queue a request whose prompt passed `check`."""
         request.order = self._num_submitted
@@ -104,6 +105,7 @@ class ArScheduler(Chooser[ArCandidates]):
         self._held.look(request)
         self._waiting.add(request)
 
+    @changes
     def push(self, request: int, token: int) -> None:
         """One more upstream token for a conditioned stage."""
         active = self._requests.get(request)
@@ -115,6 +117,7 @@ class ArScheduler(Chooser[ArCandidates]):
         else:
             self._waiting.changed(active)
 
+    @changes
     def grant(self, request: int, tokens: int) -> None:
         """Its consumer has come so far that it may draw so many tokens in all."""
         active = self._requests.get(request)
@@ -124,6 +127,7 @@ class ArScheduler(Chooser[ArCandidates]):
         if active.row is not None:
             self.rows.grant(active.row, tokens)
 
+    @changes
     def close(self, request: int) -> None:
         """No more upstream tokens will come."""
         active = self._requests.get(request)
@@ -135,15 +139,23 @@ class ArScheduler(Chooser[ArCandidates]):
         else:
             self._waiting.changed(active)
 
+    @changes
     def arrived(self, request: int) -> None:
         """What was handed over for it is there."""
         if self.waits_for_payload(request):
             self._requests[request].waits_for_payload = False
             self._waiting.changed(self._requests[request])
 
+    @changes
+    def got_media(self, request: int, keys: frozenset[int]) -> None:
+        """The outputs of these media are at hand for it."""
+        if request in self._requests:
+            self._requests[request].media = keys
+
     def waits_for_payload(self, request: int) -> bool:
         return request in self._requests and self._requests[request].waits_for_payload
 
+    @changes
     def abort(self, request: int) -> ArRequest | None:
         """Take the request out at once; what steps in flight bring for it is dropped. None if unknown."""
         active = self._requests.pop(request, None)
@@ -157,6 +169,7 @@ class ArScheduler(Chooser[ArCandidates]):
             self._leave(active)
         return active
 
+    @changes
     def hand_on(self, request: int, target: str) -> ArRequest:
         """Take out a running request that goes on at the unit `target`, which may copy its KV."""
         active = self._requests.pop(request)
@@ -170,10 +183,12 @@ class ArScheduler(Chooser[ArCandidates]):
         """What other units may copy from here."""
         return tuple(self._held.leases)
 
+    @changes
     def take_back(self, lease: KvLease) -> None:
         """It is over."""
         self._held.take_back(lease)
 
+    @changes
     def forget(self, session: str) -> None:
         """Drop the session's resting KV."""
         self._held.forget(session, self._flights.last)
@@ -246,26 +261,38 @@ class ArScheduler(Chooser[ArCandidates]):
 
     def tend(self, now: float) -> None:
         """At every decision, before steps are planned: evict ahead, and fetch."""
+        if self._kept.is_due(lambda: self.state, now):
+            self._kept.asked(self.state, self._tended(now), now)
+
+    def _tended(self, now: float) -> float | None:
+        """When the policies wish to be asked again."""
         if not self.tiers.host.num_blocks:
-            self.tiers.tend([], "", 0)
-            return
+            return self.tiers.tend([], "", 0)
         in_turn = self._waiting.in_turn
         could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
         wanted = [self._held.wanted(one) for one in could_join]
-        self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
+        wake_at = self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
         for request in could_join:
             if self.tiers.is_coming(request.owner) and request.reload_wait_since_s is None:
                 request.reload_wait_since_s = None if request.tokens else now
+        return wake_at
 
-    def write(self, step_s: Callable[[], float] = unknown) -> None:
+    def write(self, step_s: Callable[[], float] | None = None) -> None:
         """At every decision, after steps are planned: write what will have to leave. `step_s`: seconds that
-        the step will take which was ordered on this device."""
-        self.tiers.write(step_s)
+        the step will take which was ordered on this device; None: none was."""
+        now = self.tiers.now
+        if step_s is not None or self._to_write.is_due(lambda: self.state, now):
+            self._to_write.asked(self.state, self.tiers.write(step_s or unknown), now)
 
     @property
-    def wake_at(self) -> float | None:
-        wished = [at for at in (super().wake_at, self.tiers.wake_at) if at is not None]
-        return min(wished, default=None)
+    def state(self) -> tuple[int, ...]:
+        return self.num_changes, *self.tiers.num_changes
+
+    @property
+    def kv_wakes_at(self) -> float | None:
+        """When a policy of the unit's KV wishes to be asked again."""
+        wished = self._kept.wake_at, self._to_write.wake_at, self.tiers.wake_at
+        return min((at for at in wished if at is not None), default=None)
 
     # -- planning ------------------------------------------------------------------------------------
 
@@ -437,6 +464,7 @@ class ArScheduler(Chooser[ArCandidates]):
         """The step that runs so many tokens of these rows; None where nothing runs and no request joins."""
         if not len(rows) and not joins:
             return None
+        self.num_changes += 1
         starts = self.rows.planned[rows]
         emits = (starts + counts >= self.rows.to_compute[rows]).astype(np.int64)
         self.rows.plan(rows, counts, emits)
@@ -495,6 +523,7 @@ class ArScheduler(Chooser[ArCandidates]):
             self._in_vain[request.request] = self._in_vain.get(request.request, 0) + 1
         return len(choice.preempt) > 0
 
+    @changes
     def _requeue(self, request: ArRequest, keep: bool = False) -> None:
         """It gives up its row, and waits again."""
         self._leave(request, keep)
@@ -512,6 +541,7 @@ class ArScheduler(Chooser[ArCandidates]):
         """Requests that ran or joined in a step in flight, whatever its executor will say of them."""
         return self._flights[step].named
 
+    @changes
     def copied(self, fact: CopyFact) -> None:
         """A copy was answered. On failure, preempt every row whose blocks it was filling."""
         broken = set(self.tiers.copied(fact))
@@ -519,6 +549,7 @@ class ArScheduler(Chooser[ArCandidates]):
             if request.sequence is not None and not broken.isdisjoint(request.sequence.blocks):
                 self._requeue(request)
 
+    @changes
     def retry(self, fact: StepFailed) -> frozenset[int]:
         """Before a failed step is observed: if it waited for a copy that may have failed, all that it named
         begin anew, as often as they may. Returns them, and those that had begun anew already."""
@@ -536,6 +567,7 @@ class ArScheduler(Chooser[ArCandidates]):
                 self._requeue(one)
         return frozenset(one.request for one in alive) - spent
 
+    @changes
     def observe(self, fact: StageFact) -> list[Progress]:
         """Fold a reported step in. A failed step brings no progress: its requests are to be aborted."""
         flight = self._flights.end(fact.step)

@@ -15,7 +15,7 @@ from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.blocks import BlockPool
 from antiphon.policy.base import Budget, Tier
 from antiphon.stage.candidates import Listed, Surroundings
-from antiphon.stage.policies import Chooser, StagePolicies, up_to
+from antiphon.stage.policies import Chooser, StagePolicies, changes, up_to
 
 
 @dataclass(slots=True)
@@ -65,26 +65,28 @@ class CodecScheduler(Chooser[Listed]):
         windowed: bool = False,
         around: Surroundings | None = None,
     ) -> None:
-        super().__init__(policies)
+        super().__init__(policies, around)
         self.name = name
         self.edge = edge
         self._windowed = windowed
         self._max_rows = config.max_rows
-        self._around = around or Surroundings()
         self._row_pool = BlockPool(config.max_rows)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._flights: OrderedDict[int, tuple[tuple[int, int], ...]] = OrderedDict()
         """Requests and frames of each step in flight."""
 
+    @changes
     def open(self, request: int, voice: str | None, slot: int = NOWHERE, tier: Tier = Tier.LATENCY) -> None:
         """A stream begins, if it has not begun."""
         if request not in self._streams:
             self._streams[request] = _Stream(request, voice, slot=slot, tier=tier)
 
+    @changes
     def push(self, request: int, frame: Ints) -> None:
         """One more frame of an open stream, int64 [codebooks]."""
         self._streams[request].frames.append(frame)
 
+    @changes
     def close(self, request: int) -> bool:
         """No more frames will come. True if the stream is over with that (nothing is left to decode)."""
         stream = self._streams.get(request)
@@ -96,6 +98,7 @@ class CodecScheduler(Chooser[Listed]):
         self._retire(stream)
         return True
 
+    @changes
     def abort(self, request: int) -> None:
         """Drop the stream, and the frames that were not decoded."""
         stream = self._streams.get(request)
@@ -172,6 +175,7 @@ class CodecScheduler(Chooser[Listed]):
         self._flights[step] = tuple((stream.request, len(frames)) for stream, frames in taken)
         return self._ordered(step, joins, taken, choice.reason)
 
+    @changes
     def _ordered(
         self, step: int, joins: list[int], taken: list[tuple[_Stream, list[Ints]]], reason: str
     ) -> CodecStep:
@@ -196,6 +200,7 @@ class CodecScheduler(Chooser[Listed]):
         """Requests of a step in flight."""
         return tuple(request for request, _ in self._flights[step])
 
+    @changes
     def observe(self, fact: StageFact) -> list[Heard]:
         """Fold a reported step in; streams that were aborted meanwhile bring nothing."""
         flight = self._flights.pop(fact.step)

@@ -12,7 +12,7 @@ from antiphon.core.plans import EncodeStep
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.policy.base import Budget, Tier
 from antiphon.stage.candidates import Listed, Surroundings
-from antiphon.stage.policies import Chooser, StagePolicies, up_to
+from antiphon.stage.policies import Chooser, StagePolicies, changes, up_to
 
 
 @dataclass(slots=True)
@@ -43,16 +43,16 @@ class EncodeScheduler(Chooser[Listed]):
         policies: StagePolicies,
         around: Surroundings | None = None,
     ) -> None:
-        super().__init__(policies)
+        super().__init__(policies, around)
         self.name = name
         self.config = config
-        self._around = around or Surroundings()
         self._queue: OrderedDict[int, _Queued] = OrderedDict()
         self._flights: OrderedDict[int, tuple[Media, ...]] = OrderedDict()
         self._suspects: OrderedDict[int, Media] = OrderedDict()
         self._ready: OrderedDict[int, None] = OrderedDict()
         self._pins: Counter[int] = Counter()
 
+    @changes
     def want(
         self, media: tuple[Media, ...], request: int, slot: int = NOWHERE, tier: Tier = Tier.LATENCY
     ) -> None:
@@ -65,6 +65,7 @@ class EncodeScheduler(Chooser[Listed]):
             elif part.key not in busy:
                 self._queue.setdefault(part.key, _Queued(part, {})).wanted[request] = slot, tier
 
+    @changes
     def unpin(self, media: tuple[Media, ...], request: int) -> None:
         """A request needs these no more. What no request waits for is not encoded any more."""
         for part in media:
@@ -145,9 +146,11 @@ class EncodeScheduler(Chooser[Listed]):
             reason = choice.reason
         if not media:
             return None
+        self.num_changes += 1
         self._flights[step] = media
         return EncodeStep(self.name, step, media, reason)
 
+    @changes
     def observe(self, fact: StageFact) -> frozenset[int]:
         """Fold a reported step in; returns the keys whose state changed: ready, or lost if it failed."""
         media = self._flights.pop(fact.step)

@@ -45,6 +45,8 @@ class Lanes:
     def __init__(self, cost: CopyCost | None = None) -> None:
         self._cost = cost or NoCost()
         self._queues = {to: _Queue({}) for to in ("host", "device")}
+        self.num_changes = 0
+        """Of what is on its way."""
         self._now = 0.0
 
     def tell_time(self, now: float) -> None:
@@ -59,17 +61,20 @@ class Lanes:
         if not queue.orders:
             queue.begun = self._now
         queue.orders[order.ticket] = order
+        self.num_changes += 1
 
     def answered(self, fact: CopyFact) -> None:
         for to, queue in self._queues.items():
             order = queue.orders.pop(fact.ticket, None)
             if order is not None:
+                self.num_changes += 1
                 queue.begun = self._now
                 seconds = fact.seconds if isinstance(fact, CopyDone) else nan
                 self._cost.reported(order.stage, order.group, to, len(order.sources), seconds)
 
     def forget(self, unit: str) -> None:
         """The unit is lost: nothing of what was ordered for it is answered."""
+        self.num_changes += 1
         for queue in self._queues.values():
             queue.orders = {ticket: one for ticket, one in queue.orders.items() if one.stage != unit}
 

@@ -1,15 +1,21 @@
-"""The policies that one unit asks, and what they said of the stage as it stands."""
+"""The policies that one unit asks, what they said of the stage as it stands, and when to ask them again."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from functools import wraps
+from math import inf
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+import numpy as np
 
 from antiphon.core.facts import Ints
+from antiphon.interaction.frontier import Slots
 from antiphon.policy.base import AdmissionPolicy, Budget, PacePolicy, StepChoice, StepPolicy, StepView
 from antiphon.policy.memory import KvPolicies
-from antiphon.stage.candidates import Candidates
+from antiphon.stage.candidates import Candidates, Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +28,61 @@ class StagePolicies:
     kv: KvPolicies
 
 
+MOST_SILENT_S = 0.25
+"""A question is asked again after so long, when the node is called, though nothing has changed."""
+
+
+class Question:
+    """Owner of when something was asked last, of what, and when it is to be asked again: once that has
+    changed, or when a policy wishes it."""
+
+    def __init__(self) -> None:
+        self.wake_at: float | None = None
+        """When a policy wishes to be asked again though nothing changes."""
+        self._of: object = None
+        self._due_at = -inf
+
+    def is_due(self, of: Callable[[], object], now: float) -> bool:
+        """Is it time, or is what `of` returns not what it was?"""
+        return now >= self._due_at or of() != self._of
+
+    def asked(self, of: object, wake_at: float | None, now: float) -> None:
+        self._of, self.wake_at = of, wake_at
+        self._due_at = min(now + MOST_SILENT_S, inf if wake_at is None else wake_at)
+
+    def reopen(self) -> None:
+        """Ask again at the next call, whatever has changed."""
+        self.wake_at, self._due_at = None, -inf
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound="Chooser[Any]")
 V = TypeVar("V", bound=Candidates)
+
+
+def changes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Of a scheduler: what it does may give its policies something else to say."""
+
+    @wraps(method)
+    def changing(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.num_changes += 1
+        return method(self, *args, **kwargs)
+
+    return changing
 
 
 class Chooser(ABC, Generic[V]):
     """Base of all schedulers: asks which candidates are held back and which run, once until the stage
     changes. Owner of when these policies wish to be asked again."""
 
-    def __init__(self, policies: StagePolicies) -> None:
+    def __init__(self, policies: StagePolicies, around: Surroundings | None = None) -> None:
+        self.num_changes: int = 0
+        """Of the stage itself."""
+        self._around = around or Surroundings()
         self._policies = policies
+        self._slots: Slots = np.zeros(0, np.intp)
+        """Of the candidates that were chosen from last."""
         self._chosen: tuple[V, StepChoice] | None = None
         self._wished_at: float | None = None
         self.seen: tuple[V, StepChoice] | None = None
@@ -54,11 +106,15 @@ class Chooser(ABC, Generic[V]):
         """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
         return self._wished_at
 
+    def reopen(self) -> None:
+        """Others may decide from now on: ask again, whatever has changed."""
+        self.num_changes += 1
+
     def choose(self, now: float) -> tuple[V, StepChoice]:
         """What the policies say of the stage as it stands. Nothing is changed by it."""
         if self._chosen is None:
             view = self._candidates(now)
-            seen = cast(StepView, view)
+            seen, self._slots = cast(StepView, view), view.slots
             hold = self._policies.pace.decide(seen, now)
             view.held_back = hold.held
             choice = self._policies.step.decide(seen, self.budget, now)
@@ -67,6 +123,16 @@ class Chooser(ABC, Generic[V]):
                     self._wished_at = wished if self._wished_at is None else min(self._wished_at, wished)
             self._chosen = self.seen = view, choice
         return self._chosen
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """Another one after all changes that policies go by, but for time and what is heard."""
+        return (self.num_changes,)
+
+    @property
+    def num_heard(self) -> int:
+        """Grows with what is made and heard of those that were chosen from last."""
+        return self._around.frontier.num_changes(self._slots)
 
     def _taken(self, now: float) -> tuple[V, StepChoice]:
         """The same, to be carried out: what was said counts no more."""

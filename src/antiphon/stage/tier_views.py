@@ -30,6 +30,8 @@ class People(Protocol):
 class NextUse(Protocol):
     """When sessions will need their KV again."""
 
+    num_changes: int
+
     def due_s(self, session: str, now: float) -> float:
         """nan: unknown."""
         ...

@@ -136,7 +136,8 @@ class Tiers:
         self._lanes = lanes or Lanes()
         self._transfers = Transfers(unit, kv, order, tickets, self._lanes.ordered)
         self._returned: list[KvLease] = []
-        self._now = 0.0
+        self.now = 0.0
+        """As it was told last."""
         self._num_claimed = 0
         """Blocks that are pending free and that requests of the last plan wait for: others have to find
         more."""
@@ -149,6 +150,7 @@ class Tiers:
         self._unread: dict[str, _Unread] = {}
         """By owner: KV that was brought though no request waited, until one reads it."""
         self._wake_at: float | None = None
+        self._num_changes = 0
 
     def meet(self, people: People, next_use: NextUse) -> None:
         """Who says what people do, and when they will need their KV."""
@@ -163,12 +165,19 @@ class Tiers:
 
     @property
     def wake_at(self) -> float | None:
-        """When a policy wishes to be asked again, of those asked since `tell_time`."""
+        """When a policy that was asked for room since `tell_time` wishes to be asked again."""
         return self._wake_at
+
+    @property
+    def num_changes(self) -> tuple[int, ...]:
+        """Of the KV here, of what is on its way over the links, and of when people will need theirs."""
+        people = 0 if self._next_use is None else self._next_use.num_changes
+        kv = self._num_changes, self._kv.num_evicted_blocks, self._num_claimed
+        return *kv, self._lanes.num_changes, people
 
     def tell_time(self, now: float) -> None:
         """Before facts of `now` are folded in."""
-        self._now, self._wake_at = now, None
+        self.now, self._wake_at = now, None
 
     def drain(self) -> tuple[CopyOrder, ...]:
         """Copies ordered since the last call; they go before the step that was planned with them."""
@@ -176,32 +185,42 @@ class Tiers:
 
     # -- at every decision ---------------------------------------------------------------------------
 
-    def tend(self, wanted: Sequence[Wanted], last: str, apart: int) -> None:
+    def tend(self, wanted: Sequence[Wanted], last: str, apart: int) -> float | None:
         """Before steps are planned: evict ahead, and fetch. `wanted`: in the order of the queue; what rests
-        as `last` is wanted soon; rows need `apart` more blocks now."""
-        self._num_sought = 0
+        as `last` is wanted soon; rows need `apart` more blocks now. Returns when the policies wish to be
+        asked again."""
+        self._num_sought, self._wake_at = 0, None
         self._evict(0, last)
         if self.host.num_blocks:
             self._fetch({one.owner: one for one in wanted if self._is_on_host(one)}, apart)
+        return self._wished()
 
-    def write(self, step_s: Callable[[], float] = unknown) -> None:
+    def _wished(self) -> float | None:
+        """What those that were asked wish, told once."""
+        wake_at, self._wake_at = self._wake_at, None
+        return wake_at
+
+    def write(self, step_s: Callable[[], float] = unknown) -> float | None:
         """After steps are planned, of which that of this device takes so long (nan: there is none, or it is
-        not known): write what will have to leave."""
+        not known): write what will have to leave. Returns when the policy wishes to be asked again."""
         if not self.host.num_blocks:
-            return
+            return None
+        asked_before = self._wished()
         for name in self.host.gone():
             for owner in self._kv.owners_of(name):
                 self._lacks_copies(owner)
-        selection = self._asked(self._policies.write.decide(self._view("device", 0, step_s), self._now))
+        selection = self._asked(self._policies.write.decide(self._view("device", 0, step_s), self.now))
         count = min(selection.count, self.host.num_free)  # nothing leaves the host for what need not leave
         if count:
             self._write(self._unwritten(selection.owners, count), KvMove.WRITTEN)
+        wake_at, self._wake_at = self._wake_at, asked_before
+        return wake_at
 
     def joined(self, owner: str, session: str, sequence: Kv, since_s: float | None) -> None:
         """A request of a session runs on what rested under this name. It waited for copies since `since_s`,
         and goes on waiting, in its steps, for those that are not there."""
         self.known.running[owner], self.known.session[owner] = sequence, session
-        self.known.used_s[owner] = self._now
+        self.known.used_s[owner] = self.now
         self.known.states.pop(owner, None)
         self._coming.discard(owner)
         self._unread.pop(owner, None)
@@ -212,7 +231,7 @@ class Tiers:
         if awaited:
             awaited[-1].reload_wait_since_s = since_s
         else:
-            self.reload_s += self._now - since_s
+            self.reload_s += self.now - since_s
 
     def left(self, owner: str, sequence: Kv) -> None:
         """It runs no more."""
@@ -228,7 +247,7 @@ class Tiers:
 
     def rest(self, owner: str, session: str, state: KvState = KvState.RESTING) -> None:
         """KV was just left behind under this name."""
-        self.known.used_s[owner], self.known.session[owner] = self._now, session
+        self.known.used_s[owner], self.known.session[owner] = self.now, session
         if state is KvState.RESTING:
             self.known.states.pop(owner, None)
         else:
@@ -293,7 +312,7 @@ class Tiers:
         with after all other, the last in the queue first, and what rests as `last` in the end. The policy may
         choose the KV of a request that was preempted, though it waits."""
         view = self._view("device", wanted)
-        selection = self._asked(self._policies.evict.decide(view, self._now))
+        selection = self._asked(self._policies.evict.decide(view, self.now))
         if not selection.count and not wanted:
             return
         goal = max(view.num_free + selection.count, wanted)
@@ -313,7 +332,7 @@ class Tiers:
         for owner, count in (*chosen.items(), *taken.items()):
             unread = self._unread.get(owner)
             if unread is not None:
-                self.num_swapped_blocks += unread.given_up(count, self._now)
+                self.num_swapped_blocks += unread.given_up(count, self.now)
         self._write(evicted, KvMove.COPIED)
         self._prune((*chosen, *taken))
 
@@ -362,6 +381,7 @@ class Tiers:
         last before all else. What is not copied is taken back at once."""
         if not evicted:
             return
+        self._num_changes += 1
         if not self.host.num_blocks:
             self._kv.take_back([block for run in reversed(evicted) for block in run.blocks])
             return
@@ -409,7 +429,7 @@ class Tiers:
             return []
         view = self._view("host", min(len(new), self.host.num_blocks))
         view.incoming = incoming
-        selection = self._asked(self._policies.evict.decide(view, self._now))
+        selection = self._asked(self._policies.evict.decide(view, self.now))
         goal = view.num_free + selection.count
         emptied: list[str] = []
         for owner in selection.owners if selection.count else ():
@@ -497,11 +517,13 @@ class Tiers:
     def _fetch(self, wanted: dict[str, Wanted], apart: int) -> None:
         """What a request waits for comes only if the request would fit beside `apart` blocks and the others
         that wait: otherwise their KV, and that of rows, would chase each other from the device."""
-        self.known.waiting = list(wanted)
+        waiting = list(wanted)
+        self._num_changes += waiting != self.known.waiting
+        self.known.waiting = waiting
         coming: set[str] = set()
         self._unfit.clear()
         view = self._view("device", 0)
-        selection = self._asked(self._policies.fetch.decide(view, self._now))
+        selection = self._asked(self._policies.fetch.decide(view, self.now))
         count, fit, prepared = selection.count, set[str](), set[str]()
         for owner in selection.owners if count else ():
             if count <= 0:
@@ -523,13 +545,14 @@ class Tiers:
         coming |= {owner for owner in wanted if self._is_filling(owner)}
         for owner in self._coming - coming:
             self.known.states.pop(owner, None)
+        self._num_changes += coming != self._coming
         self._coming = coming
 
     def _bring(self, wanted: Wanted, count: int, reach: int | None, keep: set[str]) -> int:
         """All of it at once, as far as there is room, which is made. Returns the blocks ordered."""
         owner = wanted.owner
         self._kv.adopt(owner, wanted.prefix)
-        self.known.used_s[owner], self.known.session[owner] = self._now, wanted.session
+        self.known.used_s[owner], self.known.session[owner] = self.now, wanted.session
         self.known.states[owner] = KvState.WAITING
         self._lacks_copies(owner)
         num_ordered = self._order(owner, count, reach, keep)
@@ -541,17 +564,17 @@ class Tiers:
         """The next blocks of what no request waits for, into room that is free or that the evict policy
         gives up. None of an owner whose blocks come and go."""
         sequence, unread = self._kv.resting(owner), self._unread.get(owner) or _Unread()
-        if self._now - unread.at > SWAP_S:
+        if self.now - unread.at > SWAP_S:
             unread.num_swapped = 0
         if sequence is not None and unread.num_swapped >= MOST_SWAPS * max(len(sequence.chain), 1):
             return 0
         num_ordered = self._order(owner, count, reach, keep, by_policy=True)
         if num_ordered:
-            unread.num, unread.at = unread.num + num_ordered, self._now
+            unread.num, unread.at = unread.num + num_ordered, self.now
             self._unread[owner] = unread
             self.known.preloaded[owner] += num_ordered
             self._kv.touch(owner)
-            self.known.used_s[owner] = self._now
+            self.known.used_s[owner] = self.now
         return num_ordered
 
     def _order(
@@ -576,6 +599,7 @@ class Tiers:
         self._kv.lend(arrival.blocks)
         self.host.touch(owner)
         self.num_fetched_blocks += len(copies)
+        self._num_changes += 1
         transfer = Transfer("device", arrival.blocks, copies, arrival.groups, arrival)
         self._transfers.begin(transfer)
         if self.watch is not None:
@@ -619,13 +643,14 @@ class Tiers:
         return len(lease.blocks) - cached // self._kv.block_size, lease.num_tokens
 
     def has_room_for(self, request: ArRequest, prefix: Prefix, promise: int) -> bool:
-        """Are there free blocks for what its lease brings? If not, room is made, for all of the `promise`."""
+        """Are there free blocks for what its lease brings? If not, room is made, for all of the `promise`,
+        but not at the cost of what is being brought for others: they would take turns for ever."""
         filled = self.lease_of(request, prefix)
         if filled is None:
             return True
         cached = self._kv.cached(request.owner, prefix) // self._kv.block_size
         count = max(filled[0], promise - cached)
-        self.make_room(count, last=request.owner)
+        self.make_room(count, last=request.owner, keep=self._coming)
         filled = self.lease_of(request, prefix)
         if filled is None or self._kv.num_free >= filled[0]:
             return True
@@ -690,7 +715,7 @@ class Tiers:
         if transfer.lease is not None:
             self._returned.append(transfer.lease)
         if transfer.reload_wait_since_s is not None:
-            self.reload_s += self._now - transfer.reload_wait_since_s
+            self.reload_s += self.now - transfer.reload_wait_since_s
 
     # -- views ---------------------------------------------------------------------------------------
 
@@ -736,7 +761,7 @@ class Tiers:
             self._kv,
             self.host,
             self.known,
-            self._now,
+            self.now,
             self.people,
             self._next_use,
             self._orders,

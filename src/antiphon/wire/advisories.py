@@ -125,7 +125,8 @@ class Advisories:
 def told(answer: AdvisoryAnswered) -> AdvisoryAnswer:
     """The engine's answer as clients read it."""
     stages = tuple(
-        StageAdvised(stage.unit, stage.device, stage.host, _action(stage)) for stage in answer.stages
+        StageAdvised(stage.unit, stage.device, stage.host, _action(stage, answer.is_likely))
+        for stage in answer.stages
     )
     actions = {stage.action for stage in stages}
     action: Action = "none"
@@ -133,7 +134,7 @@ def told(answer: AdvisoryAnswered) -> AdvisoryAnswer:
         if one in actions:
             action = one
             break
-    why = " ".join(filter(None, (_why(action, answer.stages), TURN[answer.turn])))
+    why = " ".join(filter(None, (_why(action, answer), TURN[answer.turn])))
     return AdvisoryAnswer(answer.session, answer.prepare, action, why, stages, answer.turn or None)
 
 
@@ -143,13 +144,14 @@ def pending(session: str, prepare: Prepare, waited_s: float) -> AdvisoryAnswer:
     return AdvisoryAnswer(session, prepare, "pending", why)
 
 
-def _action(stage: StagePrepared) -> Action:
+def _action(stage: StagePrepared, is_likely: bool) -> Action:
     if not stage.lacking:
         return "in_place"
-    return "bring" if stage.brings else "on_request"
+    return "bring" if stage.brings and is_likely else "on_request"
 
 
-def _why(action: Action, stages: tuple[StagePrepared, ...]) -> str:
+def _why(action: Action, answer: AdvisoryAnswered) -> str:
+    stages = answer.stages
     if action == "none":
         return "No KV of this session is kept."
     if action == "in_place":
@@ -157,6 +159,8 @@ def _why(action: Action, stages: tuple[StagePrepared, ...]) -> str:
     where = f"Some KV of this session is on the host only ({_counts(stages)})"
     if action == "bring":
         return f"{where}; it is brought back before a request waits for it, as far as links and room allow."
+    if not answer.is_likely:
+        return f"{where}; with a confidence below 0.5 nothing is brought before a request waits for it."
     return f"{where}; this preset brings KV back only when a request waits for it."
 
 

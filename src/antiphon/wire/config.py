@@ -172,7 +172,7 @@ def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> P
         "prompt": None,
         "expires_at": None,
         "include": None,
-        "x_extensions": ["playback.ack", "antiphon.advise"],
+        "x_extensions": ["playback.ack", "antiphon.advise", "input_video"],
         "audio": {
             "input": {
                 "format": format_payload(config.input_format),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.client_events import EVENTS, ClientEvent
@@ -22,6 +24,7 @@ MAX_WHAT_CHARS = 200
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _RANGE = re.compile(r"` (?:of length |matching |multiple of |[<>])")
 _FIELD = re.compile(r"field `(?P<field>[^`]*)`")
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[")
 
 
 def decode_object(frame: str | bytes, limits: Limits) -> dict[str, Any]:
@@ -93,11 +96,12 @@ def converted(raw: Any, target: type[T], at: str = "") -> T:
     try:
         return msgspec.convert(raw, target)
     except msgspec.ValidationError as error:
-        raise _protocol_error(str(error), at) from None
+        raise _protocol_error(str(error), at, target) from None
 
 
-def _protocol_error(message: str, at: str) -> ProtocolError:
-    """msgspec's sentence as a wire error: what is wrong, and the dotted path of the field."""
+def _protocol_error(message: str, at: str, target: Any) -> ProtocolError:
+    """msgspec's sentence as a wire error: what is wrong, what `target` allows there, and the dotted path of
+    the field."""
     match = _WHERE.match(message)
     what, path = (match["what"], match["path"] or "") if match else (message, "")
     found = _FIELD.search(what)
@@ -114,4 +118,38 @@ def _protocol_error(message: str, at: str) -> ProtocolError:
     is_type = what.startswith("Expected") and not _RANGE.search(what)
     code = "invalid_type" if is_type else "invalid_value"
     what = what if len(what) <= MAX_WHAT_CHARS else what[: MAX_WHAT_CHARS - 1] + "…"
-    return ProtocolError(f"Invalid '{param}': {what}.", code=code, param=param)
+    if what.startswith("Invalid enum value"):
+        what += f"; allowed are {', '.join(_allowed(target, path))}"
+    place = f"'{param}'" if param else "value"
+    return ProtocolError(f"Invalid {place}: {what}.", code=code, param=param or None)
+
+
+def _allowed(target: Any, path: str) -> list[str]:
+    """The values that `target` takes where msgspec's `path` (".name", "[...]") leads."""
+    kinds = [*_alternatives(inspect.type_info(target))]
+    for step in _STEP.finditer(path):
+        inner = [each for kind in kinds for each in _inside(kind, step["name"])]
+        kinds = [each for kind in inner for each in _alternatives(kind)]
+    literals = [kind for kind in kinds if isinstance(kind, inspect.LiteralType)]
+    return [shown(value) for literal in literals for value in literal.values]
+
+
+def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """A union's members; any other type itself."""
+    if isinstance(kind, inspect.UnionType):
+        yield from kind.types
+    else:
+        yield kind
+
+
+def _inside(kind: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
+    """The type of a field; without a name, of what a collection holds."""
+    match kind:
+        case inspect.StructType():
+            yield from (field.type for field in kind.fields if field.encode_name == name)
+        case inspect.DictType():
+            yield kind.value_type
+        case inspect.ListType() | inspect.VarTupleType():
+            yield kind.item_type
+        case _:
+            pass

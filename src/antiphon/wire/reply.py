@@ -86,7 +86,7 @@ class Reply:
         """New audio, float32. After a cancel the client has stopped listening, and nothing more is sent."""
         if self.is_cancelling or not self.spec.config.speech:
             return []
-        self.spoken.playback.add((len(samples) // 4) / WIRE_SAMPLE_RATE_HZ, now)
+        self.spoken.sounded((len(samples) // 4) / WIRE_SAMPLE_RATE_HZ, now)
         return self._heard(self._encoder.push(samples))
 
     def ended(self, end: ResponseEnded) -> list[Payload]:

@@ -192,9 +192,8 @@ class Responses:
             return []
         # bounded before it is divided: an integer in JSON may be larger than any float
         played_s = max(0.0, min(played_ms, 1000.0 * spoken.playback.audio_s)) / 1000.0
-        if not spoken.playback.acked(played_s, now):
-            return []
-        return [PlaybackReported(self._shared.session, spoken.response, played_s)]
+        told_s = spoken.acked(played_s, now)
+        return [] if told_s is None else [PlaybackReported(self._shared.session, spoken.response, told_s)]
 
     def forget(self, item_id: str) -> None:
         """The item left the conversation."""

@@ -8,6 +8,9 @@ from antiphon.wire.cut import CHARS_PER_S, Cut, heard
 
 OVERSHOOT_MS = 100
 """Clients round, and count what their device still holds: so much beyond the end means the end."""
+MOST_PAUSED_S = 60.0
+"""A client may say that so much less was played than there was time for: it was paused, or had gaps. The
+engine waits no longer for a listener."""
 
 
 class Spoken:
@@ -18,6 +21,8 @@ class Spoken:
         self.text = ""
         self.token_ends: list[int] = []
         self.playback = Playback()
+        self._soonest = Playback()
+        """As it would be played without a pause, and never faster."""
         self.is_growing = True
         self.cut: Cut | None = None
         self.is_truncated = False
@@ -29,6 +34,20 @@ class Spoken:
     def shown(self) -> str | None:
         """The text that counts as heard; None: all of it."""
         return None if self.cut is None else self.text[: self.cut.num_chars]
+
+    def sounded(self, audio_s: float, now: float) -> None:
+        """More of its sound was sent."""
+        self.playback.add(audio_s, now)
+        self._soonest.add(audio_s, now)
+
+    def acked(self, played_s: float, now: float) -> float | None:
+        """The client reports what it has played; None where that tells nothing new. Returns what the engine
+        is told of it: no more than there was time for, because who is about to run dry goes before others,
+        and not much less, because a reply that is far ahead waits and keeps its place."""
+        if not self.playback.acked(played_s, now):
+            return None
+        most_s = self._soonest.played_s(now)
+        return min(max(played_s, most_s - MOST_PAUSED_S), most_s)
 
     def wrote(self, text: str) -> None:
         """One more token, and the text that is certain with it."""

@@ -1,0 +1,27 @@
+"""What a node leaves unasked would have had nothing to say: asked all the same, a copy of it does nothing."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from antiphon.assembly.node import Node
+
+NO_STEP = 1 << 40
+
+
+def check_resting(node: Node, now: float) -> None:
+    """After a call at `now`: no device would step, and no KV would move, that the next call at this time
+    passes over. Raises AssertionError otherwise."""
+    twin = deepcopy(node)
+    twin._times.tell_time(now)
+    for scheduler in twin.stages.all:
+        scheduler.tell_time(now)
+    for device in twin._devices:
+        if device.rests(now):
+            device.reopen()
+            assert device.plan(NO_STEP, now) is None, "it was not asked, and would have stepped"
+    for ar in twin.stages.ar.values():
+        if not ar._kept.is_due(lambda ar=ar: ar.state, now):
+            before = ar.state
+            ar._tended(now)
+            assert ar.state == before, "its KV was left alone, and would have moved"
