@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from antiphon.nn.attention import PagedBatch, paged_attention
-from antiphon.nn.cpu_attention import cpu_attention, prepare
+from antiphon.nn.cpu.paged import cpu_attention, prepare
 
 HEADS, KV_HEADS, DIM, BLOCK_SIZE = 16, 4, 64, 16
 HEAD = "{:12}{:>6}{:>8}{:>12}{:>10}{:>10}{:>8}\n"

@@ -138,11 +138,8 @@ class Bench:
         stage_model = executor.runner._model
         if isinstance(stage_model, FrameGraphs):
             stage_model = stage_model._model
-        decoder = stage_model.new_pages.__self__
-        stage_model.use_attention(BACKENDS[attention].create())
-        decoder.graphs = None
-        if capture is not None:
-            decoder.use_graphs(capture)
+        decoder = stage_model.decoder
+        stage_model.use_backend(BACKENDS[attention], capture)
         model = stage_model
         if stage == "talker" and capture is not None:
             model = FrameGraphs(stage_model, capture)

@@ -29,4 +29,4 @@ def test_tokens_are_the_references(world: World, attention: str) -> None:
 def test_auto_is_the_cpus_own_on_a_cpu(world: World) -> None:
     for stage in ("thinker", "talker"):
         model = world.omni.engine.executors[stage].runner._model
-        assert model.new_pages.__self__.attention.__name__ == "cpu_attention"
+        assert model.decoder.steps.attention.__name__ == "cpu_attention"

@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("numba")
 
-from antiphon.nn.asking import Soon, blocks_read, num_pieces, put_pieces
 from antiphon.nn.attention import PagedBatch
-from antiphon.nn.compiled_products import ask_for, can_lay_out, lay_out, product_job, product_loop
-from antiphon.nn.tiles import PIECE_BYTES
+from antiphon.nn.cpu.asking import Soon, blocks_read, num_pieces, put_pieces
+from antiphon.nn.cpu.panels import ask_for, can_lay_out, lay_out, product_job, product_loop
+from antiphon.nn.cpu.tiles import PIECE_BYTES
 
 BLOCK = 16
 

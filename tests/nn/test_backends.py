@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ConfigError
-from antiphon.nn import cpu_attention as cpu
 from antiphon.nn.attention import PagedBatch, paged_attention
 from antiphon.nn.backends import BACKENDS, Attention, pick_backend
+from antiphon.nn.cpu import paged as cpu
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
 PAGES = torch.zeros(40, 16, KV_HEADS, DIM, dtype=torch.float64)

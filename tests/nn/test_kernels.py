@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.nn import compiler
-from antiphon.nn.compiler import compiled, has_compiler, told_of_kernels
-from antiphon.nn.kernels import KEPT_STATES, folder_of, kernels_folder
+from antiphon.nn.cpu import compiler
+from antiphon.nn.cpu.compiler import compiled, has_compiler, told_of_kernels
+from antiphon.nn.cpu.kernels import KEPT_STATES, folder_of, kernels_folder
 
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="numba is not installed")
 

@@ -8,8 +8,8 @@ import resource
 import pytest
 import torch
 
-from antiphon.nn import large_pages
-from antiphon.nn.large_pages import HUGE_PAGE_BYTES, LINE_BYTES, on_large_pages
+from antiphon.nn.cpu import large_pages
+from antiphon.nn.cpu.large_pages import HUGE_PAGE_BYTES, LINE_BYTES, on_large_pages
 
 
 @pytest.mark.parametrize("numel", [0, 1, 1000, HUGE_PAGE_BYTES // 4, HUGE_PAGE_BYTES])

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from antiphon.nn import products
+from antiphon.nn import cpu, products
 from antiphon.nn.products import PACKED_NUMEL, add_linear, can_pack, linear, pack
 
 ROWS = (0, 1, 2, 7, 16, 40, 100)
@@ -25,7 +25,7 @@ def is_packed(weight: torch.Tensor) -> bool:
 def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `pack` does."""
     if request.param == "oneDNN":
-        monkeypatch.setattr(products, "has_compiler", lambda: False)
+        monkeypatch.setattr(cpu, "has_compiler", lambda: False)
     elif not is_packed(pack(noise(512, 264))) or pack(noise(512, 264)).is_mkldnn:
         pytest.skip("no panels on this CPU")
     return request.param
@@ -104,11 +104,11 @@ def test_a_weight_of_bf16_numbers_has_half_the_bytes_and_the_same_products(
 ) -> None:
     if layout != "panels":
         pytest.skip("of panels alone")
-    from antiphon.nn import compiled_products
+    from antiphon.nn.cpu import panels
 
     weight, x = in_halves(noise(*sizes)), noise(300, sizes[1], seed=1)
     halves = pack(weight)
-    monkeypatch.setattr(compiled_products, "is_bf16", lambda _: False)
+    monkeypatch.setattr(panels, "is_bf16", lambda _: False)
     whole = pack(weight)
     assert 2 * halves.nbytes == whole.nbytes
     for rows in (1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 257, 300):

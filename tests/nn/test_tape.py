@@ -15,8 +15,8 @@ pytest.importorskip("numba")
 
 from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImports]
 
-from antiphon.nn.openmp import Loop, floats, job_of, take
-from antiphon.nn.tape import Tape
+from antiphon.nn.cpu.openmp import Loop, floats, job_of, take
+from antiphon.nn.cpu.tape import Tape
 
 Job = job_of("x", "size", "factor")
 

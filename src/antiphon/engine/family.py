@@ -21,7 +21,7 @@ from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.graph import StageGraph
 from antiphon.core.ports import Prompter
 from antiphon.latency.shapes import ModelShape
-from antiphon.nn.backends import Attention
+from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
 from antiphon.nn.shard import Shard
 from antiphon.nn.step import StepInputs
@@ -107,12 +107,8 @@ class DecoderModel(Protocol):
     device: torch.device
     vocab_size: int
 
-    def use_attention(self, attention: Attention) -> None:
-        """From now on attention is computed so."""
-        ...
-
-    def use_graphs(self, capture: Capture) -> None:
-        """From now on decode steps are captured so, and replayed."""
+    def use_backend(self, backend: Backend, capture: Capture | None = None) -> None:
+        """From now on steps are computed so; with `capture`, decode steps are captured and replayed."""
         ...
 
     def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
@@ -133,7 +129,7 @@ class DecoderModel(Protocol):
 class FollowerModel(Protocol):
     """A decoder's part on a rank other than 0."""
 
-    def use_attention(self, attention: Attention) -> None: ...
+    def use_backend(self, backend: Backend) -> None: ...
 
     def new_pages(self, num_blocks: int, block_size: int) -> Pages: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +36,7 @@ from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
 from antiphon.nn.backends import BACKENDS, pick_backend
-from antiphon.nn.compiler import told_of_kernels
+from antiphon.nn.cpu import told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
 from antiphon.nn.shard import Shard
 
@@ -248,7 +249,7 @@ def load_followers(
     models: dict[str, FollowerModel] = {}
     for name in filter(options.is_divided, opened.node.ar):
         model = opened.family.load_follower(name, opened.checkpoint.read, opened.config, opened.place, shard)
-        model.use_attention(BACKENDS[opened.attention].create())
+        model.use_backend(BACKENDS[opened.attention])
         models[name] = model
     return models, opened.dtype
 
@@ -337,7 +338,7 @@ class Loader:
         names = opened.family.tensor_names(name, opened.config)
         tensors = opened.checkpoint.read(names, progress=progress)
         shard = None if self._followers is None else self._followers.shard_of(name)
-        with told_of_kernels(lambda done: self.progress(COMPILING, done, 0)):
+        with self._told_of_kernels():
             return opened.family.load_stage(
                 name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
             )
@@ -350,12 +351,14 @@ class Loader:
 
     def _decoder(self, name: str) -> Any:
         model: DecoderModel = self.stage(name)
-        model.use_attention(BACKENDS[self._opened.attention].create())
-        if self._capture is not None:
-            model.use_graphs(self._capture)
+        with self._told_of_kernels():
+            model.use_backend(BACKENDS[self._opened.attention], self._capture)
         if self._followers is None or self._followers.shard_of(name) is None:
             return model
         return LeadingModel(model, name, self._followers)
+
+    def _told_of_kernels(self) -> AbstractContextManager[None]:
+        return told_of_kernels(lambda done: self.progress(COMPILING, done, 0))
 
     def speaker(self, name: str) -> Any:
         """A paged decoder that speaks."""

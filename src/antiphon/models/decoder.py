@@ -9,31 +9,18 @@ back-ends exchange and what graphs leave out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from antiphon.models.decoder_config import DecoderConfig
-from antiphon.models.decoder_graphs import DecodeGraphs
 from antiphon.nn.attention import paged_attention
-from antiphon.nn.backends import Attention
-from antiphon.nn.compiler import has_compiler
-from antiphon.nn.cpu_attention import cpu_attention
-from antiphon.nn.graphs import BUCKETS, Capture
-from antiphon.nn.large_pages import on_large_pages
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import prepare, route, run_experts, waits_for_device
+from antiphon.nn.operators import OperatorSteps
 from antiphon.nn.products import add_linear, linear, pack, pack_for_tape
 from antiphon.nn.rope import Rope, rotate
-from antiphon.nn.step import StepInputs
-
-if TYPE_CHECKING:
-    from antiphon.models.decoder_compiled import CompiledSteps
-
-Pages = tuple[Tensor, Tensor]
-"""Keys and values of one layer, each [blocks, block_size, num_kv_heads, head_dim]."""
+from antiphon.nn.step import Stack, StepInputs, Steps
 
 
 class DecoderLayer:
@@ -132,14 +119,9 @@ class Mixture:
         return torch.addcmul(out, linear(h, gate).sigmoid(), gated_mlp(h, gate_up, down))
 
 
-def can_compile(norm: Tensor) -> bool:
-    """Whether what is between the products of a decoder with this weight may be compiled."""
-    return norm.device.type == "cpu" and norm.dtype is torch.float32 and has_compiler()
-
-
 class Decoder:
     """All layers, the final norm and the head [vocab, hidden], if it is given. The embedding belongs to the
-    model that uses it."""
+    model that uses it. `steps` is the back-end: how all of it is computed."""
 
     def __init__(
         self,
@@ -149,13 +131,10 @@ class Decoder:
         head: Tensor | None = None,
     ) -> None:
         self.config = config
-        self._head = None if head is None else pack_for_tape(head)
-        self._scored: tuple[Tensor, Tensor] | None = None
-        """What the last step returned, and the head's scores of it, until somebody asks for them."""
         self.layers = [DecoderLayer(config, params, f"{prefix}layers.{i}.") for i in range(config.num_layers)]
         self.norm = params[prefix + "norm"]
-        self.attention: Attention = paged_attention
-        self.graphs: DecodeGraphs | None = None
+        self.stack = Stack(config, self.layers, self.norm, None if head is None else pack_for_tape(head))
+        self.steps: Steps = OperatorSteps(self.stack, paged_attention)
         self.rope = Rope(
             config.head_dim,
             config.rope_theta,
@@ -164,80 +143,18 @@ class Decoder:
             interleaved=config.mrope_interleaved,
             scaling=config.rope_scaling,
         )
-        self._is_plain = config.mrope_section is None
-        self.can_compile = can_compile(self.norm)
-        self._steps: CompiledSteps | None = None
-        if self.can_compile:
-            from antiphon.models.decoder_compiled import compile_loops
 
-            compile_loops()
-
-    def use_graphs(self, capture: Capture) -> None:
-        """From now on decode steps are captured and replayed."""
-        buckets = tuple(
-            rows for rows in BUCKETS if not any(layer.waits_for_device(rows) for layer in self.layers)
-        )
-        self.graphs = DecodeGraphs(self.layers, (self.norm, self.config.rms_eps), capture, buckets)
-
-    def new_pages(self, num_blocks: int, block_size: int) -> list[Pages]:
-        """Zeroed pages for every layer, in this decoder's dtype and on its device."""
-        shape = (num_blocks, block_size, *self.config.kv_shape)
-        if self.can_compile:
-            size = prod(shape)
-            return [(on_large_pages(size).view(shape), on_large_pages(size).view(shape)) for _ in self.layers]
-        return [(self.norm.new_zeros(shape), self.norm.new_zeros(shape)) for _ in self.layers]
+    def new_pages(self, num_blocks: int, block_size: int) -> list[tuple[Tensor, Tensor]]:
+        """Zeroed pages for every layer, where the back-end wants them."""
+        return self.steps.new_pages(num_blocks, block_size)
 
     def forward(self, step: StepInputs) -> tuple[Tensor, Tensor | None]:
         """Compute one step; writes the new keys and values. The hidden states after the final norm, of the
         tokens `step.wanted`, and those captured, of all tokens, or None."""
-        positions = step.positions[0] if self._is_plain and step.positions.dim() == 2 else step.positions
-        turns, narrow = self.rope.cos_sin(positions, step.x.dtype), step.narrow
-        if step.transfers is None and self._is_compiled():
-            x, captured, scores = self._compiled_steps(len(step.x)).run(step, turns)
-            self._scored = None if scores is None else (x, scores)
-        elif self.graphs is not None and self.graphs.takes(step):
-            x, captured, narrow = self.graphs.forward(step, turns, self.attention), None, None
-        else:
-            x, captured = self._by_operators(step, turns)
-        return (x if step.wanted is None or narrow is not None else x[step.wanted]), captured
+        is_plain = self.config.mrope_section is None and step.positions.dim() == 2
+        positions = step.positions[0] if is_plain else step.positions
+        return self.steps.run(step, self.rope.cos_sin(positions, step.x.dtype))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What `forward` returned, or any rows of it [r, hidden] -> fp32 [r, vocab]."""
-        scored, self._scored = self._scored, None
-        if scored is not None and scored[0] is hidden:
-            return scored[1]
-        assert self._head is not None, "a head was given"
-        return linear(hidden, self._head).float()
-
-    def _by_operators(self, step: StepInputs, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Layer by layer; past the last attention only the tokens `step.narrow`."""
-        x, narrow = step.x, step.narrow
-        captured = x if step.capture == 0 else None
-        for i, (layer, cache) in enumerate(zip(self.layers, step.kv, strict=True)):
-            if step.transfers is None:
-                q, k, v = layer.pre_attention(x, *turns)
-                attended = cache.attend(q, k, v, self.attention)
-                if narrow is not None and i + 1 == len(self.layers):
-                    x, attended = x[narrow], attended[narrow]
-                x = layer.post_attention(x, attended)
-            else:
-                x = step.transfers.through(i, layer, (x, *turns), cache, self.attention)
-            if step.capture == i + 1:
-                captured = x
-            if step.visual is not None and i < len(step.deepstack):
-                x = x.index_add(0, step.visual, step.deepstack[i].to(x.dtype))
-        x = rms_norm(x, self.norm, self.config.rms_eps)
-        return x, x if step.capture == len(self.layers) else captured
-
-    def _is_compiled(self) -> bool:
-        """Whether compiled passes stand between the products of this step."""
-        return self.can_compile and self.attention is cpu_attention and self.graphs is None
-
-    def _compiled_steps(self, num_tokens: int) -> CompiledSteps:
-        """With room for so many tokens, for as many threads as torch computes with."""
-        steps, threads = self._steps, torch.get_num_threads()
-        if steps is None or steps.room < num_tokens or steps.threads != threads:
-            from antiphon.models.decoder_compiled import CompiledSteps
-
-            steps = self._steps = CompiledSteps(self.layers, self.norm, self._head, num_tokens, threads)
-        return steps
+        return self.steps.logits(hidden).float()

@@ -12,7 +12,7 @@ from torch import Tensor
 from antiphon.core.facts import StagePrompt
 from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
-from antiphon.nn.backends import Attention
+from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
 
 Positions = tuple[NDArray[np.float32], float]
@@ -27,11 +27,9 @@ class DecoderStage:
         self.device, self.dtype = decoder.norm.device, decoder.norm.dtype
         self.forward, self.logits, self.new_pages = decoder.forward, decoder.logits, decoder.new_pages
 
-    def use_attention(self, attention: Attention) -> None:
-        self.decoder.attention = attention
-
-    def use_graphs(self, capture: Capture) -> None:
-        self.decoder.use_graphs(capture)
+    def use_backend(self, backend: Backend, capture: Capture | None = None) -> None:
+        """From now on steps are computed so; with `capture`, decode steps are captured and replayed."""
+        self.decoder.steps = backend.steps_for(self.decoder.stack, capture)
 
 
 class Thinker(DecoderStage):

@@ -1,7 +1,8 @@
-"""Attention back-ends by name: where each can run, whether it has been verified there, and how to make it.
+"""Back-ends by name: where each can run, whether it has been verified there, and how to make it.
 
-Every back-end is a function like `nn.attention.paged_attention` and agrees with it. Which one runs is settled
-before anything runs; libraries a back-end needs are imported by its creator.
+Every back-end has an attention like `nn.attention.paged_attention` that agrees with it, and computes a
+decoder's steps with it (`nn.step.Steps`). Which one runs is settled before anything runs; libraries that a
+back-end needs are imported by its creator.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ import torch
 
 from antiphon.core.errors import ConfigError
 from antiphon.nn.attention import Attention, paged_attention
+from antiphon.nn.cpu import can_compile, compiled_steps, cpu_attention
+from antiphon.nn.graph_steps import GraphSteps
+from antiphon.nn.graphs import Capture
+from antiphon.nn.operators import OperatorSteps
+from antiphon.nn.products import linear
+from antiphon.nn.step import Stack, Steps
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A way to compute paged attention.
+    """A way to compute a decoder's steps.
 
-    create    makes one; a stage has its own, because it may keep a workspace
+    create    makes its paged attention; a stage has its own, because it may keep a workspace
     devices   device types it runs on
     dtypes    what it computes in; empty: anything
     package   the importable module it needs, if any
     verified  it has run on such a device and agreed with the reference there; `auto` takes no other
+    steps     how steps are computed with that attention, where nothing is captured
     """
 
     create: Callable[[], Attention]
@@ -32,6 +40,12 @@ class Backend:
     dtypes: tuple[torch.dtype, ...] = ()
     package: str = ""
     verified: bool = True
+    steps: Callable[[Stack, Attention], Steps] = OperatorSteps
+
+    def steps_for(self, stack: Stack, capture: Capture | None = None) -> Steps:
+        """The steps of one decoder; with `capture`, decode steps are captured so, and replayed."""
+        attention = self.create()
+        return self.steps(stack, attention) if capture is None else GraphSteps(stack, attention, capture)
 
     def obstacle(self, device: torch.device, dtype: torch.dtype) -> str:
         """Why it cannot run here, for people; empty where it can."""
@@ -44,14 +58,10 @@ class Backend:
         return ""
 
 
-def reference() -> Attention:
-    return paged_attention
-
-
-def cpu() -> Attention:
-    from antiphon.nn.cpu_attention import cpu_attention
-
-    return cpu_attention
+def cpu_steps(stack: Stack, attention: Attention) -> Steps:
+    """Compiled where the decoder's type allows it."""
+    operators = OperatorSteps(stack, attention)
+    return compiled_steps(stack, operators, linear) if can_compile(stack.norm) else operators
 
 
 def flashinfer() -> Attention:
@@ -67,7 +77,7 @@ def triton() -> Attention:
 
 
 BACKENDS: dict[str, Backend] = {
-    "cpu": Backend(cpu, ("cpu",)),
+    "cpu": Backend(lambda: cpu_attention, ("cpu",), steps=cpu_steps),
     "flashinfer": Backend(
         flashinfer, ("cuda",), (torch.float16, torch.bfloat16), package="flashinfer", verified=False
     ),
@@ -78,7 +88,7 @@ BACKENDS: dict[str, Backend] = {
         package="triton",
         verified=False,
     ),
-    "reference": Backend(reference, ("cpu", "cuda")),
+    "reference": Backend(lambda: paged_attention, ("cpu", "cuda")),
 }
 """In the order in which `auto` tries them."""
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.nn.compiler import has_compiler
+from antiphon.nn.cpu import add_experts, has_compiler
 from antiphon.nn.layers import swiglu
 
 DENSE_TOKENS = 32
@@ -50,7 +50,7 @@ def run_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, do
     if can_be_ragged(gate_up):
         return ragged(x, experts, weights, gate_up, down)
     if is_compiled_faster(experts.numel(), gate_up):
-        return compiled(x, experts, weights, gate_up, down)
+        return add_experts(x, experts, weights, gate_up, down)
     if experts.numel() < gate_up.shape[0]:
         return gathered(x, experts, weights, gate_up, down)
     if x.shape[0] <= DENSE_TOKENS:
@@ -82,21 +82,11 @@ def is_compiled_faster(num_picks: int, gate_up: Tensor) -> bool:
     return picked_bytes <= COMPILED_BYTES and has_compiler()
 
 
-def compiled(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """The picks one after the other, in compiled code."""
-    from antiphon.nn.compiled_experts import add_experts
-
-    out = torch.zeros_like(x)
-    arrays = (t.contiguous().numpy() for t in (x, experts, weights, gate_up, down))
-    add_experts(*arrays, out.numpy())
-    return out
-
-
 def prepare(gate_up: Tensor, down: Tensor) -> None:
     """Compile what these experts will need, so that the first step doesn't wait for it."""
     if is_compiled_faster(1, gate_up):
         x, pick = gate_up.new_zeros(1, gate_up.shape[2]), torch.zeros(1, 1, dtype=torch.int64)
-        compiled(x, pick, gate_up.new_zeros(1, 1), gate_up, down)
+        add_experts(x, pick, gate_up.new_zeros(1, 1), gate_up, down)
 
 
 def gathered(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.nn.compiler import has_compiler
+from antiphon.nn.cpu import in_panels, times_panels
 
 PACKED_ROWS = 16
 """The number of rows that the packed layout is chosen for; others are computed from the same layout, and
@@ -47,21 +47,10 @@ def pack(weight: Tensor, smallest: int = PACKED_NUMEL) -> Tensor:
 
 
 def pack_for_tape(weight: Tensor) -> Tensor:
-    """The same for a product that stands on a tape (`nn.tape`) where it can: there even a small one costs no
-    call."""
+    """The same for a product of a decoder's layer, if it can be in panels, however small: where a step is one
+    tape (`nn.cpu.tape`), its product costs no call."""
     panels = in_panels(weight)
     return pack(weight) if panels is None else panels
-
-
-def in_panels(weight: Tensor) -> Tensor | None:
-    """weight [out, in] as our own kernel reads it, or None where that cannot take it."""
-    if weight.dim() != 2 or weight.dtype is not torch.float32 or weight.device.type != "cpu":
-        return None
-    if not has_compiler():
-        return None
-    from antiphon.nn import compiled_products
-
-    return compiled_products.lay_out(weight) if compiled_products.can_lay_out(weight) else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -85,13 +74,6 @@ def add_linear(residual: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     if is_left_faster(x):
         return torch.add(residual, torch.mm(weight, x.t()).t())
     return torch.addmm(residual, x, weight.t())
-
-
-def times_panels(x: Tensor, panels: Tensor) -> Tensor:
-    """x [..., in] times a weight in panels [out / 16, in, 16] -> [..., out]."""
-    from antiphon.nn import compiled_products
-
-    return compiled_products.times_panels(x, panels)
 
 
 def is_left_faster(x: Tensor) -> bool:

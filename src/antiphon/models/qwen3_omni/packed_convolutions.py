@@ -15,8 +15,8 @@ from torch import Tensor
 
 from antiphon.models.qwen3_omni.config import VocoderConfig
 from antiphon.models.qwen3_omni.memory import Memory
-from antiphon.nn.compiled_snake import snake, snake_in_place
 from antiphon.nn.convolutions import PackedConv, as_ordinary
+from antiphon.nn.cpu import snake, snake_in_place
 from antiphon.nn.products import linear, pack
 
 Params = Mapping[str, Tensor]

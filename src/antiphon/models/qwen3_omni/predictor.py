@@ -4,7 +4,7 @@ A small dense decoder that starts anew for every frame: the hidden state at posi
 1. Its 15 sequential passes of 80 ms of speech are the hottest loop of the whole system, and at few rows each
 operator costs more than its arithmetic. So a pass has few operators: a dense cache of its own whose views are
 made once, norm weights and rotation in one table a position, the scale of the attention in the weights of the
-queries. Where a pass fits one core it is one compiled function instead (see `compiled_predictor`).
+queries. Where a pass fits one core it is one compiled function instead (`nn.cpu.passes`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +19,7 @@ from torch import Tensor
 from antiphon.models.decoder import Decoder, DecoderLayer
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.qwen3_omni.config import SpeechConfig
-from antiphon.nn.compiler import has_compiler
+from antiphon.nn.cpu import compiled_passes, has_compiler
 from antiphon.nn.products import add_linear, linear
 
 Pick = Callable[[Tensor, int], Tensor]
@@ -52,7 +51,7 @@ class CodePredictor:
         sizes = [config.talker_vocab] + [config.predictor_vocab] * (config.num_codebooks - 1)
         self._tables = codes_table.split(sizes)
         self._passes = OperatorPasses(config, params)
-        self._compiled = compiled_passes(self._passes, params) if can_compile(config, params) else None
+        self._compiled = passes_compiled(self._passes, params) if can_compile(config, params) else None
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Pick) -> Tensor:
         """Complete a frame: the final-norm hidden [r, Ht] of the position that produced c0, and c0 int64 [r]
@@ -79,9 +78,7 @@ def can_compile(config: SpeechConfig, params: Mapping[str, Tensor]) -> bool:
     return not any(len(t) % 4 for t in (*weights, heads[0])) and has_compiler()
 
 
-def compiled_passes(passes: OperatorPasses, params: Mapping[str, Tensor]) -> Passes:
-    from antiphon.models.qwen3_omni.compiled_predictor import CompiledPasses, Weights
-
+def passes_compiled(passes: OperatorPasses, params: Mapping[str, Tensor]) -> Passes:
     def stacked(name: str) -> Tensor:
         return torch.stack([params[f"predictor.layers.{i}.{name}"] for i in range(len(passes.layers))])
 
@@ -95,8 +92,7 @@ def compiled_passes(passes: OperatorPasses, params: Mapping[str, Tensor]) -> Pas
         "sin": torch.stack([layer.sin[:, 0] for layer in layers]),
         "heads": params["predictor.heads"],
     }
-    arrays = {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
-    return CompiledPasses(Weights(eps=np.float32(norm.eps), **arrays))
+    return compiled_passes(norm.eps, tensors)
 
 
 class OperatorPasses:

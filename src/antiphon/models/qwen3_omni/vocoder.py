@@ -20,8 +20,8 @@ from torch import Tensor
 from antiphon.models.qwen3_omni.config import VocoderConfig
 from antiphon.models.qwen3_omni.convolutions import Convolutions
 from antiphon.models.qwen3_omni.memory import Memory, State
-from antiphon.nn.compiler import has_compiler
 from antiphon.nn.convolutions import can_pack
+from antiphon.nn.cpu import has_compiler
 from antiphon.nn.layers import gated_mlp, rms_norm
 from antiphon.nn.products import linear, pack
 from antiphon.nn.rope import Rope, rotate

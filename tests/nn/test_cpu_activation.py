@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.nn.compiler import has_compiler
+from antiphon.nn.cpu.compiler import has_compiler
 
 if not has_compiler():
     pytest.skip("no compiler for loops is installed", allow_module_level=True)
 
-from antiphon.nn.compiled_snake import snake, snake_in_place
+from antiphon.nn.cpu.activation import snake, snake_in_place
 
 CHANNELS = 24
 

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from antiphon.nn.kernels import UNREADABLE, Forgiving, kernels_folder
+from antiphon.nn.cpu.kernels import UNREADABLE, Forgiving, kernels_folder
 
 ALLOWED = {"reassoc", "contract", "nsz", "arcp", "afn"}
 """What the compiler may assume of floats: any order of summation; NaN and infinity stay what they are."""

@@ -13,8 +13,8 @@ from llvmlite import ir  # pyright: ignore[reportMissingImports]
 from numba import types  # pyright: ignore[reportMissingImports]
 from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 
-from antiphon.nn.openmp import intrinsic
-from antiphon.nn.tiles import FLOAT, INT32, INT64, LANES, LINE_BYTES, VECTOR, function, spread
+from antiphon.nn.cpu.openmp import intrinsic
+from antiphon.nn.cpu.tiles import FLOAT, INT32, INT64, LANES, LINE_BYTES, VECTOR, function, spread
 
 HEAD_VECTORS = 4
 """Vectors of a head that `mixed` holds at a time: a head's size is a multiple of so many."""

@@ -21,8 +21,8 @@ from numba import types  # pyright: ignore[reportMissingImports]
 from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImports]
 
-from antiphon.nn.compiler import compiled
-from antiphon.nn.openmp import Loop, integers, intrinsic, job_of
+from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.openmp import Loop, integers, intrinsic, job_of
 
 SPINS = 4000
 """So often a waiting thread looks before it sleeps: for about as long as it takes to wake one."""

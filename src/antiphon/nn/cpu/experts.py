@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.nn.compiler import compiled
+from antiphon.nn.cpu.compiler import compiled
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -19,11 +19,11 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.asking import num_pieces, put_pieces
-from antiphon.nn.compiler import compiled
-from antiphon.nn.large_pages import on_large_pages
-from antiphon.nn.openmp import Loop, job_of, take
-from antiphon.nn.tiles import LANES, LINE_BYTES, PIECE_TERMS, UNROLLED, has_wide_vectors, tile
+from antiphon.nn.cpu.asking import num_pieces, put_pieces
+from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.large_pages import on_large_pages
+from antiphon.nn.cpu.openmp import Loop, job_of, take
+from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, PIECE_TERMS, UNROLLED, has_wide_vectors, tile
 
 Ints = NDArray[np.int64]
 
@@ -66,7 +66,7 @@ def is_bf16(weight: Tensor) -> bool:
 
 
 Job = job_of("x weight out soon", "rows depth panels width share shares halves before after parts")
-"""`soon`: the address, or 0, of what is read soon after this and other products (`nn.asking`). Of its pieces
+"""`soon`: the address, or 0, of what is read soon after this and other products (`asking`). Of its pieces
 this one asks for those that come after `before` and up to `after` of `parts`.
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.nn.compiler import compiled_in_order
+from antiphon.nn.cpu.compiler import compiled_in_order
 
 Floats = NDArray[np.float32]
 

@@ -21,11 +21,10 @@ UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
 
 @cache
 def kernels_folder() -> str:
-    """Of these sources (all of `nn`, and what is called `compiled_` in `models`) on this kind of CPU: below
-    NUMBA_CACHE_DIR, or the user's cache. Empty: nothing is kept, since there is no place that is ours alone.
+    """Of these sources (all of `nn/cpu`) on this kind of CPU: below NUMBA_CACHE_DIR, or the user's cache.
+    Empty: nothing is kept, since there is no place that is ours alone.
     """
-    sources = Path(__file__).parents[1]
-    paths = [*(sources / "nn").rglob("*.py"), *(sources / "models").rglob("compiled_*.py")]
+    paths = Path(__file__).parent.rglob("*.py")
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     chosen = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(user, "antiphon", "kernels")
     folder = folder_of(paths, Path(chosen), kind_of_cpu()) if os.path.isabs(chosen) else None

@@ -11,9 +11,9 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 
 from antiphon.nn.attention import PagedBatch
-from antiphon.nn.compiler import compiled
-from antiphon.nn.openmp import integers, job_of, pointer_to
-from antiphon.nn.tiles import PIECE_BYTES
+from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.openmp import integers, job_of, pointer_to
+from antiphon.nn.cpu.tiles import PIECE_BYTES
 
 Ints = NDArray[np.int64]
 
@@ -50,7 +50,7 @@ def num_pieces(address: int) -> int:
 
 @compiled
 def put_pieces(address: int, first: int, pieces: Ints) -> None:
-    """The addresses of its pieces (`nn.tiles`) from `first` on: of each block the keys, then the values."""
+    """The addresses of its pieces (`tiles`) from `first` on: of each block the keys, then the values."""
     soon = carray(pointer_to(address), 1, SOON)[0]
     blocks, each = integers(soon.blocks, 1, soon.num_blocks)[0], soon.block_bytes // PIECE_BYTES
     for i in range(len(pieces)):

@@ -15,12 +15,14 @@ from torch import Tensor
 from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
-from antiphon.nn.cpu_attention import cpu_attention
+from antiphon.nn.backends import BACKENDS
+from antiphon.nn.cpu import cpu_attention
+from antiphon.nn.operators import OperatorSteps
 from antiphon.nn.step import StepInputs
 
 pytest.importorskip("numba")
 
-from antiphon.models.decoder_compiled import SCORED
+from antiphon.nn.cpu.steps import SCORED, CompiledSteps
 
 HIDDEN, INNER, BLOCK = 256, 512, 4
 Rows = list[tuple[int, int]]  # (tokens cached, tokens of this step)
@@ -61,7 +63,7 @@ def decoder(config: DecoderConfig, head: Tensor | None = None) -> Decoder:
             sizes["down"] = (config.num_experts, config.expert_size, HIDDEN)
         params |= {f"layers.{layer}.{n}": weight(*shape) for n, shape in sizes.items() if 0 not in shape}
     made = Decoder(config, params, head=head)
-    made.attention = cpu_attention
+    made.steps = BACKENDS["cpu"].steps_for(made.stack)
     return made
 
 
@@ -110,14 +112,14 @@ def test_it_computes_what_the_operators_do(
     name: str, rows: Rows, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = decoder(CONFIGS[name])
-    assert model.can_compile
+    assert isinstance(model.steps, CompiledSteps)
     situation, everyone = Situation(model, rows, block), list(range(len(rows)))
     visual, extra = torch.tensor([0]), [torch.ones(1, HIDDEN)]
     for capture in (0, 1, 2):
         options = {"capture": capture, "deepstack": extra, "visual": visual}
         ours = situation.run(everyone, **options)
         with monkeypatch.context() as patch:
-            patch.setattr(model, "can_compile", False)
+            patch.setattr(model, "steps", OperatorSteps(model.stack, cpu_attention))
             theirs = situation.run(everyone, **options)
         for mine, other in zip((*ours[:2], *ours[2]), (*theirs[:2], *theirs[2]), strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=2e-5)
@@ -147,12 +149,11 @@ def test_a_row_has_the_same_bits_in_any_batch(name: str, block: int) -> None:
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("name", ["two_queries_a_key", "mixture"])
-def test_tokens_that_nobody_wants_change_nothing(
-    name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_that_nobody_wants_change_nothing(name: str, compiled: bool) -> None:
     """Their keys and values are written all the same; and steps before and after are whole."""
     situation = Situation(decoder(CONFIGS[name]), [(40, 1), (0, 7), (8, 1), (5, 6)], 16)
-    monkeypatch.setattr(situation.model, "can_compile", compiled)
+    if not compiled:
+        situation.model.steps = OperatorSteps(situation.model.stack, cpu_attention)
     everyone, last = [0, 1, 2, 3], torch.tensor([0, 7, 8, 14])
     visual, extra = torch.tensor([0, 9]), torch.ones(2, HIDDEN)
     for capture, deepstack in ((None, []), (1, [extra]), (2, []), (0, [extra, extra])):

@@ -1,6 +1,6 @@
-"""The code predictor's layers as one compiled function a pass, for a CPU, in fp32.
+"""A small decoder's layers as one compiled function a pass, for a CPU, in fp32.
 
-A pass of a small predictor over few rows is some thirty operators a layer whose cost is their call, and which
+A pass of a code predictor over few rows is some thirty operators a layer whose cost is their call, and which
 threads only slow down. Numba compiles the whole pass for one core: no call between operators, and each weight
 is read once for four rows.
 """
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.compiler import compiled
+from antiphon.nn.cpu.compiler import compiled
 
 Floats = NDArray[np.float32]
 

@@ -17,7 +17,7 @@ from llvmlite import binding, ir  # pyright: ignore[reportMissingImports]
 from numba import types  # pyright: ignore[reportMissingImports]
 from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 
-from antiphon.nn.openmp import intrinsic
+from antiphon.nn.cpu.openmp import intrinsic
 
 LANES = 16
 """fp32 numbers in a vector."""

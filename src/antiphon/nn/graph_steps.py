@@ -7,16 +7,15 @@ the first attention, what is between two, what is after the last. Every piece wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from antiphon.nn.attention import Attention
-from antiphon.nn.graphs import Capture, Captured, Outputs, bucket_of, fill
+from antiphon.nn.graphs import BUCKETS, Capture, Captured, Outputs, bucket_of, fill
 from antiphon.nn.layers import rms_norm
-from antiphon.nn.step import StepInputs
-from antiphon.nn.transfers import Halves
+from antiphon.nn.operators import OperatorSteps
+from antiphon.nn.step import Stack, StepInputs, Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +28,36 @@ class Pieces:
     captured: list[Captured]
 
 
-class DecodeGraphs:
-    """The decode steps of one decoder. Holds nothing of any step: any may be followed by any other."""
+class GraphSteps:
+    """A decoder's steps, those of single tokens captured and replayed. Holds nothing of any step: any may be
+    followed by any other. Implements `nn.step.Steps`.
+    """
 
-    def __init__(
-        self, layers: Sequence[Halves], norm: tuple[Tensor, float], capture: Capture, buckets: tuple[int, ...]
-    ) -> None:
-        """norm: weight and epsilon of the final norm."""
-        self._layers, self._norm = layers, norm
-        self._capture = capture
-        self._buckets = buckets
+    def __init__(self, stack: Stack, attention: Attention, capture: Capture) -> None:
+        self._operators = OperatorSteps(stack, attention)
+        self._layers, self._norm = stack.layers, (stack.norm, stack.config.rms_eps)
+        self._attention, self._capture = attention, capture
+        self._buckets = tuple(
+            rows for rows in BUCKETS if not any(layer.waits_for_device(rows) for layer in stack.layers)
+        )
         self._pieces: dict[int, Pieces] = {}
+        self.new_pages, self.logits = self._operators.new_pages, self._operators.logits
 
-    def takes(self, step: StepInputs) -> bool:
-        """Is this a plain step of single tokens, no more than the largest bucket?"""
+    def run(self, step: StepInputs, turns: Turns) -> tuple[Tensor, Tensor | None]:
+        """As operators do, unless it is a plain step of single tokens, no more than the largest bucket."""
         if step.capture is not None or step.deepstack or step.transfers is not None:
-            return False
+            return self._operators.run(step, turns)
         batch = step.kv[0].batch
-        return batch.is_decode and bucket_of(len(batch.tables), self._buckets) is not None
+        bucket = bucket_of(len(batch.tables), self._buckets) if batch.is_decode else None
+        if bucket is None:
+            return self._operators.run(step, turns)
+        hidden = self._replayed(step, turns, bucket)
+        return (hidden if step.wanted is None else hidden[step.wanted]), None
 
-    def forward(self, step: StepInputs, turns: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
-        """turns: cos and sin [n, d] -> hidden [n, hidden] after the final norm, which the next step
-        overwrites."""
+    def _replayed(self, step: StepInputs, turns: Turns, bucket: int) -> Tensor:
+        """Hidden states [n, hidden] of all tokens after the final norm."""
         flat = step.x, *turns
         rows = len(step.x)
-        bucket = bucket_of(rows, self._buckets)
-        assert bucket is not None, "takes() was asked"
         if bucket not in self._pieces:
             self._pieces[bucket] = self._captured(bucket, flat)
         pieces = self._pieces[bucket]
@@ -63,7 +66,7 @@ class DecodeGraphs:
         for piece, cache in zip(pieces.captured, step.kv, strict=False):
             piece.replay()
             _, q, k, v = (output[:rows] for output in piece.outputs)
-            fill(pieces.attention, cache.attend(q, k, v, attention))
+            fill(pieces.attention, cache.attend(q, k, v, self._attention))
         pieces.captured[-1].replay()
         return pieces.captured[-1].outputs[0][:rows]
 
@@ -79,9 +82,7 @@ class DecodeGraphs:
         captured.append(self._capture(lambda: self._last(before, attention)))
         return Pieces((x, cos, sin), attention, captured)
 
-    def _between(
-        self, index: int, before: Tensor, attention: Tensor, turns: tuple[Tensor, Tensor]
-    ) -> Captured:
+    def _between(self, index: int, before: Tensor, attention: Tensor, turns: Turns) -> Captured:
         """What is between the attention of layer index - 1 and that of layer index."""
 
         def work() -> Outputs:

@@ -19,12 +19,12 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.asking import NO_BLOCKS, blocks_read
 from antiphon.nn.attention import PagedBatch
-from antiphon.nn.compiled_blocks import attend_blocks, can_take
-from antiphon.nn.compiled_rows import exp
-from antiphon.nn.compiler import compiled
-from antiphon.nn.openmp import Loop, floats, integers, job_of, prefetch, take
+from antiphon.nn.cpu.asking import NO_BLOCKS, blocks_read
+from antiphon.nn.cpu.blocks import attend_blocks, can_take
+from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, prefetch, take
+from antiphon.nn.cpu.rows import exp
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -7,10 +7,10 @@ import torch
 
 pytest.importorskip("numba")
 
-from antiphon.nn.asking import Soon
 from antiphon.nn.attention import PagedBatch, attend_chunk
-from antiphon.nn.compiled_attention import over_pages
-from antiphon.nn.compiled_chunks import Chunks, can_take, chunk_job, chunk_loop
+from antiphon.nn.cpu.asking import Soon
+from antiphon.nn.cpu.attention import over_pages
+from antiphon.nn.cpu.chunks import Chunks, can_take, chunk_job, chunk_loop
 
 ROWS = {
     "one": [(5, 0)],

@@ -13,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from antiphon.models.decoder_config import DecoderConfig
-from antiphon.nn.asking import Soon
 from antiphon.nn.attention import Chunk, LayerKv, PagedBatch, attend_chunk
-from antiphon.nn.compiled_attention import SingleTokens, attention_job, attention_loop, over_pages
-from antiphon.nn.compiled_chunks import Chunks, can_take, chunk_job, chunk_loop
-from antiphon.nn.compiled_products import ask_for, product_job, product_loop
-from antiphon.nn.compiled_rows import fit, gate_job, gate_loop, norm_job, norm_loop
-from antiphon.nn.cpu_attention import viewed
-from antiphon.nn.products import linear
-from antiphon.nn.step import StepInputs
-from antiphon.nn.tape import Tape, Turn, tape_loop
+from antiphon.nn.cpu.asking import Soon
+from antiphon.nn.cpu.attention import SingleTokens, attention_job, attention_loop, over_pages
+from antiphon.nn.cpu.chunks import Chunks, can_take, chunk_job, chunk_loop
+from antiphon.nn.cpu.large_pages import on_large_pages
+from antiphon.nn.cpu.paged import viewed
+from antiphon.nn.cpu.panels import ask_for, product_job, product_loop
+from antiphon.nn.cpu.rows import fit, gate_job, gate_loop, norm_job, norm_loop
+from antiphon.nn.cpu.tape import Tape, Turn, tape_loop
+from antiphon.nn.step import Layer, Multiply, Sizes, Stack, StepInputs, Steps, Turns
 
 BEFORE, AFTER, END = "before the attention", "after the attention", "the end of the layer"
 LEAST_ROOM = 16
@@ -36,22 +36,6 @@ LEAST_ROOM = 16
 
 SCORED = 64
 """More tokens than this are not all drawn after."""
-
-
-class Layer(Protocol):
-    """A layer's weights, as `models.decoder.DecoderLayer` has them."""
-
-    config: DecoderConfig
-    input_norm: Tensor
-    post_norm: Tensor
-    qk_norm: Tensor | None
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    o: Tensor
-    gate_up: Tensor
-    down: Tensor
-    mixture: Callable[[Tensor], Tensor] | None
-    total: Callable[[Tensor], Tensor] | None
 
 
 def compile_loops() -> None:
@@ -74,7 +58,7 @@ class Prepared:
 class Buffers:
     """What a step of at most `room` tokens is computed in: fp32 [room, ...], all layers in the same."""
 
-    def __init__(self, config: DecoderConfig, room: int) -> None:
+    def __init__(self, config: Sizes, room: int) -> None:
         self.x = torch.empty(room, config.hidden_size)
         self.normed, self.delta = torch.empty_like(self.x), torch.empty_like(self.x)
         self.qkv = torch.empty(room, sum(config.qkv_rows))
@@ -85,12 +69,53 @@ class Buffers:
 
 
 class CompiledSteps:
+    """The steps of one decoder, fp32 on a CPU. Implements `nn.step.Steps`. Compiles when made."""
+
+    def __init__(self, stack: Stack, otherwise: Steps, multiply: Multiply) -> None:
+        """otherwise: steps in which tokens move between layers, and scores that were not made on the way;
+        multiply: products with weights that are not in panels."""
+        compile_loops()
+        self._stack, self._otherwise, self._multiply = stack, otherwise, multiply
+        self._taped: TapedSteps | None = None
+        self._scored: tuple[Tensor, Tensor] | None = None
+        """What the last step computed, and the head's scores of it, until they are asked for."""
+
+    def new_pages(self, num_blocks: int, block_size: int) -> list[tuple[Tensor, Tensor]]:
+        """On large pages of memory."""
+        shape = num_blocks, block_size, *self._stack.config.kv_shape
+
+        def pages() -> Tensor:
+            return on_large_pages(prod(shape)).view(shape)
+
+        return [(pages(), pages()) for _ in self._stack.layers]
+
+    def run(self, step: StepInputs, turns: Turns) -> tuple[Tensor, Tensor | None]:
+        if step.transfers is not None:
+            return self._otherwise.run(step, turns)
+        x, captured, scores = self._with_room(len(step.x)).run(step, turns)
+        self._scored = None if scores is None else (x, scores)
+        return step.pick(x), captured
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        scored, self._scored = self._scored, None
+        if scored is not None and scored[0] is hidden:
+            return scored[1]
+        return self._otherwise.logits(hidden)
+
+    def _with_room(self, num_tokens: int) -> TapedSteps:
+        """For so many tokens, for as many threads as torch computes with."""
+        taped, threads = self._taped, torch.get_num_threads()
+        if taped is None or taped.room < num_tokens or taped.threads != threads:
+            taped = self._taped = TapedSteps(self._stack, self._multiply, num_tokens, threads)
+        return taped
+
+
+class TapedSteps:
     """The steps of one decoder of at most `room` tokens, one at a time: buffers, and a tape over them."""
 
-    def __init__(
-        self, layers: Sequence[Layer], norm: Tensor, head: Tensor | None, room: int, threads: int
-    ) -> None:
-        config = layers[0].config
+    def __init__(self, stack: Stack, multiply: Multiply, room: int, threads: int) -> None:
+        layers, head, config = stack.layers, stack.head, stack.config
+        self._linear = multiply
         self.room, self.threads = max(LEAST_ROOM, 1 << (room - 1).bit_length()), threads
         self._config, self._num_tokens, self._fitted = config, 0, (0, 0)
         with torch.inference_mode(False):  # so that who infers without it may use them as well
@@ -108,21 +133,19 @@ class CompiledSteps:
         self._pages: list[Tensor | None] = [None] * len(layers)
         self._behind = 0, 0
         """How many products and other loops of rows there are up to the last attention."""
-        self._held = layers, norm, head
+        self._held = stack
         for i, layer in enumerate(layers):
             self._add_attention(i, layer)
             self._add_mlp(layer)
             self._tape.mark((END, i))
         for soon, jobs in zip(self._soon, self._before, strict=False):
             ask_for(jobs, soon)
-        self._last = self._add_norm(self._buffers.delta, norm, None)
+        self._last = self._add_norm(self._buffers.delta, stack.norm, None)
         self._head = None
         if head is not None and head.dim() == 3 and layers[0].total is None:
             self._head = self._add_head(head)
 
-    def run(
-        self, step: StepInputs, turned_by: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def run(self, step: StepInputs, turned_by: Turns) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The hidden states after the final norm, of the tokens `step.narrow` or of all; what was captured;
         and the head's scores of the first, if they are few. turned_by: cos and signed sin fp32 [n, d]."""
         x, kv, capture, narrow = step.x, step.kv, step.capture, step.narrow
@@ -211,7 +234,7 @@ class CompiledSteps:
     def _multiply(
         self, x: Tensor, weight: Tensor, out: Tensor, total: Callable[[Tensor], Tensor] | None
     ) -> None:
-        part = linear(x[: self._num_tokens], weight)
+        part = self._linear(x[: self._num_tokens], weight)
         out[: self._num_tokens] = part if total is None else total(part)
 
     def _put(self, mixture: Callable[[Tensor], Tensor], total: Callable[[Tensor], Tensor] | None) -> None:
@@ -269,9 +292,7 @@ class CompiledSteps:
         self._head.x, self._head.out = hidden.data_ptr(), scores.data_ptr()
         return scores
 
-    def _read_through(
-        self, kv: Sequence[LayerKv], turned_by: tuple[Tensor, Tensor], turns: dict[Any, Turn]
-    ) -> None:
+    def _read_through(self, kv: Sequence[LayerKv], turned_by: Turns, turns: dict[Any, Turn]) -> None:
         """Each layer's attention is about its batch; what has to happen beside it is a turn."""
         for i, (job, cache) in enumerate(zip(self._attentions, kv, strict=True)):
             batch, soon = cache.batch, self._soon[i]
@@ -291,7 +312,7 @@ class CompiledSteps:
             elif prepared.chunks is not None:
                 prepared.chunks.put_into(chunks)
 
-    def _prepared(self, batch: PagedBatch, turned_by: tuple[Tensor, Tensor]) -> Prepared:
+    def _prepared(self, batch: PagedBatch, turned_by: Turns) -> Prepared:
         layer, (_, chunks) = self._attentions[0], self._chunks[0]
         singles = SingleTokens(batch, turned_by, layer, self.threads)
         if batch.is_decode:

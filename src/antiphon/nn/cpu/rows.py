@@ -13,8 +13,8 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.compiler import compiled, compiled_in_order
-from antiphon.nn.openmp import Loop, floats, job_of, take
+from antiphon.nn.cpu.compiler import compiled, compiled_in_order
+from antiphon.nn.cpu.openmp import Loop, floats, job_of, take
 
 Floats = NDArray[np.float32]
 

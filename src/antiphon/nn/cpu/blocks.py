@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.nn.attention_tiles import HEAD_VECTORS, dots, highest, mixed
-from antiphon.nn.compiled_rows import exp
-from antiphon.nn.compiler import compiled
-from antiphon.nn.openmp import floats, integers
-from antiphon.nn.tiles import LANES, LINE_BYTES, has_wide_vectors, prefetch_line
+from antiphon.nn.cpu.attention_tiles import HEAD_VECTORS, dots, highest, mixed
+from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.openmp import floats, integers
+from antiphon.nn.cpu.rows import exp
+from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, has_wide_vectors, prefetch_line
 
 Floats = NDArray[np.float32]
 

@@ -20,7 +20,7 @@ from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 from numba.extending import intrinsic as numba_intrinsic  # pyright: ignore[reportMissingImports]
 from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImports]
 
-from antiphon.nn.compiler import ALLOWED, compiled, kept
+from antiphon.nn.cpu.compiler import ALLOWED, compiled, kept
 
 Address = int
 """Where a tensor's data lies; 0 where there is none."""

@@ -1,4 +1,4 @@
-"""Attention of longer chunks, prompts mostly, on CPUs with AVX-512: the products of `nn.tiles` over panels.
+"""Attention of longer chunks, prompts mostly, on CPUs with AVX-512: products of `tiles` over panels.
 
 An item is some queries of a chunk with the heads that share a KV head. Its keys are laid out in panels as a
 weight is, and so are its values: the scores are one product, what is attended another. What a query doesn't
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.nn.attention import PagedBatch
-from antiphon.nn.compiled_blocks import softmax
-from antiphon.nn.compiled_products import panels_times
-from antiphon.nn.compiler import compiled
-from antiphon.nn.openmp import Loop, floats, integers, job_of, take
-from antiphon.nn.tiles import LANES, has_wide_vectors
+from antiphon.nn.cpu.blocks import softmax
+from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, take
+from antiphon.nn.cpu.panels import panels_times
+from antiphon.nn.cpu.tiles import LANES, has_wide_vectors
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

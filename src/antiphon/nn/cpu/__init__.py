@@ -1,0 +1,103 @@
+"""The wing of CPU kernels, and its door: the rest of the house imports this module and none behind it.
+
+A decoder's steps are one call (`compiled_steps`, made by `nn.backends`). Beside it are single products,
+experts, activations and the passes of a small decoder, for code without a paged decoder. Kernels need numba
+(`has_compiler`); their modules are imported on first use, since importing numba takes a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from antiphon.nn.cpu.compiler import has_compiler, told_of_kernels
+from antiphon.nn.cpu.paged import cpu_attention
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from antiphon.nn.cpu.passes import CompiledPasses
+    from antiphon.nn.cpu.steps import CompiledSteps
+    from antiphon.nn.step import Multiply, Stack, Steps
+
+__all__ = [
+    "add_experts",
+    "can_compile",
+    "compiled_passes",
+    "compiled_steps",
+    "cpu_attention",
+    "has_compiler",
+    "in_panels",
+    "snake",
+    "snake_in_place",
+    "times_panels",
+    "told_of_kernels",
+]
+
+
+def can_compile(weight: Tensor) -> bool:
+    """Whether steps of a decoder with this weight may be compiled: fp32 on a CPU, and a compiler at hand."""
+    return weight.device.type == "cpu" and weight.dtype is torch.float32 and has_compiler()
+
+
+def compiled_steps(stack: Stack, otherwise: Steps, multiply: Multiply) -> CompiledSteps:
+    """The steps of a decoder that `can_compile`, with kernels compiled by now. `otherwise` computes steps in
+    which tokens move between layers, and `multiply` products with weights that are not in panels."""
+    from antiphon.nn.cpu.steps import CompiledSteps
+
+    return CompiledSteps(stack, otherwise, multiply)
+
+
+def in_panels(weight: Tensor) -> Tensor | None:
+    """weight [out, in] as `times_panels` reads it, [out / 16, in, 16], or None where the CPU, the type or the
+    sizes are others."""
+    if weight.dim() != 2 or not can_compile(weight):
+        return None
+    from antiphon.nn.cpu import panels
+
+    return panels.lay_out(weight) if panels.can_lay_out(weight) else None
+
+
+def times_panels(x: Tensor, weight: Tensor) -> Tensor:
+    """x fp32 [..., in] times a weight in panels -> [..., out]."""
+    from antiphon.nn.cpu import panels
+
+    return panels.times_panels(x, weight)
+
+
+def add_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Weighted sum of the picked experts' outputs, fp32 [n, H], as `nn.moe.run_experts`; one core walks
+    through the picks."""
+    from antiphon.nn.cpu.experts import add_experts
+
+    out = torch.zeros_like(x)
+    arrays = (t.contiguous().numpy() for t in (x, experts, weights, gate_up, down))
+    add_experts(*arrays, out.numpy())
+    return out
+
+
+def snake(*arrays: np.ndarray) -> None:
+    """See `nn.cpu.activation.snake`."""
+    from antiphon.nn.cpu.activation import snake
+
+    snake(*arrays)
+
+
+def snake_in_place(*arrays: np.ndarray) -> None:
+    """See `nn.cpu.activation.snake_in_place`."""
+    from antiphon.nn.cpu.activation import snake_in_place
+
+    snake_in_place(*arrays)
+
+
+def compiled_passes(eps: float, weights: dict[str, Tensor]) -> CompiledPasses:
+    """Passes of a small decoder over the positions of one frame, on one core; weights by the names of
+    `nn.cpu.passes.Weights`."""
+    import numpy as np
+
+    from antiphon.nn.cpu.passes import CompiledPasses, Weights
+
+    arrays: dict[str, Any] = {name: tensor.contiguous().numpy() for name, tensor in weights.items()}
+    return CompiledPasses(Weights(eps=np.float32(eps), **arrays))
