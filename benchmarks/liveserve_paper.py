@@ -40,7 +40,7 @@ from antiphon.workload.load import changed, named
 
 REGIMES = {"calibrated": lambda: Profile.from_json(PROFILE.read_bytes())}
 SYSTEMS = ("fcfs", "algorithm-1", "liveserve")
-AT = (16,)
+AT = (16, 32)
 BARGE_IN = (0.0, 0.5)
 SEEDS = (0, 1)
 TOLD = (

@@ -71,8 +71,8 @@ class ReplyRoute:
         elif not self._edge().streams:
             self._speak(response, first, now, over)
         elif not first:
-            known = response.reply[:-1] if progress.tokens is not None else response.reply
-            self._speak_behind(response, known, now, over)
+            num_known = len(response.reply) - (progress.tokens is not None)
+            self._speak_behind(response, num_known, now, over)
         if is_calling and response.voice is Voice.PENDING:
             response.voice = Voice.SILENT
             self._frontier.end_speech(response.slot)
@@ -153,18 +153,19 @@ class ReplyRoute:
             else:
                 self._talker(response).push(response.request, response.reply[-1])
 
-    def _speak_behind(self, response: ResponseState, known: list[int], now: float, over: bool) -> None:
+    def _speak_behind(self, response: ResponseState, num_known: int, now: float, over: bool) -> None:
         """Over an edge that streams: a token goes with its state, which is computed when the next one is
-        drawn. `known` are those that have one, at least one: the newest is handed over.
+        drawn. The first `num_known` have one, at least one: the newest of them is handed over.
         """
-        if len(known) == 1:
+        newest = response.reply[num_known - 1]
+        if num_known == 1:
             self._start_speaking(response, now)
         elif response.path is not None and response.path.talker in response.open_units:
-            position = len(response.prompts[self._stages.entry_stage].token_ids) + len(known) - 1
+            position = len(response.prompts[self._stages.entry_stage].token_ids) + num_known - 1
             if self._hand_over(response, self._talker(response), ints([position])):
-                response.on_the_way.append(known[-1])
+                response.on_the_way.append(newest)
             else:
-                self._talker(response).push(response.request, known[-1])
+                self._talker(response).push(response.request, newest)
         if over and response.is_spoken:
             self._end_text(response)
 
