@@ -96,12 +96,8 @@ def run_all(parts: dict[str, Part], work: Path, until_s: float) -> dict[str, Any
 
 
 def keep(result: dict[str, Any], name: str) -> None:
-    about = {
-        "command": "python benchmarks/evaluation.py checkpoints/demo",
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
-    }
-    (RESULTS / f"evaluation-{name}.json").write_text(json.dumps(result | about, indent=1) + "\n")
+    command = "python benchmarks/evaluation.py checkpoints/demo"
+    provenance.keep(result | {"command": command}, RESULTS / f"evaluation-{name}.json")
 
 
 def main() -> None:

@@ -13,8 +13,6 @@ What is told is paired by seed, on seeds that decided nothing. Runs that --work 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from importlib.resources import files
 from pathlib import Path
@@ -169,11 +167,7 @@ def played(point: Point, work: Path) -> dict[str, float]:
 
 
 def kept(point: Point, work: Path) -> dict[str, float]:
-    path = work / f"{point.name}.json"
-    if not path.exists():
-        path.write_text(json.dumps(played(point, work)))
-        sys.stderr.write(f"{point.name}\n")
-    return json.loads(path.read_text())
+    return provenance.once(work / f"{point.name}.json", lambda: played(point, work))
 
 
 class Runs:
@@ -288,12 +282,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
         found = evaluated(Runs(arguments.work, pool))
-    about = {
-        "command": "python benchmarks/liveserve.py --out benchmarks/results/liveserve.json",
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
-    }
-    arguments.out.write_text(json.dumps(found | about, indent=1) + "\n")
+    command = "python benchmarks/liveserve.py --out benchmarks/results/liveserve.json"
+    provenance.keep(found | {"command": command}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ Runs that --work has are not run again. About 20 minutes of a core.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import mean
@@ -139,11 +137,7 @@ class Runs:
         return mean(self.at(join_ms, concurrency, seed)[figure] for seed in SEEDS)
 
     def _kept(self, name: str, run: Any) -> Any:
-        path = self._work / f"{name}.json"
-        if not path.exists():
-            sys.stderr.write(f"{name}\n")
-            path.write_text(json.dumps(run()))
-        return json.loads(path.read_text())
+        return provenance.once(self._work / f"{name}.json", run)
 
 
 def likely_joins_ms(continuity: dict[float, dict[int, float]]) -> list[int]:

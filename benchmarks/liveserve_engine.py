@@ -117,14 +117,11 @@ def main() -> None:
         arguments.work,
     )
     found = json.loads((arguments.work / "compared" / "comparison.json").read_text())
-    about = {
-        "command": f"python benchmarks/liveserve_engine.py FORTY --rate {arguments.rate:g} "
-        f"--sessions {arguments.sessions} --seeds {arguments.seeds} "
-        "--out benchmarks/results/liveserve-engine.json",
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
-    }
-    arguments.out.write_text(json.dumps(found | about, indent=1) + "\n")
+    command = (
+        f"python benchmarks/liveserve_engine.py FORTY --rate {arguments.rate:g} --sessions "
+        f"{arguments.sessions} --seeds {arguments.seeds} --out benchmarks/results/liveserve-engine.json"
+    )
+    provenance.keep(found | {"command": command}, arguments.out)
 
 
 if __name__ == "__main__":

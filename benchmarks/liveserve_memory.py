@@ -13,8 +13,6 @@ are not run again.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -119,10 +117,7 @@ def waits(calls: Calls, node: Any, depth: int) -> dict[str, tuple[float, float]]
 
 def kept(work: Path, system: str, pool: float, gb_per_s: float, seed: int) -> dict[str, Any]:
     path = work / f"{system}-{pool:g}-{gb_per_s:g}-{seed}.json"
-    if not path.exists():
-        path.write_text(json.dumps(played(system, pool, gb_per_s, seed)))
-        sys.stderr.write(f"{path.stem}\n")
-    return json.loads(path.read_text())
+    return provenance.once(path, lambda: played(system, pool, gb_per_s, seed))
 
 
 def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -179,12 +174,8 @@ def main() -> None:
             found[f"{share:g} of the pasts, {gb_per_s:g} GB/s"] = told(
                 {system: [one.result() for one in each] for system, each in runs.items()}
             )
-    about = {
-        "command": "python benchmarks/liveserve_memory.py --out benchmarks/results/liveserve-memory.json",
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
-    }
-    arguments.out.write_text(json.dumps(found | about, indent=1) + "\n")
+    command = "python benchmarks/liveserve_memory.py --out benchmarks/results/liveserve-memory.json"
+    provenance.keep(found | {"command": command}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ of Qwen2.5-Omni (one H200 each). Presets as they ship, nothing is tuned. Runs ar
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import mean
@@ -116,11 +114,7 @@ def played(point: Point) -> dict[str, float]:
 
 
 def kept(point: Point, work: Path) -> dict[str, float]:
-    path = work / f"{point.name}.json"
-    if not path.exists():
-        path.write_text(json.dumps(played(point)))
-        sys.stderr.write(f"{point.name}\n")
-    return json.loads(path.read_text())
+    return provenance.once(work / f"{point.name}.json", lambda: played(point))
 
 
 def compared(fcfs: list[dict[str, float]], liveserve: list[dict[str, float]]) -> dict[str, Any]:
@@ -164,15 +158,12 @@ def main() -> None:
         for load in model.loads
     }
     about = {
-        "command": provenance.command(),
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
         "workload": WORKLOAD,
         "seeds": SEEDS,
         "barge_in": BARGE_IN,
         "models": msgspec.to_builtins(MODELS),
     }
-    arguments.out.write_text(json.dumps(about | {"loads": found}, indent=1) + "\n")
+    provenance.keep(about | {"loads": found}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ that --work has are not run again.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -82,10 +80,7 @@ def played(work: Path, regime: str, system: str, at: int, barge_in: float, seed:
 
 def kept(work: Path, *point: Any) -> dict[str, float]:
     path = work / f"{'-'.join(map(str, point))}.json"
-    if not path.exists():
-        path.write_text(json.dumps(played(work, *point)))
-        sys.stderr.write(f"{path.stem}\n")
-    return json.loads(path.read_text())
+    return provenance.once(path, lambda: played(work, *point))
 
 
 def told(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -129,12 +124,8 @@ def main() -> None:
             )
             for regime, at, barge_in in points
         }
-    about = {
-        "command": "python benchmarks/liveserve_paper.py --out benchmarks/results/liveserve-paper.json",
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
-    }
-    arguments.out.write_text(json.dumps(found | about, indent=1) + "\n")
+    command = "python benchmarks/liveserve_paper.py --out benchmarks/results/liveserve-paper.json"
+    provenance.keep(found | {"command": command}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,15 @@ def keep(result: dict[str, Any], out: Path | None) -> None:
     if out is not None:
         out.write_text(text + "\n")
     sys.stdout.write(text + "\n")
+
+
+def once(path: Path, part: Callable[[], Any]) -> Any:
+    """What a part of a script in benchmarks/ gives, kept as JSON in a file: a part whose file is there is not
+    run again."""
+    if not path.exists():
+        path.write_text(json.dumps(part()))
+        sys.stderr.write(f"{path.stem}\n")
+    return json.loads(path.read_text())
 
 
 def _git(directory: Path, *words: str) -> str:
