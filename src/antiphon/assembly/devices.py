@@ -10,7 +10,7 @@ from antiphon.core.plans import Step
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.policy.base import DevicePolicy
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.policies import Question
+from antiphon.stage.policies import Question, soonest
 
 
 class UnitHead:
@@ -55,8 +55,6 @@ class Device:
         self._depth = depth
         self._last: int | None = None
         self._question = Question()
-        self.wake_at: float | None = None
-        """When a policy wishes to be asked again, of those asked last."""
         self.idle: tuple[Scheduler, ...] = ()
         """Units that were asked for a step in vain the last time that the device was."""
         self.is_running = False
@@ -66,6 +64,11 @@ class Device:
         self.num_asked = 0
         """How often a plan began."""
 
+    @property
+    def wake_at(self) -> float | None:
+        """When a policy wishes to be asked again, of those asked last."""
+        return self._question.wake_at
+
     def reopen(self) -> None:
         """Ask its policies again, whatever has changed."""
         self._question.reopen()
@@ -74,10 +77,11 @@ class Device:
         """Is it left unasked, since nothing has changed?"""
         return not self._question.is_due(self._state, now)
 
-    def _state(self) -> object:
-        """What policies go by, but for time."""
+    def _state(self, before: list[tuple[int, ...]] | None = None) -> object:
+        """What policies go by, but for time. `before`: the units' states when they were asked."""
         schedulers = self._stages.these(self._units)
-        return [one.state for one in schedulers], [one.num_heard for one in self.idle], schedulers
+        states = [one.state for one in schedulers] if before is None else before
+        return states, [one.num_heard for one in self.idle], schedulers
 
     def plan(self, step: int, now: float) -> Step | None:
         """The next step, numbered so: of the unit that the policy prefers, or of the next that can really
@@ -87,7 +91,8 @@ class Device:
             return None
         self.num_asked += 1
         self._question.reopen()
-        self.wake_at, self.idle, self.is_held_up, self.is_running = None, (), False, False
+        self._question.wake_at = None
+        self.idle, self.is_held_up, self.is_running = (), False, False
         num_in_flight = 0
         for scheduler in schedulers:
             num_in_flight += scheduler.num_in_flight
@@ -101,7 +106,8 @@ class Device:
             head = heads.pop(choice.index)
             asked.append((head.place, choice.most))
             planned = schedulers[head.place].plan(step, now, choice.most)
-            self._wish(choice.wake_at, *(one.wake_at for one in schedulers))
+            wished = (one.wake_at for one in schedulers)
+            self._question.wake_at = soonest(self.wake_at, choice.wake_at, *wished)
             if planned is not None:
                 self._last = head.place
                 return planned
@@ -115,11 +121,5 @@ class Device:
         self.idle = tuple(schedulers[place] for place, _ in asked)
         self.is_held_up = any(most is not None for _, most in asked)
         self.is_running = num_in_flight > 0
-        self._question.asked((before, [one.num_heard for one in self.idle], schedulers), self.wake_at, now)
+        self._question.asked(self._state(before), self.wake_at, now)
         return None
-
-    def _wish(self, *wishes: float | None) -> None:
-        """The soonest counts."""
-        for at in wishes:
-            if at is not None and (self.wake_at is None or at < self.wake_at):
-                self.wake_at = at

@@ -18,6 +18,7 @@ from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import Step
 from antiphon.policy.base import StepChoice, Tier
 from antiphon.stage.candidates import Candidates
+from antiphon.stage.policies import soonest
 
 MOST_IDLE_S = 2.0
 
@@ -44,7 +45,7 @@ class Patience:
 
     def wake_at(self, wished: float | None) -> float | None:
         """When the node is to be asked again: as policies wish, or when patience ends."""
-        return min(chain(*self._ends.values(), () if wished is None else (wished,)), default=None)
+        return soonest(wished, *chain.from_iterable(self._ends.values()))
 
     def steps(self, devices: Sequence[Device], ordered: Sequence[Step], step: int, now: float) -> list[Step]:
         """As the baseline chooses them, numbered from `step` on, of devices idle for too long, after

@@ -28,6 +28,7 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
+from antiphon.stage.policies import soonest
 from antiphon.stage.tiers import KvMove
 
 
@@ -110,8 +111,7 @@ class Node:
     def _wake_at(self) -> float | None:
         """When a policy wishes to be asked again."""
         kv = (ar.kv_wakes_at for ar in self.stages.ar.values())
-        wished = (*kv, *(one.wake_at for one in self._devices))
-        return min((at for at in wished if at is not None), default=None)
+        return soonest(*kv, *(one.wake_at for one in self._devices))
 
     @property
     def responses(self) -> Mapping[int, ResponseState]:

@@ -45,7 +45,7 @@ class Setting:
 
     @property
     def policy(self) -> str:
-        """Whose option it is."""
+        """The one that has this option."""
         return MOST_URGENT if self.decision == DEVICE else URGENCY
 
     @property

@@ -70,6 +70,10 @@ class SpeechEnded(msgspec.Struct, frozen=True, tag=True):
     session: str
 
 
+LIKELY = 0.5
+"""Least confidence of a turn that is likely to come."""
+
+
 class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
     """The client says that the session's next turn is coming. Answered by one AdvisoryAnswered.
 
@@ -92,7 +96,7 @@ class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
     @property
     def is_likely(self) -> bool:
         """Nothing is done about a turn that is likelier not to come."""
-        return self.confidence >= 0.5
+        return self.confidence >= LIKELY
 
 
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):

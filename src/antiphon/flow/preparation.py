@@ -157,8 +157,7 @@ class Preparation:
         response.phase = Phase.ANSWERING
         entry = self._stages.ar[response.path.entry]
         assert response.entry is not None
-        response.entry.media = frozenset(part.key for part in response.pinned)
-        entry.got_media(response.request, response.entry.media)
+        entry.got_media(response.entry, frozenset(part.key for part in response.pinned))
         if entry.name not in response.open_units:
             response.open_units.add(entry.name)
             entry.submit(response.entry)

@@ -178,10 +178,10 @@ class Silent:
         return VideoPart(b"", width, height, len(data_urls), fps, None, key)
 
     def input_decoder(self, audio_format: AudioFormat) -> AudioDecoder:
-        raise NotImplementedError(f"nobody here speaks {audio_format}")
+        raise NotImplementedError(f"simulated clients send PCM16, not {audio_format}")
 
     def output_encoder(self, audio_format: AudioFormat) -> AudioEncoder:
-        raise NotImplementedError(f"nobody here hears {audio_format}")
+        raise NotImplementedError(f"simulated clients receive PCM16, not {audio_format}")
 
 
 PICTURE, CLIP = "data:picture/", "data:clip/"

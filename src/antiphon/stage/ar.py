@@ -20,7 +20,7 @@ from antiphon.policy.base import Budget, Candidate, Mask, Place, Refuse, StepCho
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight, Flights
 from antiphon.stage.kv_ledger import KvLedger
-from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, up_to
+from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, up_to
 from antiphon.stage.requests import ArRequest, Progress
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.tiers import unknown
@@ -147,10 +147,9 @@ class ArScheduler(Chooser[ArCandidates]):
             self._waiting.changed(self._requests[request])
 
     @changes
-    def got_media(self, request: int, keys: frozenset[int]) -> None:
-        """The outputs of these media are at hand for it."""
-        if request in self._requests:
-            self._requests[request].media = keys
+    def got_media(self, request: ArRequest, keys: frozenset[int]) -> None:
+        """The outputs of these media are at hand for it, whether it is submitted already or not."""
+        request.media = keys
 
     def waits_for_payload(self, request: int) -> bool:
         return request in self._requests and self._requests[request].waits_for_payload
@@ -291,8 +290,7 @@ class ArScheduler(Chooser[ArCandidates]):
     @property
     def kv_wakes_at(self) -> float | None:
         """When a policy of the unit's KV wishes to be asked again."""
-        wished = self._kept.wake_at, self._to_write.wake_at, self.tiers.wake_at
-        return min((at for at in wished if at is not None), default=None)
+        return soonest(self._kept.wake_at, self._to_write.wake_at, self.tiers.wake_at)
 
     # -- planning ------------------------------------------------------------------------------------
 

@@ -32,13 +32,18 @@ MOST_SILENT_S = 0.25
 """A question is asked again after so long, when the node is called, though nothing has changed."""
 
 
+def soonest(*wishes: float | None) -> float | None:
+    """Of the times at which policies wish to be asked again; None: none of them wishes it."""
+    return min((at for at in wishes if at is not None), default=None)
+
+
 class Question:
     """Owner of when something was asked last, of what, and when it is to be asked again: once that has
     changed, or when a policy wishes it."""
 
     def __init__(self) -> None:
         self.wake_at: float | None = None
-        """When a policy wishes to be asked again though nothing changes."""
+        """When a policy wishes to be asked again though nothing changes, of those asked last."""
         self._of: object = None
         self._due_at = -inf
 
@@ -52,7 +57,7 @@ class Question:
 
     def reopen(self) -> None:
         """Ask again at the next call, whatever has changed."""
-        self.wake_at, self._due_at = None, -inf
+        self._due_at = -inf
 
 
 P = ParamSpec("P")
@@ -118,9 +123,7 @@ class Chooser(ABC, Generic[V]):
             hold = self._policies.pace.decide(seen, now)
             view.held_back = hold.held
             choice = self._policies.step.decide(seen, self.budget, now)
-            for wished in (hold.wake_at, choice.wake_at):
-                if wished is not None:
-                    self._wished_at = wished if self._wished_at is None else min(self._wished_at, wished)
+            self._wished_at = soonest(self._wished_at, hold.wake_at, choice.wake_at)
             self._chosen = self.seen = view, choice
         return self._chosen
 

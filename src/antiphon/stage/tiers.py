@@ -27,6 +27,7 @@ from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.transfers import CopyOrder, Transfer, Transfers
 from antiphon.policy.memory import KvPolicies, KvState, Lane, Selection, Tier
 from antiphon.stage.lanes import Lanes
+from antiphon.stage.policies import soonest
 from antiphon.stage.requests import ArRequest
 from antiphon.stage.tier_views import NextUse, Owners, People, View
 
@@ -151,6 +152,7 @@ class Tiers:
         """By owner: KV that was brought though no request waited, until one reads it."""
         self._wake_at: float | None = None
         self._num_changes = 0
+        """Of what requests wait for."""
 
     def meet(self, people: People, next_use: NextUse) -> None:
         """Who says what people do, and when they will need their KV."""
@@ -213,7 +215,7 @@ class Tiers:
         count = min(selection.count, self.host.num_free)  # nothing leaves the host for what need not leave
         if count:
             self._write(self._unwritten(selection.owners, count), KvMove.WRITTEN)
-        wake_at, self._wake_at = self._wake_at, asked_before
+        wake_at, self._wake_at = self._wished(), asked_before
         return wake_at
 
     def joined(self, owner: str, session: str, sequence: Kv, since_s: float | None) -> None:
@@ -381,7 +383,6 @@ class Tiers:
         last before all else. What is not copied is taken back at once."""
         if not evicted:
             return
-        self._num_changes += 1
         if not self.host.num_blocks:
             self._kv.take_back([block for run in reversed(evicted) for block in run.blocks])
             return
@@ -599,7 +600,6 @@ class Tiers:
         self._kv.lend(arrival.blocks)
         self.host.touch(owner)
         self.num_fetched_blocks += len(copies)
-        self._num_changes += 1
         transfer = Transfer("device", arrival.blocks, copies, arrival.groups, arrival)
         self._transfers.begin(transfer)
         if self.watch is not None:
@@ -779,9 +779,7 @@ class Tiers:
 
     def _asked(self, selection: Selection) -> Selection:
         """Note when the policy wishes to be asked again."""
-        wished = selection.wake_at
-        if wished is not None:
-            self._wake_at = wished if self._wake_at is None else min(self._wake_at, wished)
+        self._wake_at = soonest(self._wake_at, selection.wake_at)
         return selection
 
     def _groups(self, selection: Selection) -> tuple[int, ...] | None:

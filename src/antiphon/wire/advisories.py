@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.core.errors import Throttled
-from antiphon.core.facts import ResponseRequested, TurnAdvised
+from antiphon.core.facts import LIKELY, ResponseRequested, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, StagePrepared, TurnAnswer
 from antiphon.wire.client_events import Advise, Confidence, ExpectedS, Prepare, Strict
 from antiphon.wire.effects import Payload
@@ -160,7 +160,9 @@ def _why(action: Action, answer: AdvisoryAnswered) -> str:
     if action == "bring":
         return f"{where}; it is brought back before a request waits for it, as far as links and room allow."
     if not answer.is_likely:
-        return f"{where}; with a confidence below 0.5 nothing is brought before a request waits for it."
+        return (
+            f"{where}; with a confidence below {LIKELY:g} nothing is brought before a request waits for it."
+        )
     return f"{where}; this preset brings KV back only when a request waits for it."
 
 
