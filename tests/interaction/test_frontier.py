@@ -32,7 +32,7 @@ def test_a_column_grows_and_its_slots_are_used_again() -> None:
     again = frontier.take(12.0, True)
     assert np.isnan(frontier.heard_leads_s(at(again, NOWHERE), 12.0)).all()
     assert not frontier.begun(at(again)).any()
-    assert frontier.made(again) == [0, 0, 0]
+    assert [frontier.made(stage, again) for stage in range(3)] == [0, 0, 0]
     assert frontier.num_taken == 9
 
 
@@ -73,8 +73,8 @@ def test_nothing_is_made_of_a_response_without_a_slot() -> None:
     slot = frontier.take(0.0, True)
     frontier.make(0, at(slot, NOWHERE), np.array([2, 3]))
     frontier.make(0, NOWHERE, 3)
-    assert frontier.made(NOWHERE) == [0, 0]
-    assert frontier.made(slot) == [2, 0]
+    assert [frontier.made(stage, NOWHERE) for stage in range(2)] == [0, 0]
+    assert [frontier.made(stage, slot) for stage in range(2)] == [2, 0]
 
 
 def test_the_vocoder_tells_how_long_a_frame_sounds() -> None:

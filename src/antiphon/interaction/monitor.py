@@ -129,7 +129,7 @@ class Monitor:
         self._ending: list[tuple[float, int, _Session, _Reply]] = []
         """A heap of replies that are over and still played, by `due_at`."""
         self._num_pushed = 0
-        self._folds: dict[type, Callable[[_Session, Any, float], None]] = {
+        self._folds: dict[type[Fact], Callable[[_Session, Any, float], None]] = {
             SpeechStarted: self._speech_started,
             SpeechEnded: self._speech_ended,
             PlaybackReported: self._playback_reported,
@@ -145,16 +145,15 @@ class Monitor:
     def observe(self, fact: Fact, now: float) -> None:
         """Fold one fact in. What is not about people is passed over, and so are sessions not open."""
         self._let_go(now)
-        match fact:
-            case SessionOpened():
-                self._sessions.setdefault(fact.session, _Session())
-            case SessionClosed():
-                self._close(fact.session, now)
-            case _:
-                fold = self._folds.get(type(fact))
-                session = None if fold is None else self._sessions.get(cast(PersonFact, fact).session)
-                if fold is not None and session is not None:
-                    fold(session, fact, now)
+        fold = self._folds.get(type(fact))
+        if fold is not None:
+            session = self._sessions.get(cast(PersonFact, fact).session)
+            if session is not None:
+                fold(session, fact, now)
+        elif isinstance(fact, SessionOpened):
+            self._sessions.setdefault(fact.session, _Session())
+        elif isinstance(fact, SessionClosed):
+            self._close(fact.session, now)
 
     def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Fold outputs in: they leave for their clients at `now`, unless they are held."""

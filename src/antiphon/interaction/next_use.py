@@ -54,6 +54,8 @@ LONGEST_S = 60.0
 such as a client that sent some audio and never said that this was all."""
 NEAR_S = 10.0
 """How long before it is due an announced turn counts as about to come: time enough to bring its KV."""
+HEARD = AudioOut, ResponseEnded
+"""Outputs that move the end of what is heard."""
 LEAST_S = 0.2
 """What is left of a turn at least: the pause that ends it, and its encoding."""
 
@@ -191,24 +193,24 @@ class NextUse:
     # -- folding -------------------------------------------------------------------------------------
 
     def observe(self, fact: Fact, now: float) -> None:
-        self._expected = None
-        if isinstance(fact, SessionClosed):
-            self.num_changes += 1
-            self._close(fact.session)
-            return
         fold = self._folds.get(type(fact))
         if fold is not None:
             name = cast(PersonFact, fact).session
             if name in self._monitor.sessions:
+                self._expected = None
                 self.num_changes += not isinstance(fact, PlaybackReported)
                 fold(name, self._known(name), fact, now)
+        elif isinstance(fact, SessionClosed):
+            self._expected = None
+            self.num_changes += 1
+            self._close(fact.session)
 
     def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Outputs left for their clients."""
-        self._expected = None
         for output in outputs:
-            if not isinstance(output, AudioOut | ResponseEnded) or output.session not in self._sessions:
+            if not isinstance(output, HEARD) or output.session not in self._sessions:
                 continue
+            self._expected = None
             name, response, session = output.session, output.response, self._sessions[output.session]
             is_over = isinstance(output, ResponseEnded)
             if self._monitor.is_held(name, response):
@@ -380,7 +382,8 @@ class NextUse:
             self.num_changes += 1
             session.awaits_sound = False
             self._coming.pop(name, None)
-        is_heard = self._monitor.heard(name) == response
+        monitor = self._monitor
+        is_heard = monitor.heard(name) == response
         if not is_heard and not (is_over and isnan(session.due_at)):
             return
         session.ended_unheard = None
@@ -388,13 +391,13 @@ class NextUse:
             session.heard_to = None
             self._answered(name, session, now, now)
             return
-        sent_s = self._monitor.generated_s(name)
-        slot = self._monitor.slot(name, response)
-        num_written = 0 if slot is None else self._frontier.made(slot)[0]
+        sent_s = monitor.generated_s(name)
+        slot = monitor.slot(name, response)
+        num_written = 0 if slot is None else self._frontier.made(0, slot)
         session.unsent_s = 0.0 if is_over else max(num_written * self._token_s.value - sent_s, 0.0)
         if is_over and sent_s and num_written:
             self._token_s.add(sent_s / num_written)
-        session.heard_to = now + (self._monitor.buffer_s(name, now) or 0.0) + session.unsent_s
+        session.heard_to = now + (monitor.buffer_s(name, now) or 0.0) + session.unsent_s
         self._answered(name, session, session.heard_to, now)
 
     def _answered(self, name: str, session: _Session, heard_to: float, now: float) -> None:
