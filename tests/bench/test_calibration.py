@@ -66,3 +66,10 @@ def test_another_concurrency_keeps_what_frees_a_place() -> None:
     made = workload_of("liveserve-sharegpt", Changes(concurrency=16, num_sessions=64))
     assert made.load.frees_early
     assert made.load.concurrency == 16
+
+
+@pytest.mark.parametrize("most", [None, 8])
+def test_a_rate_leaves_what_frees_a_place_where_places_are_bound(most: int | None) -> None:
+    load = workload_of("liveserve-sharegpt", Changes(rate_per_s=4.0, max_concurrency=most)).load
+    assert load.open is not None
+    assert (load.max_concurrency, load.frees_early) == (most, most is not None)

@@ -73,6 +73,19 @@ async def test_closed_loop_whose_places_are_free_once_replies_have_come(tmp_path
     assert server.most_open > 1
 
 
+async def test_places_among_arrivals_that_are_free_once_replies_have_come(tmp_path: Path) -> None:
+    async with FakeServer(Manner(reply_s=0.8, speed=8.0)) as server:
+        pace = Pace(max_concurrency=1, frees_early=True, num_sessions=3)
+        events = await play(tmp_path, server, people(0.02), pace)
+    assert [event.reason for event in of(SessionEnded, events)] == ["done"] * 3
+    begun, received = of(SessionStarted, events), of(ResponseEnded, events)
+    for started, reply in zip(begun[1:], received[:-1], strict=True):
+        assert reply.t_s <= started.t_s < reply.t_s + 0.2
+        assert started.waited_s
+        assert started.arrival_s is not None
+    assert server.most_open > 1
+
+
 async def test_early_places_are_left_by_who_is_lost(tmp_path: Path) -> None:
     async with FakeServer(Manner(is_silent=True)) as server:
         pace = Pace(concurrency=1, frees_early=True, num_sessions=2, patience_s=0.1)

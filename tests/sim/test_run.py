@@ -192,6 +192,15 @@ def test_a_place_may_be_free_once_its_reply_has_come() -> None:
     assert received_s[0] < min(event.t_s for event in ended)
 
 
+def test_a_place_among_arrivals_may_be_free_once_its_reply_has_come() -> None:
+    settings = bounded(2, sessions=6, until="received") | {"people.talker.turns": 1}
+    events = outcome("voice-chat", settings=settings).events
+    begun, received = kinds(events, SessionStarted), kinds(events, ResponseEnded)
+    assert [event.reason for event in kinds(events, SessionEnded)] == ["done"] * 6
+    assert [event.t_s for event in begun[2:]] == [event.t_s for event in received[:4]]
+    assert received[0].t_s < min(event.t_s for event in kinds(events, SessionEnded))
+
+
 def test_a_place_that_is_free_early_is_given_away_once() -> None:
     """Also where the person gives up, or barges in when the reply has come."""
     closed = {"concurrency": 2, "sessions": 8, "until": "received"}

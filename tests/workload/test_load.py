@@ -105,6 +105,10 @@ def test_mistakes_are_named_with_line_and_key(tmp_path: Path, text: str, words: 
         ),
         ("closed: {concurrency: 1.5, sessions: 1}", "load.closed.concurrency"),
         (
+            "open: {arrivals: {poisson: {rate_per_s: 1}}, sessions: 3, until: received}",
+            "say `max_concurrency`, how many there are",
+        ),
+        (
             "open: {arrivals: {poisson: {rate_per_s: 1}}, sessions: 3, max_concurrency: 0}",
             "load.open.max_concurrency: input should be greater than or equal",
         ),

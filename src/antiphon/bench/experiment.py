@@ -68,7 +68,9 @@ def _load(written: dict[str, Any], changes: Changes) -> dict[str, Any]:
     bound = {} if changes.max_concurrency is None else {"max_concurrency": changes.max_concurrency}
     kept = {key: value for key, value in load.items() if key not in ("sessions", "duration_s")}
     if changes.rate_per_s is not None:
-        kept = {key: value for key, value in kept.items() if key == "max_concurrency"}
+        is_bound = bound or "max_concurrency" in kept
+        places = ("max_concurrency", "until") if is_bound else ()
+        kept = {key: value for key, value in kept.items() if key in places}
         kept["arrivals"] = {"poisson": {"rate_per_s": changes.rate_per_s}}
         kind = "open"
     return {kind: kept | bound | ends}

@@ -127,20 +127,26 @@ class _Run:
             await asyncio.sleep(place * PLACE_S)
             for script in scripts:
                 await self._watch.calm()
-                if not await self._hold_place(script, places):
+                if not await self._hold_place(script, None, places):
                     await asyncio.sleep(RETRY_S)
 
         async with asyncio.TaskGroup() as places:
             for place in range(self._pace.concurrency or 0):
                 places.create_task(one_after_another(place))
 
-    async def _hold_place(self, script: Script, sessions: asyncio.TaskGroup) -> bool:
+    async def _hold_place(
+        self,
+        script: Script,
+        arrival_s: float | None,
+        sessions: asyncio.TaskGroup,
+        waited_s: float | None = None,
+    ) -> bool:
         """Until the session's end or, where that frees places, until its last reply has come. False if it
         ended before all was played."""
         if not self._pace.frees_early:
-            return await self._attend(script, None)
+            return await self._attend(script, arrival_s, waited_s)
         left = asyncio.Event()
-        attending = sessions.create_task(self._attend(script, None, received=left))
+        attending = sessions.create_task(self._attend(script, arrival_s, waited_s, left))
         attending.add_done_callback(lambda _: left.set())
         await left.wait()
         return not attending.done() or attending.result()
@@ -154,9 +160,15 @@ class _Run:
             for script in scripts:
                 arrival_s = start_s + script.arrival_s
                 await asyncio.sleep(max(0.0, arrival_s - self._log.now_s()))
-                sessions.create_task(self._take_place(script, arrival_s, places))
+                sessions.create_task(self._take_place(script, arrival_s, places, sessions))
 
-    async def _take_place(self, script: Script, arrival_s: float, places: asyncio.Semaphore | None) -> None:
+    async def _take_place(
+        self,
+        script: Script,
+        arrival_s: float,
+        places: asyncio.Semaphore | None,
+        sessions: asyncio.TaskGroup,
+    ) -> None:
         if places is None:
             await self._attend(script, arrival_s)
             return
@@ -165,7 +177,7 @@ class _Run:
             self._log.write(SessionQueued(t_s=came_s, session=script.name))
         async with places:
             waited_s = self._log.now_s() - came_s if has_to_wait else 0.0
-            await self._attend(script, arrival_s, waited_s)
+            await self._hold_place(script, arrival_s, sessions, waited_s)
 
     async def _attend(
         self,

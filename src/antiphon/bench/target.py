@@ -43,7 +43,7 @@ class Pace:
     """How many people come, and how they take turns.
 
     concurrency     closed loop: so many sessions are kept open; None: open loop, each comes at its arrival_s
-    frees_early     a place of a closed loop is free when its session's last reply has come, not been heard
+    frees_early     a place is free when its session's last reply has come, not been heard
     duration_s      the run ends then, whatever is in progress; None: when the scripts are over
     max_concurrency open loop: at most so many sessions are open, the next wait for a place; None: no bound
     num_sessions    at most so many scripts are played

@@ -172,15 +172,7 @@ class Simulation:
         if script is None:
             self._num_coming -= 1
             return
-        is_free = False
-
-        def leave() -> None:
-            nonlocal is_free
-            if not is_free:
-                is_free = True
-                self._fill_place(scripts)
-
-        self._attend(script, None, leave)
+        self._attend(script, None, lambda: self._fill_place(scripts))
 
     def _await_next(self, scripts: Iterator[Script]) -> None:
         """Open loop: everybody comes at their time, whatever happened to those before."""
@@ -214,10 +206,11 @@ class Simulation:
         self,
         script: Script,
         arrival_s: float | None,
-        on_end: Callable[[], None],
+        leave_place: Callable[[], None],
         waited_s: float | None = None,
     ) -> None:
-        """One session from its start to its end."""
+        """One session from its start to its end. It leaves its place once: at the end or, where that frees
+        places, when all has come."""
         is_person = isinstance(script, PersonScript)
         self.log.write(
             SessionStarted(
@@ -230,9 +223,10 @@ class Simulation:
                 reading_tokens_per_s=script.reading_tokens_per_s if is_person else None,
             )
         )
-        process = self._playing[script.name] = Process(self.agenda, on_end)
+        leave = _once(leave_place)
+        process = self._playing[script.name] = Process(self.agenda, leave)
         pause_s = RETRY_S if arrival_s is None else 0.0
-        received = on_end if self._setup.workload.load.frees_early else _nothing
+        received = leave if self._setup.workload.load.frees_early else _nothing
         process.start(self._visit(script, process, pause_s, received))
 
     def _visit(
@@ -278,6 +272,12 @@ class Simulation:
 
 def _nothing() -> None:
     """Of a place that is free only when its session ends."""
+
+
+def _once(call: Callable[[], None]) -> Callable[[], None]:
+    """The call, of which only the first does anything."""
+    calls = iter((call,))
+    return lambda: next(calls, _nothing)()
 
 
 def machine(setup: Setup) -> Machine:

@@ -14,15 +14,20 @@ from antiphon.workload.laws import Count, Positive, Spec
 TracePart = Literal["turns", "think", "lengths"]
 
 
+Until = Literal["heard", "received"]
+
+
 class Open(Spec):
     """Sessions come whether or not the server keeps up, until `sessions` have come or time is over.
 
     max_concurrency  sessions at once, jobs included; the next arrivals wait for a place, in order
                      (LiveServe's c-bound). None: no bound
+    until            what frees such a place, as in a closed load
     """
 
     arrivals: Arrivals
     max_concurrency: Count | None = None
+    until: Until = "heard"
     sessions: Count | None = None
     duration_s: Positive | None = None
 
@@ -30,6 +35,8 @@ class Open(Spec):
     def check(self) -> Self:
         if self.sessions is None and self.duration_s is None and not isinstance(self.arrivals, Replay):
             raise ValueError("has no end; say `sessions`, `duration_s` or both")
+        if self.until != "heard" and self.max_concurrency is None:
+            raise ValueError("`until` says what frees a place; say `max_concurrency`, how many there are")
         return self
 
 
@@ -43,7 +50,7 @@ class Closed(Spec):
     """
 
     concurrency: Count
-    until: Literal["heard", "received"] = "heard"
+    until: Until = "heard"
     sessions: Count | None = None
     duration_s: Positive | None = None
 
@@ -85,8 +92,8 @@ class Load(Spec):
 
     @property
     def frees_early(self) -> bool:
-        """A place of a closed load is free while its last reply is still played."""
-        return self.closed is not None and self.closed.until == "received"
+        """A place is free while its last reply is still played."""
+        return any(load is not None and load.until == "received" for load in (self.open, self.closed))
 
     @property
     def max_concurrency(self) -> int | None:
