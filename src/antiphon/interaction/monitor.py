@@ -57,8 +57,9 @@ class Phase(StrEnum):
     """The person speaks while a reply is audible."""
 
 
-class _Reply(Playback):
-    """The playback of a response that is open, still played, or the one its session heard last.
+class Reply(Playback):
+    """The playback of a response that is open, still played, or the one its session heard last; the monitor
+    alone writes to it.
 
     It is one object with what else is known of the response: with thousands of them in no order, each object
     on the way of a read costs as much as the rest of it.
@@ -100,15 +101,15 @@ class _Session:
 
     def __init__(self) -> None:
         self.is_speaking = False
-        self.asked: _Reply | None = None
+        self.asked: Reply | None = None
         """The reply that was asked for and has nothing to show yet."""
-        self.heard: _Reply | None = None
+        self.heard: Reply | None = None
         """The reply of which something was heard (or read) last; `slot` is its slot."""
         self.slot = NOWHERE
-        self.replies: dict[str, _Reply] = {}
+        self.replies: dict[str, Reply] = {}
         """Those with a slot."""
 
-    def find(self, response: str) -> _Reply | None:
+    def find(self, response: str) -> Reply | None:
         """Also the reply heard last, when it has no slot any more."""
         heard = self.heard if self.heard is not None and self.heard.name == response else None
         return self.replies.get(response, heard)
@@ -126,7 +127,7 @@ class Monitor:
         self._speaks = speaks
         self._sessions: dict[str, _Session] = {}
         self._frontier = frontier
-        self._ending: list[tuple[float, int, _Session, _Reply]] = []
+        self._ending: list[tuple[float, int, _Session, Reply]] = []
         """A heap of replies that are over and still played, by `due_at`."""
         self._num_pushed = 0
         self._folds: dict[type[Fact], Callable[[_Session, Any, float], None]] = {
@@ -169,7 +170,7 @@ class Monitor:
             elif reply.awaits_text or not isinstance(output, TokensOut):
                 self._leaves(session, reply, output, now)
 
-    def _leaves(self, session: _Session, reply: _Reply, output: ResponseOutput, now: float) -> None:
+    def _leaves(self, session: _Session, reply: Reply, output: ResponseOutput, now: float) -> None:
         match output:
             case TokensOut():
                 if reply.awaits_text:
@@ -208,12 +209,12 @@ class Monitor:
 
     def source(self, session: str) -> Source:
         """How the playback of the reply heard last is known."""
-        heard = self._heard(session)
+        heard = self.heard_reply(session)
         return Source.UNKNOWN if heard is None else heard.source
 
     def buffer_s(self, session: str, now: float) -> float | None:
         """Seconds of audio that the client has and has not played; None while nothing was heard at all."""
-        heard = self._heard(session)
+        heard = self.heard_reply(session)
         return None if heard is None or heard.first_at is None else heard.lead_s(now)
 
     def buffers_s(self, sessions: Sequence[str], now: float) -> Floats:
@@ -223,17 +224,17 @@ class Monitor:
 
     def generated_s(self, session: str) -> float:
         """Seconds of the reply heard last that were sent."""
-        heard = self._heard(session)
+        heard = self.heard_reply(session)
         return 0.0 if heard is None else heard.audio_s
 
     def played_s(self, session: str, now: float) -> float:
         """Seconds of the reply heard last that were audible by `now`."""
-        heard = self._heard(session)
+        heard = self.heard_reply(session)
         return 0.0 if heard is None else heard.played_s(now)
 
     def ttfp_s(self, session: str) -> float | None:
         """From the last reply's request to its first audio; None before."""
-        heard = self._heard(session)
+        heard = self.heard_reply(session)
         return None if heard is None else heard.ttfp_s
 
     def waited_s(self, session: str, now: float) -> float | None:
@@ -243,13 +244,13 @@ class Monitor:
 
     def heard(self, session: str) -> str | None:
         """The response that was heard (or read) last."""
-        heard = self._heard(session)
+        heard = self.heard_reply(session)
         return None if heard is None else heard.name
 
-    def heard_item(self, session: str) -> str | None:
-        """The item of that response."""
-        heard = self._heard(session)
-        return None if heard is None else heard.item
+    def heard_reply(self, session: str) -> Reply | None:
+        """The same, with all that is known of it."""
+        known = self._sessions.get(session)
+        return None if known is None else known.heard
 
     # -- reading responses ---------------------------------------------------------------------------
 
@@ -277,10 +278,6 @@ class Monitor:
 
     # -- people --------------------------------------------------------------------------------------
 
-    def _heard(self, session: str) -> _Reply | None:
-        known = self._sessions.get(session)
-        return None if known is None else known.heard
-
     def _close(self, name: str, now: float) -> None:
         session = self._sessions.pop(name, None)
         if session is not None:
@@ -305,7 +302,7 @@ class Monitor:
         if fact.response in session.replies:
             return
         is_spoken = fact.speech and self._speaks
-        reply = _Reply(fact, is_spoken, self._frontier.take(now, is_spoken), now)
+        reply = Reply(fact, is_spoken, self._frontier.take(now, is_spoken), now)
         session.replies[reply.name] = reply
         is_busy = session.asked is not None or (session.heard is not None and session.heard.is_open)
         if fact.remember or not is_busy:
@@ -346,7 +343,7 @@ class Monitor:
 
     # -- replies -------------------------------------------------------------------------------------
 
-    def _audio(self, session: _Session, reply: _Reply, output: AudioOut, now: float) -> None:
+    def _audio(self, session: _Session, reply: Reply, output: AudioOut, now: float) -> None:
         if reply is session.asked:
             self._begin(session, reply)
         if reply.first_at is None:
@@ -356,11 +353,11 @@ class Monitor:
             self._frontier.fall_silent(reply.slot)
         self._changed(session, reply, now)
 
-    def _begin(self, session: _Session, reply: _Reply) -> None:
+    def _begin(self, session: _Session, reply: Reply) -> None:
         """The first of the reply that was asked for: from here on it is the one that is heard."""
         session.heard, session.slot, session.asked = reply, reply.slot, None
 
-    def _ended(self, session: _Session, reply: _Reply, is_cancelled: bool, now: float) -> None:
+    def _ended(self, session: _Session, reply: Reply, is_cancelled: bool, now: float) -> None:
         """What was sent of a completed reply is still played; a cancelled one is silent at once."""
         reply.is_open = False
         if reply is session.asked:
@@ -371,7 +368,7 @@ class Monitor:
 
     # -- slots ---------------------------------------------------------------------------------------
 
-    def _changed(self, session: _Session, reply: _Reply, now: float) -> None:
+    def _changed(self, session: _Session, reply: Reply, now: float) -> None:
         """Keep the slot of a reply that is open or still played; free any other."""
         is_audible = reply.is_audible(now)
         if not (reply.is_open or is_audible):
@@ -393,7 +390,7 @@ class Monitor:
             reply.due_at = inf
             self._changed(session, reply, now)
 
-    def _free(self, session: _Session, reply: _Reply) -> None:
+    def _free(self, session: _Session, reply: Reply) -> None:
         if reply.slot != NOWHERE:
             del session.replies[reply.name]
             self._frontier.free(reply.slot)

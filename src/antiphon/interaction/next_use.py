@@ -351,7 +351,8 @@ class NextUse:
             self._cut_short(name, session, now)
 
     def _cut(self, name: str, session: _Session, fact: ItemCut, now: float) -> None:
-        if fact.item_id == self._monitor.heard_item(name):
+        heard = self._monitor.heard_reply(name)
+        if heard is not None and heard.item == fact.item_id:
             self._cut_short(name, session, now)
 
     def _cut_short(self, name: str, session: _Session, now: float) -> None:
@@ -382,22 +383,20 @@ class NextUse:
             self.num_changes += 1
             session.awaits_sound = False
             self._coming.pop(name, None)
-        monitor = self._monitor
-        is_heard = monitor.heard(name) == response
+        heard = self._monitor.heard_reply(name)
+        is_heard = heard is not None and heard.name == response
         if not is_heard and not (is_over and isnan(session.due_at)):
             return
         session.ended_unheard = None
-        if not is_heard or is_cut:
+        if heard is None or not is_heard or is_cut:
             session.heard_to = None
             self._answered(name, session, now, now)
             return
-        sent_s = monitor.generated_s(name)
-        slot = monitor.slot(name, response)
-        num_written = 0 if slot is None else self._frontier.made(0, slot)
+        sent_s, num_written = heard.audio_s, self._frontier.made(0, heard.slot)
         session.unsent_s = 0.0 if is_over else max(num_written * self._token_s.value - sent_s, 0.0)
         if is_over and sent_s and num_written:
             self._token_s.add(sent_s / num_written)
-        session.heard_to = now + (monitor.buffer_s(name, now) or 0.0) + session.unsent_s
+        session.heard_to = now + heard.lead_s(now) + session.unsent_s
         self._answered(name, session, session.heard_to, now)
 
     def _answered(self, name: str, session: _Session, heard_to: float, now: float) -> None:
