@@ -69,7 +69,7 @@ TOLD = (
 class System(msgspec.Struct, frozen=True):
     """What is compared. mechanisms: of LiveServe; the rest is as fcfs has it.
 
-    rows     that a stage's step holds at most; the table has as many for fcfs, ROWS for others
+    rows     that a stage holds at most: further requests wait
     first    frames of a reply's first chunk of sound, 80 ms each
     safe_s   lead below which a reply goes first, and at which it is held
     brink_s  lead below which those that are well buffered stay out of its steps
@@ -103,7 +103,7 @@ class System(msgspec.Struct, frozen=True):
         return folder / f"{self.name}.yaml"
 
     def engine(self, profile: Profile, folder: Path) -> SimEngine:
-        sizes = Sizes(max_rows=ROWS if self.mechanisms else self.rows, host_kv_tokens=HOST_KV_TOKENS)
+        sizes = Sizes(max_rows=self.rows, host_kv_tokens=HOST_KV_TOKENS)
         made = engine_of(profile, str(self.preset(folder)), sizes)
         node = made.served.node
         node = msgspec.structs.replace(
@@ -115,10 +115,11 @@ class System(msgspec.Struct, frozen=True):
 
 
 SHIPPED = System((), ROWS, 2)
-BASELINES = (SHIPPED, *(System((), rows, 4) for rows in (6, 8, 12)))
+BASELINES = (SHIPPED, *(System((), rows, 4) for rows in (6, 8, 10, 12)))
 TRIED = tuple(
-    System(tuple(MECHANISMS), ROWS, first, (1.0, 12.0), brink_s)
-    for first in (2, 3, 4)
+    System(tuple(MECHANISMS), rows, first, (1.0, 12.0), brink_s)
+    for rows in (10, 12, ROWS)
+    for first in (2, 4)
     for brink_s in (0.3, 0.6)
 )
 """Of liveserve."""

@@ -1,6 +1,6 @@
 """LiveServe's preset beside the best baseline on the real engine, by the settings that liveserve.py found.
 
-    python benchmarks/liveserve_engine.py checkpoints/forty --rate 0.3 --sessions 22 --out engine.json
+    python benchmarks/liveserve_engine.py checkpoints/forty --rate 0.171 --sessions 16 --seeds 5 --out e.json
 
 The same people (forty-seconds.yaml) come to two servers in turns, over the wire; the engine has one thread
 and the clients have the other core. Nothing else may run on the machine. The checkpoint is a demo of medium
@@ -19,14 +19,14 @@ import time
 from pathlib import Path
 
 import yaml
-from liveserve import CHUNK, HOST_KV_TOKENS, MECHANISMS, ROWS, System
+from liveserve import CHUNK, HOST_KV_TOKENS, MECHANISMS, System
 
 from antiphon.bench import provenance
 from antiphon.bench.servers import READY
 
 WORKLOAD = Path(__file__).parent / "forty-seconds.yaml"
 START_S = 300.0
-BASELINE, LIVESERVE = System((), 8, 4), System(tuple(MECHANISMS), ROWS, 4, (1.0, 12.0), 0.6)
+BASELINE, LIVESERVE = System((), 8, 4), System(tuple(MECHANISMS), 10, 4, (1.0, 12.0), 0.6)
 
 
 def deployed(name: str, system: System, work: Path) -> Path:
@@ -38,7 +38,7 @@ def deployed(name: str, system: System, work: Path) -> Path:
         "preset": system.preset(work).name,
         "limits": {"max_open_responses": 16, "min_lead_s": 0.0},
         "defaults": {
-            "max_rows": ROWS if system.mechanisms else system.rows,
+            "max_rows": system.rows,
             "step_rows": system.rows,
             "host_kv_tokens": HOST_KV_TOKENS,
         },

@@ -6,21 +6,26 @@ left between a turn's end and its first text.
 Simulated: Qwen3-Omni-30B-A3B on H200 GPUs by their datasheet, one replica, people who talk for 20 to 60 s a
 turn. The device holds a share of what the conversations amount to; the link to the host is so slow that a
 reload takes about as long as a turn's first text takes without one, or half as long. Turns are paired by
-seed, session and number; those count that wait for KV from the host under the baseline. Runs that --work has
-are not run again.
+seed, session and number; those count that wait for KV from the host under the baseline. Where the device is
+smallest, `kv-unaware` is liveserve without the KV that a request holds in its utility (beta 0), and `in_use`
+is the mean share of the thinker's blocks that requests hold (Figures 8 and 17). Runs that --work has are not
+run again.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import yaml
 from evaluation_simulated import LONG, NOBODY, PROFILE
 
 from antiphon.assembly.story import Cause, What
@@ -42,6 +47,7 @@ from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 
 SYSTEMS = ("fcfs", "liveserve")
+UNAWARE = "kv-unaware"
 SEEDS = (0, 1, 2, 3, 4)
 CONVERSATIONS, DURATION_S = 8, 420.0
 PASTS_TOKENS = 32_768
@@ -71,7 +77,23 @@ class Calls:
         self.kept.append((now, tuple(facts)))
 
 
-def played(system: str, pool: float, gb_per_s: float, seed: int) -> dict[str, Any]:
+def preset(system: str, work: Path) -> str:
+    """A preset's name, or the file of the one without KV in its utility."""
+    path = work / f"{UNAWARE}.yaml"
+    if system == UNAWARE and not path.exists():
+        said = yaml.safe_load(files("antiphon.assembly").joinpath("presets", "liveserve.yaml").read_text())
+        path.write_text(yaml.safe_dump(said | {one: said[one] | {"beta": 0.0} for one in ("step", "pace")}))
+    return str(path) if system == UNAWARE else system
+
+
+def in_use(samples: Iterable[ServerSampled]) -> float:
+    """Mean share of the thinker's blocks that requests hold."""
+    metrics = (Metric.KV_BLOCKS, Metric.KV_BLOCKS_FREE, Metric.KV_BLOCKS_IDLE)
+    blocks, free, idle = (metric.of("thinker") for metric in metrics)
+    return mean(1 - (one.values[free] + one.values[idle]) / one.values[blocks] for one in samples)
+
+
+def played(work: Path, system: str, pool: float, gb_per_s: float, seed: int) -> dict[str, Any]:
     """Figures of a run, and what its turns waited for (`waits`)."""
     settings: dict[str, Any] = {
         "load": {"closed": {"concurrency": CONVERSATIONS, "duration_s": DURATION_S}},
@@ -79,19 +101,21 @@ def played(system: str, pool: float, gb_per_s: float, seed: int) -> dict[str, An
     }
     profile = PROFILE.with_host_link(gb_per_s * 1e9)
     sizes = Sizes(kv_tokens=round(pool * PASTS_TOKENS / 16) * 16, host_kv_tokens=HOST_TOKENS)
-    engine = engine_of(profile, system, sizes, Replicas(1, 1, apart=False))
+    engine = engine_of(profile, preset(system, work), sizes, Replicas(1, 1, apart=False))
     calls = Calls()
     workload = changed(named("interactive"), settings)
     outcome = simulate(Setup(workload, profile, seed, engine, recorder=calls), NOBODY)
     if outcome.overruled or outcome.incidents:
         raise RuntimeError(f"{outcome.overruled} {outcome.incidents}")
     found = figures(fold(outcome.events), Slo())
-    last = [event for event in outcome.events if isinstance(event, ServerSampled)][-1].values
+    samples = [event for event in outcome.events if isinstance(event, ServerSampled)]
+    last = samples[-1].values
     counted = {
         metric.value: sum(value for key, value in last.items() if parse_key(key)[0] == metric)
         for metric in (Metric.KV_BLOCKS_EVICTED, Metric.KV_BLOCKS_RELOADED, Metric.RELOAD_SECONDS)
     }
     told = {name: round(found[name], 5) for name in TOLD if name in found}
+    told["in_use"] = round(in_use(samples), 5)
     return told | counted | {"waits": waits(calls, engine.node, engine.depth)}
 
 
@@ -117,13 +141,13 @@ def waits(calls: Calls, node: Any, depth: int) -> dict[str, tuple[float, float]]
 
 def kept(work: Path, system: str, pool: float, gb_per_s: float, seed: int) -> dict[str, Any]:
     path = work / f"{system}-{pool:g}-{gb_per_s:g}-{seed}.json"
-    return provenance.once(path, lambda: played(system, pool, gb_per_s, seed))
+    return provenance.once(path, lambda: played(work, system, pool, gb_per_s, seed))
 
 
 def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Of a pool and a link: figures of both systems, and of the turns that wait for KV under the baseline."""
+    """Of a pool and a link: figures of each system, and of the turns that wait for KV under the baseline."""
     rows: list[dict[str, float]] = []
-    for base, ours in zip(*runs.values(), strict=True):
+    for base, ours in zip(*(runs[system] for system in SYSTEMS), strict=True):
         pairs = [
             (before, ours["waits"][turn])
             for turn, before in base["waits"].items()
@@ -162,14 +186,16 @@ def main() -> None:
     arguments = parser.parse_args()
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
+    preset(UNAWARE, work)
     found: dict[str, Any] = {}
     with ProcessPoolExecutor(2) as pool:
         for share, gb_per_s in product(POOLS, GB_PER_S):
             if share > 1 and gb_per_s != GB_PER_S[0]:
                 continue  # nothing crosses the link
+            is_tightest = (share, gb_per_s) == (POOLS[0], GB_PER_S[0])
             runs = {
                 system: [pool.submit(kept, work, system, share, gb_per_s, seed) for seed in SEEDS]
-                for system in SYSTEMS
+                for system in (*SYSTEMS, *((UNAWARE,) if is_tightest else ()))
             }
             found[f"{share:g} of the pasts, {gb_per_s:g} GB/s"] = told(
                 {system: [one.result() for one in each] for system, each in runs.items()}
