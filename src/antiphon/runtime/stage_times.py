@@ -118,7 +118,7 @@ class StageBench:
         for join in step.joins:
             self.engine.payloads.drop_payload(DropPayload(name, join.request))
             shown = np.arange(len(join.prompt.token_ids) - 1)
-            self.engine.payloads.handoff(Handoff(source, name, group, 0, join.request, 0, shown))
+            self.engine.payloads.handoff(Handoff(source, name, group, 0, join.request, shown))
 
     def _decoder(self) -> Finish:
         name = self.stage.name
