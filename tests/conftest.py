@@ -58,7 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--coverage"):
+    hands_out = bool(config.getoption("numprocesses", None))  # to processes that run the tests
+    if config.getoption("--coverage") and not hands_out:
         config.pluginmanager.register(Branches())
 
 
