@@ -1,5 +1,5 @@
 # make serve   set up, make the demo checkpoint if there is none, serve it on 127.0.0.1:$(PORT)
-# make test    set up, run every check and the tests
+# make test    set up, run every check and the tests; branches of the deciding half are counted meanwhile
 # make test-gpu  the tests that need a GPU, on a machine that has one
 # make clients install the stock clients that test-slow talks to the server with, each on its own (1.5 GB)
 # The first run needs the network to fetch packages; later ones do not.
@@ -38,7 +38,10 @@ serve: setup
 	@exec $(BIN)/antiphon serve $(MODEL) --port $(PORT) --threads 1
 
 test: check
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/coverage erase
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --coverage
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=3600
@@ -74,4 +77,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .coverage .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -133,7 +133,7 @@ def reads() -> dict[str, dict[str, float]]:
     for name in names:
         monitor.observe(SessionOpened(name), 0.0)
         monitor.observe(ResponseRequested(name, f"r-{name}", "item"), 0.0)
-        monitor.hear([AudioOut(name, f"r-{name}", 0, SECOND)], 0.1)
+        monitor.hear([AudioOut(name, f"r-{name}", SECOND)], 0.1)
     mixed = [names[n] for n in np.random.default_rng(0).permutation(WATCHED)]
     some = parts(mixed)
     cursor = spans([partial(each, lambda name: monitor.buffer_s(name, 0.5), part) for part in some])

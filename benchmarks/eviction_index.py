@@ -65,7 +65,7 @@ def full(sessions: int, blocks: int, rng: np.random.Generator) -> Node:
         for fact in (SessionOpened(name), ResponseRequested(name, response, "item")):
             made.monitor.observe(fact, now)
             made.next_use.observe(fact, now)
-        ended = ResponseEnded(name, response, 0, "completed", "", "", Usage())
+        ended = ResponseEnded(name, response, "completed", "", "", Usage())
         made.monitor.hear([ended], now)
         made.next_use.hear([ended], now)
         keys = rng.integers(0, 1 << 62, each * BLOCK + 1)

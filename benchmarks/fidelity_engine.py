@@ -14,7 +14,7 @@ from antiphon.core.facts import StageFact, StepDone
 from antiphon.core.plans import CopyBlocks, Step
 from antiphon.engine.load import Engine
 from antiphon.runtime.profiler import load_subject
-from antiphon.runtime.stopwatch import Stopwatch
+from antiphon.runtime.stage_times import Stopwatch
 from antiphon.sim.run import Setup, Simulation, machine
 from antiphon.sim.twin import Around
 

@@ -108,10 +108,12 @@ def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_pa
 
 def test_slow_decisions_make_slow_tokens(tmp_path: Path) -> None:
     """A step of 27 ms hides what is decided meanwhile, and no more."""
-    quick, hidden, slow = (figures_of(tmp_path, "--decide-ms", ms)["tpot_s.p50"] for ms in ("0", "5", "80"))
+    quick, hidden, slow = (
+        figures_of(tmp_path, "--duration", "40", "--decide-ms", ms)["tpot_s.p50"] for ms in ("0", "5", "80")
+    )
     assert hidden == pytest.approx(quick, rel=0.02)
     assert slow == pytest.approx(0.08), "the step hides behind the decision"
-    measured = figures_of(tmp_path, "--decide-ms", "measured")
+    measured = figures_of(tmp_path, "--duration", "40", "--decide-ms", "measured")
     assert measured["tpot_s.p50"] == pytest.approx(quick, rel=0.3)
     first = next(iter((tmp_path / "simulate-fcfs-0.jsonl").read_text().splitlines()))
     assert json.loads(first)["options"]["decide_s"] == "measured"

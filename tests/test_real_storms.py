@@ -119,7 +119,7 @@ async def storm(port: int, random: Random) -> None:
 async def test_a_storm_leaves_the_engine_empty(
     tiny_checkpoint: Path, tmp_path: Path, places: tuple[str, ...]
 ) -> None:
-    options = ("--max-sessions", "200", "--max-audio-rtf", "0", *places)
+    options = ("--max-sessions", "200", "--min-lead-s", "0", *places)
     async with server(tiny_checkpoint, tmp_path, *options) as url:
         port = int(url.rsplit(":", 1)[1])
         random = Random(7)

@@ -101,10 +101,6 @@ def test_null_takes_a_key_away(base: dict[str, Any], key: str) -> None:
         ),
         ("zzz: 3", "zzz: no such key. Keys of a deployment: base"),
         (
-            "limits: {max_audio_rtf: 0.8}",
-            "limits.max_audio_rtf: no such key; it gave way to min_lead_s, the seconds of audio that every",
-        ),
-        (
             "stages:\n  talker: {replicas: 0}",
             "deployment.yaml:2: stages.talker.replicas: input should be greater than or equal to 1 (it is 0)",
         ),

@@ -21,7 +21,7 @@ from assembly.test_guard import preset_with
 
 COMMAND = [sys.executable, "-m", "antiphon.cli", "compare", "--simulate"]
 READERS = [
-    *("--workload", "readers", "--rate", "2", "--duration", "60"),
+    *("--workload", "readers", "--rate", "2", "--duration", "30"),
     *("--hardware", "a6000", "--model", "llama-3-8b", "--kv-tokens", "12288"),
 ]
 TIERED = "tiered=fcfs --host-kv-tokens 1000000"

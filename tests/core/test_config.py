@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from antiphon.core.config import ArConfig, EngineOptions, Unit
+from antiphon.core.config import ArConfig, ClassBounds, EngineOptions, LinkOptions, Unit
 from antiphon.core.errors import ConfigError
 from antiphon.core.sampling import Sampling
 from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOptions
@@ -113,3 +115,40 @@ def test_ranks_do_not_move_kv() -> None:
     with pytest.raises(ConfigError, match="prefill or decode only need tensor_parallel 1"):
         EngineOptions(units=halves, tensor_parallel=2)
     assert EngineOptions(units=halves).units == halves
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"step_rows": 0}, "step_rows is 0; it must be from 1 to max_rows, which is 16"),
+        ({"step_rows": 17}, "step_rows is 17; it must be from 1 to max_rows, which is 16"),
+        ({"classes": {"fast": ClassBounds()}}, "classes: 'fast' is none of latency"),
+        ({"graphs": "some"}, "graphs is 'some'; it must be off or on"),
+        ({"load_format": "zip"}, "load_format is 'zip'; it must be one of auto, dummy"),
+        ({"stages_apart": True, "units": (Unit("t", "thinker"),)}, "both say where the stages are"),
+        ({"stages_apart": True, "tensor_parallel": 2}, "are not divided among ranks"),
+        (
+            {"units": (Unit("t", "thinker", process="p"),), "tensor_parallel": 2},
+            "are not divided among ranks",
+        ),
+        ({"start_limit_s": 0}, "start_limit_s is 0; it must be over 0 seconds"),
+        ({"silence_limit_s": -1.5}, "silence_limit_s is -1.5; it must be over 0 seconds"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EngineOptions(**options)
+    assert why in str(caught.value)
+
+
+def test_all_decoders_are_divided_unless_some_are_named() -> None:
+    assert not EngineOptions().is_divided("thinker")
+    assert EngineOptions(tensor_parallel=2).is_divided("talker")
+    one = EngineOptions(tensor_parallel=2, divided=("thinker",))
+    assert [one.is_divided(stage) for stage in ("thinker", "talker")] == [True, False]
+
+
+def test_a_link_has_a_connector_that_there_is() -> None:
+    assert LinkOptions("a", "b", "tcp").connector == "tcp"
+    with pytest.raises(ConfigError, match="link a -> b: 'pigeon' is none of shared_memory, tcp"):
+        LinkOptions("a", "b", "pigeon")

@@ -98,7 +98,7 @@ def test_all_who_ask_are_told_the_same() -> None:
     pressure.asked("r", 0.0)
     for now in (0.0, 3.0):
         spoken.playback.add(1.0, now)
-        monitor.hear([AudioOut("s", "r", 0, bytes(4 * 24_000))], now)
+        monitor.hear([AudioOut("s", "r", bytes(4 * 24_000))], now)
         pressure.heard("r", 1.0, now)
     barge = Interrupted(t_s=3.5, session="a", response="r", kind="barge_in", heard_s=9.0)
     (row,) = rows(session(end_s=3.5), reply(start_s=0.0, audio=[(0.0, 1.0), (3.0, 1.0)]), [barge])

@@ -24,6 +24,7 @@ ROOMS = (
     "metrics",
     "wire",
     "workload",
+    "people",
     "sim",
 )
 FORBIDDEN = {"torch", "asyncio", "threading", "socket", "time", "datetime", "random", "uuid", "secrets"}

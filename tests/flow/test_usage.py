@@ -13,7 +13,7 @@ from fakes import toy
 
 def test_usage_counts_text_audio_and_images() -> None:
     items = (Item("u", "user", (TextPart("one two"), toy.tone(1), toy.picture(1), toy.tone(2))),)
-    response = ResponseState(1, 1, ResponseRequested("s", "r", "i"), items, 0, "root")
+    response = ResponseState(1, ResponseRequested("s", "r", "i"), items, 0, "root")
     assert response.usage("thinker") == Usage(), "nothing is known before the prompt is"
     ready = toy.ToyPrompter().render(RenderPrompt(1, items, True))
     assert isinstance(ready, PromptReady)
@@ -30,7 +30,7 @@ def test_usage_counts_text_audio_and_images() -> None:
 
 def test_cached_tokens_are_told_apart_as_well() -> None:
     spans = (Span(1, "audio", 1, 4), Span(2, "video", 6, 9, (2, 4, 4), 0.5, 3), Span(3, "image", 16, 4))
-    response = ResponseState(1, 1, ResponseRequested("s", "r", "i"), (), 0, "root")
+    response = ResponseState(1, ResponseRequested("s", "r", "i"), (), 0, "root")
     prompt = StagePrompt(ints(range(21)), ints(range(21)), spans, 21, NO_INTS)
     response.prompts = {"thinker": prompt}
     for cached, audio, image in ((0, 0, 0), (3, 2, 0), (8, 4, 2), (15, 7, 6), (18, 7, 8), (21, 7, 10)):
@@ -42,7 +42,7 @@ def test_cached_tokens_are_told_apart_as_well() -> None:
 
 def test_a_videos_frames_count_as_images_and_its_sound_as_audio() -> None:
     spans = (Span(1, "video", 1, 9, (2, 4, 4), 0.5, 1), Span(2, "audio", 11, 2), Span(3, "image", 14, 4))
-    response = ResponseState(1, 1, ResponseRequested("s", "r", "i"), (), 0, "root")
+    response = ResponseState(1, ResponseRequested("s", "r", "i"), (), 0, "root")
     response.prompts = {"thinker": StagePrompt(ints(range(20)), ints(range(20)), spans, 20, NO_INTS)}
     assert response.usage("thinker") == Usage(
         input_text_tokens=5, input_audio_tokens=3, input_image_tokens=12

@@ -33,15 +33,15 @@ from antiphon.interaction.monitor import Monitor, Phase
 
 
 def audio(response: str, seconds: float, session: str = "s") -> AudioOut:
-    return AudioOut(session, response, 0, bytes(4 * round(24_000 * seconds)))
+    return AudioOut(session, response, bytes(4 * round(24_000 * seconds)))
 
 
 def text(response: str) -> TokensOut:
-    return TokensOut("s", response, 0, "thinker", ints([1]).reshape(-1, 1))
+    return TokensOut("s", response, "thinker", ints([1]).reshape(-1, 1))
 
 
 def ended(response: str, status: str = "completed", session: str = "s") -> ResponseEnded:
-    return ResponseEnded(session, response, 0, status, "", "", Usage())
+    return ResponseEnded(session, response, status, "", "", Usage())
 
 
 def opened() -> Monitor:

@@ -69,10 +69,10 @@ class People:
         self.frontier.make(0, slot, tokens)
 
     def sound(self, seconds: float, now: float, session: str = "s", response: str = "r") -> None:
-        self.hear(AudioOut(session, response, 0, bytes(4 * round(24_000 * seconds))), now)
+        self.hear(AudioOut(session, response, bytes(4 * round(24_000 * seconds))), now)
 
     def end(self, now: float, session: str = "s", response: str = "r", status: str = "completed") -> None:
-        self.hear(ResponseEnded(session, response, 0, status, "", "", Usage()), now)
+        self.hear(ResponseEnded(session, response, status, "", "", Usage()), now)
 
     def farthest(self, now: float, *here: str) -> list[str]:
         """Of those `here`, or of all."""

@@ -27,11 +27,11 @@ from antiphon.interaction.monitor import Monitor, Phase
 
 
 def audio(response: str, seconds: float) -> AudioOut:
-    return AudioOut("s", response, 0, bytes(4 * round(24_000 * seconds)))
+    return AudioOut("s", response, bytes(4 * round(24_000 * seconds)))
 
 
 def ended(response: str, status: str = "completed") -> ResponseEnded:
-    return ResponseEnded("s", response, 0, status, "", "", Usage())
+    return ResponseEnded("s", response, status, "", "", Usage())
 
 
 def talking(*responses: str) -> Monitor:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.metrics import balance, cache
 from antiphon.metrics.log import ServerSampled
 from antiphon.metrics.names import Metric, parse_key
-from antiphon.metrics.samples import increases, sampled_s
+from antiphon.metrics.samples import (
+    cache_hit_share,
+    cached_share,
+    imbalance,
+    increases,
+    load_imbalance,
+    node_loads,
+    reload_s,
+    sampled_s,
+    utilisation,
+)
 from fakes.logs import reply, rows, sample
 
 
@@ -30,11 +39,11 @@ def test_increases_add_nodes_and_survive_a_restart() -> None:
 
 
 def test_imbalance_is_the_highest_load_over_the_median() -> None:
-    assert balance.imbalance([10, 10, 31]) == 3.1
-    assert balance.imbalance([2, 4]) == pytest.approx(4 / 3)
-    assert balance.imbalance([5, 5, 5, 5]) == 1.0
-    assert balance.imbalance([7]) is None
-    assert balance.imbalance([0, 0, 3]) is None
+    assert imbalance([10, 10, 31]) == 3.1
+    assert imbalance([2, 4]) == pytest.approx(4 / 3)
+    assert imbalance([5, 5, 5, 5]) == 1.0
+    assert imbalance([7]) is None
+    assert imbalance([0, 0, 3]) is None
 
 
 def test_load_of_nodes_is_what_runs_and_waits_there() -> None:
@@ -48,14 +57,14 @@ def test_load_of_nodes_is_what_runs_and_waits_there() -> None:
         f'{Metric.KV_BLOCKS.value}{{node="a",stage="thinker"}}': 50.0,
     }
     both = ServerSampled(t_s=0.0, values=values)
-    assert balance.node_loads(both) == {"a": 6.0, "b": 2.0}
-    assert balance.load_imbalance([both, sample(1.0, requests_running=4.0)]) == [1.5]  # 6 over 4
+    assert node_loads(both) == {"a": 6.0, "b": 2.0}
+    assert load_imbalance([both, sample(1.0, requests_running=4.0)]) == [1.5]  # 6 over 4
 
 
 def test_utilisation_is_device_seconds_per_wall_second() -> None:
     samples = [sample(10.0, step_seconds_total=3.0), sample(14.0, step_seconds_total=5.0)]
-    assert balance.utilisation(samples) == {"talker": 0.5}
-    assert balance.utilisation(samples[:1]) == {}
+    assert utilisation(samples) == {"talker": 0.5}
+    assert utilisation(samples[:1]) == {}
 
 
 def test_cached_share_of_prompts() -> None:
@@ -65,12 +74,12 @@ def test_cached_share_of_prompts() -> None:
         reply(response="z", end_s=3.0, input_tokens=300),
         reply(response="none", end_s=3.0, input_tokens=0, cached_tokens=0),
     )
-    assert cache.cached_share(served) == [0.75, pytest.approx(1 / 12)]
-    assert cache.cache_hit_share(served) == 0.25  # 100 of 400
-    assert cache.cache_hit_share(()) is None
+    assert cached_share(served) == [0.75, pytest.approx(1 / 12)]
+    assert cache_hit_share(served) == 0.25  # 100 of 400
+    assert cache_hit_share(()) is None
 
 
 def test_reload_is_what_the_server_counted() -> None:
     samples = [sample(0.0, reload_seconds_total=1.0), sample(1.0, reload_seconds_total=1.25)]
-    assert cache.reload_s(samples) == 0.25
-    assert cache.reload_s([sample(0.0), sample(1.0)]) is None
+    assert reload_s(samples) == 0.25
+    assert reload_s([sample(0.0), sample(1.0)]) is None

@@ -112,9 +112,9 @@ SNAPSHOT = Snapshot(
     1,
 )
 OUTPUTS = (
-    TokensOut("s", "r", 1, "thinker", NO_TOKENS),
-    AudioOut("s", "r", 1, b"\x01\x02"),
-    ResponseEnded("s", "r", 1, "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
+    TokensOut("s", "r", "thinker", NO_TOKENS),
+    AudioOut("s", "r", b"\x01\x02"),
+    ResponseEnded("s", "r", "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
     AdvisoryAnswered("s", "turn", (StagePrepared("thinker", 3, 4, 2, True),)),
 )
 MESSAGES: list[Any] = [
@@ -136,7 +136,7 @@ MESSAGES: list[Any] = [
     StepDone("talker", 4, ints([1, 2]), np.arange(32).reshape(2, 16), NO_INTS, NO_INTS, (b"\x00",), 0.5),
     StepFailed("thinker", 4, ONE, NO_INTS, "no"),
     RenderPrompt(1, (ITEM,), True),
-    Handoff("thinker", "talker", "hidden", 1, 2, 3, ONE),
+    Handoff("thinker", "talker", "hidden", 1, 2, ONE),
     DropPayload("talker", 4),
     DropMedia("encoders", (1, 2)),
     SendMedia("encoders", "thinker", (1, 2)),
@@ -221,7 +221,7 @@ def test_foreign_bytes_are_refused(data: bytes) -> None:
 
 
 def test_wrong_columns_are_refused() -> None:
-    data = encode({"type": "TokensOut", "session": "", "response": "", "epoch": 0, "stage": "", "tokens": 3})
+    data = encode({"type": "TokensOut", "session": "", "response": "", "stage": "", "tokens": 3})
     with pytest.raises(msgspec.MsgspecError):
         decoder(Output).decode(data)
 

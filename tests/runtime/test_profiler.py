@@ -21,11 +21,20 @@ from antiphon.latency.features import ar_features, codec_features
 from antiphon.latency.models import ArModel
 from antiphon.latency.profile import Profile, Provenance, SoundWindow
 from antiphon.metrics.log import AudioDelta
-from antiphon.runtime.cases import chunking, doublings, drawing, drawn_decoding, drawn_mix
-from antiphon.runtime.crafted import ArCraft, ArMix, Chunk, CodecCraft, CodecMix
+from antiphon.runtime.crafted import (
+    ArCraft,
+    ArMix,
+    Chunk,
+    CodecCraft,
+    CodecMix,
+    chunking,
+    doublings,
+    drawing,
+    drawn_decoding,
+    drawn_mix,
+)
 from antiphon.runtime.profiler import Subject, load_subject, profile
-from antiphon.runtime.stage_times import Effort, measure_stages, timed
-from antiphon.runtime.stopwatch import Stopwatch
+from antiphon.runtime.stage_times import Effort, Stopwatch, measure_stages, timed
 from antiphon.sim.model import engine_of
 from antiphon.sim.run import Setup, Simulation
 from antiphon.workload.load import changed, named

@@ -27,8 +27,7 @@ from antiphon.runtime.crossings import Arrivals, Begin
 from antiphon.runtime.launch import EngineProcess
 from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import Start
-from antiphon.runtime.restarts import FIRST_WAIT_S, MOST_DEATHS, WELL_S, Restarts
-from antiphon.runtime.stage_child import Child, cpu_s
+from antiphon.runtime.stage_child import FIRST_WAIT_S, MOST_DEATHS, WELL_S, Child, Restarts, cpu_s
 from antiphon.runtime.stage_worker import own_options
 from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, serving, silent, sockets, until
 

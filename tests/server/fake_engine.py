@@ -127,7 +127,7 @@ class FakeEngine:
     ) -> None:
         session, task = self._open.pop(response)
         task.cancel()
-        self._put(ResponseEnded(session, response, 0, status, reason, message, USAGE, retry_s))
+        self._put(ResponseEnded(session, response, status, reason, message, USAGE, retry_s))
 
     def _put(self, output: Output) -> None:
         if output.session in self.sinks:
@@ -146,16 +146,13 @@ class FakeEngine:
         self._end(asked.response, script.status, script.reason, script.message, script.retry_s)
 
     def _tokens(self, asked: ResponseRequested, text: str) -> TokensOut:
-        return TokensOut(
-            asked.session, asked.response, 0, "thinker", ints(list(map(ord, text))).reshape(-1, 1)
-        )
+        return TokensOut(asked.session, asked.response, "thinker", ints(list(map(ord, text))).reshape(-1, 1))
 
     def _tone(self, asked: ResponseRequested, at_s: float, length_s: float) -> AudioOut:
         times = at_s + np.arange(round(length_s * WIRE_SAMPLE_RATE_HZ)) / WIRE_SAMPLE_RATE_HZ
         return AudioOut(
             asked.session,
             asked.response,
-            0,
             (0.2 * np.sin(2 * np.pi * 330 * times)).astype("<f4").tobytes(),
         )
 

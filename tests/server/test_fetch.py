@@ -37,7 +37,7 @@ class Site(http.server.BaseHTTPRequestHandler):
 def site() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
     Site.seen = []
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"127.0.0.1:{server.server_port}"
     server.shutdown()

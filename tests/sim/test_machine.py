@@ -301,7 +301,7 @@ def test_a_talker_waits_for_what_the_thinker_hands_over() -> None:
     plan = devices(
         LinearCosts(launch_s=1.0, token_s=0.0, row_s=0.0, speech_s=0.0, bytes_per_s=rate, delay_s=0.5)
     )
-    order = Handoff("thinker", "talker", "hidden", 0, 1, 1, ints([0] * 1000))
+    order = Handoff("thinker", "talker", "hidden", 0, 1, ints([0] * 1000))
     assert plan.hand_over(order, 2.0) == pytest.approx(2.501)
     step = ar_step("talker", joins=(join(0, 1, 4),))
     assert plan.run(step, 2.0).end_s == pytest.approx(3.501)

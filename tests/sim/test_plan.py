@@ -117,7 +117,7 @@ def test_more_talkers_carry_more() -> None:
         run_with(
             setup("voice-chat", costs=costs, engine=released(sizes=sizes, replicas=Replicas(1, talkers))),
             12,
-            120.0,
+            60.0,
             Slo(),
             started(),
         )

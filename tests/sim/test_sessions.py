@@ -229,15 +229,15 @@ class Real:
 
 
 def tokens(response: str, count: int) -> TokensOut:
-    return TokensOut("s", response, 1, "thinker", np.full((count, 1), 7))
+    return TokensOut("s", response, "thinker", np.full((count, 1), 7))
 
 
 def audio(response: str, length_ms: int) -> AudioOut:
-    return AudioOut("s", response, 1, bytes(4 * SAMPLES_PER_MS * length_ms))
+    return AudioOut("s", response, bytes(4 * SAMPLES_PER_MS * length_ms))
 
 
 def ended(response: str, status: str = "completed") -> ResponseEnded:
-    return ResponseEnded("s", response, 1, status, "", "", Usage(7, 13, 2, 4, 5, 6))
+    return ResponseEnded("s", response, status, "", "", Usage(7, 13, 2, 4, 5, 6))
 
 
 def said(side: Simulated | Real) -> list[tuple[Any, ...]]:
@@ -398,7 +398,7 @@ def test_a_cancel_that_comes_too_late_is_told_as_on_the_wire() -> None:
 def test_a_reply_that_failed_is_logged_in_the_words_that_clients_read() -> None:
     side = Simulated()
     side.create()
-    side.output(ResponseEnded("s", side.responses[0], 1, "failed", "stage_lost", "the talker died", Usage()))
+    side.output(ResponseEnded("s", side.responses[0], "failed", "stage_lost", "the talker died", Usage()))
     (done,) = [event.response for event in side.heard() if event.type == "response.done"]
     assert done is not None
     assert done.status_details["error"] == {  # type: ignore[index]

@@ -283,8 +283,8 @@ def known_people(*sessions: str) -> NextUse:
             monitor.observe(fact, float(at))
             next_use.observe(fact, float(at))
         outputs = (
-            AudioOut(session, f"r-{session}", 0, bytes(4 * 24_000)),
-            ResponseEnded(session, f"r-{session}", 0, "completed", "", "", Usage()),
+            AudioOut(session, f"r-{session}", bytes(4 * 24_000)),
+            ResponseEnded(session, f"r-{session}", "completed", "", "", Usage()),
         )
         monitor.hear(outputs, float(at))
         next_use.hear(outputs, float(at))

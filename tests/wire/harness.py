@@ -174,14 +174,14 @@ class Driver:
 
     def tokens(self, response: str, text: str) -> list[dict[str, Any]]:
         column = ints([ord(char) for char in text]).reshape(-1, 1)
-        return self.output(TokensOut(self.session.id, response, 0, "thinker", column))
+        return self.output(TokensOut(self.session.id, response, "thinker", column))
 
     def audio(self, response: str, length_s: float = 0.1, value: float = 0.5) -> list[dict[str, Any]]:
         samples = np.full(round(length_s * 24_000), value, "<f4").tobytes()
-        return self.output(AudioOut(self.session.id, response, 0, samples))
+        return self.output(AudioOut(self.session.id, response, samples))
 
     def end(self, response: str, status: str = "completed", reason: str = "", message: str = "") -> list[Any]:
-        return self.output(ResponseEnded(self.session.id, response, 0, status, reason, message, USAGE))
+        return self.output(ResponseEnded(self.session.id, response, status, reason, message, USAGE))
 
     def facts_of(self, kind: type[PersonFact]) -> list[Any]:
         return [fact for fact in self.facts if isinstance(fact, kind)]

@@ -120,9 +120,7 @@ def test_a_transcript_comes_beside_the_reply() -> None:
     events = driver.tokens(side, " Guten Tag")
     assert kinds(events) == ["conversation.item.input_audio_transcription.delta"]
     assert (events[0]["item_id"], events[0]["delta"]) == (item_id, " Guten Ta")
-    events = driver.output(
-        ResponseEnded(driver.session.id, side, 0, "completed", "", "", Usage(7, 13, 0, 0, 5))
-    )
+    events = driver.output(ResponseEnded(driver.session.id, side, "completed", "", "", Usage(7, 13, 0, 0, 5)))
     assert kinds(events)[-1] == "conversation.item.input_audio_transcription.completed"
     assert events[-1]["transcript"] == "Guten Tag"
     assert events[-1]["usage"] == {

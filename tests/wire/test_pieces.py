@@ -28,18 +28,18 @@ class Chars:
 
 
 def tokens(text: str) -> TokensOut:
-    return TokensOut("s", "r", 0, "thinker", ints(list(map(ord, text))).reshape(-1, 1))
+    return TokensOut("s", "r", "thinker", ints(list(map(ord, text))).reshape(-1, 1))
 
 
 def ended(status: str = "completed", reason: str = "", message: str = "") -> ResponseEnded:
-    return ResponseEnded("s", "r", 0, status, reason, message, Usage())
+    return ResponseEnded("s", "r", status, reason, message, Usage())
 
 
 def test_text_and_sound() -> None:
     pieces = Pieces(Chars(), IdSource("x"), False, 5.0)
     assert pieces.take(tokens("a")) == []
     assert pieces.take(tokens("bc")) == [TextPiece("ab")]
-    assert pieces.take(AudioOut("s", "r", 0, b"1234")) == [SoundPiece(b"1234")]
+    assert pieces.take(AudioOut("s", "r", b"1234")) == [SoundPiece(b"1234")]
     end = ended()
     assert pieces.take(end) == [TextPiece("c"), EndPiece(end)]
     assert pieces.token_ids == list(map(ord, "abc"))

@@ -337,7 +337,7 @@ def test_codec_frames_are_not_text() -> None:
     driver = Driver()
     response = driver.ask()
     frames = ints([1, 2]).reshape(1, 2)
-    assert driver.output(TokensOut(driver.session.id, response, 0, "talker", frames)) == []
+    assert driver.output(TokensOut(driver.session.id, response, "talker", frames)) == []
 
 
 def test_abandon_ends_what_runs() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from antiphon.wire.client_events import EVENTS
-from antiphon.wire.session import Phase
+from antiphon.wire.session import SessionPhase
 from wire.near_valid import WHOLE, near_valid
 from wire.test_session_properties import Session
 
@@ -43,7 +43,7 @@ class Vandal(Session):
             assert len(self.driver.facts) == facts, "a refused event changes nothing"
         elif not answers:
             assert asked["type"] in SILENT or asked.get("event_id") != "mine" or _is_unanswered(asked)
-        assert self.driver.session.phase is Phase.OPEN
+        assert self.driver.session.phase is SessionPhase.OPEN
 
 
 def _is_unanswered(asked: dict[str, Any]) -> bool:

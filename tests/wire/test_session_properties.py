@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from antiphon.core.facts import ResponseRequested
 from antiphon.wire.client_events import EVENTS
-from antiphon.wire.session import Phase
+from antiphon.wire.session import SessionPhase
 from wire.ears import PlainEar
 from wire.harness import Driver, check_event, message, pcm
 
@@ -168,7 +168,7 @@ class Session(RuleBasedStateMachine):
 
     @invariant()
     def goes_on(self) -> None:
-        assert self.driver.session.phase is Phase.OPEN
+        assert self.driver.session.phase is SessionPhase.OPEN
 
     def teardown(self) -> None:
         self.driver.detect(interrupt_response=False)

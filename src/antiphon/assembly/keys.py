@@ -16,9 +16,6 @@ from antiphon.assembly.registry import DECISIONS, OBSERVE
 from antiphon.core.errors import ConfigError, nearest
 from antiphon.latency.roofline import hardware_names
 
-REPLACED = {"max_audio_rtf": "min_lead_s, the seconds of audio that every live listener should have left"}
-"""Keys that there were, and what stands in their place."""
-
 TYPES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -117,7 +114,7 @@ def unknown(path: Sequence[str], model: type[Written] | None) -> str:
     if model is None:
         return f"{'.'.join(path)}: {where} has no keys inside"
     known = list(model.model_fields)
-    said = f"; it gave way to {REPLACED[name]}." if name in REPLACED else nearest(name, known)
+    said = nearest(name, known)
     if name in ("policy", OBSERVE, *DECISIONS):
         said = "; policies are named in a preset (`preset`), which may name others for single stages."
     if not said:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from antiphon.assembly.keys import find_key
 from antiphon.assembly.preset import preset_names
 
 PRESETS = f"{', '.join(preset_names())}, or a YAML file"
@@ -34,6 +35,16 @@ def finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is no finite number")
     return value
+
+
+def key_option(path: str) -> Any:
+    """The option that stands for a deployment's key: what it means, and the least that it may be, are said
+    there."""
+    field = find_key(path).field
+    least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
+    return typer.Option(
+        min=least, callback=finite if field.annotation is float else None, help=field.description
+    )
 
 
 Url = Annotated[str, typer.Option(help="Server, ours or another: http(s)://host:port.")]

@@ -9,12 +9,16 @@ from typing import Annotated
 
 import typer
 
+from antiphon.assembly.deployment import Limits
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import read_preset
-from antiphon.cli.options import PRESETS, RecordPreset, finite
+from antiphon.cli.options import PRESETS, RecordPreset, key_option
 from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
+
+LIMITS = Limits()
+"""As they are where nothing is said."""
 
 Comma = Annotated[
     str, typer.Option(help="Comma-separated web origins that may connect beside the server's own.")
@@ -56,7 +60,7 @@ def serve(
         int,
         typer.Option(help="KV of idle sessions that each stage may keep in host memory, in tokens; 0: none."),
     ] = 0,
-    max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
+    max_context_tokens: Annotated[int, key_option("limits.max_context_tokens")] = LIMITS.max_context_tokens,
     threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
     depth: Annotated[
         int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
@@ -73,40 +77,19 @@ def serve(
     load_format: Annotated[
         str, typer.Option(help="auto, or dummy: random weights, for which config and tokenizer are enough.")
     ] = "auto",
-    layer_groups: Annotated[
-        int, typer.Option(help="KV groups that a decoder's layers are split into; at most one a layer.")
-    ] = 1,
-    max_sessions: Annotated[int, typer.Option(help="Sessions open at once; more are refused.")] = 64,
-    max_open_responses: Annotated[
-        int,
-        typer.Option(min=1, help="Live replies in the making at once, of all sessions; more are refused."),
-    ] = 64,
+    layer_groups: Annotated[int, key_option("layer_groups")] = 1,
+    max_sessions: Annotated[int, key_option("limits.max_sessions")] = LIMITS.max_sessions,
+    max_open_responses: Annotated[int, key_option("limits.max_open_responses")] = LIMITS.max_open_responses,
     max_best_effort_responses: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Best-effort replies (service_tier flex, transcriptions) at once; more are refused."
-        ),
-    ] = 64,
-    min_lead_s: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            callback=finite,
-            help="Seconds of audio every live listener should have left; while one lately had less, new "
-            "sessions are refused; 0: no guard.",
-        ),
-    ] = 0.6,
-    max_audio_rtf: Annotated[float | None, typer.Option(hidden=True)] = None,
+        int, key_option("limits.max_best_effort_responses")
+    ] = LIMITS.max_best_effort_responses,
+    min_lead_s: Annotated[float, key_option("limits.min_lead_s")] = LIMITS.min_lead_s,
     media_hosts: Annotated[
         str,
         typer.Option(help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off."),
     ] = "",
-    max_audio_s: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of audio in one turn of a person; more is refused.")
-    ] = 600.0,
-    max_items: Annotated[
-        int, typer.Option(min=1, help="Items of one conversation; more are refused.")
-    ] = 1000,
+    max_audio_s: Annotated[float, key_option("limits.session.max_audio_s")] = LIMITS.session.max_audio_s,
+    max_items: Annotated[int, key_option("limits.session.max_items")] = LIMITS.session.max_items,
     origins: Comma = "",
     api_keys: Annotated[
         str, typer.Option(envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open.")
@@ -122,15 +105,10 @@ def serve(
     from antiphon.runtime.messages import Start
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
-    from antiphon.wire.limits import Limits
+    from antiphon.wire.limits import Limits as SessionLimits
 
     log_to_stderr()
     try:
-        if max_audio_rtf is not None:
-            raise ConfigError(
-                "--max-audio-rtf: no such option; it gave way to --min-lead-s, the seconds of audio that "
-                "every live listener should have left"
-            )
         flags = partial(
             EngineOptions,
             device=device,
@@ -151,7 +129,7 @@ def serve(
             stages_apart=stages_apart,
         )
         settings = ServerSettings(
-            limits=Limits(max_audio_s=max_audio_s, max_items=max_items),
+            limits=SessionLimits(max_audio_s=max_audio_s, max_items=max_items),
             origins=split(origins),
             api_keys=split(api_keys),
             max_sessions=max_sessions,

@@ -68,7 +68,6 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     channel  messages of one channel stay in order and share one window of credit
     kind     what the header is, as the receiver dispatches
     header   small, encoded (usually `runtime.codec.encode` of an order or a fact)
-    about    the request (its number) or session whose `epoch` the payload belongs to; None: nobody's
     ticket   set by the connector that delivers: how it knows the message when it is released
     """
 
@@ -76,8 +75,6 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     kind: str
     header: bytes = b""
     arrays: tuple[Array, ...] = ()
-    about: int | str | None = None
-    epoch: int = 0
     ticket: int | None = None
 
 

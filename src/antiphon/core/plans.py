@@ -182,8 +182,8 @@ class SendMedia(msgspec.Struct, frozen=True, tag=True):
 
 
 class Handoff(msgspec.Struct, frozen=True, tag=True, eq=False):
-    """Move payload rows of `source`'s KV group, at positions `positions` of row `row`, to `target` under
-    (request, epoch). Between units of two processes it is answered by PayloadArrived.
+    """Move payload rows of `source`'s KV group, at positions `positions` of row `row`, to `target`.
+    Between units of two processes it is answered by PayloadArrived.
 
     The first of a request are its prompt's; over an edge that streams, each later one brings the row of the
     reply's next token. The row may have been given up in the step that was just reported."""
@@ -193,7 +193,6 @@ class Handoff(msgspec.Struct, frozen=True, tag=True, eq=False):
     group: str
     row: int
     request: int
-    epoch: int
     positions: Ints
 
 
@@ -214,7 +213,6 @@ class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False, gc=False):
 
     session: str
     response: str
-    epoch: int
     stage: str
     tokens: Ints
 
@@ -224,7 +222,6 @@ class AudioOut(msgspec.Struct, frozen=True, tag=True):
 
     session: str
     response: str
-    epoch: int
     audio: bytes
 
 
@@ -255,7 +252,6 @@ class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
 
     session: str
     response: str
-    epoch: int
     status: str
     reason: str
     message: str

@@ -1,15 +1,23 @@
-"""Counter-based noise on the device: the torch twin of `core.rng`, bit for bit."""
+"""Counter-based noise: a hash of (seed, stage, position, codebook, column), no state.
+
+The same integers give the same noise on every device, in every batch, after any preemption. The mixing
+function works on 32-bit lanes held in int64.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from antiphon.core.rng import GOLDEN, MASK, MUL_A, MUL_B
+MASK = 0xFFFFFFFF
+MUL_A = 0x7FEB352D
+MUL_B = 0x846CA68B
+GOLDEN = 0x9E3779B9
 
 
 def mix32(lanes: Tensor) -> Tensor:
-    """lowbias32 on int64 lanes that hold 32-bit values. Products wrap; their low 32 bits stay right."""
+    """A bijective 32-bit finaliser (lowbias32) on int64 lanes that hold 32-bit values. Products wrap; their
+    low 32 bits stay right."""
     lanes = lanes & MASK
     lanes = lanes ^ (lanes >> 16)
     lanes = (lanes * MUL_A) & MASK

@@ -55,7 +55,7 @@ class ReplyRoute:
                 tokens = ints([*response.forced, progress.first])[:, None]
             response.reply.append(progress.first)
             spec = response.spec  # as `_emit_tokens`, without a call for every token of every reply
-            out = TokensOut(spec.session, spec.response, response.epoch, self._stages.entry_stage, tokens)
+            out = TokensOut(spec.session, spec.response, self._stages.entry_stage, tokens)
             self._outbox.outputs.append(out)
         response.is_cut = progress.end == "length"
         if response.voice not in SPOKEN:
@@ -124,7 +124,7 @@ class ReplyRoute:
         """To the client."""
         if samples:
             spec = response.spec
-            self._outbox.outputs.append(AudioOut(spec.session, spec.response, response.epoch, audio))
+            self._outbox.outputs.append(AudioOut(spec.session, spec.response, audio))
 
     def _recite(self, response: ResponseState, words: list[int], now: float) -> None:
         """Have all of a text spoken, one token or more of it."""
@@ -223,9 +223,7 @@ class ReplyRoute:
         row = response.entry.row if response.entry else None
         response.payload_source = source
         assert row is not None, "a request that has drawn a token has a row, or had it until this step"
-        self._outbox.orders.append(
-            Handoff(source, talker.name, group, row, response.request, response.epoch, positions)
-        )
+        self._outbox.orders.append(Handoff(source, talker.name, group, row, response.request, positions))
         return not self._stages.is_local(source, talker.name)
 
     def _edge(self) -> Edge:
@@ -236,4 +234,4 @@ class ReplyRoute:
     def _emit_tokens(self, response: ResponseState, stage: str, tokens: Ints) -> None:
         """`tokens` int64 [n, width]."""
         spec = response.spec
-        self._outbox.outputs.append(TokensOut(spec.session, spec.response, response.epoch, stage, tokens))
+        self._outbox.outputs.append(TokensOut(spec.session, spec.response, stage, tokens))

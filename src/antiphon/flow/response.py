@@ -71,7 +71,6 @@ class ResponseState:
     """
 
     request: int
-    epoch: int
     spec: ResponseRequested
     items: tuple[Item, ...]
     slot: int

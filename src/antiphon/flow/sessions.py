@@ -21,7 +21,6 @@ class Session:
     def __init__(self) -> None:
         self.record = Record()
         self.responses: dict[str, ResponseState] = {}
-        self.epoch = 0
 
 
 class Sessions:
@@ -89,12 +88,11 @@ class Sessions:
         session = self._sessions.get(spec.session)
         if session is None:
             message = "The session does not exist (any more)"
-            end = ResponseEnded(spec.session, spec.response, 0, "failed", "session_gone", message, Usage())
+            end = ResponseEnded(spec.session, spec.response, "failed", "session_gone", message, Usage())
             self._outbox.outputs.append(end)
             return None
         if spec.response in session.responses:
             return None
-        session.epoch += 1
         is_spoken = spec.speech and self._stages.talker_stage is not None
         voice = Voice.PENDING if is_spoken else Voice.SILENT
         slot = self._monitor.slot(spec.session, spec.response) or NOWHERE
@@ -126,7 +124,7 @@ class Sessions:
     ) -> ResponseState:
         self._last_request += 1
         last_id, media = session.record.last_id, media_of(items)
-        response = ResponseState(self._last_request, session.epoch, spec, items, slot, last_id, media, voice)
+        response = ResponseState(self._last_request, spec, items, slot, last_id, media, voice)
         self._by_request[response.request] = response
         return response
 
@@ -173,7 +171,6 @@ class Sessions:
             ResponseEnded(
                 response.session,
                 response.spec.response,
-                response.epoch,
                 status,
                 reason,
                 message,

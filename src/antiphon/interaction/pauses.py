@@ -59,21 +59,17 @@ class Silence:
 class Semantic:
     """Waits long where the turn seems unfinished, and briefly where it seems complete.
 
-    Where nothing tells (no score, a person without known pauses) the silence rule decides; `num_fallbacks`
-    counts the turns that it ended.
+    Where nothing tells (no score, a person without known pauses) the silence rule decides.
     """
 
     def __init__(self, eagerness: Eagerness = "auto", silence_ms: float = 500.0) -> None:
-        self.num_fallbacks = 0
         self._longest_ms = LONGEST_WAIT_MS[eagerness]
         self._fallback = Silence(silence_ms)
 
     def ends(self, pause: Pause) -> bool:
         score = pause.completeness if pause.completeness is not None else completeness(pause)
         if score is None:
-            ends = self._fallback.ends(pause)
-            self.num_fallbacks += ends
-            return ends
+            return self._fallback.ends(pause)
         return pause.silence_ms >= self.wait_ms(score)
 
     def wait_ms(self, score: float) -> float:

@@ -32,7 +32,7 @@ LEAST_PAUSE_MS = 96
 CONTOUR_FRAMES = 8
 
 
-class Phase(Enum):
+class TurnPhase(Enum):
     QUIET = "quiet"
     DOUBTFUL = "doubtful"
     SPEAKING = "speaking"
@@ -56,7 +56,7 @@ class TurnTaker:
     """Takes frames of 32 ms in order. Consecutive turns never overlap, and every start has one stop."""
 
     def __init__(self, settings: TurnSettings | None = None, end_of_turn: EndOfTurn | None = None) -> None:
-        self.phase = Phase.QUIET
+        self.phase = TurnPhase.QUIET
         self._settings = settings or TurnSettings()
         self._end_of_turn = end_of_turn or Silence()
         self._now_ms = 0
@@ -80,7 +80,7 @@ class TurnTaker:
         start_ms, self._now_ms = self._now_ms, self._now_ms + FRAME_MS
         if probability >= self._settings.threshold:
             return self._voiced(start_ms, probability, reply_is_heard)
-        if self.phase is Phase.QUIET:
+        if self.phase is TurnPhase.QUIET:
             return None
         self._contour.append(probability)
         if probability < self._low:
@@ -93,18 +93,18 @@ class TurnTaker:
         phase = self.phase
         self._to_quiet()
         self._free_ms = self._now_ms
-        if phase is Phase.SPEAKING:
+        if phase is TurnPhase.SPEAKING:
             return TurnStopped(self._now_ms)
-        return ReplyResumed() if phase is Phase.DOUBTFUL else None
+        return ReplyResumed() if phase is TurnPhase.DOUBTFUL else None
 
     def _voiced(self, start_ms: int, probability: float, reply_is_heard: bool) -> TurnEvent | None:
         self._note_pause(start_ms)
         self._contour.append(probability)
-        if self.phase is not Phase.QUIET:
+        if self.phase is not TurnPhase.QUIET:
             return self._resolved(reply_is_heard)
         self._voice_ms = start_ms
         if reply_is_heard and self._settings.min_speech_ms > FRAME_MS:
-            self.phase = Phase.DOUBTFUL
+            self.phase = TurnPhase.DOUBTFUL
             return ReplyPaused()
         return self._started()
 
@@ -112,7 +112,7 @@ class TurnTaker:
         if self._quiet_ms is None:
             self._quiet_ms = start_ms
         silence_ms = self._now_ms - self._quiet_ms
-        if self.phase is Phase.DOUBTFUL:
+        if self.phase is TurnPhase.DOUBTFUL:
             if silence_ms < BACKCHANNEL_GAP_MS:
                 return self._resolved(reply_is_heard)
             self._to_quiet()
@@ -127,16 +127,16 @@ class TurnTaker:
         """The start, once a doubtful voice has proved to be one."""
         voice_end_ms = self._now_ms if self._quiet_ms is None else self._quiet_ms
         lasted = voice_end_ms - self._voice_ms >= self._settings.min_speech_ms
-        if self.phase is Phase.DOUBTFUL and (lasted or not reply_is_heard):
+        if self.phase is TurnPhase.DOUBTFUL and (lasted or not reply_is_heard):
             return self._started()
         return None
 
     def _started(self) -> TurnStarted:
-        self.phase = Phase.SPEAKING
+        self.phase = TurnPhase.SPEAKING
         return TurnStarted(max(self._free_ms, self._voice_ms - self._settings.prefix_padding_ms))
 
     def _to_quiet(self) -> None:
-        self.phase, self._quiet_ms = Phase.QUIET, None
+        self.phase, self._quiet_ms = TurnPhase.QUIET, None
         self._contour.clear()
 
     @property

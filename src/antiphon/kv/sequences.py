@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, KeysView, Set
 from dataclasses import dataclass
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -802,7 +803,7 @@ class StageKv:
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is where its holders say."""
         counts = enumerate(zip(self._used, self._kept, strict=True))
-        resident = [block for block, held in counts if any(held) or block in self._lent]
+        resident = [block for block, (used, kept) in counts if used or kept or block in self._lent]
         for group, pool in enumerate(self._pools):
             slots = self._slots[group, resident]
             pool.check_integrity(slots[slots != ABSENT].tolist())
@@ -822,9 +823,10 @@ class StageKv:
 
     def _check_holders(self, resident: list[int]) -> None:
         for holders, counts in ((self._active, self._used), (self._resting.values(), self._kept)):
-            found = Counter(block for holder in holders for block in holder.blocks)
-            assert found == +Counter(dict(enumerate(counts))), "holders of a block are miscounted"
-        assert self._num_used == sum(count > 0 for count in self._used), "used blocks are miscounted"
+            found = dict(Counter([block for holder in holders for block in holder.blocks]))
+            held = {block: count for block, count in enumerate(counts) if count}
+            assert found == held, "holders of a block are miscounted"
+        assert self._num_used == len(self._used) - self._used.count(0), "used blocks are miscounted"
         only_lent = [block for block in resident if not (self._used[block] or self._kept[block])]
         found = (self._slots[:, only_lent] != ABSENT).sum(1).tolist()
         assert self._only_lent == found, "lent blocks are miscounted"
@@ -838,8 +840,9 @@ class StageKv:
         assert self._sharers.keys() <= keepers.keys(), "a block is shared by no sequence"
 
     def _check_names(self, resident: set[int]) -> None:
-        for block, (used, kept) in enumerate(zip(self._used, self._kept, strict=True)):
-            assert used + kept <= 1 or self._name[block], "a block is shared though it is not full"
+        holders = enumerate(map(add, self._used, self._kept))
+        shared = [block for block, count in holders if count > 1]
+        assert all(self._name[block] for block in shared), "a block is shared though it is not full"
         for sequence in (*self._active, *self._resting.values()):
             num_named = len(sequence.chain) if not sequence.owner else sequence.num_ready
             named = sequence.blocks[: min(num_named, len(sequence.chain))]

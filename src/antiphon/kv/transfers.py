@@ -6,11 +6,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from antiphon.core.facts import CopyFact, CopyFailed
+from antiphon.core.facts import CopyFact, CopyFailed, Ints
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.kv.host import HostCopy
-from antiphon.kv.leases import KvLease
 from antiphon.kv.sequences import Arrival, StageKv
+
+
+@dataclass(slots=True, eq=False)
+class KvLease:
+    """Blocks of `source` that `target` may copy. They are not handed out before the lease is returned.
+
+    blocks      as `source` numbers them; `slots` int64 [groups, n] says where they are
+    num_tokens  leading positions of the request that they hold
+    is_void     the source is gone, and the blocks with it
+    """
+
+    source: str
+    target: str
+    blocks: Sequence[int]
+    slots: Ints
+    num_tokens: int
+    is_void: bool = False
 
 
 @dataclass(slots=True, eq=False)

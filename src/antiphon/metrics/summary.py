@@ -8,10 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.metrics import balance, cache, continuity, latency, streaming, throughput, waste
+from antiphon.metrics import continuity, latency, streaming, throughput, waste
 from antiphon.metrics.names import SUFFIXES, Figure, Metric
 from antiphon.metrics.rows import ResponseRow, Run, SessionRow, of_tier
-from antiphon.metrics.samples import increases
+from antiphon.metrics.samples import (
+    cache_hit_share,
+    cached_share,
+    increases,
+    load_imbalance,
+    reload_s,
+    utilisation,
+)
 from antiphon.metrics.slo import Slo, slo_attainment
 from antiphon.metrics.tokens import Window
 
@@ -142,11 +149,11 @@ class _Parts:
 
     def server(self) -> Found:
         samples = self.run.samples
-        yield from spread(Figure.CACHED_SHARE, cache.cached_share(self.run.responses))
-        yield Figure.CACHE_HIT_SHARE, cache.cache_hit_share(self.run.responses)
-        yield Figure.RELOAD_S, cache.reload_s(samples)
-        yield from spread(Figure.LOAD_IMBALANCE, balance.load_imbalance(samples))
-        yield from _labelled(Figure.UTILISATION, balance.utilisation(samples))
+        yield from spread(Figure.CACHED_SHARE, cached_share(self.run.responses))
+        yield Figure.CACHE_HIT_SHARE, cache_hit_share(self.run.responses)
+        yield Figure.RELOAD_S, reload_s(samples)
+        yield from spread(Figure.LOAD_IMBALANCE, load_imbalance(samples))
+        yield from _labelled(Figure.UTILISATION, utilisation(samples))
         yield from _labelled(Figure.SURPLUS_TOKENS, increases(samples, Metric.SURPLUS_TOKENS))
         yield from _labelled(Figure.PREEMPTIONS, increases(samples, Metric.PREEMPTIONS))
 

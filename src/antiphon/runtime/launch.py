@@ -245,7 +245,7 @@ class EngineProcess:
 
     def _fail_open(self) -> None:
         for session, response in list(self._open):
-            self._deliver(ResponseEnded(session, response, 0, "failed", "engine_gone", GONE, Usage()))
+            self._deliver(ResponseEnded(session, response, "failed", "engine_gone", GONE, Usage()))
 
 
 class _Link:

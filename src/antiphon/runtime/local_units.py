@@ -122,7 +122,7 @@ class LocalUnits:
     def _send_rows(self, number: int, order: Handoff) -> None:
         header = encode(Parcel(order.target, number, request=order.request))
         arrays = (array_of(self._payloads.rows(order)),)
-        message = Message(PARCELS, "Parcel", header, arrays, order.request, order.epoch)
+        message = Message(PARCELS, "Parcel", header, arrays)
         self.outgoing.append((order.target, message))
 
     def _send_media(self, number: int, order: SendMedia) -> None:

@@ -1,4 +1,6 @@
-"""A process of units as the engine's process sees it: one life after the other."""
+"""A process of units as the engine's process sees it, one life after the other; and how a process ends with
+its parent.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ import os
 import signal
 import socket
 import subprocess
+import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.runtime.messages import Progress
-from antiphon.runtime.restarts import MOST_DEATHS, WELL_S, Restarts
 from antiphon.runtime.way import Way
 
 REAP_WAIT_S = 1.0
@@ -19,6 +22,33 @@ DYING_S = 0.2
 """From the end of its link to the end of a process."""
 MOST_PATIENCE = 10
 """Times the limit of silence, for who uses its cores meanwhile: a long step, or a kernel that is compiled."""
+
+
+FIRST_WAIT_S = 0.2
+MOST_DEATHS = 5
+WELL_S = 60.0
+
+
+class Restarts:
+    """Says when a process that has died is started again. Each death doubles the wait, and MOST_DEATHS of
+    them end it; a life that was ready for WELL_S makes up for all before it. How long it takes to start is
+    no part of that.
+    """
+
+    def __init__(self) -> None:
+        self._num_deaths = 0
+        self._ready_at: float | None = None
+
+    def ready(self, now: float) -> None:
+        self._ready_at = now
+
+    def wait_s(self, now: float) -> float | None:
+        """It has died: seconds until it is started again, or None if it stays away."""
+        if self._ready_at is not None and now - self._ready_at >= WELL_S:
+            self._num_deaths = 0
+        self._ready_at = None
+        self._num_deaths += 1
+        return None if self._num_deaths >= MOST_DEATHS else FIRST_WAIT_S * 2 ** (self._num_deaths - 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,3 +144,19 @@ def status_words(status: int | None) -> str:
     if status is None or status >= 0:
         return f"has ended (exit status {status}; its log says why)"
     return f"was killed ({signal.Signals(-status).name})"
+
+
+def end_with_parent(grace_s: float = 0.0) -> threading.Event:
+    """End this process `grace_s` after its parent, unless it has ended by then. In a thread of its own, so
+    that no load and no step is too long for it. Returns what is set once the parent is gone."""
+    gone = threading.Event()
+    threading.Thread(target=_wait, args=(gone, grace_s), daemon=True).start()
+    return gone
+
+
+def _wait(gone: threading.Event, grace_s: float) -> None:
+    while os.read(0, 1):
+        pass
+    gone.set()
+    time.sleep(grace_s)
+    os._exit(1)

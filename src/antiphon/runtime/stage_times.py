@@ -7,11 +7,16 @@ and every medium dropped.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import select
+import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -31,9 +36,22 @@ from antiphon.latency.fit import dense_threshold, fit_ar, fit_codec, fit_encoder
 from antiphon.latency.ladder import interpolate
 from antiphon.latency.models import StageModel
 from antiphon.latency.profile import StageProfile
-from antiphon.runtime import cases
-from antiphon.runtime.crafted import ArCraft, ArMix, Chunk, CodecCraft, CodecMix
-from antiphon.runtime.stopwatch import Stopwatch
+from antiphon.runtime.crafted import (
+    ArCraft,
+    ArMix,
+    Chunk,
+    CodecCraft,
+    CodecMix,
+    chunking,
+    decoding,
+    doublings,
+    drawing,
+    drawn_decoding,
+    drawn_media,
+    drawn_mix,
+    media_alone,
+    most_tokens,
+)
 
 FLAT_SHARE = 0.1
 """Algorithm 1 counts as flat what rises by less than this share of the longest step."""
@@ -43,8 +61,57 @@ FEW_TOKENS = (1, 2, 4, 8, 16, 32)
 
 QUARTILE = 25
 
+LEAST_SHARE = 0.1
+"""This share of the time stays: a thread's wait is counted when it ends, and may have begun before."""
+
 LARGE_PICTURE = 1024
 """Pixels a side."""
+
+
+class Stopwatch:
+    """Seconds that work takes, without those in which other processes had the cores.
+
+    Linux says how long each thread stood in the queue of the scheduler (/proc/PID/task/TID/schedstat). What
+    the thread that waited longest stood there is taken off; elsewhere nothing is. It knows the threads that
+    there are when it is made; those that come later count as never waiting.
+    """
+
+    def __init__(self) -> None:
+        self._files = _open_all()
+        for file in self._files:
+            weakref.finalize(self, os.close, file)
+        self._queued = [0] * len(self._files)
+        self._began = 0.0
+
+    def start(self) -> None:
+        self._queued = self._read()
+        self._began = time.perf_counter()
+
+    def stop(self) -> float:
+        """Seconds since `start`."""
+        seconds = time.perf_counter() - self._began
+        waited = [after - before for before, after in zip(self._queued, self._read(), strict=True)]
+        return max(seconds - max(waited, default=0) / 1e9, LEAST_SHARE * seconds)
+
+    def _read(self) -> list[int]:
+        """Nanoseconds in the queue, per thread; none of a thread that has ended."""
+        return [_queued_ns(file) for file in self._files]
+
+
+def _open_all() -> list[int]:
+    files: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in sorted(Path("/proc/self/task").iterdir()):
+            with contextlib.suppress(OSError):
+                files.append(os.open(task / "schedstat", os.O_RDONLY))
+    return files
+
+
+def _queued_ns(file: int) -> int:
+    try:
+        return int(os.pread(file, 128, 0).split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +185,7 @@ class StageBench:
         for join in step.joins:
             self.engine.payloads.drop_payload(DropPayload(name, join.request))
             shown = np.arange(len(join.prompt.token_ids) - 1)
-            self.engine.payloads.handoff(Handoff(source, name, group, 0, join.request, 0, shown))
+            self.engine.payloads.handoff(Handoff(source, name, group, 0, join.request, shown))
 
     def _decoder(self) -> Finish:
         name = self.stage.name
@@ -132,17 +199,17 @@ class StageBench:
         def measure(tokens: int) -> float:
             return self._once(case(ArMix(chunks=(Chunk(0, tokens),))))
 
-        for mix in (ArMix(chunks=(Chunk(0, cases.most_tokens(craft)),)), *cases.drawing(craft)):
+        for mix in (ArMix(chunks=(Chunk(0, most_tokens(craft)),)), *drawing(craft)):
             self._once(case(mix))  # what is compiled or captured at the first step of its size
-        most = cases.most_tokens(craft)
+        most = most_tokens(craft)
         self._progress(f"{name}: Algorithm 1", 0, 0)
         flat_s = dense_threshold(measure, most, FLAT_SHARE)
         dense = interpolate(measure, 1, most, flat_s).thinned(flat_s / 2)
         knots = tuple(sorted({*dense.at, *(n for n in FEW_TOKENS if n < most)}))
-        self.cases = [case(mix) for mix in (*cases.drawing(craft), *cases.chunking(craft, knots))]
+        self.cases = [case(mix) for mix in (*drawing(craft), *chunking(craft, knots))]
         for split, count in self._splits():
             rng = self._stream(split)
-            self.cases += [case(cases.drawn_mix(craft, rng), split == "held out") for _ in range(count)]
+            self.cases += [case(drawn_mix(craft, rng), split == "held out") for _ in range(count)]
         return lambda: self._fitted_decoder(craft, knots)
 
     def _fitted_decoder(self, craft: ArCraft, knots: tuple[int, ...]) -> StageProfile:
@@ -156,7 +223,7 @@ class StageBench:
             self._samples(held_out=False),
             layers=pool.num_layers,
             dense_at=knots,
-            draws_at=cases.doublings(craft.config.max_rows),
+            draws_at=doublings(craft.config.max_rows),
             has_frame=craft.config.width > 1,
             step_s=step_s,
         )
@@ -170,10 +237,10 @@ class StageBench:
         def case(mix: CodecMix, held_out: bool = False) -> Case:
             return Case(lambda: craft.prepare(mix), lambda: craft.step(mix), held_out)
 
-        self.cases = [case(mix) for mix in cases.decoding(rows, edge.chunk)]
+        self.cases = [case(mix) for mix in decoding(rows, edge.chunk)]
         for split, count in self._splits():
             rng, chunks = self._stream(split), (edge.first_chunk, edge.chunk)
-            drawn = [cases.drawn_decoding(rows, chunks, rng) for _ in range(count)]
+            drawn = [drawn_decoding(rows, chunks, rng) for _ in range(count)]
             self.cases += [case(mix, split == "held out") for mix in drawn]
         return lambda: self._judged(fit_codec(self._samples(held_out=False)))
 
@@ -183,10 +250,10 @@ class StageBench:
         def case(media: tuple[Any, ...], held_out: bool = False) -> Case:
             return Case(list, lambda: EncodeStep(name, 0, media, "profile"), held_out)
 
-        self.cases = [case(media) for media in cases.media_alone(self._stream("media"))]
+        self.cases = [case(media) for media in media_alone(self._stream("media"))]
         for split, count in self._splits():
             rng = self._stream(split)
-            self.cases += [case(cases.drawn_media(config, rng), split == "held out") for _ in range(count)]
+            self.cases += [case(drawn_media(config, rng), split == "held out") for _ in range(count)]
         self._most_tokens = most_picture_tokens(self.engine)
         return self._fitted_encoders
 

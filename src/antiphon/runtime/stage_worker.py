@@ -43,7 +43,7 @@ from antiphon.runtime.crossings import (
 )
 from antiphon.runtime.local_units import LocalUnits
 from antiphon.runtime.messages import Failed, Progress
-from antiphon.runtime.parent import end_with_parent
+from antiphon.runtime.stage_child import end_with_parent
 from antiphon.runtime.way import Way
 
 log = logging.getLogger(__name__)

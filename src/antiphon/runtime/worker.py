@@ -40,8 +40,8 @@ from antiphon.runtime.messages import (
     ToEngine,
     Watch,
 )
-from antiphon.runtime.parent import end_with_parent
 from antiphon.runtime.record import RecordWriter
+from antiphon.runtime.stage_child import end_with_parent
 from antiphon.runtime.stuck import StuckWatch
 
 log = logging.getLogger(__name__)

@@ -138,7 +138,7 @@ class Exchange:
     def _fail(self, code: str, message: str) -> None:
         """End here and now; the engine forgets the reply when the session closes."""
         asked = self._request
-        self._on_output(ResponseEnded(asked.session, asked.response, 0, "failed", code, message, Usage()))
+        self._on_output(ResponseEnded(asked.session, asked.response, "failed", code, message, Usage()))
 
     def _measure(self, output: Output) -> None:
         metrics = self._serving.metrics

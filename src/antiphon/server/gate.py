@@ -91,7 +91,7 @@ class GatedEngine:
             self._open[fact.session][fact.response] = fact.tier
             if reason is not None:
                 end = ResponseEnded(
-                    fact.session, fact.response, 0, "failed", "server_overloaded", reason, Usage()
+                    fact.session, fact.response, "failed", "server_overloaded", reason, Usage()
                 )
                 # later, as the engine's own answers come: who asks is not interrupted by the answer
                 asyncio.get_running_loop().call_soon(self._on_output, end)

@@ -18,9 +18,9 @@ from antiphon.core.facts import TurnAdvised
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AdvisoryAnswered, Output
 from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_key, check_socket, http_error, subprotocols
+from antiphon.server.event_queue import EventQueue
 from antiphon.server.gate import Tier
 from antiphon.server.metrics import ResponseMeter
-from antiphon.server.outbox import Outbox
 from antiphon.server.serving import Serving
 from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.effects import Effect, Payload, ServerEvent
@@ -85,7 +85,7 @@ class Connection:
         self._meter = ResponseMeter(serving.metrics)
         self._engine: EngineClient = serving.engine
         self._stall_s = serving.settings.stall_s
-        self._outbox = Outbox(serving.settings.max_queued_bytes)
+        self._outbox = EventQueue(serving.settings.max_queued_bytes)
         self._is_cut = asyncio.Event()
         self._goodbye: tuple[int, str] | None = None
         self._work: asyncio.Future[list[Effect]] | None = None

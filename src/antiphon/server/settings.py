@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from antiphon.assembly.deployment import Limits as DeploymentLimits
 from antiphon.wire.limits import MIB, Limits
+
+_LIMITS = DeploymentLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +21,13 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
-    max_sessions: int = 64
+    max_sessions: int = _LIMITS.max_sessions
     """Sockets and HTTP requests that are being answered, together; best-effort requests apart."""
-    max_open_responses: int = 64
+    max_open_responses: int = _LIMITS.max_open_responses
     """Live replies in the making, of all sessions together; one more is refused."""
-    max_best_effort_responses: int = 64
+    max_best_effort_responses: int = _LIMITS.max_best_effort_responses
     """The same of best-effort ones: `service_tier: flex`, and transcriptions."""
-    min_lead_s: float = 0.6
+    min_lead_s: float = _LIMITS.min_lead_s
     """Seconds of audio that every live listener should have left: while one lately had less, new sessions are
     refused (see `pressure`). 0: no guard. Speech that is paced must be kept further ahead than this."""
     media_hosts: tuple[str, ...] = ()

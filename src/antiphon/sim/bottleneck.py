@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.core.config import Unit
-from antiphon.metrics.balance import utilisation
 from antiphon.metrics.log import Event, ServerSampled
 from antiphon.metrics.names import Metric, parse_key
-from antiphon.metrics.samples import increases
+from antiphon.metrics.samples import increases, utilisation
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.num_done = 0
         self._heap: list[tuple[float, int, int, Callable[[], None]]] = []
         self._seq = 0
 
@@ -46,5 +45,4 @@ class Agenda:
                 self.now = until_s
                 return
             self.now = time_s
-            self.num_done += 1
             heappop(self._heap)[3]()

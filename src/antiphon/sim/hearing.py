@@ -7,7 +7,7 @@ from collections.abc import Callable
 from antiphon.core.turns import TurnEvent
 from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ
 from antiphon.interaction.pauses import Silence
-from antiphon.interaction.turns import FRAME_MS, Phase, TurnSettings, TurnTaker
+from antiphon.interaction.turns import FRAME_MS, TurnPhase, TurnSettings, TurnTaker
 from antiphon.people.acts import Say
 from antiphon.sim.events import Agenda, Rank
 from antiphon.wire.turn_detection import TurnDetection
@@ -27,7 +27,7 @@ class FrameDetector:
 
     @property
     def is_quiet(self) -> bool:
-        return self._taker.phase is Phase.QUIET
+        return self._taker.phase is TurnPhase.QUIET
 
     def feed(self, pcm16: bytes, reply_is_heard: bool) -> list[TurnEvent]:
         event = self._taker.observe(float(pcm16[0]), reply_is_heard)

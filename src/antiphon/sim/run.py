@@ -83,7 +83,6 @@ class Outcome:
     log: bytes
     events: list[Event]
     reason: str
-    num_events: int
     num_decisions: int
     deciding_share: float
     incidents: tuple[Incident, ...] = ()
@@ -149,14 +148,12 @@ class Simulation:
         guard = self.driver.node.guard
         overruled = {one.place: one.count for one in guard.overruled}
         self.log.write(RunEnded(t_s=self.log.now_s(), reason=reason, overruled=overruled))
-        num_done, num_decisions = self.agenda.num_done, self.driver.num_decisions
         share = self.driver.decided_s / max(self.agenda.now, SAMPLE_S)
         return Outcome(
             self.log.encoded(),
             self.log.events,
             reason,
-            num_done,
-            num_decisions,
+            self.driver.num_decisions,
             share,
             tuple(guard.incidents()),
             guard.overruled,

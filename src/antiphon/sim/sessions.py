@@ -24,7 +24,7 @@ from antiphon.sim.links import Link
 from antiphon.wire.effects import Effect, ServerEvent, ToEngine
 from antiphon.wire.input_settings import AudioFormat
 from antiphon.wire.ports import AudioDecoder, AudioEncoder
-from antiphon.wire.session import Phase, RealtimeSession
+from antiphon.wire.session import RealtimeSession, SessionPhase
 from antiphon.workload.script import Clip
 
 PIECE = "abc "
@@ -90,7 +90,7 @@ class ServerSession:
 
     def receive(self, event: dict[str, Any]) -> None:
         """A client's event. Those that are under way when it leaves are lost."""
-        if self._wire.phase is Phase.OPEN:
+        if self._wire.phase is SessionPhase.OPEN:
             self._carry_out(self._wire.receive_object(event, self._agenda.now))
 
     def hear(self, said: Say) -> None:

@@ -14,8 +14,7 @@ from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import CopyFact, Ints, StageFact, StagePrompt, StepDone, StepFailed
 from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, Join, ints
-from antiphon.kv.leases import KvLease
-from antiphon.kv.transfers import CopyOrder, Transfer
+from antiphon.kv.transfers import CopyOrder, KvLease, Transfer
 from antiphon.policy.base import Budget, Candidate, Mask, Place, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight, Flights

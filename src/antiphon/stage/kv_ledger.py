@@ -13,9 +13,9 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta
-from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import StageKv
+from antiphon.kv.transfers import KvLease
 from antiphon.policy.memory import KvPolicies, KvState
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes, kv_groups

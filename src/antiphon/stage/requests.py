@@ -13,9 +13,9 @@ from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.graph import LAYERS, Stage, Survives
 from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import NOWHERE
-from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Sequence
+from antiphon.kv.transfers import KvLease
 from antiphon.policy.base import Tier
 
 UNBOUNDED = 1 << 60

@@ -20,11 +20,10 @@ from antiphon.core.facts import CopyFact
 from antiphon.core.plans import StagePrepared
 from antiphon.interaction.next_use import Order
 from antiphon.kv.host import HostCopy, HostTier
-from antiphon.kv.leases import KvLease
 from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Evicted, StageKv
 from antiphon.kv.sequences import Sequence as Kv
-from antiphon.kv.transfers import CopyOrder, Transfer, Transfers
+from antiphon.kv.transfers import CopyOrder, KvLease, Transfer, Transfers
 from antiphon.policy.memory import KvPolicies, KvState, Lane, Selection, Tier
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.policies import soonest

@@ -27,7 +27,7 @@ from antiphon.wire.spoken import Spoken
 from antiphon.wire.tool_calls import Arguments, CallBegun, CallEnded, Piece, Text, ToolCallParser
 
 
-class Phase(Enum):
+class ReplyPhase(Enum):
     WAITING = "waiting"
     OPEN = "open"
     ENDED = "ended"
@@ -49,7 +49,7 @@ class Reply:
         self.cancelled_by: str | None = None
         self.held: list[ResponseOutput] | None = None
         """Outputs that wait while a voice over this reply is in doubt; None: there is no doubt."""
-        self.phase = Phase.WAITING
+        self.phase = ReplyPhase.WAITING
         self._detokeniser = detokeniser
         self._conversation = conversation
         self._encoder = encoder
@@ -91,7 +91,7 @@ class Reply:
 
     def ended(self, end: ResponseEnded) -> list[Payload]:
         """The terminal events. A cancel stands even where the engine was done before it."""
-        assert self.phase is not Phase.ENDED, "a response ends once"
+        assert self.phase is not ReplyPhase.ENDED, "a response ends once"
         if self.is_cancelling and end.status != "failed":
             end = msgspec.structs.replace(end, status="cancelled", reason=self.cancelled_by)
         events: list[Payload] = []
@@ -106,7 +106,7 @@ class Reply:
         if end.status in ("completed", "incomplete") and not self._outputs:
             events += self._open_message()
         events += self._close_message("completed" if end.status == "completed" else "incomplete")
-        self.phase = Phase.ENDED
+        self.phase = ReplyPhase.ENDED
         output = [item.item.payload() for item in self._outputs]
         events.append({"type": "response.done", "response": response_object(self.spec, output, end)})
         return events
@@ -173,7 +173,7 @@ class Reply:
     def _new_item(self) -> WireItem:
         """The first has the id of the record's item; further ones have their own and know whose part they
         are."""
-        self.phase = Phase.OPEN
+        self.phase = ReplyPhase.OPEN
         if not self._outputs:
             return WireItem(self.spec.item_id, "assistant", "in_progress")
         record_id = self.spec.item_id

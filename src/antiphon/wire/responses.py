@@ -205,7 +205,7 @@ class Responses:
         self._held_until = None
         for reply in list(self._open.values()):
             reply.held = None
-            end = ResponseEnded(self._shared.session, reply.spec.id, 0, "failed", reason, message, Usage())
+            end = ResponseEnded(self._shared.session, reply.spec.id, "failed", reason, message, Usage())
             cancelled = ResponseCancelled(self._shared.session, reply.spec.id, reason)
             steps += [cancelled, *self.deliver(end, now)]
         return steps

@@ -53,7 +53,7 @@ from antiphon.wire.transcription import Transcripts
 MIN_COMMIT_MS = 100
 
 
-class Phase(Enum):
+class SessionPhase(Enum):
     NEW = "new"
     OPEN = "open"
     CLOSED = "closed"
@@ -76,7 +76,7 @@ class RealtimeSession:
     ) -> None:
         self.id = ids.new("sess")
         self.limits = limits or Limits()
-        self.phase = Phase.NEW
+        self.phase = SessionPhase.NEW
         scope = Scope(info, self.limits)
         reader = ItemReader(media, self.limits, ids)
         conversation_id = ids.new("conv")
@@ -106,14 +106,14 @@ class RealtimeSession:
 
     def start(self, now: float) -> list[Effect]:
         """Open the session, unprompted; once."""
-        assert self.phase is Phase.NEW, f"start needs a new session, this one is {self.phase.value}"
-        self.phase = Phase.OPEN
+        assert self.phase is SessionPhase.NEW, f"start needs a new session, this one is {self.phase.value}"
+        self.phase = SessionPhase.OPEN
         self._listener.configure(self._shared.config.turn_detection)
         return self._effects([SessionOpened(self.id), self._session_event("session.created")])
 
     def receive(self, frame: str | bytes, now: float) -> list[Effect]:
         """A client's frame. Whatever is in it, the answer is effects; SessionGone after close."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not SessionPhase.OPEN:
             raise SessionGone(f"receive needs an open session, this one is {self.phase.value}")
         try:
             raw = decode_object(frame, self.limits)
@@ -130,7 +130,7 @@ class RealtimeSession:
 
     def deliver(self, output: Output, now: float) -> list[Effect]:
         """An engine's output. Those of responses that are over are dropped."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not SessionPhase.OPEN:
             return []
         if isinstance(output, AdvisoryAnswered):
             told = self._advisories.answered(output)
@@ -142,13 +142,13 @@ class RealtimeSession:
     def advise(self, asked: AdvisoryRequest, now: float) -> list[Effect]:
         """An advisory that came beside the socket; `deliver` gets its answer, and says nothing of it to the
         client. Raises Throttled, and SessionGone after close."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not SessionPhase.OPEN:
             raise SessionGone(f"advise needs an open session, this one is {self.phase.value}")
         return self._effects([self._advised(asked, now)])
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed. Harmless at any time."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not SessionPhase.OPEN:
             return []
         steps: list[Step] = []
         held_until, idle_at = self._responses.held_until, self._idle_at
@@ -166,7 +166,7 @@ class RealtimeSession:
 
     def close(self, now: float) -> list[Effect]:
         """The client is gone; the engine frees all that is the session's. Harmless when repeated."""
-        was_open, self.phase = self.phase is Phase.OPEN, Phase.CLOSED
+        was_open, self.phase = self.phase is SessionPhase.OPEN, SessionPhase.CLOSED
         self._responses.drop()
         self._transcripts.clear()
         self._listener.clear()

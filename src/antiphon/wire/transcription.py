@@ -93,7 +93,7 @@ class Transcripts:
         """End all that are open as failed."""
         steps: list[ResponseCancelled | Payload] = []
         for response in list(self._open):
-            end = ResponseEnded(self._session, response, 0, "failed", reason, message, Usage())
+            end = ResponseEnded(self._session, response, "failed", reason, message, Usage())
             steps += [ResponseCancelled(self._session, response, reason), *self.ended(end)]
         return steps
 

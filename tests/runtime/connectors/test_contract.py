@@ -16,7 +16,6 @@ import torch
 from antiphon.core.errors import ConnectorClosed, LimitExceeded, NoCredit, PeerLost
 from antiphon.core.message import DTYPE_BYTES, Array, Message
 from antiphon.core.ports import Connector
-from antiphon.runtime.connectors.epochs import Epochs
 from antiphon.runtime.connectors.limits import MIB, Limits
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
 from fakes.links import KINDS, WAIT_S, drain, link, readable, receive
@@ -54,11 +53,10 @@ def payload(channel: str, num_bytes: int) -> Message:
 def test_sizes(new_link: NewLink, num_bytes: int) -> None:
     """What was sent arrives, under and over the window, and all credit comes back."""
     one, other = new_link()
-    message = Message("c", "payload", b"head", (noise(num_bytes), noise(3)), "session", 7)
+    message = Message("c", "payload", b"head", (noise(num_bytes), noise(3)))
     one.send(message)
     (got,) = receive(one, other, 1)
     assert (got.channel, got.kind, got.header) == ("c", "payload", b"head")
-    assert (got.about, got.epoch) == ("session", 7)
     for mine, theirs in zip(message.arrays, got.arrays, strict=True):
         assert np.array_equal(mine.numpy(), theirs.numpy())
     other.release(got)
@@ -217,27 +215,6 @@ def test_many_channels(new_link: NewLink) -> None:
             assert select([one, other], [], [], 5.0)[0]
             assert one.poll() == other.poll() == []
         assert one.can_send("one more")
-
-
-def test_stale_epochs_are_dropped(new_link: NewLink) -> None:
-    """And released: what nobody wants holds no credit."""
-    one, other = new_link()
-    epochs = Epochs()
-    epochs.begin(1, 3)
-    epochs.begin(1, 2)
-    for about, epoch in ((1, 2), (1, 3), (1, 4), (2, 0), (None, 0)):
-        one.send(Message("c", "k", about=about, epoch=epoch))
-    fresh: list[Message] = []
-    while len(fresh) < 4:
-        assert readable(other, 5.0)
-        fresh += epochs.fresh(other)
-    assert [(message.about, message.epoch) for message in fresh] == [(1, 3), (1, 4), (2, 0), (None, 0)]
-    assert epochs.num_stale == 1
-    while one.credit("c").num_messages != 60:
-        assert readable(one, 5.0)
-        one.poll()
-    epochs.end(1)
-    assert not epochs.is_stale(Message("c", "k", about=1, epoch=0))
 
 
 def test_limits_are_said(new_link: NewLink) -> None:

@@ -130,7 +130,7 @@ def known_liar() -> Iterator[tuple[Connector, Callable[[bytes], None]]]:
 
 def opening(channel: str = "c", size: int = 10, piece: int = 10, **fields: object) -> bytes:
     given = {"arrays": (("uint8", (size,)),), "place": None} | fields
-    head = Opening(channel, "k", b"", None, 0, given["arrays"], piece, given["place"])  # type: ignore[arg-type]
+    head = Opening(channel, "k", b"", given["arrays"], piece, given["place"])  # type: ignore[arg-type]
     inline = piece if head.place is None else 0
     return pack(head, inline) + bytes(inline)
 

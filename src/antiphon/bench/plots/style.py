@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 # Okabe and Ito, "Color Universal Design" (2008), from the darkest; yellow is left out: it is lost on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#8A8A8A"
-PALE = "#DDDDDD"
 ALARM = "#D55E00"
 MARKERS = "osD^vPX"
 DPI = 150

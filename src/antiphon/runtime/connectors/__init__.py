@@ -13,7 +13,7 @@ millisecond, while the peer copies a long body). How to join them:
 Limits (windows, sizes) are given to `pair` or the Listener; the other end is told. How to send:
 
     if link.can_send("thinker>talker"):
-        link.send(Message("thinker>talker", "handoff", encode(order), (array_of(rows),), request, epoch))
+        link.send(Message("thinker>talker", "handoff", encode(order), (array_of(rows),)))
 
 An order or fact is the header (`runtime.codec.encode`), its tensors are arrays beside it (`tensors.array_of`,
 numpy's `Array.of`); bfloat16 goes too. What was sent is given away: don't write those tensors any more (of a
@@ -22,7 +22,7 @@ and try again after the next `poll`, or don't produce: that is the credit on the
 whatever else one waits for:
 
     select.select([link, lane], [], [], wait_s)
-    for message in epochs.fresh(link):         # link.poll() without payloads of epochs that are over
+    for message in link.poll():
         tensor = tensor_of(message.arrays[0]).to(device, copy=True)
         link.release(message)                  # credit goes back, the memory is written again
 

@@ -30,8 +30,6 @@ class Opening(msgspec.Struct, frozen=True, array_like=True, tag=0):
     channel: str
     kind: str
     header: bytes
-    about: int | str | None
-    epoch: int
     arrays: tuple[tuple[str, tuple[Count, ...]], ...]
     piece: Count
     place: Count | None

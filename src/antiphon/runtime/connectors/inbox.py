@@ -138,8 +138,6 @@ class Inbox:
                 opening.kind,
                 opening.header,
                 tuple(arrays),
-                opening.about,
-                opening.epoch,
                 self._num_tickets,
             )
         )

@@ -136,8 +136,6 @@ class InlineConnector:
                 message.kind,
                 message.header,
                 message.arrays,
-                message.about,
-                message.epoch,
                 self._num_tickets,
             )
         )

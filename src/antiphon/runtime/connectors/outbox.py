@@ -207,6 +207,4 @@ def _head(name: str, sending: _Sending, piece: int, place: int | None) -> Openin
     if sending.opened:
         return Part(name, piece, place)
     message = sending.message
-    return Opening(
-        name, message.kind, message.header, message.about, message.epoch, sending.shapes, piece, place
-    )
+    return Opening(name, message.kind, message.header, sending.shapes, piece, place)

@@ -8,7 +8,7 @@ from collections import deque
 from antiphon.core.errors import LimitExceeded
 
 
-class Outbox:
+class EventQueue:
     """A queue bounded in bytes. `put` never waits: a full box means the client does not read."""
 
     def __init__(self, max_bytes: int) -> None:

@@ -1,0 +1,291 @@
+"""A chat completion is read without a server: what the engine is asked for, and what is refused, by name."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
+    Part,
+    TextPart,
+    TokensPart,
+    ToolCallPart,
+    ToolOutputPart,
+    VideoPart,
+)
+from antiphon.core.errors import LimitExceeded, ProtocolError
+from antiphon.core.sampling import Sampling
+from antiphon.wire.chat import ChatRequest
+from antiphon.wire.chat_reading import ChatAsked, ChatScope, check_format, read_chat, speaker
+from antiphon.wire.limits import Limits
+from antiphon.wire.media_urls import bytes_of, remote_urls
+from antiphon.wire.parsing import converted, decode_json
+from wire.harness import INFO
+
+OWN = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(temperature=0.9)}
+HI = {"role": "user", "content": "hi"}
+CALL = {"id": "call-1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+NOW = {"type": "function", "function": {"name": "now"}}
+REMOTE = "https://pictures.example/a.png"
+
+
+class Files:
+    """Says what it was given."""
+
+    def audio_file(self, data: bytes) -> AudioPart:
+        if data == b"broken":
+            raise ProtocolError("The sound is broken.")
+        return AudioPart.of(data)
+
+    def image_file(self, data: bytes) -> ImagePart:
+        if data == b"odd":
+            raise ProtocolError("The picture is odd.", param="elsewhere")
+        return ImagePart.of(data, 1, 1)
+
+    def video_file(self, data: bytes) -> VideoPart:
+        return VideoPart.of(data, (1, 1), 1, 5.0)
+
+    def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
+        return VideoPart.of(b"".join(frames), (1, 1), len(frames), fps)
+
+
+def inline(data: bytes) -> str:
+    return f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
+
+
+def read(*messages: dict[str, Any], limits: Limits = Limits(), **fields: Any) -> ChatAsked:
+    body = msgspec.json.encode({"messages": [*messages] or [HI], **fields})
+    asked = converted(decode_json(body, "body"), ChatRequest)
+    info = msgspec.structs.replace(INFO, sampling=OWN)
+    known = {"audio-1": (5, 6)}
+    return read_chat(
+        asked, ChatScope(info, limits, Files(), known.get, {REMOTE: b"far"}), "session", "reply-1"
+    )
+
+
+def parts(*content: dict[str, Any], **how: Any) -> tuple[Part, ...]:
+    (item,) = read({"role": "user", "content": [*content]}, **how).request.items or ()
+    return item.parts
+
+
+def refused(*messages: dict[str, Any], **fields: Any) -> ProtocolError:
+    with pytest.raises(ProtocolError) as caught:
+        read(*messages, **fields)
+    return caught.value
+
+
+def too_much(limit: str, *messages: dict[str, Any], **fields: Any) -> None:
+    with pytest.raises(LimitExceeded) as caught:
+        read(*messages, **fields)
+    assert caught.value.limit == limit
+
+
+def test_a_plain_question() -> None:
+    asked = read()
+    assert (asked.format, asked.stream, asked.include_usage, asked.speech) == ("wav", False, False, False)
+    request = asked.request
+    assert (request.session, request.response, request.tier) == ("session", "reply-1", "latency")
+    assert (request.sampling, request.tools, request.tool_choice) == ({}, (), "auto")
+    assert not request.remember, "the server keeps no conversation for HTTP"
+    assert request.items is not None
+    assert [(item.role, item.parts) for item in request.items] == [("user", (TextPart("hi"),))]
+
+
+def test_every_role() -> None:
+    spoken = {"role": "assistant", "audio": {"id": "audio-1"}, "content": "what it said"}
+    messages = (
+        {"role": "system", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}]},
+        {"role": "developer", "content": "be kind"},
+        HI,
+        {"role": "assistant", "content": "soon", "tool_calls": [CALL]},
+        {"role": "tool", "content": "noon", "tool_call_id": "call-1"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        {"role": "assistant", "refusal": "never"},
+        {"role": "assistant", "tool_calls": [CALL]},
+        spoken,
+    )
+    items = read(*messages).request.items or ()
+    called = ToolCallPart("call-1", "now", "{}")
+    assert [(item.role, item.parts) for item in items] == [
+        ("system", (TextPart("be brief"),)),
+        ("system", (TextPart("be kind"),)),
+        ("user", (TextPart("hi"),)),
+        ("assistant", (TextPart("soon"), called)),
+        ("tool", (ToolOutputPart("call-1", "noon"),)),
+        ("assistant", (TextPart("no"),)),
+        ("assistant", (TextPart("never"),)),
+        ("assistant", (called,)),
+        ("assistant", (TokensPart((5, 6)),)),
+    ]
+    assert len({item.id for item in items}) == len(items)
+
+
+def test_media_inline_and_fetched() -> None:
+    sound = {
+        "type": "input_audio",
+        "input_audio": {"data": base64.b64encode(b"wav").decode(), "format": "wav"},
+    }
+    frames = [inline(b"one"), REMOTE]
+    found = parts(
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": REMOTE}},
+        {"type": "image_url", "image_url": {"url": "data:text/plain,a%20b"}},
+        sound,
+        {"type": "audio_url", "audio_url": {"url": inline(b"ogg")}},
+        {"type": "video_url", "video_url": {"url": inline(b"gif")}},
+        {"type": "video", "video": frames, "fps": 4},
+    )
+    assert found == (
+        TextPart("look"),
+        ImagePart.of(b"far", 1, 1),
+        ImagePart.of(b"a b", 1, 1),
+        AudioPart.of(b"wav"),
+        AudioPart.of(b"ogg"),
+        VideoPart.of(b"gif", (1, 1), 1, 5.0),
+        VideoPart.of(b"onefar", (1, 1), 2, 4.0),
+    )
+
+
+def test_what_has_to_be_fetched() -> None:
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in (inline(b"x"), REMOTE)]
+    frames = {"type": "video", "video": ["HTTP://a.example/1.png", REMOTE]}
+    others = [
+        {"type": f"{kind}_url", f"{kind}_url": {"url": f"http://b/{kind}"}} for kind in ("audio", "video")
+    ]
+    content = [{"type": "text", "text": "http://not.asked.for"}, *pictures, frames, *others]
+    body = {"messages": [HI, {"role": "user", "content": content}, {"role": "system", "content": "x"}]}
+    assert remote_urls(converted(body, ChatRequest)) == {
+        REMOTE: "messages[1].content[2]",
+        "HTTP://a.example/1.png": "messages[1].content[3]",
+        "http://b/audio": "messages[1].content[4]",
+        "http://b/video": "messages[1].content[5]",
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://a/b", "A media URL is a data: URL"),
+        (REMOTE, "A media URL is a data: URL"),
+        ("data:image/png;base64", "no comma"),
+        ("data:image/png;base64,???", "valid base64"),
+    ],
+)
+def test_urls_that_hold_nothing(url: str, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said) as caught:
+        bytes_of(url, {}, 100, "here")
+    assert caught.value.param == "here"
+
+
+@pytest.mark.parametrize("url", [inline(bytes(101)), inline(bytes(200)), "data:," + "x" * 101])
+def test_urls_that_hold_too_much(url: str) -> None:
+    with pytest.raises(LimitExceeded, match="max_file_bytes"):
+        bytes_of(url, {}, 100, "here")
+    assert len(bytes_of(inline(bytes(100)), {}, 100, "here")) == 100
+
+
+def test_a_broken_medium_is_named_by_its_place() -> None:
+    sound = {"type": "audio_url", "audio_url": {"url": inline(b"broken")}}
+    assert refused(HI, {"role": "user", "content": [{"type": "text", "text": ""}, sound]}).param == (
+        "messages[1].content[1]"
+    )
+    odd = {"type": "image_url", "image_url": {"url": inline(b"odd")}}
+    assert refused({"role": "user", "content": [odd]}).param == "elsewhere"
+
+
+def test_drawing_is_laid_over_the_checkpoints_own() -> None:
+    asked = read(temperature=0.1, top_p=0.5, top_k=-1, repetition_penalty=1.2).request.sampling
+    assert asked.keys() == {"thinker"}, "the voice stays as it is"
+    text = asked["thinker"]
+    assert (text.temperature, text.top_p, text.top_k, text.repetition_penalty) == (0.1, 0.5, 0, 1.2)
+    assert text.seed != read(temperature=0.1, seed=3).request.sampling["thinker"].seed
+    seeded = read(seed=3).request.sampling
+    assert {name: one.seed for name, one in seeded.items()} == {"thinker": 3, "talker": 3}
+    assert (seeded["thinker"].temperature, seeded["thinker"].top_k) == (0.7, 40)
+
+
+def test_limits_of_a_reply_and_its_class() -> None:
+    assert read(max_tokens=3).request.max_tokens == 3
+    assert read(max_tokens=3, max_completion_tokens=5).request.max_tokens == 5
+    assert read(service_tier="flex").request.tier == "best_effort"
+    assert read(service_tier="priority").request.tier == "latency"
+    assert read(stream=True, stream_options={"include_usage": True}).include_usage
+    assert not read(stream=True, stream_options={}).include_usage
+
+
+def test_speech() -> None:
+    asked = read(modalities=["text", "audio"], audio={"voice": {"id": "Chelsie"}, "format": "flac"})
+    assert (asked.speech, asked.format, asked.request.voice) == (True, "flac", "chelsie")
+    assert read(stream=True).format == "pcm16"
+    assert speaker("alloy", INFO) == "ethan", "clients may ask for other servers' voices"
+    assert speaker(None, msgspec.structs.replace(INFO, voices=())) is None
+    wrong = refused(stream=True, audio={"format": "mp3"})
+    assert (wrong.param, "pcm16" in str(wrong)) == ("audio.format", True)
+    assert refused(audio={"format": "aac"}).code == "unsupported_format"
+    check_format("opus", "response_format")
+
+
+def test_tools() -> None:
+    asked = read(tools=[NOW], tool_choice={"type": "function", "function": {"name": "now"}}).request
+    assert (asked.tools, asked.tool_choice) == (('{"type":"function","function":{"name":"now"}}',), "now")
+    assert read(tools=[NOW], tool_choice="required").request.tool_choice == "required"
+    assert refused(tool_choice="required").param == "tool_choice"
+    other = {"type": "function", "function": {"name": "then"}}
+    assert "'then'" in str(refused(tools=[NOW], tool_choice=other))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("n", 2, "send 1"),
+        ("stop", ["x"], "send []"),
+        ("logprobs", True, "send False"),
+        ("prediction", {}, ""),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(name: str, value: object, hint: str) -> None:
+    error = refused(**{name: value})
+    assert (error.code, error.param) == ("unsupported_parameter", name)
+    assert hint in str(error)
+
+
+def test_what_asks_for_nothing_special_is_taken() -> None:
+    neutral = {"n": 1, "stop": [], "logprobs": False, "logit_bias": {}, "response_format": {"type": "text"}}
+    assert read(**neutral, user="somebody", store=True).request == read().request
+
+
+def test_messages_that_say_nothing() -> None:
+    gone = refused({"role": "assistant", "audio": {"id": "audio-9"}})
+    assert (gone.code, gone.param) == ("audio_not_found", "messages[0].audio.id")
+    empty = refused(HI, {"role": "assistant", "content": ""})
+    assert (empty.code, empty.param) == ("missing_required_parameter", "messages[1].content")
+
+
+def test_limits_are_named() -> None:
+    texts = [{"type": "text", "text": "12345"}] * 3
+    user = {"role": "user", "content": texts}
+    system = {"role": "system", "content": texts}
+    sound = {
+        "type": "input_audio",
+        "input_audio": {"data": base64.b64encode(bytes(9)).decode(), "format": "wav"},
+    }
+    picture = {"type": "image_url", "image_url": {"url": inline(bytes(9))}}
+    video = {"type": "video", "video": [inline(b"one")] * 3}
+    too_much("max_items", HI, HI, limits=Limits(max_items=1))
+    too_much("max_text_chars", user, limits=Limits(max_text_chars=14))
+    too_much("max_text_chars", {"role": "user", "content": "12345"}, limits=Limits(max_text_chars=4))
+    too_much("max_text_chars", system, limits=Limits(max_text_chars=14))
+    too_much("max_parts", user, limits=Limits(max_parts=2))
+    too_much("max_parts", system, limits=Limits(max_parts=2))
+    too_much("max_parts", {"role": "assistant", "tool_calls": [CALL] * 3}, limits=Limits(max_parts=2))
+    too_much("max_file_bytes", {"role": "user", "content": [sound]}, limits=Limits(max_file_bytes=8))
+    too_much("max_video_frames", {"role": "user", "content": [video]}, limits=Limits(max_video_frames=2))
+    for medium in (sound, picture, video):
+        both = {"role": "user", "content": [medium, medium]}
+        too_much("max_media_bytes", both, limits=Limits(max_media_bytes=17))
+    assert len(parts(picture, picture, limits=Limits(max_media_bytes=18))) == 2
