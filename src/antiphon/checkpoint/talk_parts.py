@@ -125,7 +125,7 @@ def llama_tensors(gguf: Gguf) -> Tensors:
         if part in heads:
             values = _interleave(values, heads[part])
         prefix = "" if layer is None else f"model.layers.{layer}."
-        tensors[f"{prefix}{ours}.weight"] = torch.from_numpy(values).to(torch.bfloat16)
+        tensors[f"{prefix}{ours}.weight"] = torch.tensor(values).to(torch.bfloat16)
     return tensors
 
 
