@@ -74,3 +74,9 @@ def make_demo(path: Path, **how: Any) -> Path:
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny demo checkpoint, made once per test session."""
     return make_demo(tmp_path_factory.mktemp("checkpoint") / "tiny", size="tiny", seed=0)
+
+
+@pytest.fixture(scope="session")
+def cascade_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny cascade, made once per test session."""
+    return make_demo(tmp_path_factory.mktemp("cascade") / "tiny", model="cascade", seed=1)

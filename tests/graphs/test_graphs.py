@@ -33,7 +33,9 @@ def test_a_codec_holds_its_speaker_back(graph: StageGraph) -> None:
 
 @GRAPHS
 def test_who_takes_media_says_what_tokens_it_makes_of_them(graph: StageGraph) -> None:
-    assert graph.takes_media == (graph.audio_tokens_per_s > 0) == (graph.token_pixels > 1)
+    assert graph.takes_media == (graph.audio_tokens_per_s > 0)
+    sees = graph.takes_media and graph.transcriber is None
+    assert sees == (graph.token_pixels > 1), "who is told in writing what is said sees nothing"
 
 
 @GRAPHS
@@ -43,7 +45,12 @@ def test_decoders_have_kv_and_say_what_survives(graph: StageGraph) -> None:
         assert stage.kind is StageKind.CODEC or not stage.windowed
     assert graph.stage("thinker").survives is Survives.ALL
     assert graph.has_voice == (len(graph.stages) > 1)
-    if graph.has_voice:
+    if graph.transcriber is not None:
+        assert graph.stage(graph.transcriber).survives is Survives.NONE
+        assert graph.transcriber not in graph.reply_stages
+        assert graph.stage("voice").reads
+        assert graph.stage("voice").speaks
+    elif graph.has_voice:
         shown = graph.edge("thinker", "talker").prompt_group is not None
         assert graph.stage("talker").survives is (Survives.PROMPT if shown else Survives.NONE)
         assert graph.stage("talker").conditioned
@@ -53,9 +60,9 @@ def test_graphs_are_found_by_family_and_by_model_type() -> None:
     assert all(name in find_graph(name).model_types for name in model_types())
     assert len(set(model_types())) == len(model_types())
     assert find_graph("text") is find_graph("llama")
-    assert [graph.takes_media for graph in all_graphs()] == [True, True, True, False]
+    assert [graph.takes_media for graph in all_graphs()] == [True, True, True, True, False]
     with pytest.raises(
-        ConfigError, match=r"unknown model type 'parrot'; known: llama, qwen2, .*qwen3_omni_moe"
+        ConfigError, match=r"unknown model type 'parrot'; known: cascade, llama, qwen2, .*qwen3_omni_moe"
     ):
         find_graph("parrot")
 

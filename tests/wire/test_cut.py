@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.wire.cut import Cut, at_token, at_word, heard
+from antiphon.wire.cut import Cut, at_token, at_word, heard, heard_words
 
 TEXT = "Well, hello there my friend."
 ENDS = [4, 5, 11, 17, 20, 27, 28]
@@ -68,3 +68,22 @@ def test_a_cut_is_within_the_reply(
     assert 0 <= cut.num_chars <= len(text)
     later = heard(text, ends, played_s + 0.1, audio_s, rate)
     assert later.num_tokens >= cut.num_tokens
+
+
+@pytest.mark.parametrize(
+    ("played_s", "kept"),
+    [(0.0, ""), (0.39, ""), (0.4, "Well,"), (1.99, "Well, hello there my"), (None, TEXT)],
+)
+def test_a_voice_that_knows_its_words_is_cut_behind_the_last_that_had_ended(
+    played_s: float | None, kept: str
+) -> None:
+    words = [(0.4, 2), (0.9, 3), (1.2, 4), (1.5, 5), (2.0, 6)]
+    cut = heard_words(ENDS, words, played_s)
+    assert TEXT[: cut.num_chars] == kept
+    assert cut.num_tokens == (ENDS.index(len(kept)) + 1 if kept else 0)
+
+
+def test_words_that_are_not_written_yet_are_not_heard() -> None:
+    """The text may come behind its sound: what there is of it is kept."""
+    assert heard_words([4, 5], [(0.4, 2), (0.9, 3)], 5.0) == Cut(2, 5)
+    assert heard_words([], [(0.4, 2)], 5.0) == heard_words([], [], None) == Cut(0, 0)

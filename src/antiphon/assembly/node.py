@@ -61,14 +61,19 @@ class Node:
         units = units_of(self.graph, config)
         makes_reply = [name for name in self.graph.reply_stages if name in (*config.ar, *config.codec)]
         self.frontier = Frontier(len(makes_reply), self.graph.frame_s)
-        self.monitor = Monitor(self.frontier, len(config.ar) > 1)
+        speaks = any(self.graph.stage(name).speaks for name in (*config.ar, *config.codec))
+        self.monitor = Monitor(self.frontier, speaks)
         people = self.monitor, self.frontier
         self.next_use = NextUse(*people)
         self._times = NodeTimes(self.config, units)
         make = maker(self.graph, config, preset, people, self.next_use, self._times)
         self._observer = observer
-        self.stages = Stages(units, lambda unit: self._told(make(unit)), preset.replica_policy())
-        self._orchestrator = Orchestrator(self.graph, self.stages, people, config.end_inputs, config.call_ids)
+        self.stages = Stages(
+            units, lambda unit: self._told(make(unit)), preset.replica_policy(), self.graph.transcriber
+        )
+        self._orchestrator = Orchestrator(
+            self.graph, self.stages, people, config.end_inputs, config.call_ids, config.transcript_prompt
+        )
         self._watch: Watch | None = None
         self._devices = _devices(self.stages, preset, depth)
         self._patience = Patience(self.guard)
@@ -90,7 +95,7 @@ class Node:
             self._orchestrator.observe(fact, now)
             self._times.observe(fact)
             if isinstance(fact, TurnAdvised):
-                advised.append((fact, self._orchestrator.advise(fact) if fact.is_likely else ""))
+                advised.append((fact, self._orchestrator.advise(fact, now) if fact.is_likely else ""))
             if self._watch is not None:
                 self._watch.observe(fact, now)
         for name, ar in self.stages.ar.items():

@@ -56,7 +56,7 @@ def _check_roles(stage: Stage, roles: set[Role]) -> None:
     """Blocks and KV groups are the stage's, so they are the same wherever KV is moved to."""
     if roles == {"both"}:
         return
-    if stage.kind is not StageKind.AR or stage.conditioned:
+    if stage.kind is not StageKind.AR or stage.conditioned or stage.transcribes:
         raise ConfigError(f"units: stage {stage.name} cannot be split into prefill and decode; use both")
     if roles != {"prefill", "decode"}:
         found = ", ".join(sorted(roles))
@@ -109,6 +109,7 @@ def maker(
                     edge,
                     policies,
                     windowed=stage.windowed,
+                    reads=stage.reads,
                     around=around,
                 )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from antiphon.checkpoint.demo_cascade import write_cascade
 from antiphon.checkpoint.demo_config import SIZES, generation_config, model_config
 from antiphon.checkpoint.demo_processor import CHAT_TEMPLATE, write_processor
 from antiphon.checkpoint.demo_qwen25 import QWEN25_SIZES, RENAMED, qwen25_config, qwen25_generation_config
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 MODELS: dict[str, Any] = {
     "qwen3-omni": SIZES,
     "qwen2_5_omni": QWEN25_SIZES,
+    "cascade": {"tiny": TEXT_SIZES["tiny"]},
     **dict.fromkeys(TEXT_MODELS, TEXT_SIZES),
 }
 """Families, and the sizes that each comes in."""
@@ -70,7 +72,7 @@ def make_demo(
     """
     _check_choice("model", model, tuple(MODELS))
     _check_choice("size", size, tuple(MODELS[model]))
-    others = {"qwen3-omni": _write_all, "qwen2_5_omni": _write_qwen25}
+    others = {"qwen3-omni": _write_all, "qwen2_5_omni": _write_qwen25, "cascade": _write_cascade}
     write = others.get(model) or partial(_write_text, TEXT_MODELS.get(model, {}), text_shapes)
     return _make(directory, write, (size, seed, dtype), progress)
 
@@ -110,7 +112,8 @@ def _make(
     try:
         write(unfinished, size, seed, progress or _silent)
         if dtype != DTYPES[0]:
-            store_as(unfinished, dtype)
+            for config in sorted(unfinished.rglob("config.json")):
+                store_as(config.parent, dtype)
         unfinished.chmod(0o755)
         unfinished.replace(directory)
     finally:
@@ -177,6 +180,13 @@ def _write_text(
     _write_json(directory / "generation_config.json", text_generation_config(ids))
     progress("writing the weights")
     write_tensors(shapes(config), seed, directory, is_tied=config["tie_word_embeddings"])
+
+
+def _write_cascade(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
+    """The thinker is a Llama."""
+    (directory / "thinker").mkdir()
+    _write_text(TEXT_MODELS["llama"], text_shapes, directory / "thinker", size_name, seed, progress)
+    write_cascade(directory, seed)
 
 
 def _vocab_size(tokenizer: Tokenizer) -> int:

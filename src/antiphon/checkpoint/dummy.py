@@ -25,7 +25,7 @@ SPREAD = 0.02
 """Standard deviation of what is added (biases) and of what multiplies, around 1."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DummyCheckpoint(Checkpoint):
     """A model directory without weights, read as if it had them."""
 
@@ -47,7 +47,16 @@ class DummyCheckpoint(Checkpoint):
         tensors = {
             name: TensorInfo("", shape, sizes[name] * dtype.itemsize) for name, shape in shapes.items()
         }
-        return cls(directory.path, directory.config, directory.generation, tensors, device, dtype, seed)
+        return cls(
+            directory.path,
+            directory.config,
+            directory.generation,
+            tensors,
+            directory.parts,
+            device=device,
+            dtype=dtype,
+            seed=seed,
+        )
 
     def read(
         self,

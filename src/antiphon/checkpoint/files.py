@@ -6,13 +6,14 @@ the tensors mean, which model code reads them, or how a GPU is chosen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from antiphon.checkpoint.parts import WRITER, parts_of, whole_config
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
@@ -51,13 +52,20 @@ class Checkpoint:
     path         local directory
     config       config.json
     generation   generation_config.json, {} where there is none
-    tensors      name -> what the headers say, in the order of the shards
+    tensors      name -> what the headers say, in the order of the shards; of one of parts `part/name`
+    parts        directories of its parts, {} where it is whole
     """
 
     path: Path
     config: dict[str, Any]
     generation: dict[str, Any]
     tensors: dict[str, TensorInfo]
+    parts: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def writer(self) -> Path:
+        """The directory with the tokenizer of the replies."""
+        return self.parts.get(WRITER, self.path)
 
     @cached_property
     def tensor_names(self) -> frozenset[str]:
@@ -124,11 +132,16 @@ class Checkpoint:
         total = sum(self.tensors[name].num_bytes for name in selected)
         done = 0
         for shard, members in self._by_shard(selected).items():
-            for name, tensor in _read_shard(self.path / shard, members):
+            stored = [self._stored(name) for name in members]
+            for name, (_, tensor) in zip(members, _read_shard(self.path / shard, stored), strict=True):
                 yield name, tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
                 done += self.tensors[name].num_bytes
                 if progress is not None:
                     progress(done, total)
+
+    def _stored(self, name: str) -> str:
+        """What a tensor's own file calls it."""
+        return name.partition("/")[2] if self.parts else name
 
     def _by_shard(self, names: list[str]) -> dict[str, list[str]]:
         shards: dict[str, list[str]] = {}
@@ -156,7 +169,13 @@ def open_checkpoint(
     files missing or not JSON; a shard missing or cut short; weights only as pickles.
     """
     directory = open_directory(source, progress=progress, takes_media=takes_media)
-    return replace(directory, tensors=_read_headers(directory.path))
+    if not directory.parts:
+        return replace(directory, tensors=_read_headers(directory.path))
+    tensors: dict[str, TensorInfo] = {}
+    for part, path in directory.parts.items():
+        for name, info in _read_headers(path).items():
+            tensors[f"{part}/{name}"] = replace(info, shard=str((path / info.shard).absolute()))
+    return replace(directory, tensors=tensors)
 
 
 def open_directory(
@@ -171,6 +190,9 @@ def open_directory(
     """
     path = find_directory(source, progress)
     config = read_json(path / "config.json", "it is not a model checkpoint")
+    if parts := parts_of(path, config, progress):
+        config = whole_config(path, config, parts)
+        return Checkpoint(path, config, config["generation"][WRITER], {}, parts)
     check_side_files(path, takes_media=takes_media(path, config))
     return Checkpoint(path, config, read_optional_json(path / "generation_config.json"), {})
 

@@ -146,6 +146,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     edges       chunks that differ from the graph's
     classes     what requests of a class (latency, best_effort) are promised
     policies    what the preset says, by decision; empty: not looked up yet
+    transcript_prompt  tokens that a transcript begins with, where a stage transcribes
     times       what a profile says of steps and copies (`latency.costs.Times`); empty: it is observed
     """
 
@@ -161,6 +162,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     classes: dict[str, ClassBounds] = {}
     policies: dict[str, PolicyChoice] = {}
     times: dict[str, Any] = {}
+    transcript_prompt: tuple[int, ...] = ()
 
     @property
     def placed(self) -> tuple[Unit, ...]:

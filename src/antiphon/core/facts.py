@@ -17,6 +17,8 @@ from antiphon.core.conversation import Item
 from antiphon.core.sampling import Sampling
 
 Ints = NDArray[np.int64]
+NO_INTS: Ints = np.zeros(0, np.int64)
+NO_TOKENS: Ints = np.zeros((0, 1), np.int64)
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
@@ -139,6 +141,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
                this share; None: the response fails instead
     tier       best_effort: work nobody waits for; it may be overtaken by all else
     say        this text is the reply, word for word: nothing is written, it is only spoken
+    transcribe the items ask for what is said in them. A model that has it in writing anyway replies with that
     """
 
     session: str
@@ -157,6 +160,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     tier: Literal["latency", "best_effort"] = "latency"
     say: str | None = None
     retention: float | None = None
+    transcribe: bool = False
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
@@ -210,7 +214,8 @@ class PromptReady(msgspec.Struct, frozen=True, tag=True):
     """A prompt was rendered, for every AR stage by name.
 
     forced  the reply begins with these tokens, undrawn: the prompt of the stage that writes it ends with them
-    reply   int64 [n], n >= 1: tokens of the text that the order said to say
+    reply   int64 [n]: the reply is given, and nothing has to be written: tokens of the text that the order
+            said to say, one or more, or of what was said where it asked for that
     """
 
     request: int
@@ -233,7 +238,10 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     AR stage:  requests int64 [n], tokens int64 [n, width]: one row per row that emitted (width 1 for a
                text decoder, the number of codebooks for a talker); samples and audio as of a codec, one for
                each of them, where the stage makes sound itself
-    codec:     requests int64 [n], samples int64 [n], audio: float32 little-endian bytes per row
+    codec:     requests int64 [n], samples int64 [n], audio: float32 little-endian bytes per row; owing: those
+               of the requests for which a further step makes more sound, without further frames; words: int64
+               [3 m], (request, tokens, samples) m times: so many tokens of its text are over after so many
+               samples since its stream began
     encoder:   media int64 [n] keys that are ready
     `audio` is a payload: carried along, never recorded, never decided upon.
     seconds    that its device was busy with it; nan: not known
@@ -247,6 +255,8 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     media: Ints
     audio: tuple[bytes, ...] = ()
     seconds: float = nan
+    owing: Ints = NO_INTS
+    words: Ints = NO_INTS
 
 
 class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):
@@ -336,7 +346,3 @@ Fact = PersonFact | PromptReady | PromptFailed | StageFact | CopyFact | UnitFact
 def timed(fact: Fact, seconds: float) -> Fact:
     """A reported step with how long it took; a failed one as it is."""
     return msgspec.structs.replace(fact, seconds=seconds) if isinstance(fact, StepDone) else fact
-
-
-NO_INTS: Ints = np.zeros(0, np.int64)
-NO_TOKENS: Ints = np.zeros((0, 1), np.int64)

@@ -49,8 +49,19 @@ class Stage:
     windowed: bool = False
     """Of a codec: what a frame sounds like depends on later ones, so it holds sound back, and has to be told
     when a stream ends."""
+    reads: bool = False
+    """Of a codec: its frames are the tokens of the reply's text. A step takes as many as there are, and may
+    leave sound to be made without further ones."""
+    transcribes: bool = False
+    """Of a decoder: it writes what is said in a medium, before a prompt is made of that. Its layers attend to
+    what the encoder made of the medium."""
     residual: str | None = None
     """Under which name a request gives the sampling of a token's further columns (the code predictor's)."""
+
+    @property
+    def speaks(self) -> bool:
+        """Does it decide what a text sounds like?"""
+        return self.conditioned or self.reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +110,21 @@ class StageGraph:
 
     @property
     def reply_stages(self) -> tuple[str, ...]:
-        """Those that make a reply, in pipeline order: all but encoders."""
-        return tuple(stage.name for stage in self.stages if stage.kind is not StageKind.ENCODER)
+        """Those that make a reply, in pipeline order: all but those that take what is said to it."""
+        return tuple(
+            stage.name
+            for stage in self.stages
+            if stage.kind is not StageKind.ENCODER and not stage.transcribes
+        )
 
     @property
     def has_voice(self) -> bool:
-        return any(stage.conditioned for stage in self.stages)
+        return any(stage.speaks for stage in self.stages)
+
+    @property
+    def transcriber(self) -> str | None:
+        """The stage that writes down what is said; None where the stage that replies hears it itself."""
+        return next((stage.name for stage in self.stages if stage.transcribes), None)
 
     @property
     def takes_media(self) -> bool:

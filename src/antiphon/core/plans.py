@@ -22,6 +22,9 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     tools        JSON of each tool's schema, for the chat template
     tool_choice  auto, or what the reply shall be made to begin with: required (a call), or a tool's name
     say          a text that is to be the reply; its tokens come with the answer
+    transcribe   what is wanted is what was said, in the text of the stage that replies
+    transcripts  of a model that reads what was said: by the key of each recording in the items, the tokens of
+                 the stage that wrote it down
     """
 
     request: int
@@ -30,6 +33,8 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     tools: tuple[str, ...] = ()
     tool_choice: str = "auto"
     say: str | None = None
+    transcripts: dict[int, tuple[int, ...]] = {}
+    transcribe: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):
@@ -218,11 +223,16 @@ class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False, gc=False):
 
 
 class AudioOut(msgspec.Struct, frozen=True, tag=True):
-    """New audio of a response: mono float32 little-endian at 24 kHz."""
+    """New audio of a response: mono float32 little-endian at 24 kHz.
+
+    words  where the voice knows it: (tokens, samples) of each word that ends in it, so many tokens of the
+           reply's text being over after so many samples of its audio
+    """
 
     session: str
     response: str
     audio: bytes
+    words: tuple[tuple[int, int], ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -1,13 +1,15 @@
 """Executors of codec stages: frames to waveform.
 
 `CodecExecutor` decodes streams of equal chunks together. `WindowExecutor` is for a codec that looks ahead: it
-gives each stream's sound as far as it is sure, and the rest with its end.
+gives each stream's sound as far as it is sure, and the rest with its end. `ReadingExecutor` is for one whose
+frames are text: it says which words are over, too.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone
 from antiphon.core.plans import CodecStep, Step
-from antiphon.engine.family import VocoderModel, WindowedVocoder
+from antiphon.engine.family import ReadingVocoder, VocoderModel, WindowedVocoder
 from antiphon.engine.lanes import Begun, InlineExecutor, Landing
 from antiphon.nn.uploads import upload
 
@@ -42,9 +44,15 @@ class SoundExecutor(InlineExecutor):
         def report() -> StepDone:
             audio = tuple(pcm.numpy().tobytes() for pcm in streams)
             samples = np.array([len(pcm) for pcm in streams], np.int64)
-            return StepDone(step.stage, step.step, step.requests, NO_TOKENS, samples, NO_INTS, audio)
+            about = step.stage, step.step, step.requests, NO_TOKENS, samples, NO_INTS, audio
+            return StepDone(*about, owing=owing, words=words)
 
+        owing, words = self.beside(step)
         return self._device, report
+
+    def beside(self, step: CodecStep) -> tuple[Ints, Ints]:
+        """Of a decoded step, what StepDone has as `owing` and `words`."""
+        return NO_INTS, NO_INTS
 
 
 class CodecExecutor(SoundExecutor):
@@ -96,11 +104,40 @@ class WindowExecutor(SoundExecutor):
             if row in step.joins:
                 self._streams[row] = self._model.open(voice)
         cuts = np.cumsum(step.counts)[:-1]
-        frames = step.frames.reshape(int(step.counts.sum()), -1)
-        codes = np.split(frames, cuts) if len(frames) else [frames.reshape(0, 1)] * len(rows)
+        total = int(step.counts.sum())
+        frames = step.frames.reshape(total, -1 if total else 1)
+        codes = np.split(frames, cuts)
         streams = [self._streams[row] for row in rows]
         ends = [bool(end) for end in step.ends]
         sounds = self._model.decode(streams, codes, ends)
-        for row in (row for row, end in zip(rows, ends, strict=True) if end):
-            del self._streams[row]
+        self._forget(row for row, end in zip(rows, ends, strict=True) if end)
         return [pcm.float().to("cpu", non_blocking=True) for pcm in sounds]
+
+    def _forget(self, rows: Iterable[int]) -> None:
+        """These streams have ended."""
+        for row in rows:
+            del self._streams[row]
+
+
+class ReadingExecutor(WindowExecutor):
+    """Of a codec that reads text. A stream may owe sound when its text has ended: it stays until then."""
+
+    def __init__(self, model: ReadingVocoder, device: torch.device) -> None:
+        super().__init__(model, device)
+        self._reader = model
+
+    def beside(self, step: CodecStep) -> tuple[Ints, Ints]:
+        owing: list[int] = []
+        words: list[tuple[int, int, int]] = []
+        columns = step.rows.tolist(), step.requests.tolist(), step.ends.tolist()
+        for row, request, end in zip(*columns, strict=True):
+            stream = self._streams[row]
+            words += [(request, *word) for word in self._reader.spoken(stream)]
+            if self._reader.owes(stream):
+                owing.append(request)
+            elif end:
+                del self._streams[row]
+        return np.array(owing, np.int64), np.array(words, np.int64).reshape(-1)
+
+    def _forget(self, rows: Iterable[int]) -> None:
+        """Not before what they owe is known."""

@@ -155,6 +155,21 @@ class TextModel(DecoderModel, Protocol):
     def embed(self, ids: Tensor) -> Tensor: ...
 
 
+class CrossModel(TextModel, Protocol):
+    """A decoder that writes what an encoder's output says: each of its layers attends to that as well.
+
+    cross_length  positions of an encoder's output that it attends to
+    tail          [cross_length, H], the output that stands behind every shorter one; None: none is shorter
+    """
+
+    cross_length: int
+    tail: Tensor | None
+
+    def cross_kv(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """An encoder's output [n, H] -> each layer's keys and values of it, each [n, heads, d]."""
+        ...
+
+
 class SpeechModel(DecoderModel, Protocol):
     """A decoder that speaks: text tokens in beside its own frames. `pad_id` follows the last of the text.
 
@@ -196,6 +211,19 @@ class WindowedVocoder(Protocol):
     def decode(self, streams: Sequence[Any], codes: Sequence[Ints], ends: Sequence[bool]) -> list[Tensor]:
         """The next codes int64 [n, codebooks] of each stream, n >= 0 -> fp32 [samples] of what is sure by
         now; of all that is left where the stream ends."""
+        ...
+
+
+class ReadingVocoder(WindowedVocoder, Protocol):
+    """One whose codes are tokens of text."""
+
+    def owes(self, stream: Any) -> bool:
+        """Did `decode` leave sound of a stream that needs no further codes? It may, step by step, even where
+        the stream ends."""
+        ...
+
+    def spoken(self, stream: Any) -> list[tuple[int, int]]:
+        """Tokens that are over, and after how many samples of the stream, since this was asked last."""
         ...
 
 

@@ -20,8 +20,9 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.ports import Executor, KvMover, PayloadMover, Processes, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.choices import read_node, suit
-from antiphon.engine.codec import CodecExecutor, WindowExecutor
+from antiphon.engine.codec import CodecExecutor, ReadingExecutor, WindowExecutor
 from antiphon.engine.copies import KvCopies, lane_maker
+from antiphon.engine.cross import CrossPages
 from antiphon.engine.device import available_bytes, pick_depth, pick_device
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel, family_of
@@ -135,7 +136,7 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     family = family_of(graph)
     config = family.read_config(checkpoint.config)
     node = read_node(graph, family, config, checkpoint.generation, options)
-    node = msgspec.structs.replace(node, call_ids=family.call_ids(checkpoint.path))
+    node = msgspec.structs.replace(node, call_ids=family.call_ids(checkpoint.writer))
     if options.load_format == "dummy":
         shapes = tensor_shapes(graph, node, family, config)
         checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)
@@ -197,7 +198,7 @@ def load_prompter(opened: Opened, options: EngineOptions) -> Prompter:
 def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
     return ModelInfo(
         name=name,
-        path=str(opened.checkpoint.path),
+        path=str(opened.checkpoint.writer),
         family=opened.checkpoint.config["model_type"],
         voices=opened.family.voices(opened.config, opened.checkpoint.path),
         max_context_tokens=options.max_context_tokens,
@@ -268,13 +269,16 @@ def build_executors(
         if stage.kind is StageKind.ENCODER:
             executors[unit.name] = EncoderExecutor(loader.stage(stage.name), features)
         elif stage.kind is StageKind.CODEC:
-            kind = WindowExecutor if stage.windowed else CodecExecutor
+            windowed = ReadingExecutor if stage.reads else WindowExecutor
+            kind = windowed if stage.windowed else CodecExecutor
             executors[unit.name] = kind(loader.stage(stage.name), loader.device)
         elif stage.conditioned:
             targets[unit.name] = SpeechRunner(loader.speaker(stage.name), node.ar[stage.name])
             executors[unit.name] = ArExecutor(targets[unit.name])
         else:
-            sources[unit.name] = TextRunner(loader.decoder(stage.name), node.ar[stage.name], features)
+            model, config = loader.decoder(stage.name), node.ar[stage.name]
+            cross = CrossPages(model, config.max_rows, config.block_size) if stage.transcribes else None
+            sources[unit.name] = TextRunner(model, config, features, cross)
             executors[unit.name] = ArExecutor(sources[unit.name])
     pools = {name: runner.pool for name, runner in (sources | targets).items()}
     return executors, InlinePayloads(sources, targets, features), KvCopies(pools, lane_maker(loaders.device))

@@ -14,6 +14,7 @@ from torch import Tensor
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints, Span
 from antiphon.core.plans import ArStep, Join
+from antiphon.engine.cross import CrossPages
 from antiphon.engine.family import TextModel
 from antiphon.engine.features import Features, FeatureStore
 from antiphon.engine.kv_pool import KvPool
@@ -38,10 +39,18 @@ class _Media:
 
 class TextRunner:
     """Implements `engine.ar.ArRunner`. Row state: last token; ids and media to compute, while they are;
-    pages of the layers and of "hidden"."""
+    pages of the layers and of "hidden", and of what an encoder made where each layer attends to that."""
 
-    def __init__(self, model: TextModel, config: ArConfig, features: FeatureStore) -> None:
+    def __init__(
+        self,
+        model: TextModel,
+        config: ArConfig,
+        features: FeatureStore,
+        cross: CrossPages | None = None,
+    ) -> None:
+        """cross: of a decoder whose medium does not stand in its prompt, but beside it."""
         self._model = model
+        self._cross = cross
         self._features = features
         self._device = model.device
         shape = config.num_blocks, config.block_size, model.payload_size
@@ -75,7 +84,12 @@ class TextRunner:
     def join(self, join: Join) -> None:
         ids = np.concatenate([join.prompt.token_ids, join.generated[:, 0]])
         self._rows.join(join.row, self._model.positions(join.prompt), len(join.generated))
-        self._ids[join.row], self._spans[join.row] = ids, join.prompt.spans
+        self._ids[join.row] = ids
+        if self._cross is None:
+            self._spans[join.row] = join.prompt.spans
+        else:
+            self._spans[join.row] = ()
+            self._cross.join(join.row, self._found(join.prompt.spans[0].key).embeddings)
         self._sampler.join(join.row, join.sampling, torch.from_numpy(ids), len(join.generated))
 
     def run(self, step: ArStep) -> Tensor:
@@ -94,6 +108,7 @@ class TextRunner:
                 deepstack=_stacked(media.deepstack),
                 visual=torch.cat(media.visual) if media.visual else None,
                 transfers=transfers,
+                cross=() if self._cross is None else self._cross.of(step.rows, step.counts),
             )
         )
         self._piggyback.end(step, transfers)
@@ -114,7 +129,9 @@ class TextRunner:
         ids = torch.zeros(num_rows, dtype=torch.int64, device=self._device)
         positions = torch.zeros(3, num_rows, device=self._device)
         kv = self.pool.kv(lambda _, group: batches[group])
-        self._model.logits(self._model.forward(StepInputs(self._model.embed(ids), positions, kv))[0])
+        cross = () if self._cross is None else self._cross.of_nobody(num_rows)
+        step = StepInputs(self._model.embed(ids), positions, kv, cross=cross)
+        self._model.logits(self._model.forward(step)[0])
 
     def payload(self, row: int, positions: Ints) -> Tensor:
         """Hidden states [m, H] of a row's prompt positions."""
@@ -156,7 +173,7 @@ class TextRunner:
             high = min(span.start + span.length, piece.start + piece.count)
             if low >= high:
                 continue
-            features = self._received.get(span.key) or self._features.get(span.key)
+            features = self._found(span.key)
             part = slice(low - span.start, high - span.start)
             shift = piece.first - piece.start
             rows = torch.arange(low + shift, high + shift, device=self._device)
@@ -165,6 +182,9 @@ class TextRunner:
             if features.deepstack:
                 media.visual.append(rows)
                 media.deepstack.append(tuple(layer[part].to(self._device) for layer in features.deepstack))
+
+    def _found(self, key: int) -> Features:
+        return self._received.get(key) or self._features.get(key)
 
     def _forget(self, rows: list[int]) -> None:
         self._rows.forget(rows)

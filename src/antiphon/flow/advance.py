@@ -15,10 +15,10 @@ import msgspec
 from antiphon.core.conversation import Item
 from antiphon.core.facts import ResponseRequested, TurnAdvised
 from antiphon.core.plans import TurnAnswer
-from antiphon.flow.preparation import Preparation
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
+from antiphon.flow.transcripts import Transcripts
 
 
 @dataclass(slots=True)
@@ -47,10 +47,10 @@ class _Left:
 class Advance:
     """Owner of the one preparation that runs in the node, and of what earlier ones left."""
 
-    def __init__(self, stages: Stages, sessions: Sessions, preparation: Preparation) -> None:
+    def __init__(self, stages: Stages, sessions: Sessions, transcripts: Transcripts) -> None:
         self._stages = stages
         self._sessions = sessions
-        self._preparation = preparation
+        self._transcripts = transcripts
         self._last: ResponseState | None = None
         """It runs while it has a request."""
         self._left: dict[str, _Left] = {}
@@ -79,7 +79,7 @@ class Advance:
 
     # -- a preparation -------------------------------------------------------------------------------
 
-    def advise(self, fact: TurnAdvised) -> TurnAnswer:
+    def advise(self, fact: TurnAdvised, now: float) -> TurnAnswer:
         """Begin, if the turn is to be prepared and nobody is served."""
         if fact.prepare != "turn":
             return ""
@@ -98,7 +98,7 @@ class Advance:
         if running is not None or self._sessions.responses:
             return "busy"
         self._last = self._sessions.begin_ahead(spec, items)
-        self._preparation.render(self._last)
+        self._transcripts.render(self._last, now)
         return "begun"
 
     def finish(self) -> None:

@@ -45,6 +45,7 @@ from antiphon.flow.reply_route import ReplyRoute
 from antiphon.flow.response import ResponseState, Voice
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
+from antiphon.flow.transcripts import Transcripts
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.stage.ar import ArScheduler
@@ -64,14 +65,17 @@ class Orchestrator:
         people: tuple[Monitor, Frontier],
         end_inputs: dict[str, int],
         call_ids: tuple[int, ...] = (),
+        transcript_prompt: tuple[int, ...] = (),
     ) -> None:
         monitor, frontier = people
         self._stages = stages
         self._outbox = Outbox()
         self._sessions = Sessions(stages, self._outbox, monitor)
         self._moves = Moves(stages)
-        self._preparation = Preparation(stages, self._sessions, self._moves, self._outbox)
-        self._advance = Advance(stages, self._sessions, self._preparation)
+        written: dict[int, tuple[int, ...]] = {}
+        self._preparation = Preparation(stages, self._sessions, self._moves, self._outbox, written)
+        self._transcripts = Transcripts(stages, self._sessions, self._preparation, written, transcript_prompt)
+        self._advance = Advance(stages, self._sessions, self._transcripts)
         self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox, frontier)
 
     @property
@@ -88,9 +92,9 @@ class Orchestrator:
         """Tokens of turns that were read ahead, by the unit that read them."""
         return self._advance.prepared
 
-    def advise(self, fact: TurnAdvised) -> TurnAnswer:
+    def advise(self, fact: TurnAdvised, now: float) -> TurnAnswer:
         """An advisory: what there is of the turn may be read ahead."""
-        return self._advance.advise(fact)
+        return self._advance.advise(fact, now)
 
     def observe(self, fact: Fact, now: float) -> None:
         """Fold one fact in. Facts about sessions that are gone are dropped."""
@@ -112,7 +116,7 @@ class Orchestrator:
                 response = self._sessions.begin(fact)
                 if response is not None:
                     self._advance.begun(response)
-                    self._preparation.render(response)
+                    self._transcripts.render(response, now)
             case ResponseCancelled():
                 self._sessions.cancel(fact.session, fact.response, fact.reason, fact.keep_tokens)
             case PromptReady():
@@ -134,6 +138,7 @@ class Orchestrator:
         """Orders and outputs since the last call."""
         self._moves.settle()
         self._advance.settle()
+        self._transcripts.settle()
         self._preparation.want_lacking()
         self._preparation.drop_surplus()
         return self._outbox.drain()
@@ -158,6 +163,8 @@ class Orchestrator:
             self._route.say(response, fact.reply, now)
             if response.voice is Voice.LOST:
                 self._end_as_mute(response)
+            elif not response.open_units:
+                self._sessions.end(response, "completed", "")
 
     def _prompt_failed(self, fact: PromptFailed) -> None:
         response = self._sessions.by_request.get(fact.request)
@@ -201,6 +208,9 @@ class Orchestrator:
     def _progressed(self, unit: str, brought: Iterable[Progress], now: float) -> None:
         """What a step brought, request by request."""
         responses, stages = self.responses, self._stages
+        if stages.stage_of(unit) == stages.transcriber_stage:
+            self._transcribed(brought)
+            return
         is_entry, hands_on, lost = stages.is_entry(unit), stages.hands_on(unit), Voice.LOST
         ahead = self._advance.request
         for progress in brought:
@@ -221,6 +231,12 @@ class Orchestrator:
             elif hands_on:
                 self._moves.hand_on(response, now)
 
+    def _transcribed(self, brought: Iterable[Progress]) -> None:
+        """What a step of the transcriber brought."""
+        for progress in brought:
+            if not self._transcripts.progressed(progress):
+                self._sessions.end(self._sessions.by_request[progress.request], "completed", "")
+
     def _heard(self, unit: str, heard: Heard) -> None:
         response = self.responses[heard.request]
         self._route.heard(response, heard)
@@ -238,7 +254,8 @@ class Orchestrator:
             self._sessions.end(response, "completed", "")
 
     def _end_as_mute(self, response: ResponseState) -> None:
-        message = f"The {self._stages.talker_stage} stage is starting again"
+        stage = self._stages.talker_stage or ", ".join(map(self._stages.stage_of, self._stages.codec))
+        message = f"The {stage} stage is starting again"
         self._sessions.end(response, "failed", STAGE_LOST, message)
 
     # -- units ---------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ media."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import ceil, isnan
 
-from antiphon.core.conversation import media_of
+from antiphon.core.conversation import AudioPart, Media, media_of
 from antiphon.core.facts import PromptReady, StageFact, StepFailed
 from antiphon.core.plans import RenderPrompt
 from antiphon.flow.media import MediaRoutes
@@ -28,7 +29,16 @@ OVERLOADED = "server_overloaded"
 class Preparation:
     """Owner of which encoder outputs are where (`MediaRoutes`); the encoders own their queues and caches."""
 
-    def __init__(self, stages: Stages, sessions: Sessions, moves: Moves, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        sessions: Sessions,
+        moves: Moves,
+        outbox: Outbox,
+        transcripts: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        """transcripts: by the key of their recording; what a prompt shows is there before it is rendered."""
+        self._transcripts = transcripts
         self._stages = stages
         self._sessions = sessions
         self._moves = moves
@@ -40,10 +50,19 @@ class Preparation:
     def render(self, response: ResponseState) -> None:
         """Order its prompt."""
         spec = response.spec
-        speaks = spec.speech and self._stages.talker_stage is not None
-        self._outbox.orders.append(
-            RenderPrompt(response.request, response.items, speaks, response.tools, spec.tool_choice, spec.say)
+        speaks = spec.speech and self._stages.has_voice
+        written = {part.key: self._transcripts[part.key] for part in self._read(response)}
+        order = RenderPrompt(
+            response.request,
+            response.items,
+            speaks,
+            response.tools,
+            spec.tool_choice,
+            spec.say,
+            written,
+            spec.transcribe,
         )
+        self._outbox.orders.append(order)
 
     def rendered(self, response: ResponseState, fact: PromptReady, now: float) -> bool:
         """Its prompt is there: choose its units, and check that it fits. False where that has ended it, or it
@@ -75,6 +94,10 @@ class Preparation:
         response.items, response.media, response.is_shortened = kept, media_of(kept), True
         self.render(response)
         return True
+
+    def _read(self, response: ResponseState) -> tuple[AudioPart, ...]:
+        """Recordings that its prompt shows in writing."""
+        return recordings(response.media) if self._stages.transcriber_stage is not None else ()
 
     # -- media ---------------------------------------------------------------------------------------
 
@@ -172,6 +195,11 @@ class Preparation:
             here = [one for one in responses if one.path is not None and one.path.encode == name]
             pins = Counter(part.key for response in here for part in response.pinned)
             assert encoder.pins == pins, "media are pinned for no response, or needed and not pinned"
+
+
+def recordings(media: tuple[Media, ...]) -> tuple[AudioPart, ...]:
+    """Those that are sound alone."""
+    return tuple(part for part in media if isinstance(part, AudioPart))
 
 
 def _said(refused: Refuse) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antiphon.core.facts import Ints
 from antiphon.core.graph import Edge, StageGraph
 from antiphon.core.plans import AudioOut, Handoff, TokensOut, ints
@@ -63,7 +65,9 @@ class ReplyRoute:
         last = response.reply if first else response.reply[-1:]
         is_calling = not self._call_ids.isdisjoint(last) and bool(response.tools)
         over = is_calling or progress.end is not None
-        if self._edge().whole:
+        if self._stages.talker_stage is None:
+            self._read(response, () if is_calling or progress.tokens is None else last, now, over)
+        elif self._edge().whole:
             if over and not first:
                 words = response.reply if progress.tokens is None else response.reply[:-1]
                 self._recite(response, words, now)
@@ -81,8 +85,10 @@ class ReplyRoute:
         """The reply is given. The talker needs nothing of it but its tokens, so no stage has to write it."""
         response.reply = reply.tolist()
         self._frontier.make(ENTRY, response.slot, len(reply))
-        self._emit_tokens(response, self._stages.entry_stage, reply.reshape(-1, 1))
-        self._recite(response, response.reply, now)
+        if len(reply):
+            self._emit_tokens(response, self._stages.entry_stage, reply.reshape(-1, 1))
+        if response.voice is Voice.PENDING:
+            self._recite(response, response.reply, now)
 
     def frame(self, response: ResponseState, progress: Progress) -> None:
         """A frame of the spoken reply: to the vocoder, or its sound to the client; and to a client that asked
@@ -107,8 +113,11 @@ class ReplyRoute:
 
     def heard(self, response: ResponseState, heard: Heard) -> None:
         """What the vocoder made of the reply's frames; a step may bring no sound."""
-        self._sound(response, heard.samples, heard.audio)
-        self._talker(response).grant(response.request, self._credit(response, heard.frames))
+        self._sound(response, heard.samples, heard.audio, heard.words)
+        if self._stages.talker_stage is not None:
+            self._talker(response).grant(response.request, self._credit(response, heard.frames))
+        elif response.voice is Voice.OPEN:
+            self._hold_back(response, heard.frames)
 
     def arrived(self, response: ResponseState) -> None:
         """The oldest outstanding hand-off reached the talker."""
@@ -120,14 +129,23 @@ class ReplyRoute:
         if response.voice is Voice.CLOSING and not response.on_the_way:
             self._end_text(response)
 
-    def _sound(self, response: ResponseState, samples: int, audio: bytes) -> None:
+    def _sound(
+        self,
+        response: ResponseState,
+        samples: int,
+        audio: bytes,
+        words: tuple[tuple[int, int], ...] = (),
+    ) -> None:
         """To the client."""
         if samples:
             spec = response.spec
-            self._outbox.outputs.append(AudioOut(spec.session, spec.response, audio))
+            self._outbox.outputs.append(AudioOut(spec.session, spec.response, audio, words))
 
     def _recite(self, response: ResponseState, words: list[int], now: float) -> None:
         """Have all of a text spoken, one token or more of it."""
+        if self._stages.talker_stage is None:
+            self._read(response, words, now, over=True)
+            return
         if not self._start_speaking(response, now):
             return
         talker = self._talker(response)
@@ -135,6 +153,37 @@ class ReplyRoute:
             talker.push(response.request, token)
         talker.close(response.request)
         response.voice = Voice.CLOSED
+
+    def _read(self, response: ResponseState, words: Sequence[int], now: float, over: bool) -> None:
+        """More of the text for a voice that reads it, and its end. A reply without words is not spoken."""
+        path = response.path
+        assert path is not None
+        if words and response.voice is Voice.PENDING:
+            if not self._stages.speak(path, response.session, now, response.spec.remember):
+                response.voice = Voice.LOST
+                return
+            voice = self._stages.codec[path.vocoder]
+            voice.open(response.request, response.spec.voice, response.slot, response.tier)
+            response.open_units.add(voice.name)
+            response.voice = Voice.OPEN
+            if not self._stages.hands_on(path.entry):
+                self._hold_back(response, 0)
+        if response.voice is Voice.OPEN:
+            voice = self._stages.codec[path.vocoder]
+            for token in words:
+                voice.push(response.request, ints([token]))
+            if over:
+                response.voice = Voice.CLOSED
+                self._stages.ar[path.entry].grant(response.request, UNBOUNDED)
+                if voice.close(response.request):
+                    response.open_units.discard(voice.name)
+        if over:
+            self._frontier.end_speech(response.slot)
+
+    def _hold_back(self, response: ResponseState, spoken: int) -> None:
+        """What is written may be so far ahead of a voice that has spoken so many tokens of it."""
+        assert response.path is not None
+        self._stages.ar[response.path.entry].grant(response.request, self._credit(response, spoken))
 
     def _talker(self, response: ResponseState) -> ArScheduler:
         assert response.path is not None
@@ -206,12 +255,12 @@ class ReplyRoute:
         return True
 
     def _credit(self, response: ResponseState, frames: int) -> int:
-        """Frames that may be drawn once the vocoder has taken up so many."""
+        """Frames that may be drawn once the vocoder has taken up so many; tokens, where it reads them."""
         assert response.path is not None
         if not response.path.vocoder:
             return UNBOUNDED
-        target = self._stages.stage_of(response.path.vocoder)
-        credit = self._graph.edge(self._talker(response).stage, target).credit
+        source = self._stages.talker_stage or self._stages.entry_stage
+        credit = self._graph.edge(source, self._stages.stage_of(response.path.vocoder)).credit
         return UNBOUNDED if credit is None else frames + credit
 
     def _hand_over(self, response: ResponseState, talker: ArScheduler, positions: Ints) -> bool:

@@ -31,7 +31,7 @@ class Phase(StrEnum):
     """
 
     RENDERING = "rendering"
-    """Its prompt is being made."""
+    """Its prompt is being made, or what it shows is being written down first."""
     ENCODING = "encoding"
     """Media that its KV does not cover are being encoded, or are on their way to where they are read."""
     ANSWERING = "answering"
@@ -103,6 +103,15 @@ class ResponseState:
     """Tokens whose states are on their way to another process."""
     is_ahead: bool = False
     """It reads what there is of a turn before its reply is asked for: nothing of it goes out."""
+    transcribes: Media | None = None
+    """It writes down what is said there, for prompts: nothing of it goes out."""
+    failure: tuple[str, str, float | None] = ("", "", None)
+    """Of one of which nothing goes out: code, message, and after how long to try again."""
+
+    @property
+    def is_internal(self) -> bool:
+        """No client asked for it, nor hears how it ends."""
+        return self.is_ahead or self.transcribes is not None
 
     @property
     def tier(self) -> Tier:
@@ -163,7 +172,7 @@ class ResponseState:
         """Counts so far. Media tokens are told apart by their spans; a video's frames count as images."""
         prompt = self.prompts.get(entry_stage)
         if prompt is None:
-            return Usage()
+            return Usage(output_text_tokens=len(self.reply))
         audio = sum(s.length if s.kind == "audio" else s.audio_length for s in prompt.spans)
         image = sum(s.length for s in prompt.spans) - audio
         cached = (self.entry.cached or 0) if self.entry else 0

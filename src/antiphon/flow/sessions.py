@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.core.conversation import Item, TextPart, TokensPart, media_of
+from antiphon.core.conversation import Item, Media, TextPart, TokensPart, media_of
 from antiphon.core.facts import ItemAdded, ItemCut, ItemRemoved, ResponseRequested
 from antiphon.core.plans import DropPayload, ResponseEnded, Usage
 from antiphon.flow.outbox import Outbox
@@ -45,7 +45,7 @@ class Sessions:
 
     @property
     def by_request(self) -> Mapping[int, ResponseState]:
-        """All that has a request: open responses, and what is read ahead."""
+        """All that has a request: open responses, and what no client asked for."""
         return self._by_request
 
     def record(self, session: str) -> Record:
@@ -93,7 +93,7 @@ class Sessions:
             return None
         if spec.response in session.responses:
             return None
-        is_spoken = spec.speech and self._stages.talker_stage is not None
+        is_spoken = spec.speech and self._stages.has_voice
         voice = Voice.PENDING if is_spoken else Voice.SILENT
         slot = self._monitor.slot(spec.session, spec.response) or NOWHERE
         response = self._new(session, spec, _items(session, spec), slot, voice)
@@ -112,6 +112,13 @@ class Sessions:
         """What reads these items of an open session, and is ended by `end` without a word of it."""
         response = self._new(self._sessions[spec.session], spec, items, NOWHERE, Voice.SILENT)
         response.is_ahead = True
+        return response
+
+    def begin_transcript(self, spec: ResponseRequested, media: Media, slot: int) -> ResponseState:
+        """What writes down a recording, in the place of a response of an open session, and is ended by `end`
+        without a word of it."""
+        response = self._new(self._sessions[spec.session], spec, (), slot, Voice.SILENT)
+        response.media, response.transcribes = (media,), media
         return response
 
     def _new(
@@ -152,13 +159,14 @@ class Sessions:
         message: str = "",
         retry_s: float | None = None,
     ) -> None:
-        """Whatever the response still had in the stages is taken out; unless it read ahead, its one terminal
-        event follows."""
+        """Whatever the response still had in the stages is taken out; its one terminal event follows, if a
+        client asked for it."""
         self.unpin(response)
         for unit in self._stages.abort(response.request):
             self.drop_payload(response, unit)
         del self._by_request[response.request]
-        if response.is_ahead:
+        if response.is_internal:
+            response.failure = reason, message, retry_s
             return
         del self._responses[response.request]
         session = self._sessions[response.session]
@@ -194,7 +202,7 @@ class Sessions:
         """Raises AssertionError if a response is lost or doubled."""
         found = [one for session in self._sessions.values() for one in session.responses.values()]
         assert {one.request: one for one in found} == self._responses, "a response is lost or doubled"
-        asked = {request: one for request, one in self._by_request.items() if not one.is_ahead}
+        asked = {request: one for request, one in self._by_request.items() if not one.is_internal}
         assert asked == self._responses, "a response is open and has no request, or the other way round"
 
 

@@ -37,13 +37,20 @@ class Path:
 class Stages:
     """Owner of every unit's scheduler, and of which units are there.
 
-    encoders, ar, codec: by unit, in pipeline order. The first decoder is a unit of the entry stage (it writes
-    the reply's text); decoders of the other stage, where there is one, speak it.
+    encoders, ar, codec: by unit, in pipeline order. The first decoder that does not transcribe is a unit of
+    the entry stage (it writes the reply's text); decoders of the other stage, where there is one, speak it.
+    Without them codecs do, if there are any.
     """
 
     def __init__(
-        self, units: tuple[Unit, ...], make: Callable[[Unit], Scheduler], policy: ReplicaPolicy
+        self,
+        units: tuple[Unit, ...],
+        make: Callable[[Unit], Scheduler],
+        policy: ReplicaPolicy,
+        transcriber: str | None = None,
     ) -> None:
+        """transcriber: the stage that writes down what is said, where one does."""
+        self.transcriber_stage = transcriber
         self.units = {unit.name: unit for unit in units}
         self.encoders: dict[str, EncodeScheduler] = {}
         self.ar: dict[str, ArScheduler] = {}
@@ -56,9 +63,15 @@ class Stages:
         for unit in units:
             self._renew(unit)
         stages = list(dict.fromkeys(self.units[name].stage for name in self.ar))
-        self.entry_stage = stages[0]
-        self.talker_stage = stages[1] if len(stages) > 1 else None
-        """None where the model has no voice."""
+        replying = [stage for stage in stages if stage != transcriber]
+        self.entry_stage = replying[0]
+        self.talker_stage = replying[1] if len(replying) > 1 else None
+        """None where no decoder speaks."""
+
+    @property
+    def has_voice(self) -> bool:
+        """Does the model speak?"""
+        return self.talker_stage is not None or bool(self.codec)
 
     @property
     def all(self) -> tuple[Scheduler, ...]:
@@ -104,10 +117,19 @@ class Stages:
         """The unit that goes on with a reply which a prefill unit began; None while there is none."""
         return self._choose(session, self.entry_stage, now, settles, "decode")
 
+    def transcribe(self, session: str, now: float) -> Path | None:
+        """The units that write down a recording; None while there are none."""
+        assert self.transcriber_stage is not None
+        writer = self._choose(session, self.transcriber_stage, now, settles=False)
+        encode = None if writer is None else self.encoder_of(writer)
+        return None if writer is None or encode is None else Path(encode, writer)
+
     def speak(self, path: Path, session: str, now: float, settles: bool) -> bool:
         """Choose the units that speak a turn; False while there are none."""
-        stage = self.talker_stage
-        talker = None if stage is None else self._choose(session, stage, now, settles)
+        if self.talker_stage is None:
+            path.vocoder = self._beside(path.entry, self.codec) or ""
+            return bool(path.vocoder)
+        talker = self._choose(session, self.talker_stage, now, settles)
         vocoder = None if talker is None else self._beside(talker, self.codec)
         if talker is None or (vocoder is None and self.codec):
             return False

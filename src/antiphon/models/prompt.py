@@ -75,8 +75,11 @@ class Prompter:
         speak: Speak | None = None,
         *,
         reads_aloud: bool = True,
+        has_voice: bool = False,
     ) -> None:
-        """`reads_aloud`: who speaks needs nothing of a text but its tokens, so it may be given."""
+        """`reads_aloud`: who speaks needs nothing of a text but its tokens, so it may be given.
+        `has_voice`: a voice without a prompt speaks (one with `speak` does anyway)."""
+        self._has_voice = has_voice or speak is not None
         self._vocabulary = vocabulary
         self._template = template
         self._media = media
@@ -99,11 +102,15 @@ class Prompter:
             prompts["talker"] = self._speak(thinker, order.request)
         return PromptReady(order.request, prompts, forced, reply)
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Tokens of ordinary text."""
+        return self._vocabulary.encode(text)
+
     def _said(self, text: str, thinker: StagePrompt, speech: bool) -> Ints:
         """Tokens of a reply that is given. Its talker sees no thinker, so the prompt has text only."""
-        if self._speak is not None and not self._reads_aloud:
+        if self._has_voice and not self._reads_aloud:
             raise ProtocolError("this model speaks only what it writes itself: it cannot read a text aloud")
-        if not speech or self._speak is None:
+        if not speech or not self._has_voice:
             raise ProtocolError("this model has no voice that could read a text aloud")
         if thinker.spans:
             raise ProtocolError("a text is read aloud without media in its prompt")

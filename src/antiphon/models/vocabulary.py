@@ -45,6 +45,7 @@ class Vocabulary:
         # Without the list there is nothing left by which typed text could name one.
         content.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
         self._ordinary = Tokenizer.from_str(json.dumps(content))
+        self._whole = tokenizer
         self._cached = lru_cache(maxsize=4096)(self._encode)
         longest_first = sorted(self._special, key=len, reverse=True)
         self._pattern = re.compile("|".join([SLOT_PATTERN, *map(re.escape, longest_first)]))
@@ -58,6 +59,10 @@ class Vocabulary:
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of ordinary text, whatever it says."""
         return (self._cached if len(text) <= _MAX_CACHED_CHARS else self._encode)(text)
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """The text of these, special tokens left out."""
+        return self._whole.decode(ids, skip_special_tokens=True)
 
     def pieces(self, rendered: str) -> Iterator[Piece]:
         """What the template wrote, in order."""

@@ -30,6 +30,8 @@ class StepInputs:
     deepstack  [v, hidden] for each of the first layers, added after it to the tokens `visual`
     visual     int64 [v]
     transfers  tokens that leave and enter between layers; what is returned for one that left is undefined
+    cross      of a decoder behind an encoder, per layer: pages of what the encoder made, only read, and a
+               batch in which every token is a row of its own that sees all of it
     """
 
     x: Tensor
@@ -40,6 +42,7 @@ class StepInputs:
     deepstack: Sequence[Tensor] = ()
     visual: Tensor | None = None
     transfers: Transfers | None = None
+    cross: Sequence[LayerKv] = ()
 
     @property
     def narrow(self) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +31,10 @@ class _Stream:
     ended: bool = False
     """A step with its end was ordered."""
     in_flight: int = 0
+    owes: bool = False
+    """Its last step left sound that needs no further frames."""
+    over: int = 0
+    """Of a codec that reads: tokens that are spoken."""
     taken: int = 0
     """Frames in steps so far."""
     slot: int = NOWHERE
@@ -47,12 +52,15 @@ class Heard:
     ended: bool
     frames: int
     """Taken up so far."""
+    words: tuple[tuple[int, int], ...] = ()
+    """Tokens of its text that are over, and after how many samples, word by word."""
 
 
 class CodecScheduler(Chooser[Listed]):
     """Gathers frames into the edge's chunks: the first one small, so that sound starts early.
 
-    A windowed codec holds sound back until it is told the end, so every stream of it ends with a step.
+    A windowed codec holds sound back until it is told the end, so every stream of it ends with a step. One
+    that reads takes all that there is, and goes on as long as its steps leave sound to be made.
     """
 
     def __init__(
@@ -63,12 +71,14 @@ class CodecScheduler(Chooser[Listed]):
         policies: StagePolicies,
         *,
         windowed: bool = False,
+        reads: bool = False,
         around: Surroundings | None = None,
     ) -> None:
         super().__init__(policies, around)
         self.name = name
         self.edge = edge
         self._windowed = windowed
+        self._reads = reads
         self._max_rows = config.max_rows
         self._row_pool = BlockPool(config.max_rows)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
@@ -148,7 +158,7 @@ class CodecScheduler(Chooser[Listed]):
         return Listed(self.name, self._around, now, len(seated), columns)
 
     def _could_run(self, stream: _Stream) -> bool:
-        return self._due(stream) > 0 or self._owes_end(stream)
+        return self._due(stream) > 0 or self._owes_end(stream) or (stream.owes and not stream.in_flight)
 
     def plan(self, step: int, now: float, most: int | None = None) -> CodecStep | None:
         """Chosen streams with a whole chunk (or the rest of a closed one) that have or can get a row, as many
@@ -208,36 +218,60 @@ class CodecScheduler(Chooser[Listed]):
             stream = self._streams.get(request)
             if stream is not None:
                 stream.in_flight -= 1
-                self._tell(stream, num_frames)
+                if not self._reads:
+                    self._tell(stream, num_frames)
         heard: list[Heard] = []
         if isinstance(fact, StepDone):
-            self._around.frontier.sound(sum(count for _, count in flight), int(fact.samples.sum()))
+            owing = set(fact.owing.tolist())
+            words: dict[int, list[tuple[int, int]]] = {}
+            for request, tokens, end in fact.words.reshape(-1, 3).tolist():
+                words.setdefault(request, []).append((tokens, end))
+            taken = self._spoken(words) if self._reads else sum(count for _, count in flight)
+            self._around.frontier.sound(taken, int(fact.samples.sum()))
             for request, samples, audio in zip(
                 fact.requests.tolist(), fact.samples.tolist(), fact.audio, strict=True
             ):
-                heard += self._decoded(request, samples, audio)
+                said = tuple(words.get(request, ()))
+                heard += self._decoded(request, samples, audio, said, owes=request in owing)
         self._row_pool.settle(fact.step)
         return heard
+
+    def _spoken(self, words: Mapping[int, list[tuple[int, int]]]) -> int:
+        """Tokens that these streams have spoken since: they are taken up when they are, not when they are
+        read."""
+        total = 0
+        for request, ended in words.items():
+            stream = self._streams.get(request)
+            if stream is not None:
+                new, stream.over = ended[-1][0] - stream.over, ended[-1][0]
+                self._tell(stream, new)
+                total += new
+        return total
 
     def _tell(self, stream: _Stream, num_frames: int) -> None:
         """The frontier hears that so many frames of it were taken up."""
         if self._around.stage is not None:
             self._around.frontier.make(self._around.stage, stream.slot, num_frames)
 
-    def _decoded(self, request: int, samples: int, audio: bytes) -> list[Heard]:
+    def _decoded(
+        self, request: int, samples: int, audio: bytes, words: tuple[tuple[int, int], ...], *, owes: bool
+    ) -> list[Heard]:
         stream = self._streams.get(request)
         if stream is None:
             return []
-        ended = stream.closed and not stream.frames and not stream.in_flight and not self._owes_end(stream)
+        stream.owes = owes
+        is_done = not (stream.frames or stream.in_flight or owes or self._owes_end(stream))
+        ended = stream.closed and is_done
         if ended:
             self._retire(stream)
-        return [Heard(request, samples, audio, ended, stream.taken)]
+        taken = stream.over if self._reads else stream.taken
+        return [Heard(request, samples, audio, ended, taken, words)]
 
     def _due(self, stream: _Stream) -> int:
         """Frames to decode now: a chunk, the rest of a closed stream, or none."""
         chunk = self.edge.first_chunk if stream.row is None else self.edge.chunk
         if len(stream.frames) >= chunk:
-            return chunk
+            return len(stream.frames) if self._reads else chunk
         return len(stream.frames) if stream.closed else 0
 
     def _owes_end(self, stream: _Stream) -> bool:

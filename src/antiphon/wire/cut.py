@@ -1,8 +1,9 @@
-"""The rule that says how much of a reply was heard. One function, to be replaced as one.
+"""The rule that says how much of a reply was heard, to be replaced as one.
 
-Of a reply whose audio is complete: the played share of its characters. Of one that still grows: what is said
-in the time played at the session's running rate; text runs ahead of sound, so the played share of the
-characters written by now bounds it. Either is cut back to the end of a word, and then to whole tokens.
+Where the voice says when each word ends, it is the words that had ended. Else of a reply whose audio is
+complete: the played share of its characters. Of one that still grows: what is said in the time played at the
+session's running rate; text runs ahead of sound, so the played share of the characters written by now bounds
+it. Either is cut back to the end of a word, and then to whole tokens.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ def heard(
     if chars_per_s is not None:
         num_chars = min(num_chars, chars_per_s * played_s)
     return at_token(token_ends, at_word(text, int(num_chars)))
+
+
+def heard_words(token_ends: list[int], words: list[tuple[float, int]], played_s: float | None) -> Cut:
+    """The same where the voice says when each word ends (seconds, and tokens that are over then, in order):
+    the words that had ended. `played_s` None: all of it was played."""
+    if played_s is None:
+        return Cut(len(token_ends), token_ends[-1] if token_ends else 0)
+    ended = bisect_right(words, played_s, key=lambda word: word[0])
+    num_tokens = min(words[ended - 1][1], len(token_ends)) if ended else 0
+    return Cut(num_tokens, token_ends[num_tokens - 1] if num_tokens else 0)
 
 
 def at_word(text: str, num_chars: int) -> int:

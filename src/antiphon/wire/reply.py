@@ -16,7 +16,7 @@ from enum import Enum
 
 import msgspec
 
-from antiphon.core.plans import ResponseEnded, ResponseOutput
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.conversation import ROOT, Conversation, WireItem
 from antiphon.wire.effects import Payload
@@ -82,12 +82,13 @@ class Reply:
             self.spoken.wrote(piece)
         return self._written("".join(pieces))
 
-    def audio(self, samples: bytes, now: float) -> list[Payload]:
-        """New audio, float32. After a cancel the client has stopped listening, and nothing more is sent."""
+    def audio(self, output: AudioOut, now: float) -> list[Payload]:
+        """New audio. After a cancel the client has stopped listening, and nothing more is sent."""
         if self.is_cancelling or not self.spec.config.speech:
             return []
-        self.spoken.sounded((len(samples) // 4) / WIRE_SAMPLE_RATE_HZ, now)
-        return self._heard(self._encoder.push(samples))
+        self.spoken.sounded((len(output.audio) // 4) / WIRE_SAMPLE_RATE_HZ, now)
+        self.spoken.words += [(end / WIRE_SAMPLE_RATE_HZ, tokens) for tokens, end in output.words]
+        return self._heard(self._encoder.push(output.audio))
 
     def ended(self, end: ResponseEnded) -> list[Payload]:
         """The terminal events. A cancel stands even where the engine was done before it."""

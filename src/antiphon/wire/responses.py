@@ -112,7 +112,7 @@ class Responses:
             case TokensOut():
                 return [*reply.text(output.tokens[:, 0].tolist())] if is_text(output) else []
             case AudioOut():
-                return [*reply.audio(output.audio, now)]
+                return [*reply.audio(output, now)]
             case ResponseEnded():  # pragma: no branch
                 return self._ended(reply, output, now)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.core.errors import ProtocolError
 from antiphon.core.playback import Playback
-from antiphon.wire.cut import CHARS_PER_S, Cut, heard
+from antiphon.wire.cut import CHARS_PER_S, Cut, heard, heard_words
 
 OVERSHOOT_MS = 100
 """Clients round, and count what their device still holds: so much beyond the end means the end."""
@@ -20,6 +20,8 @@ class Spoken:
         self.response, self.item_id, self.speech = response, item_id, speech
         self.text = ""
         self.token_ends: list[int] = []
+        self.words: list[tuple[float, int]] = []
+        """Where the voice knows it: when each word ends in its sound, and how many tokens are over then."""
         self.playback = Playback()
         self._soonest = Playback()
         """As it would be played without a pause, and never faster."""
@@ -123,5 +125,8 @@ class Speeches:
         return end_ms
 
     def _heard(self, spoken: Spoken, played_s: float) -> Cut:
+        if spoken.words:
+            is_all = not spoken.is_growing and played_s >= spoken.playback.audio_s
+            return heard_words(spoken.token_ends, spoken.words, None if is_all else played_s)
         rate = self.chars_per_s if spoken.is_growing else None
         return heard(spoken.text, spoken.token_ends, played_s, spoken.playback.audio_s, rate)

@@ -34,6 +34,7 @@ def transcription_request(
         remember=False,
         items=(item,),
         tier="best_effort",
+        transcribe=True,
     )
 
 

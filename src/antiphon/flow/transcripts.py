@@ -1,0 +1,130 @@
+"""What was said, in writing, where a stage of its own writes it down before a prompt is made of it.
+
+A transcript is made once for each recording, whoever asks, by a request of its own: through the encoder and
+the transcriber as a written reply goes through the encoder and the thinker, and not a word of it goes out. A
+response whose transcripts lack waits (its phase is RENDERING); its prompt is ordered once they are there.
+"""
+
+from __future__ import annotations
+
+from antiphon.core.conversation import AudioPart
+from antiphon.core.facts import NO_INTS, ResponseRequested, Span, StagePrompt
+from antiphon.core.plans import ints
+from antiphon.flow.preparation import STAGE_LOST, Preparation, recordings
+from antiphon.flow.response import ResponseState
+from antiphon.flow.sessions import Sessions
+from antiphon.flow.stages import Stages
+from antiphon.stage.requests import Progress
+
+MOST_KEPT = 4096
+"""Transcripts; older ones that no open response shows are forgotten, and written anew when one does."""
+
+
+class Transcripts:
+    """Owner of what was written down, of what is being, and of who waits for it. In a model without a
+    transcriber nothing lacks, and every prompt is ordered at once."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        sessions: Sessions,
+        preparation: Preparation,
+        known: dict[int, tuple[int, ...]],
+        prompt: tuple[int, ...],
+    ) -> None:
+        """known: tokens by the key of their recording, which `preparation` reads; prompt: what every
+        transcript begins with."""
+        self._stages = stages
+        self._sessions = sessions
+        self._preparation = preparation
+        self._known = known
+        self._prompt = prompt
+        self._running: dict[int, ResponseState] = {}
+        """By the key of the recording."""
+        self._waiting: dict[int, ResponseState] = {}
+        """By request."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Responses of which a transcript lacks."""
+        return len(self._waiting)
+
+    def render(self, response: ResponseState, now: float) -> None:
+        """Order its prompt, now or once it can be written."""
+        if not self._lacking(response):
+            self._preparation.render(response)
+            return
+        self._waiting[response.request] = response
+        for part in self._lacking(response):
+            if part.key not in self._running:
+                self._begin(part, response, now)
+
+    def progressed(self, progress: Progress) -> bool:
+        """A step of the transcriber brought a request something. False if it is over with that, and has to be
+        ended."""
+        running = self._sessions.by_request[progress.request]
+        if progress.tokens is not None:
+            running.reply.append(progress.first)
+        if progress.end is not None:
+            assert isinstance(running.transcribes, AudioPart)
+            self._known[running.transcribes.key] = tuple(running.reply)
+        return progress.end is None
+
+    def settle(self) -> None:
+        """Go on with responses whose transcripts are there, end those whose transcripts failed, and stop what
+        nobody waits for."""
+        if not self._waiting and not self._running:
+            return
+        for key, running in list(self._running.items()):
+            if running.request not in self._sessions.by_request:
+                del self._running[key]
+                if key not in self._known:
+                    self._fail(key, running)
+        for request, response in list(self._waiting.items()):
+            is_over = request not in self._sessions.by_request
+            if is_over or not self._lacking(response):
+                del self._waiting[request]
+                if not is_over:
+                    self._preparation.render(response)
+        wanted = {part.key for response in self._waiting.values() for part in self._lacking(response)}
+        for key, running in list(self._running.items()):
+            if key not in wanted:
+                self._sessions.end(running, "cancelled", "")
+                del self._running[key]
+        self._forget()
+
+    def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
+        if self._stages.transcriber_stage is None:
+            return ()
+        return tuple(part for part in recordings(response.media) if part.key not in self._known)
+
+    def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
+        stage = self._stages.transcriber_stage
+        assert stage is not None
+        asked = ResponseRequested(response.session, "", "", False, remember=False)
+        running = self._running[part.key] = self._sessions.begin_transcript(asked, part, response.slot)
+        running.path = self._stages.transcribe(response.session, now)
+        if running.path is None:
+            self._sessions.end(running, "failed", STAGE_LOST, f"The {stage} stage is starting again")
+            return
+        ids = ints(list(self._prompt))
+        span = Span(part.key, "audio", 0, len(ids))
+        running.prompts = {stage: StagePrompt(ids, ids, (span,), 0, NO_INTS)}
+        self._preparation.queue(running, now)
+
+    def _fail(self, key: int, running: ResponseState) -> None:
+        """End all that waited for a recording of which there will be no transcript."""
+        for response in list(self._waiting.values()):
+            if response.request in self._sessions.by_request and any(
+                part.key == key for part in response.media
+            ):
+                self._sessions.end(response, "failed", *running.failure)
+
+    def _forget(self) -> None:
+        """Keep so many."""
+        excess = len(self._known) - MOST_KEPT
+        if excess <= 0:
+            return
+        shown = {part.key for one in self._sessions.by_request.values() for part in one.media}
+        for key in [key for key in self._known if key not in shown][:excess]:
+            del self._known[key]

@@ -1,0 +1,186 @@
+"""A cascade, for the engine: each stage is that of a part, whose files are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from antiphon.checkpoint.parts import parts_of
+from antiphon.checkpoint.side_files import read_json
+from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOptions, NodeConfig
+from antiphon.core.errors import CheckpointError
+from antiphon.core.ports import Prompter
+from antiphon.core.sampling import Sampling
+from antiphon.graphs import find_graph
+from antiphon.latency.shapes import DecoderShape, ModelShape
+from antiphon.models.cascade.vits import VitsConfig, voice_layout
+from antiphon.models.cascade.whisper import WhisperConfig, decoder_layout, encoder_layout
+from antiphon.models.family import Family, Pairs
+from antiphon.models.geometry import Json, stage_sizes
+from antiphon.models.layout import Layout
+from antiphon.models.text.family import TextFamily
+from antiphon.nn.shard import Shard
+
+VOICE = "default"
+"""A voice's files name it nowhere."""
+PART_OF = {"ears": "transcriber", "transcriber": "transcriber", "thinker": "thinker", "voice": "voice"}
+MOST_TRANSCRIPTS = 4
+"""Rows of the transcriber where nobody chose: they are short, and each attends to a whole window."""
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeConfig:
+    """`writer` is the family of the thinker, `thinker` a config of its type. silent_tail: of a recording only
+    what was said is encoded."""
+
+    transcriber: WhisperConfig
+    writer: TextFamily
+    thinker: Any
+    voice: VitsConfig
+    silent_tail: bool
+
+
+class Cascade(Family):
+    name = "a cascade"
+
+    def read_config(self, values: Mapping[str, Any]) -> CascadeConfig:
+        thinker = values["thinker"]
+        graph = find_graph(thinker.get("model_type", ""))
+        writer = import_module(graph.module).FAMILY if graph.module else None
+        if not isinstance(writer, TextFamily):
+            raise CheckpointError(
+                f"thinker: {thinker['model_type']!r} is no model that reads and writes text"
+            )
+        return CascadeConfig(
+            transcriber=WhisperConfig.from_dict(values["transcriber"], values["generation"]["transcriber"]),
+            writer=writer,
+            thinker=writer.read_config(thinker),
+            voice=VitsConfig.from_dict(values["voice"]),
+            silent_tail=bool(values.get("silent_tail", True)),
+        )
+
+    def read_geometry(self, config: CascadeConfig, generation: Json, options: EngineOptions) -> NodeConfig:
+        node = config.writer.read_geometry(config.thinker, generation, options)
+        hearing = config.transcriber
+        sizes = dict(stage_sizes(options, "transcriber"))
+        if "transcriber" not in options.stages:
+            sizes["max_rows"] = min(sizes["max_rows"], MOST_TRANSCRIPTS)
+            sizes["step_rows"] = None
+        needed = sizes["max_rows"] * -(-hearing.targets // sizes["block_size"])
+        sizes["num_blocks"] = min(sizes["num_blocks"], needed)  # of its KV nothing rests
+        transcriber = ArConfig(
+            **sizes,
+            stop_ids=hearing.stop_ids,
+            sampling=Sampling(max_tokens=hearing.targets - len(hearing.prompt)),
+            max_context_tokens=hearing.targets,
+        )
+        return msgspec.structs.replace(
+            node,
+            graph="cascade",
+            ar={"transcriber": transcriber, **node.ar},
+            codec={"voice": CodecConfig(options.of("voice").max_rows)},
+            encoder={"ears": EncoderConfig()},
+            transcript_prompt=hearing.prompt,
+        )
+
+    def read_shape(self, config: CascadeConfig, name: str) -> ModelShape:
+        """Of the decoders: of ears and voice nothing is known but what they report. The transcriber's
+        attention to an encoder and its plain MLP weigh what a gated MLP of this size does."""
+        hearing = config.transcriber
+        transcriber = DecoderShape(
+            layers=hearing.decoder_layers,
+            hidden=hearing.hidden,
+            heads=hearing.decoder_heads,
+            kv_heads=hearing.decoder_heads,
+            head_dim=hearing.hidden // hearing.decoder_heads,
+            vocab=hearing.vocab,
+            mlp=(2 * hearing.decoder_mlp + 4 * hearing.hidden) // 3,
+        )
+        stages = config.writer.read_shape(config.thinker, name).stages
+        return ModelShape(name, {"transcriber": transcriber, **stages})
+
+    def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
+        from antiphon.models.cascade.prompt import load_prompter
+
+        parts = _parts(path)
+        return load_prompter(parts["transcriber"], parts["thinker"], max_prompt_tokens)
+
+    def voices(self, config: CascadeConfig, path: Path) -> tuple[str, ...]:
+        return (VOICE,)
+
+    def dtype_of(self, stage: str, dtype: torch.dtype) -> torch.dtype:
+        """Sound and hearing are computed in single precision at least."""
+        return dtype if stage == "thinker" or dtype is torch.float64 else torch.float32
+
+    def layout(self, stage: str, config: CascadeConfig) -> Layout:
+        """Sources go by the part, and the name in it."""
+        if stage == "thinker":
+            layout = config.writer.layout(stage, config.thinker)
+        else:
+            layout = Layout()
+            if stage == "voice":
+                voice_layout(layout, config.voice)
+            if stage == "transcriber":
+                decoder_layout(layout, config.transcriber)
+            if stage == "ears" or (stage == "transcriber" and config.silent_tail):
+                encoder_layout(layout, config.transcriber)
+        layout.sources = {f"{PART_OF[stage]}/{name}": source for name, source in layout.sources.items()}
+        return layout
+
+    def build(self, stage: str, config: CascadeConfig, params: dict[str, Tensor]) -> Any:
+        """Imports a stage's module when it is built. What needs files beside the weights is put together in
+        `load_stage`."""
+        if stage == "thinker":
+            return config.writer.build(stage, config.thinker, params)
+        if stage == "voice":
+            from antiphon.models.cascade.vits import Vits
+
+            return Vits(config.voice, params)
+        return params
+
+    def adapt(self, stage: str, module: Any, config: CascadeConfig, checkpoint: Path) -> Any:
+        if stage == "thinker":
+            return module
+        parts = _parts(checkpoint)
+        if stage == "voice":
+            from antiphon.models.cascade.symbols import Characters
+            from antiphon.models.cascade.voice import Voice
+
+            tokenizer = Tokenizer.from_file(str(parts["thinker"] / "tokenizer.json"))
+            return Voice(module, Characters(parts["voice"]), tokenizer)
+        from antiphon.models.cascade.hearing import Ears, Hearing
+        from antiphon.models.cascade.whisper import Decoder, Encoder
+
+        ears = Ears(parts["transcriber"])
+        tail = config.silent_tail
+        hearing = Hearing(Encoder(config.transcriber, module), ears, silent_tail=tail) if tail else None
+        if stage == "transcriber":
+            return Decoder(config.transcriber, module, None if hearing is None else hearing.silence)
+        return hearing or Hearing(Encoder(config.transcriber, module), ears, silent_tail=False)
+
+    def load_stage(
+        self,
+        stage: str,
+        tensors: Pairs,
+        config: CascadeConfig,
+        place: tuple[torch.device, torch.dtype],
+        checkpoint: Path,
+        shard: Shard | None = None,
+    ) -> Any:
+        with torch.no_grad():
+            return super().load_stage(stage, tensors, config, place, checkpoint, shard)
+
+
+def _parts(path: Path) -> dict[str, Path]:
+    return parts_of(path, read_json(path / "config.json", "it is not a model checkpoint"))
+
+
+FAMILY = Cascade()

@@ -1,0 +1,61 @@
+"""Where a text that is still being written is cut for a voice: it speaks a phrase at a time.
+
+A phrase ends where a sentence or a clause does, never within a word. The first one is short, so that sound
+starts early; where no clause ends in time it ends behind a word that leaves nothing open ("and", "the").
+"""
+
+from __future__ import annotations
+
+import re
+
+FIRST_WORDS, LATER_WORDS = 3, 6
+"""Fewer make no phrase of their own, unless a sentence ends."""
+MOST_FIRST_WORDS, MOST_WORDS = 8, 24
+"""A phrase that no clause ends is cut after so many."""
+
+_WORD = re.compile(r"\S+\s+")
+_SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*\s+$|\n\s*$""")
+_CLAUSE_END = re.compile(r"""[,;:–—]["'”’)\]]*\s+$|\s[-–—]\s+$""")
+_ABBREVIATION = re.compile(r"""(?:^|\s)(?:[A-Z]|Mr|Mrs|Ms|Dr|St|vs|e\.g|i\.e|etc|No)\.\s+$""")
+_DANGLING = frozenset(
+    re.findall(
+        r"\w+",
+        """a an the and or but nor so if as at by for from in into of on onto to with than that which who
+        whose when while because my your his her its our their is are was were be been am has have had do does
+        did will would can could shall should may might must not no very more most every each some any this
+        these those i you he she we they""",
+    )
+)
+
+
+def next_phrase(text: str, *, is_first: bool, is_over: bool) -> int | None:
+    """How many characters of a text that is yet to be spoken are its next phrase; None: not known before
+    more is written, or nothing is left. `is_over`: no more will be."""
+    num_words, open_end = 0, None
+    least, most = (FIRST_WORDS, MOST_FIRST_WORDS) if is_first else (LATER_WORDS, MOST_WORDS)
+    for word in _WORD.finditer(text):
+        end = word.end()
+        if end == len(text) and not is_over:
+            break  # what follows may belong to it: a quotation mark, a number's decimals
+        num_words += any(map(str.isalnum, word[0]))
+        so_far = text[:end]
+        if not num_words:
+            continue
+        if _SENTENCE_END.search(so_far) and not _ABBREVIATION.search(so_far):
+            return end
+        if num_words >= least and _CLAUSE_END.search(so_far):
+            return end
+        if not _is_dangling(word[0]):
+            open_end = end if num_words <= most or open_end is None else open_end
+        if num_words > most and open_end is not None:
+            return open_end
+    return len(text) or None if is_over else None
+
+
+def _is_dangling(word: str) -> bool:
+    return word.strip().lower() in _DANGLING
+
+
+def is_speakable(text: str) -> bool:
+    """Is there a letter or a digit in it?"""
+    return any(map(str.isalnum, text))

@@ -1,0 +1,40 @@
+"""From text to a voice's symbols, as transformers' VitsTokenizer makes them of characters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+from antiphon.core.errors import CheckpointError
+
+
+class Symbols(Protocol):
+    """What a voice reads."""
+
+    def read(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a phrase, none where it has nothing that this voice can say; and by word after how many
+        characters of the phrase and how many of the ids it is over."""
+        ...
+
+
+class Characters:
+    """Each character is a symbol, with a blank around all where the voice has one."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError for a voice whose tokenizer reads anything but characters."""
+        from transformers import VitsTokenizer
+
+        try:
+            self._tokenizer: Any = VitsTokenizer.from_pretrained(path, local_files_only=True)
+        except Exception as error:  # the library raises errors of many kinds
+            raise CheckpointError(f"{path}: no usable tokenizer: {error}") from error
+        if self._tokenizer.phonemize or self._tokenizer.is_uroman:
+            raise CheckpointError(f"{path}: its voice reads phonemes that nothing here makes of text")
+
+    def read(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        ends = [word.end() for word in re.finditer(r"\S+", text)]
+        return self._ids(text), [(end, len(self._ids(text[:end]))) for end in ends]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer(text).input_ids

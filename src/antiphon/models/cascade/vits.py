@@ -1,0 +1,485 @@
+"""VITS: symbols to frames (text encoder, durations, flow), and frames to sound (HiFi-GAN), one voice.
+
+Sound is made window by window: what a frame sounds like depends on `context` frames on each side, so a window
+with so many around it sounds as in one decode of all. Parameters go by the names of transformers' files.
+Piper's voices have HiFi-GAN's second kind of residual block (`resblock_version` 2 in config.json).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log, prod, sqrt
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from antiphon.core.errors import CheckpointError
+from antiphon.models.layout import Layout
+
+LEAST_BIN = 1e-3
+"""Of a spline's widths, heights and derivatives."""
+FINAL_SLOPE = 0.01
+"""Of the leaky ReLU before the last convolution."""
+DEFAULTS: Mapping[str, Any] = {
+    "num_hidden_layers": 6,
+    "window_size": 4,
+    "ffn_kernel_size": 3,
+    "layer_norm_eps": 1e-5,
+    "prior_encoder_num_flows": 4,
+    "prior_encoder_num_wavenet_layers": 4,
+    "wavenet_kernel_size": 5,
+    "wavenet_dilation_rate": 1,
+    "duration_predictor_num_flows": 4,
+    "depth_separable_num_layers": 3,
+    "duration_predictor_kernel_size": 3,
+    "duration_predictor_flow_bins": 10,
+    "duration_predictor_tail_bound": 5.0,
+    "leaky_relu_slope": 0.1,
+    "speaking_rate": 1.0,
+    "noise_scale": 0.667,
+    "noise_scale_duration": 0.8,
+}
+"""What a config.json need not say, as transformers has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VitsConfig:
+    """Sizes, as config.json names them. `kernels`: of a stage's residual blocks, each with its dilations."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    window: int
+    mlp: int
+    mlp_kernel: int
+    eps: float
+    flow_size: int
+    num_flows: int
+    wavenet_layers: int
+    wavenet_kernel: int
+    wavenet_dilation: int
+    duration_flows: int
+    duration_layers: int
+    duration_kernel: int
+    duration_bins: int
+    tail_bound: float
+    channels: int
+    rates: tuple[int, ...]
+    rate_kernels: tuple[int, ...]
+    kernels: tuple[tuple[int, tuple[int, ...]], ...]
+    resblock_version: int
+    slope: float
+    speaking_rate: float
+    noise: float
+    duration_noise: float
+    sample_rate: int
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+        """From config.json; raises CheckpointError."""
+        if config.get("model_type") != "vits":
+            raise CheckpointError(f"voice: {config.get('model_type')!r} is not served; it must be vits")
+        known = {
+            "num_speakers": (1,),
+            "use_stochastic_duration_prediction": (True,),
+            "hidden_act": ("relu",),
+            "depth_separable_channels": (2,),
+            "use_bias": (True,),
+            "resblock_version": (1, 2),
+        }
+        for name, allowed in known.items():
+            if config.get(name, allowed[0]) not in allowed:
+                wanted = " or ".join(map(str, allowed))
+                raise CheckpointError(f"voice: {name} {config[name]!r} is not supported, only {wanted}")
+        config = {**DEFAULTS, **config}
+        try:
+            return cls(
+                vocab=config["vocab_size"],
+                hidden=config["hidden_size"],
+                layers=config["num_hidden_layers"],
+                heads=config["num_attention_heads"],
+                window=config["window_size"],
+                mlp=config["ffn_dim"],
+                mlp_kernel=config["ffn_kernel_size"],
+                eps=config["layer_norm_eps"],
+                flow_size=config["flow_size"],
+                num_flows=config["prior_encoder_num_flows"],
+                wavenet_layers=config["prior_encoder_num_wavenet_layers"],
+                wavenet_kernel=config["wavenet_kernel_size"],
+                wavenet_dilation=config["wavenet_dilation_rate"],
+                duration_flows=config["duration_predictor_num_flows"],
+                duration_layers=config["depth_separable_num_layers"],
+                duration_kernel=config["duration_predictor_kernel_size"],
+                duration_bins=config["duration_predictor_flow_bins"],
+                tail_bound=config["duration_predictor_tail_bound"],
+                channels=config["upsample_initial_channel"],
+                rates=tuple(config["upsample_rates"]),
+                rate_kernels=tuple(config["upsample_kernel_sizes"]),
+                kernels=tuple(
+                    (kernel, tuple(dilations))
+                    for kernel, dilations in zip(
+                        config["resblock_kernel_sizes"], config["resblock_dilation_sizes"], strict=True
+                    )
+                ),
+                resblock_version=config.get("resblock_version", 1),
+                slope=config["leaky_relu_slope"],
+                speaking_rate=config["speaking_rate"],
+                noise=config["noise_scale"],
+                duration_noise=config["noise_scale_duration"],
+                sample_rate=config["sampling_rate"],
+            )
+        except KeyError as error:
+            raise CheckpointError(f"voice: config.json has no {error}") from None
+
+    @property
+    def hop(self) -> int:
+        """Samples of a frame."""
+        return prod(self.rates)
+
+    @property
+    def context(self) -> int:
+        """Frames on each side of one that decide with it what it sounds like."""
+        reach, rate = 3.0, 1  # the first convolution, over frames
+        for factor, kernel in zip(self.rates, self.rate_kernels, strict=True):
+            reach += (ceil((kernel + factor) / (2 * factor)) - 1) / rate
+            rate *= factor
+            reach += max(self._block_reach(*block) for block in self.kernels) / rate
+        return ceil(reach + 3 / rate)
+
+    def _block_reach(self, kernel: int, dilations: Sequence[int]) -> int:
+        half = (kernel - 1) // 2
+        plain = len(dilations) if self.resblock_version == 1 else 0
+        return half * (sum(dilations) + plain)
+
+
+# -- parameters ------------------------------------------------------------------------------------------
+
+
+def voice_layout(layout: Layout, config: VitsConfig) -> None:
+    """All but what training alone needs, and the first flow of the durations, which is never used."""
+    _text_layout(layout, config)
+    _duration_layout(layout, config)
+    for i in range(config.num_flows):
+        _flow_layout(layout, f"flow.flows.{i}.", config)
+    _decoder_layout(layout, config)
+
+
+def _conv(layout: Layout, name: str, out: int, into: int, kernel: int, *, bias: bool = True) -> None:
+    layout.whole(name + ".weight", name + ".weight", out, into, kernel)
+    if bias:
+        _vectors(layout, out, name + ".bias")
+
+
+def _normed_conv(layout: Layout, name: str, out: int, into: int, kernel: int) -> None:
+    """A convolution whose weight is a length and a direction."""
+    own = name + ".parametrizations.weight.original"
+    layout.whole(own + "0", own + "0", out, 1, 1)
+    layout.whole(own + "1", own + "1", out, into, kernel)
+    _vectors(layout, out, name + ".bias")
+
+
+def _vectors(layout: Layout, size: int, *names: str) -> None:
+    for name in names:
+        layout.whole(name, name, size)
+
+
+def _text_layout(layout: Layout, config: VitsConfig) -> None:
+    hidden, root = config.hidden, "text_encoder."
+    layout.whole(root + "embed_tokens.weight", root + "embed_tokens.weight", config.vocab, hidden)
+    for i in range(config.layers):
+        name = f"{root}encoder.layers.{i}."
+        for part in ("q", "k", "v", "out"):
+            weight = f"{name}attention.{part}_proj.weight"
+            layout.whole(weight, weight, hidden, hidden)
+            _vectors(layout, hidden, f"{name}attention.{part}_proj.bias")
+        for part in ("k", "v"):
+            relative = f"{name}attention.emb_rel_{part}"
+            layout.whole(relative, relative, 1, 2 * config.window + 1, hidden // config.heads)
+        _conv(layout, name + "feed_forward.conv_1", config.mlp, hidden, config.mlp_kernel)
+        _conv(layout, name + "feed_forward.conv_2", hidden, config.mlp, config.mlp_kernel)
+        for norm in ("layer_norm", "final_layer_norm"):
+            _vectors(layout, hidden, f"{name}{norm}.weight", f"{name}{norm}.bias")
+    _conv(layout, root + "project", 2 * config.flow_size, hidden, 1)
+
+
+def _duration_layout(layout: Layout, config: VitsConfig) -> None:
+    hidden, root = config.hidden, "duration_predictor."
+    for name in ("conv_pre", "conv_proj"):
+        _conv(layout, root + name, hidden, hidden, 1)
+    _separable_layout(layout, root + "conv_dds.", config)
+    for name in ("translate", "log_scale"):
+        layout.whole(f"{root}flows.0.{name}", f"{root}flows.0.{name}", 2, 1)
+    for i in range(2, config.duration_flows + 1):
+        _conv(layout, f"{root}flows.{i}.conv_pre", hidden, 1, 1)
+        _separable_layout(layout, f"{root}flows.{i}.conv_dds.", config)
+        _conv(layout, f"{root}flows.{i}.conv_proj", 3 * config.duration_bins - 1, hidden, 1)
+
+
+def _separable_layout(layout: Layout, name: str, config: VitsConfig) -> None:
+    hidden = config.hidden
+    for i in range(config.duration_layers):
+        _conv(layout, f"{name}convs_dilated.{i}", hidden, 1, config.duration_kernel)
+        _conv(layout, f"{name}convs_pointwise.{i}", hidden, hidden, 1)
+        for norm in (f"{name}norms_1.{i}", f"{name}norms_2.{i}"):
+            _vectors(layout, hidden, norm + ".weight", norm + ".bias")
+
+
+def _flow_layout(layout: Layout, name: str, config: VitsConfig) -> None:
+    hidden, half = config.hidden, config.flow_size // 2
+    _conv(layout, name + "conv_pre", hidden, half, 1)
+    for i in range(config.wavenet_layers):
+        last = i == config.wavenet_layers - 1
+        _normed_conv(layout, f"{name}wavenet.in_layers.{i}", 2 * hidden, hidden, config.wavenet_kernel)
+        _normed_conv(layout, f"{name}wavenet.res_skip_layers.{i}", hidden if last else 2 * hidden, hidden, 1)
+    _conv(layout, name + "conv_post", half, hidden, 1)
+
+
+def _decoder_layout(layout: Layout, config: VitsConfig) -> None:
+    channels = config.channels
+    _conv(layout, "decoder.conv_pre", channels, config.flow_size, 7)
+    for i, kernel in enumerate(config.rate_kernels):
+        up = f"decoder.upsampler.{i}"
+        layout.whole(up + ".weight", up + ".weight", channels, channels // 2, kernel)
+        channels //= 2
+        _vectors(layout, channels, up + ".bias")
+        for j, (width, dilations) in enumerate(config.kernels):
+            block = f"decoder.resblocks.{i * len(config.kernels) + j}."
+            for part in _parts(config):
+                for k in range(len(dilations)):
+                    _conv(layout, f"{block}{part}.{k}", channels, channels, width)
+    _conv(layout, "decoder.conv_post", 1, channels, 7, bias=False)
+
+
+def _parts(config: VitsConfig) -> tuple[str, ...]:
+    """Names of a residual block's convolutions."""
+    return ("convs1", "convs2") if config.resblock_version == 1 else ("convs",)
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------
+
+
+class Vits:
+    """One phrase at a time to frames; windows of any phrases together to sound."""
+
+    def __init__(self, config: VitsConfig, params: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self._params = folded(params)
+        table = self._params["text_encoder.embed_tokens.weight"]
+        self.device, self.dtype = table.device, table.dtype
+
+    # -- symbols to frames ---------------------------------------------------------------------------
+
+    def frames(self, symbols: Sequence[int], seed: int) -> tuple[list[int], Tensor]:
+        """A phrase's symbols, one or more, to how many frames each lasts, and all frames [flow_size, n].
+
+        The noise of a voice that has any is a function of `seed`.
+        """
+        ids = torch.tensor(list(symbols), device=self.device)
+        noise = torch.Generator().manual_seed(seed & (1 << 63) - 1)
+        hidden, means, spreads = self._encode(ids)
+        logs = self._durations(hidden, self._noise(noise, self.config.duration_noise, 2, len(ids)))
+        counts = torch.ceil(torch.exp(logs) / self.config.speaking_rate).long()
+        if not int(counts.sum()):
+            counts[-1] = 1
+        means, spreads = (part.repeat_interleave(counts, 1) for part in (means, spreads))
+        x = means + self._noise(noise, self.config.noise, *means.shape) * torch.exp(spreads)
+        return counts.tolist(), self._flow(x)
+
+    def _noise(self, generator: torch.Generator, scale: float, *shape: int) -> Tensor:
+        if not scale:
+            return torch.zeros(shape, device=self.device, dtype=self.dtype)
+        return (torch.randn(shape, generator=generator) * scale).to(self.device, self.dtype)
+
+    def _encode(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """int64 [n] -> hidden [hidden, n], means and log deviations [flow_size, n]."""
+        config = self.config
+        x = F.embedding(ids, self._of("text_encoder.embed_tokens.weight")) * sqrt(config.hidden)
+        for i in range(config.layers):
+            name = f"text_encoder.encoder.layers.{i}."
+            x = self._norm(name + "layer_norm", x + self._attention(name + "attention.", x), config.eps)
+            x = self._norm(name + "final_layer_norm", x + self._mlp(name + "feed_forward.", x), config.eps)
+        stats = self._conv("text_encoder.project", x.t())
+        means, spreads = stats.split(config.flow_size)
+        return x.t(), means, spreads
+
+    def _attention(self, name: str, x: Tensor) -> Tensor:
+        """Self-attention with relative positions up to the window, [n, hidden] -> [n, hidden]."""
+        n, window = len(x), self.config.window
+        q, k, v = (self._linear(f"{name}{part}_proj", x).view(n, self.config.heads, -1) for part in "qkv")
+        q = q.transpose(0, 1) * (q.shape[-1] ** -0.5)
+        place = torch.arange(n, device=self.device)
+        far = place - place[:, None]
+        near, index = (far.abs() <= window), (far + window).clamp(0, 2 * window)
+        scores = q @ k.permute(1, 2, 0)
+        by_distance = q @ self._of(name + "emb_rel_k")[0].t()
+        scores = scores + by_distance.gather(2, index.expand_as(scores)) * near
+        weights = scores.softmax(-1)
+        near_weights = weights.new_zeros(*weights.shape[:2], 2 * window + 1)
+        near_weights.scatter_add_(2, index.expand_as(weights), weights * near)
+        out = weights @ v.transpose(0, 1) + near_weights @ self._of(name + "emb_rel_v")[0]
+        return self._linear(name + "out_proj", out.transpose(0, 1).flatten(1))
+
+    def _mlp(self, name: str, x: Tensor) -> Tensor:
+        kernel = self.config.mlp_kernel
+        pad = (kernel - 1) // 2, kernel // 2
+        h = torch.relu(self._conv(name + "conv_1", F.pad(x.t(), pad)))
+        return self._conv(name + "conv_2", F.pad(h, pad)).t()
+
+    def _durations(self, hidden: Tensor, latents: Tensor) -> Tensor:
+        """hidden [hidden, n] and noise [2, n] -> log durations [n]."""
+        root = "duration_predictor."
+        given = self._separable(root + "conv_dds.", self._conv(root + "conv_pre", hidden))
+        given = self._conv(root + "conv_proj", given)
+        for i in range(self.config.duration_flows, 1, -1):
+            latents = self._spline_flow(f"{root}flows.{i}.", latents.flip(0), given)
+        latents = latents.flip(0) - self._of(root + "flows.0.translate")
+        return (latents * torch.exp(-self._of(root + "flows.0.log_scale")))[0]
+
+    def _spline_flow(self, name: str, latents: Tensor, given: Tensor) -> Tensor:
+        kept, moved = latents.split(1)
+        h = self._separable(name + "conv_dds.", self._conv(name + "conv_pre", kept) + given)
+        knots = self._conv(name + "conv_proj", h).t()
+        bins, scale = self.config.duration_bins, sqrt(self.config.hidden)
+        widths, heights, slopes = knots.split((bins, bins, bins - 1), 1)
+        moved = inverse_spline(moved[0], widths / scale, heights / scale, slopes, self.config.tail_bound)
+        return torch.cat((kept, moved[None]))
+
+    def _separable(self, name: str, x: Tensor) -> Tensor:
+        """Dilated depth-separable convolutions, [hidden, n] -> [hidden, n]."""
+        kernel = self.config.duration_kernel
+        for i in range(self.config.duration_layers):
+            dilation = kernel**i
+            dilated = f"{name}convs_dilated.{i}"
+            h = F.conv1d(
+                x[None],
+                self._of(dilated + ".weight"),
+                self._of(dilated + ".bias"),
+                padding=(kernel - 1) * dilation // 2,
+                dilation=dilation,
+                groups=len(x),
+            )[0]
+            h = F.gelu(self._norm(f"{name}norms_1.{i}", h.t()).t())
+            h = self._conv(f"{name}convs_pointwise.{i}", h)
+            x = x + F.gelu(self._norm(f"{name}norms_2.{i}", h.t()).t())
+        return x
+
+    def _flow(self, x: Tensor) -> Tensor:
+        """The prior's latents [flow_size, n] to the decoder's frames."""
+        half = self.config.flow_size // 2
+        for i in range(self.config.num_flows - 1, -1, -1):
+            kept, moved = x.flip(0).split(half)
+            name = f"flow.flows.{i}."
+            h = self._wavenet(name + "wavenet.", self._conv(name + "conv_pre", kept))
+            x = torch.cat((kept, moved - self._conv(name + "conv_post", h)))
+        return x
+
+    def _wavenet(self, name: str, x: Tensor) -> Tensor:
+        config, total = self.config, torch.zeros_like(x)
+        for i in range(config.wavenet_layers):
+            dilation = config.wavenet_dilation**i
+            h = self._conv(f"{name}in_layers.{i}", x, (config.wavenet_kernel - 1) * dilation // 2, dilation)
+            wave, gate = h.split(config.hidden)
+            h = self._conv(f"{name}res_skip_layers.{i}", torch.tanh(wave) * torch.sigmoid(gate))
+            if i < config.wavenet_layers - 1:
+                step, h = h.split(config.hidden)
+                x = x + step
+            total = total + h
+        return total
+
+    # -- frames to sound -----------------------------------------------------------------------------
+
+    def sound(self, frames: Tensor) -> Tensor:
+        """Windows [b, flow_size, n] -> fp [b, n * hop]."""
+        config = self.config
+        x = self._convs("decoder.conv_pre", frames, 3)
+        for i, (rate, kernel) in enumerate(zip(config.rates, config.rate_kernels, strict=True)):
+            up = f"decoder.upsampler.{i}"
+            x = F.leaky_relu(x, config.slope)
+            x = F.conv_transpose1d(
+                x, self._of(up + ".weight"), self._of(up + ".bias"), stride=rate, padding=(kernel - rate) // 2
+            )
+            first = i * len(config.kernels)
+            blocks = [
+                self._block(f"decoder.resblocks.{first + j}.", x, *block)
+                for j, block in enumerate(config.kernels)
+            ]
+            x = torch.stack(blocks).sum(0) / len(blocks)
+        x = F.leaky_relu(x, FINAL_SLOPE)
+        return torch.tanh(F.conv1d(x, self._of("decoder.conv_post.weight"), padding=3))[:, 0]
+
+    def _block(self, name: str, x: Tensor, kernel: int, dilations: Sequence[int]) -> Tensor:
+        """One of HiFi-GAN's residual blocks."""
+        slope, half = self.config.slope, (kernel - 1) // 2
+        for i, dilation in enumerate(dilations):
+            if self.config.resblock_version == 2:
+                x = x + self._convs(f"{name}convs.{i}", F.leaky_relu(x, slope), half * dilation, dilation)
+                continue
+            h = self._convs(f"{name}convs1.{i}", F.leaky_relu(x, slope), half * dilation, dilation)
+            x = x + self._convs(f"{name}convs2.{i}", F.leaky_relu(h, slope), half)
+        return x
+
+    # -- parameters ----------------------------------------------------------------------------------
+
+    def _of(self, name: str) -> Tensor:
+        return self._params[name]
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return F.linear(x, self._of(name + ".weight"), self._of(name + ".bias"))
+
+    def _norm(self, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
+        weight = self._of(name + ".weight")
+        return F.layer_norm(x, weight.shape, weight, self._of(name + ".bias"), eps)
+
+    def _conv(self, name: str, x: Tensor, padding: int = 0, dilation: int = 1) -> Tensor:
+        """Over one sequence, [channels, n]."""
+        return self._convs(name, x[None], padding, dilation)[0]
+
+    def _convs(self, name: str, x: Tensor, padding: int = 0, dilation: int = 1) -> Tensor:
+        weight, bias = self._of(name + ".weight"), self._of(name + ".bias")
+        return F.conv1d(x, weight, bias, padding=padding, dilation=dilation)
+
+
+def folded(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters with weights in the place of lengths and directions."""
+    mark = ".parametrizations.weight.original"
+    made = {name: tensor for name, tensor in params.items() if mark not in name}
+    for name in (name.removesuffix("0") for name in params if name.endswith(mark + "0")):
+        length, direction = params[name + "0"], params[name + "1"]
+        norm = direction.flatten(1).norm(dim=1).view(-1, 1, 1)
+        made[name.removesuffix(mark) + ".weight"] = direction * (length / norm)
+    return made
+
+
+def inverse_spline(y: Tensor, widths: Tensor, heights: Tensor, slopes: Tensor, bound: float) -> Tensor:
+    """y [n] back through monotonic rational-quadratic splines of b bins over [-bound, bound] (Durkan et al.,
+    Neural Spline Flows, eq. 6-8); outside of that the identity. widths and heights [n, b], slopes [n, b - 1],
+    not normalised."""
+    edge = log(torch.e ** (1 - LEAST_BIN) - 1)
+    slopes = LEAST_BIN + F.softplus(F.pad(slopes, (1, 1), value=edge))
+    left, width = _bins(widths, bound)
+    low, height = _bins(heights, bound)
+    inside = (y >= -bound) & (y <= bound)
+    at = torch.where(inside, y, torch.zeros_like(y))[:, None]
+    bin_of = (at >= low).sum(1, keepdim=True) - 1
+    left, width, low, height, slope = (
+        part.gather(1, bin_of)[:, 0] for part in (left, width, low, height, slopes[:, :-1])
+    )
+    next_slope = slopes[:, 1:].gather(1, bin_of)[:, 0]
+    delta, above = height / width, at[:, 0] - low
+    bend = slope + next_slope - 2 * delta
+    a = height * (delta - slope) + above * bend
+    b = height * slope - above * bend
+    root = 2 * (-delta * above) / (-b - torch.sqrt(b * b + 4 * a * delta * above))
+    return torch.where(inside, root * width + left, y)
+
+
+def _bins(raw: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+    """Where each bin begins, and its size: [n, b] each."""
+    sizes = LEAST_BIN + (1 - LEAST_BIN * raw.shape[1]) * raw.softmax(1)
+    ends = F.pad(sizes.cumsum(1), (1, 0)) * (2 * bound) - bound
+    ends[:, 0], ends[:, -1] = -bound, bound
+    return ends[:, :-1], ends[:, 1:] - ends[:, :-1]

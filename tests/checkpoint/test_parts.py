@@ -1,0 +1,127 @@
+"""A checkpoint of parts: three directories read as one, and what each broken one is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from antiphon.checkpoint.demo import make_demo
+from antiphon.checkpoint.files import open_checkpoint, open_directory
+from antiphon.core.errors import CheckpointError
+from antiphon.graphs import find_graph
+from antiphon.models.cascade.family import FAMILY
+
+PARTS = ("transcriber", "thinker", "voice")
+
+
+@pytest.fixture
+def broken(cascade_checkpoint: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(cascade_checkpoint, tmp_path / "copy")
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        FAMILY.read_config(open_checkpoint(str(path)).config)
+    return str(caught.value)
+
+
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_tensors_go_by_their_part(cascade_checkpoint: Path):
+    found = open_checkpoint(str(cascade_checkpoint))
+    own = {part: load_file(cascade_checkpoint / part / "model.safetensors") for part in PARTS}
+    assert set(found.tensors) == {f"{part}/{name}" for part, tensors in own.items() for name in tensors}
+    names = ["voice/decoder.conv_pre.weight", "thinker/model.norm.weight"]
+    for name, tensor in found.read(names):
+        part, _, stored = name.partition("/")
+        assert torch.equal(tensor, own[part][stored])
+    assert found.writer == cascade_checkpoint / "thinker"
+    assert found.generation == found.config["generation"]["thinker"]
+
+
+def test_every_stage_finds_its_tensors(cascade_checkpoint: Path):
+    found = open_checkpoint(str(cascade_checkpoint))
+    config = FAMILY.read_config(found.config)
+    for stage in find_graph("cascade").stages:
+        found.require(FAMILY.tensor_shapes(stage.name, config))
+        assert FAMILY.tensor_names(stage.name, config)
+
+
+def test_parts_may_lie_elsewhere(cascade_checkpoint: Path, tmp_path: Path):
+    content = {"model_type": "cascade", **{part: str(cascade_checkpoint / part) for part in PARTS}}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    there, here = open_checkpoint(str(tmp_path)), open_checkpoint(str(cascade_checkpoint))
+    assert there.tensors == here.tensors
+    assert there.parts == here.parts
+
+
+def test_a_demo_is_stored_as_it_is_asked_for(tmp_path: Path):
+    path = make_demo(tmp_path / "half", model="cascade", dtype="bfloat16")
+    for part in PARTS:
+        tensors = load_file(path / part / "model.safetensors")
+        assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+
+
+def test_a_part_that_is_not_named_or_not_there(broken: Path):
+    edit(broken / "config.json", voice=None)
+    assert "'voice' must name a directory or a hub id" in refusal(broken)
+    edit(broken / "config.json", voice="nowhere")
+    assert "'nowhere' is neither a directory nor a hub id" in refusal(broken)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_without_its_config(broken: Path, part: str):
+    (broken / part / "config.json").unlink()
+    assert f"the {part} is not a model checkpoint" in refusal(broken)
+
+
+def test_a_thinker_without_a_template(broken: Path):
+    (broken / "thinker" / "chat_template.jinja").unlink()
+    with pytest.raises(CheckpointError, match="lacks a chat template"):
+        open_directory(str(broken))
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "told"),
+    [
+        ("transcriber", {"model_type": "wav2vec2"}, "transcriber: 'wav2vec2' is not served"),
+        ("transcriber", {"activation_function": "relu"}, "transcriber: activation_function 'relu'"),
+        ("thinker", {"model_type": "qwen3_omni_moe"}, "no model that reads and writes text"),
+        ("voice", {"model_type": "bark"}, "voice: 'bark' is not served"),
+    ],
+)
+def test_a_part_of_another_kind(broken: Path, part: str, changes: dict[str, str], told: str):
+    edit(broken / part / "config.json", **changes)
+    assert told in refusal(broken)
+
+
+@pytest.mark.parametrize(("part", "key"), [("transcriber", "d_model"), ("voice", "flow_size")])
+def test_a_size_that_lacks(broken: Path, part: str, key: str):
+    file = broken / part / "config.json"
+    file.write_text(json.dumps({name: v for name, v in json.loads(file.read_text()).items() if name != key}))
+    assert f"{part}: config.json has no '{key}'" in refusal(broken)
+
+
+def test_a_transcript_begins_with_language_and_task_where_the_model_has_several(broken: Path):
+    file = broken / "transcriber" / "generation_config.json"
+    several = {
+        "is_multilingual": True,
+        "lang_to_id": {"<|en|>": 7, "<|de|>": 8},
+        "task_to_id": {"transcribe": 9},
+    }
+    edit(file, **several)
+    plain = json.loads(file.read_text())
+    start, end = plain["decoder_start_token_id"], plain["no_timestamps_token_id"]
+    read = FAMILY.read_config(open_checkpoint(str(broken)).config).transcriber
+    assert read.prompt == (start, 7, 9, end)
+    edit(file, language="de")
+    assert FAMILY.read_config(open_checkpoint(str(broken)).config).transcriber.prompt == (start, 8, 9, end)
+    edit(file, language="xx")
+    assert "knows no language <|xx|>" in refusal(broken)

@@ -1,0 +1,327 @@
+"""A cascade against transformers: Whisper with the same tail, Llama on the transcript, VITS by phrases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    VitsModel,
+    VitsTokenizer,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+from antiphon import Omni
+from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart
+from antiphon.core.plans import EncodeStep, Order, RenderPrompt
+from antiphon.core.sampling import Sampling
+from antiphon.metrics.names import Metric
+from antiphon.models.cascade.hearing import LOUDEST, MOST_GAIN, QUIET_S
+from antiphon.models.cascade.phrases import is_speakable, next_phrase
+from antiphon.wire.input_settings import Transcription
+from antiphon.wire.transcription import transcription_request
+from exactness.talk import Said, Talk
+
+MAX_TEXT = 12
+GREEDY = {"thinker": Sampling(max_tokens=MAX_TEXT)}
+POSITION = 320
+"""Samples of one of the encoder's positions."""
+
+
+class Oracle:
+    """Alone, fp64, greedy."""
+
+    def __init__(self, path: Path, omni: Omni) -> None:
+        self._omni = omni
+        exact = {"dtype": torch.float64}
+        self.whisper: Any = WhisperForConditionalGeneration.from_pretrained(path / "transcriber", **exact)
+        self.llama: Any = AutoModelForCausalLM.from_pretrained(path / "thinker", **exact)
+        self.vits: Any = VitsModel.from_pretrained(path / "voice", **exact)
+        for model in (self.whisper, self.llama, self.vits):
+            model.eval().requires_grad_(False)
+        self.extract = WhisperFeatureExtractor.from_pretrained(path / "transcriber")
+        self.text: Any = AutoTokenizer.from_pretrained(path / "thinker")
+        self.symbols: Any = VitsTokenizer.from_pretrained(path / "voice")
+
+    def mel(self, samples: np.ndarray) -> torch.Tensor:
+        found = self.extract(samples, sampling_rate=16000, return_tensors="pt")["input_features"]
+        return found.double()
+
+    def transcript(self, samples: np.ndarray, *, tail: bool) -> tuple[int, ...]:
+        if not tail:
+            return self._generated(input_features=self.mel(samples))
+        return self._generated(encoder_outputs=BaseModelOutput(self.states(samples)))
+
+    def states(self, samples: np.ndarray) -> torch.Tensor:
+        """transformers' layers over what was said, beside the states that each has for silence."""
+        encoder, mel = self.whisper.model.encoder, self.mel(samples)
+        silence = (LOUDEST - 4) / 4
+        gain = min((LOUDEST + 4) / 4 - mel.max().item(), MOST_GAIN / 4)
+        own = self._embedded((mel + gain).clamp_min(silence))
+        quiet = self._embedded(torch.full_like(mel, silence))
+        n = min(-(-(len(samples) + round(16000 * QUIET_S)) // POSITION), quiet.shape[1])
+        own = own[:, :n]
+        for layer in encoder.layers:
+            own = layer(torch.cat((own, quiet[:, n:]), 1), None)[:, :n]
+            quiet = layer(quiet, None)
+        return encoder.layer_norm(torch.cat((own, quiet[:, n:]), 1))
+
+    def _embedded(self, mel: torch.Tensor) -> torch.Tensor:
+        encoder, gelu = self.whisper.model.encoder, torch.nn.functional.gelu
+        x = gelu(encoder.conv2(gelu(encoder.conv1(mel)))).transpose(1, 2)
+        return x + encoder.embed_positions.weight
+
+    def _generated(self, **inputs: Any) -> tuple[int, ...]:
+        """What generate() does with these, as far as it is the same for all its kinds of input."""
+        config = self.whisper.generation_config
+        ids = [config.decoder_start_token_id, config.no_timestamps_token_id]
+        if "input_features" in inputs:
+            inputs["encoder_outputs"] = self.whisper.model.encoder(inputs.pop("input_features"))
+        begin = len(ids)
+        while len(ids) < config.max_length:
+            logits = self.whisper(decoder_input_ids=torch.tensor([ids]), **inputs).logits[0, -1].float()
+            logits[config.suppress_tokens] = -torch.inf
+            if len(ids) == begin:
+                logits[config.begin_suppress_tokens] = -torch.inf
+            drawn = int(logits.argmax())
+            if drawn == config.eos_token_id:
+                break
+            ids.append(drawn)
+        return tuple(ids[begin:])
+
+    def reply(self, items: tuple[Item, ...], *, tail: bool) -> list[int]:
+        parts = [part for item in items for part in item.parts if isinstance(part, AudioPart)]
+        written = {
+            part.key: self.transcript(np.frombuffer(part.samples, np.float32), tail=tail) for part in parts
+        }
+        order = RenderPrompt(0, items, speech=False, transcripts=written)
+        ready = self._omni.engine.prompter.render(order)
+        ids = torch.from_numpy(ready.prompts["thinker"].token_ids)[None]
+        made = self.llama.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=MAX_TEXT
+        )
+        return made[0, ids.shape[1] :].tolist()
+
+    def sound(self, tokens: list[int]) -> np.ndarray:
+        text, parts, is_first = self.text.decode(tokens, skip_special_tokens=True), [np.zeros(0)], True
+        while (end := next_phrase(text, is_first=is_first, is_over=True)) is not None:
+            phrase, text = text[:end].strip(), text[end:]
+            ids = self.symbols(phrase, return_tensors="pt").input_ids if is_speakable(phrase) else None
+            if ids is not None and ids.shape[1]:
+                parts.append(self.vits(ids.long()).waveform[0].numpy())
+                is_first = False
+        return np.concatenate(parts)
+
+
+class Orders:
+    """Implements `runtime.driver.Recorder`: keeps the orders."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    def write(self, now: float, facts: Any, decision: Any) -> None:
+        self.orders += decision.orders
+
+    @property
+    def transcripts(self) -> dict[int, tuple[int, ...]]:
+        return {
+            k: v for one in self.orders if isinstance(one, RenderPrompt) for k, v in one.transcripts.items()
+        }
+
+    @property
+    def num_encoded(self) -> int:
+        return sum(len(one.media) for one in self.orders if isinstance(one, EncodeStep))
+
+
+def recording(seed: int, seconds: float) -> AudioPart:
+    rng = np.random.default_rng(seed)
+    shape = np.sin(np.arange(int(16000 * seconds)) * rng.uniform(0.01, 0.2)) * rng.uniform(0.05, 0.5)
+    noise = 0.02 * rng.standard_normal(len(shape))
+    return AudioPart.of((shape + noise).astype(np.float32).tobytes())
+
+
+SPOKEN = [recording(1, 1.0), recording(2, 2.7), recording(3, 0.31), recording(4, 3.9)]
+
+
+def said(*parts: AudioPart | str, name: str = "q") -> Item:
+    return Item(name, "user", tuple(TextPart(part) if isinstance(part, str) else part for part in parts))
+
+
+QUESTIONS = [
+    said(SPOKEN[0]),
+    said("hello world, how are you today?"),
+    said(SPOKEN[1], "and then: ", SPOKEN[2]),
+    said(SPOKEN[3]),
+]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tail", "window"])
+def tail(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def omni(cascade_checkpoint: Path, tail: bool) -> Omni:
+    path = cascade_checkpoint
+    if not tail:
+        path = cascade_checkpoint.parent / "windows"
+        path.mkdir()
+        content = (cascade_checkpoint / "config.json").read_text().replace("{", '{"silent_tail": false,', 1)
+        for part in ("transcriber", "thinker", "voice"):
+            content = content.replace(f': "{part}"', f': "{cascade_checkpoint / part}"')
+        (path / "config.json").write_text(content)
+    return Omni(path, device="cpu", dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def oracle(cascade_checkpoint: Path, omni: Omni) -> Oracle:
+    return Oracle(cascade_checkpoint, omni)
+
+
+def check(found: Said, expected: list[int], oracle: Oracle, omni: Omni) -> None:
+    assert found.end is not None
+    assert found.end.status in ("completed", "incomplete"), found.end
+    stop = omni.engine.node.ar["thinker"].stop_ids
+    assert found.text == [token for token in expected if token not in stop]
+    wave = oracle.sound(found.text)
+    assert found.wav.shape == wave.shape
+    np.testing.assert_allclose(found.wav, wave, atol=1e-4)
+
+
+def ask(talk: Talk, session: str, **wanted: Any) -> None:
+    talk.ask(session, voice=None, sampling=GREEDY, codes=False, **wanted)
+
+
+def check_all_free(talk: Talk) -> None:
+    stats = talk.driver.stats()
+    for stage, config in talk.engine.node.ar.items():
+        assert stats[Metric.KV_BLOCKS_FREE.of(stage)] == config.num_blocks
+        assert stats[Metric.REQUESTS_RUNNING.of(stage)] == stats[Metric.REQUESTS_WAITING.of(stage)] == 0
+    assert stats[Metric.RESPONSES_OPEN] == 0
+
+
+def together(omni: Omni, oracle: Oracle, tail: bool, **overrides: Any) -> Talk:
+    """All ask within a few steps of each other, and each is told what it would be told alone."""
+    orders = Orders()
+    talk = Talk(omni.engine, recorder=orders, **overrides)
+    for i, question in enumerate(QUESTIONS):
+        talk.open(f"s{i}", question)
+        ask(talk, f"s{i}")
+        talk.step(2)
+    talk.run()
+    for part in SPOKEN:
+        expected = oracle.transcript(np.frombuffer(part.samples, np.float32), tail=tail)
+        assert orders.transcripts[part.key] == expected
+        assert len(expected) > 1
+    assert len(set(orders.transcripts.values())) > 1, "recordings are told apart"
+    for i, question in enumerate(QUESTIONS):
+        check(talk.said[f"s{i}"], oracle.reply((question,), tail=tail), oracle, omni)
+    talk.close(*(f"s{i}" for i in range(len(QUESTIONS))))
+    talk.run()
+    check_all_free(talk)
+    return talk
+
+
+def test_batched_it_says_what_transformers_says(omni: Omni, oracle: Oracle, tail: bool):
+    together(omni, oracle, tail)
+    assert max(len(oracle.sound(oracle.reply((one,), tail=tail))) for one in QUESTIONS) > 24 * 64 * 3
+    assert not tail or oracle.transcript(np.frombuffer(SPOKEN[0].samples, np.float32), tail=True)
+
+
+def test_preempted_it_says_the_same(omni: Omni, oracle: Oracle, tail: bool):
+    small = {"num_blocks": 4, "headroom_blocks": 0}
+    talk = together(omni, oracle, tail, transcriber=small, thinker={"num_blocks": 12, "headroom_blocks": 0})
+    stats = talk.driver.stats()
+    assert stats[Metric.PREEMPTIONS.of("transcriber")] + stats[Metric.PREEMPTIONS.of("thinker")] > 0
+
+
+def test_interrupted_the_next_turn_answers_what_was_heard(omni: Omni, oracle: Oracle, tail: bool):
+    orders = Orders()
+    talk = Talk(omni.engine, recorder=orders)
+    talk.open("s", QUESTIONS[0])
+    ask(talk, "s")
+    while not talk.said["s"].audio:
+        talk.step()
+    talk.cancel("s", keep=3)
+    talk.run()
+    heard = TokensPart(tuple(talk.said["s"].text[:3]))
+    second = said(SPOKEN[1], name="q2")
+    talk.add("s", second)
+    talk.ask("s", "again", voice=None, sampling=GREEDY, codes=False)
+    talk.run()
+    history = (QUESTIONS[0], Item("reply-s", "assistant", (heard,)), second)
+    check(talk.said["again"], oracle.reply(history, tail=tail), oracle, omni)
+    end = talk.said["again"].end
+    assert end is not None
+    assert end.usage.cached_tokens > 0, "the first turn's KV is found again"
+    assert orders.num_encoded == 2, "what was written down once is not heard again"
+    talk.close("s")
+    talk.run()
+    check_all_free(talk)
+
+
+def test_a_reply_that_nobody_waits_for_is_not_written_down(omni: Omni):
+    talk = Talk(omni.engine)
+    talk.open("s", QUESTIONS[3])
+    ask(talk, "s")
+    talk.step()
+    talk.cancel("s")
+    talk.run()
+    assert talk.said["s"].end is not None
+    assert talk.said["s"].end.status == "cancelled"
+    check_all_free(talk)
+
+
+def test_too_long_a_recording_fails_alone(omni: Omni, oracle: Oracle, tail: bool):
+    talk = Talk(omni.engine)
+    talk.open("long", said(recording(9, 4.2)))
+    talk.open("s", QUESTIONS[0])
+    ask(talk, "long")
+    ask(talk, "s")
+    talk.run()
+    end = talk.said["long"].end
+    assert end is not None
+    assert end.status == "failed"
+    assert "this model hears 4 s at a time" in end.message
+    check(talk.said["s"], oracle.reply((QUESTIONS[0],), tail=tail), oracle, omni)
+
+
+def test_a_given_text_is_read_aloud(omni: Omni, oracle: Oracle):
+    talk = Talk(omni.engine)
+    talk.open("s", said("say it"))
+    ask(talk, "s", say="Good morning, and welcome to all of you. How are you?")
+    talk.run()
+    assert talk.said["s"].end is not None
+    assert talk.said["s"].end.status == "completed"
+    np.testing.assert_allclose(talk.said["s"].wav, oracle.sound(talk.said["s"].text), atol=1e-4)
+
+
+def test_a_written_reply_is_silent(omni: Omni):
+    talk = Talk(omni.engine)
+    talk.open("s", QUESTIONS[1])
+    ask(talk, "s", speech=False)
+    talk.run()
+    assert talk.said["s"].text
+    assert not talk.said["s"].audio
+
+
+def test_a_transcript_is_told_to_who_asks_for_it(omni: Omni, oracle: Oracle, tail: bool):
+    talk = Talk(omni.engine)
+    talk.open("s")
+    request = transcription_request("s", "t", SPOKEN[0], Transcription())
+    talk.tell(request)
+    talk.run()
+    samples = np.frombuffer(SPOKEN[0].samples, np.float32)
+    speller = Tokenizer.from_file(str(Path(omni.engine.info.path).parent / "transcriber/tokenizer.json"))
+    expected = speller.decode(oracle.transcript(samples, tail=tail)).strip()
+    assert expected
+    assert oracle.text.decode(talk.said["t"].text) == expected
+    assert not talk.said["t"].audio

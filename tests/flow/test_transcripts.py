@@ -1,0 +1,389 @@
+"""A cascade's turns: what was said is written down before a prompt shows it; what is written is read out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from antiphon.assembly.node import Node
+from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
+from antiphon.core.conversation import AudioPart, Item, TextPart
+from antiphon.core.facts import (
+    NO_INTS,
+    NO_TOKENS,
+    Fact,
+    ItemAdded,
+    PromptReady,
+    ResponseCancelled,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    StagePrompt,
+    StepDone,
+    StepFailed,
+    TurnAdvised,
+    UnitLost,
+    UnitReady,
+)
+from antiphon.core.plans import (
+    AdvisoryAnswered,
+    ArStep,
+    AudioOut,
+    CodecStep,
+    EncodeStep,
+    Join,
+    Order,
+    Output,
+    RenderPrompt,
+    ResponseEnded,
+    TokensOut,
+    ints,
+)
+from antiphon.core.sampling import Sampling
+from antiphon.flow import transcripts
+
+STOP, WORD = 3, 20
+SAMPLES = 240
+"""Of one step of the voice."""
+CREDIT = 256
+CONFIG = NodeConfig(
+    graph="cascade",
+    ar={
+        "transcriber": ArConfig(
+            max_rows=2, num_blocks=8, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=8)
+        ),
+        "thinker": ArConfig(
+            max_rows=4, num_blocks=500, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=900)
+        ),
+    },
+    codec={"voice": CodecConfig(4)},
+    encoder={"ears": EncoderConfig(step_media=2, cached_media=2)},
+    end_inputs={},
+    transcript_prompt=(1, 2),
+)
+
+
+def recording(number: int) -> AudioPart:
+    return AudioPart(bytes(4 * number), number)
+
+
+def written(number: int) -> tuple[int, ...]:
+    """What the transcriber writes of a recording."""
+    return 30 + number, 31 + number
+
+
+class World:
+    """A node whose orders are carried out at once, by hand: nothing is computed."""
+
+    def __init__(self) -> None:
+        self.node = Node(CONFIG)
+        self.now = 0.0
+        self.facts: list[Fact] = []
+        self.rows: dict[str, dict[int, Join]] = defaultdict(dict)
+        self.drawn: Counter[tuple[str, int]] = Counter()
+        self.read: Counter[int] = Counter()
+        self.sounded: Counter[int] = Counter()
+        self.bad: set[int] = set()
+        self.reply_length = 3
+        self.is_voicing = True
+        self.encoded: list[int] = []
+        self.prompts: list[RenderPrompt] = []
+        self.words: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.text: dict[str, list[int]] = defaultdict(list)
+        self.ends: dict[str, ResponseEnded] = {}
+        self.advised: list[AdvisoryAnswered] = []
+
+    def ask(self, session: str, *said: AudioPart | str) -> None:
+        parts = tuple(TextPart(part) if isinstance(part, str) else part for part in said)
+        self.facts += [SessionOpened(session), ItemAdded(session, Item(f"q-{session}", "user", parts))]
+        self.facts.append(ResponseRequested(session, session, f"a-{session}"))
+
+    def turn(self) -> bool:
+        facts, self.facts = self.facts, []
+        self.now += 0.01
+        decision = self.node.decide(facts, self.now)
+        self.node.check_integrity()
+        for output in decision.outputs:
+            self._hear(output)
+        for order in decision.orders:
+            self.facts += self._carried_out(order)
+        return bool(self.facts)
+
+    def run(self) -> World:
+        for _ in range(3000):
+            if not self.turn():
+                return self
+        raise AssertionError("it never comes to rest")
+
+    def check_empty(self) -> None:
+        for ar in self.node.stages.ar.values():
+            assert not ar.requests
+        for session in list(self.node.monitor.sessions):
+            self.facts.append(SessionClosed(session))
+        self.run()
+        assert all(ar.kv.num_free == ar.kv.num_blocks for ar in self.node.stages.ar.values())
+        assert not any(encoder.pins for encoder in self.node.stages.encoders.values())
+        assert not any(codec.requests for codec in self.node.stages.codec.values())
+
+    def _hear(self, output: Output) -> None:
+        match output:
+            case AdvisoryAnswered():
+                self.advised.append(output)
+            case TokensOut():
+                self.text[output.response] += output.tokens[:, 0].tolist()
+            case AudioOut():
+                self.words[output.response] += output.words
+            case ResponseEnded():
+                assert output.response not in self.ends, "it ends once"
+                self.ends[output.response] = output
+
+    def _carried_out(self, order: Order) -> list[Fact]:
+        match order:
+            case RenderPrompt():
+                self.prompts.append(order)
+                if order.transcribe:
+                    reply = [token for tokens in order.transcripts.values() for token in tokens]
+                    return [PromptReady(order.request, {}, reply=ints(reply))]
+                ids = ints([9, *(token for tokens in order.transcripts.values() for token in tokens)])
+                prompt = StagePrompt(ids, ids, (), len(ids), NO_INTS)
+                return [PromptReady(order.request, {"thinker": prompt})]
+            case EncodeStep():
+                keys = [part.key for part in order.media]
+                if self.bad.intersection(keys):
+                    return [StepFailed(order.stage, order.step, NO_INTS, ints(keys), "too loud")]
+                self.encoded += keys
+                return [StepDone(order.stage, order.step, NO_INTS, NO_TOKENS, NO_INTS, ints(keys))]
+            case ArStep():
+                return [self._drawn(order)]
+            case CodecStep():
+                return [self._voiced(order)]
+            case _:
+                return []
+
+    def _drawn(self, order: ArStep) -> Fact:
+        rows = self.rows[order.stage]
+        for row in order.leaves.tolist():
+            del rows[row]
+        for join in order.joins:
+            rows[join.row] = join
+        emitting = [rows[row] for row in order.rows[order.emits == 1].tolist()]
+        tokens = [[self._token(order.stage, join)] for join in emitting]
+        requests = ints([join.request for join in emitting])
+        drawn = ints([token for row in tokens for token in row]).reshape(-1, 1)
+        return StepDone(order.stage, order.step, requests, drawn, NO_INTS, NO_INTS)
+
+    def _token(self, stage: str, join: Join) -> int:
+        at = self.drawn[stage, join.request]
+        self.drawn[stage, join.request] += 1
+        if stage == "thinker":
+            return WORD if at < self.reply_length else STOP
+        assert join.prompt.token_ids.tolist() == [1, 2]
+        (span,) = join.prompt.spans
+        return (*written(span.key), STOP)[at]
+
+    def _voiced(self, order: CodecStep) -> Fact:
+        """Each step speaks all that it was given, in two windows; or nothing."""
+        samples, owing, words = [], [], []
+        for request, count in zip(order.requests.tolist(), order.counts.tolist(), strict=True):
+            self.read[request] += count
+            samples.append(SAMPLES if self.is_voicing else 0)
+            self.sounded[request] += samples[-1]
+            if self.is_voicing and count:
+                owing.append(request)
+            elif self.is_voicing:
+                words += [request, self.read[request], self.sounded[request]]
+        audio = tuple(bytes(4 * count) for count in samples)
+        about = order.stage, order.step, order.requests, NO_TOKENS, ints(samples), NO_INTS, audio
+        return StepDone(*about, owing=ints(owing), words=ints(words))
+
+
+def test_a_prompt_waits_for_all_that_it_shows():
+    world = World()
+    world.ask("s", recording(1), "and", recording(2))
+    world.run()
+    (prompt,) = world.prompts
+    assert prompt.transcripts == {1: written(1), 2: written(2)}
+    assert world.ends["s"].status == "completed"
+    assert world.encoded == [1, 2]
+    world.check_empty()
+
+
+def test_what_two_people_say_alike_is_written_down_once():
+    world = World()
+    world.ask("a", recording(1))
+    world.turn()
+    world.ask("b", recording(1))
+    world.run()
+    world.ask("c", recording(1))
+    world.run()
+    assert world.encoded == [1]
+    assert sum(stage == "transcriber" for stage, _ in world.drawn) == 1
+    assert [one.transcripts for one in world.prompts] == [{1: written(1)}] * 3
+    assert {end.status for end in world.ends.values()} == {"completed"}
+    world.check_empty()
+
+
+def test_a_recording_that_cannot_be_heard_ends_those_who_show_it():
+    world = World()
+    world.bad = {2}
+    world.ask("a", recording(1))
+    world.ask("b", recording(2))
+    world.ask("c", "hello", recording(2), recording(3))
+    world.run()
+    assert world.ends["a"].status == "completed"
+    for name in "bc":
+        end = world.ends[name]
+        assert (end.status, end.reason) == ("failed", "stage_failed")
+        assert end.message == "The input could not be encoded: too loud"
+    assert len(world.prompts) == 1
+    world.check_empty()
+
+
+@pytest.mark.parametrize("turns", range(1, 5))
+def test_what_nobody_waits_for_is_not_written_down(turns: int):
+    world = World()
+    world.ask("s", recording(1))
+    for _ in range(turns):
+        world.turn()
+    world.facts.append(ResponseCancelled("s", "s"))
+    world.run()
+    assert world.ends["s"].status == "cancelled"
+    assert not world.prompts
+    world.check_empty()
+
+
+def test_a_session_that_ends_takes_nobody_elses_transcript():
+    world = World()
+    world.ask("a", recording(1))
+    world.ask("b", recording(1))
+    world.turn()
+    world.facts.append(SessionClosed("a"))
+    world.run()
+    assert world.ends["a"].status == "cancelled"
+    assert world.ends["b"].status == "completed"
+    world.check_empty()
+
+
+@pytest.mark.parametrize("unit", ["ears", "transcriber"])
+@pytest.mark.parametrize("turns", [0, 2])
+def test_a_unit_that_is_lost_fails_what_it_was_to_write(unit: str, turns: int):
+    world = World()
+    if turns:
+        world.ask("s", recording(1))
+        for _ in range(turns):
+            world.turn()
+        world.facts.append(UnitLost(unit, "killed"))
+    else:
+        world.facts.append(UnitLost(unit, "killed"))
+        world.turn()
+        world.ask("s", recording(1))
+    world.facts = [fact for fact in world.facts if not isinstance(fact, StepDone) or fact.stage != unit]
+    world.run()
+    assert (world.ends["s"].status, world.ends["s"].reason) == ("failed", "stage_lost")
+    world.rows.pop(unit, None)
+    world.facts.append(UnitReady(unit))
+    world.ask("again", recording(2))
+    world.run()
+    assert world.ends["again"].status == "completed"
+    world.check_empty()
+
+
+def test_transcripts_that_nobody_shows_are_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transcripts, "MOST_KEPT", 1)
+    world = World()
+    for number in (1, 2, 1):
+        world.ask(f"s{number}{len(world.ends)}", recording(number))
+        world.run()
+    assert world.encoded[:2] == [1, 2]
+    assert sum(stage == "transcriber" for stage, _ in world.drawn) == 3
+    world.check_empty()
+
+
+def test_a_turn_that_is_coming_is_written_down_and_read_ahead():
+    world = World()
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    world.facts.append(TurnAdvised("s", "turn"))
+    world.run()
+    assert [one.turn for one in world.advised] == ["begun"]
+    assert [one.transcripts for one in world.prompts] == [{1: written(1)}]
+    assert not world.ends
+    world.facts.append(ResponseRequested("s", "s", "a"))
+    world.run()
+    assert world.encoded == [1]
+    assert world.ends["s"].usage.cached_tokens > 0
+    world.check_empty()
+
+
+def test_a_voice_reads_all_and_says_which_words_are_over():
+    world = World()
+    world.reply_length = 7
+    world.ask("s", "hello")
+    world.run()
+    assert world.words["s"][-1][0] == 7
+    assert [end for _, end in world.words["s"]] == sorted({end for _, end in world.words["s"]})
+    assert world.ends["s"].status == "completed"
+    assert world.ends["s"].usage.output_text_tokens == 7
+    world.check_empty()
+
+
+def test_who_writes_is_held_back_by_a_voice_that_does_not_come_after():
+    world = World()
+    world.reply_length, world.is_voicing = 700, False
+    world.ask("s", "hello")
+    world.run()
+    assert "s" not in world.ends
+    (drawn,) = world.drawn.values()
+    assert drawn == CREDIT
+    world.is_voicing = True
+    voice = world.node.stages.codec["voice"]
+    voice._streams[1].owes = True  # it has found something to say
+    voice.reopen()
+    world.run()
+    assert world.ends["s"].status == "completed"
+    assert world.read[1] == 700
+    world.check_empty()
+
+
+def test_without_a_voice_a_reply_fails():
+    world = World()
+    world.facts.append(UnitLost("voice", "killed"))
+    world.ask("s", "hello")
+    world.run()
+    end = world.ends["s"]
+    assert (end.status, end.reason, end.message) == (
+        "failed",
+        "stage_lost",
+        "The voice stage is starting again",
+    )
+    world.check_empty()
+
+
+def test_a_reply_without_words_is_not_spoken():
+    world = World()
+    world.reply_length = 0
+    world.ask("s", "hello")
+    world.run()
+    assert world.ends["s"].status == "completed"
+    assert not world.read
+    world.check_empty()
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.MonkeyPatch, is_empty: bool):
+    """Beside the reply to the same recording, of which there is one transcript."""
+    if is_empty:
+        monkeypatch.setitem(globals(), "written", lambda number: ())
+    world = World()
+    said = Item("said", "user", (recording(1),))
+    world.ask("s", recording(1))
+    asked = {"speech": False, "remember": False, "items": (said,), "transcribe": True}
+    world.facts.append(ResponseRequested("s", "t", "t", tier="best_effort", **asked))
+    world.run()
+    assert world.text["t"] == list(written(1))
+    end = world.ends["t"]
+    assert (end.status, end.usage.output_text_tokens) == ("completed", len(written(1)))
+    assert world.ends["s"].status == "completed"
+    assert world.encoded == [1]
+    assert len(world.read) == 1, "a transcript is not spoken"
+    world.check_empty()

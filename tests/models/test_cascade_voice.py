@@ -1,0 +1,160 @@
+"""A cascade's voice: phrases, windows, words, and the wire's rate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import soxr
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from antiphon.core.errors import CheckpointError
+from antiphon.models.cascade.phrases import next_phrase
+from antiphon.models.cascade.symbols import Characters
+from antiphon.models.cascade.vits import Vits, VitsConfig, voice_layout
+from antiphon.models.cascade.voice import WINDOW, Voice
+from antiphon.models.layout import Layout
+
+TEXT = "well, it is a fine day. we shall walk by the sea, and then we go home again! yes."
+
+
+def phrases(text: str) -> list[str]:
+    """As they are cut once all of the text is there."""
+    found: list[str] = []
+    while (end := next_phrase(text, is_first=not found, is_over=True)) is not None:
+        found.append(text[:end])
+        text = text[end:]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hello there, my friend.", ["Hello there, my friend."]),
+        ("The sky is blue, as you know. It is.", ["The sky is blue, ", "as you know. ", "It is."]),
+        ("Yes. Dr. Smith is in.", ["Yes. ", "Dr. Smith is in."]),
+        ("It costs 3.5 dollars. Really", ["It costs 3.5 dollars. ", "Really"]),
+        (
+            "one two three four five six seven or eight nine",
+            ["one two three four five six seven ", "or eight nine"],
+        ),
+        ("", []),
+    ],
+)
+def test_phrases_end_where_a_speaker_would_breathe(text: str, expected: list[str]):
+    assert phrases(text) == expected
+
+
+def test_a_phrase_is_the_same_however_the_text_comes():
+    """What is cut while it is written is cut so whatever follows."""
+    text, found, start = TEXT * 3, [], 0
+    for end in range(1, len(text) + 1):
+        while (cut := next_phrase(text[start:end], is_first=not found, is_over=end == len(text))) is not None:
+            found.append(text[start : start + cut])
+            start += cut
+    assert found == phrases(text)
+    assert "".join(found) == text
+    assert not any(one.split()[-1] in ("or", "and", "the") for one in found)
+
+
+def test_no_phrase_is_cut_before_its_end_is_sure():
+    assert next_phrase("Good morning", is_first=True, is_over=False) is None
+    assert next_phrase("Good morning. ", is_first=True, is_over=False) is None
+    assert next_phrase("Good morning. H", is_first=True, is_over=False) == len("Good morning. ")
+
+
+def make(path: Path, **changed: Any) -> Voice:
+    config = VitsConfig.from_dict({**json.loads((path / "voice/config.json").read_text()), **changed})
+    layout = Layout()
+    voice_layout(layout, config)
+    params = layout.fill(load_file(path / "voice/model.safetensors"), "cpu", torch.float64)
+    tokenizer = Tokenizer.from_file(str(path / "thinker/tokenizer.json"))
+    return Voice(Vits(config, params), Characters(path / "voice"), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def voice(cascade_checkpoint: Path) -> Voice:
+    return make(cascade_checkpoint)
+
+
+def ids_of(voice: Voice, text: str) -> list[int]:
+    return voice._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def speak(voice: Voice, texts: Iterable[str], chunk: int) -> list[SimpleNamespace]:
+    """All of them in one batch, so many tokens of each a step."""
+    said = [SimpleNamespace(wave=[], words=[], steps=[], ids=ids_of(voice, text)) for text in texts]
+    streams = [voice.open(None) for _ in said]
+    tokens = [one.ids for one in said]
+    while True:
+        running = [i for i, one in enumerate(said) if tokens[i] or not one.steps or voice.owes(streams[i])]
+        if not running:
+            return said
+        codes = [np.array(tokens[i][:chunk], np.int64).reshape(-1, 1) for i in running]
+        for i in running:
+            tokens[i] = tokens[i][chunk:]
+        made = voice.decode([streams[i] for i in running], codes, [not tokens[i] for i in running])
+        for i, pcm in zip(running, made, strict=True):
+            said[i].wave.append(pcm.numpy())
+            said[i].steps.append(len(pcm))
+            said[i].words += voice.spoken(streams[i])
+
+
+def whole(voice: Voice, text: str) -> np.ndarray:
+    parts = []
+    for phrase in phrases(text):
+        symbols, _ = voice._symbols.read(phrase.strip())
+        parts.append(voice._vits.sound(voice._vits.frames(symbols, 0)[1][None])[0].numpy())
+    return np.concatenate(parts)
+
+
+def test_windows_of_many_sound_as_each_phrase_alone(voice: Voice):
+    texts = [TEXT, "good morning to all of you who are here", "..."]
+    for chunk in (1, 50):
+        said = speak(voice, texts, chunk)
+        for one, text in zip(said[:2], texts, strict=False):
+            np.testing.assert_allclose(np.concatenate(one.wave), whole(voice, text), atol=1e-9)
+            assert max(one.steps) == WINDOW * voice._vits.config.hop
+        assert sum(said[2].steps) == 0, "nothing in it can be said"
+
+
+def test_words_end_where_their_durations_do(voice: Voice):
+    one = speak(voice, [TEXT], 2)[0]
+    tokens = [count for count, _ in one.words]
+    assert len(tokens) == len(TEXT.split())
+    assert tokens == sorted(tokens)
+    said = [voice._tokenizer.decode(one.ids[:count]).split() for count in tokens]
+    assert said == [TEXT.split()[: n + 1] for n in range(len(tokens))]
+    ends = [end for _, end in one.words]
+    assert ends == sorted(ends)
+    first = phrases(TEXT)[0].strip()
+    symbols, words = voice._symbols.read(first)
+    counts, _ = voice._vits.frames(symbols, 0)
+    hop = voice._vits.config.hop
+    assert ends[: len(words)] == [hop * sum(counts[:n]) for _, n in words]
+    assert ends[-1] == sum(one.steps)
+
+
+def test_sound_at_the_wires_rate(cascade_checkpoint: Path, voice: Voice):
+    slow = make(cascade_checkpoint, sampling_rate=22050)
+    wave = np.concatenate(speak(slow, [TEXT], 3)[0].wave)
+    expected = soxr.resample(whole(voice, TEXT).astype(np.float32), 22050, 24000)
+    assert abs(len(wave) - len(expected)) <= 1
+    length = min(len(wave), len(expected))
+    np.testing.assert_allclose(wave[:length], expected[:length], atol=1e-4)
+
+
+def test_a_voice_of_phonemes_is_refused(cascade_checkpoint: Path, tmp_path: Path):
+    for file in (cascade_checkpoint / "voice").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "phonemize": True}))
+    with pytest.raises(CheckpointError, match="phonemes"):
+        Characters(tmp_path)
