@@ -83,7 +83,7 @@ def phonemiser(voice: Path) -> Phonemiser:
         ("$5.20, $1, 5% 1.2", "fˈaɪv dˈɑːlɚz ænd twˈɛnti sˈɛnts, wˈʌn dˈɑːlɚ, fˈaɪv pɚsˈɛnt wˈʌn pɔɪnt tˈuː"),
         ("1st", "fˈɜːst"),
         ("“dog” (cat) — …two", '"dˈɔːɡ" (kˈæt) tˈuː'),
-        ("**dog** `two`/dog", "dˈɔːɡ tˈuː dˈɔːɡ"),
+        ("**dog** `two` dog/two", "dˈɔːɡ tˈuː dˈɔːɡ tˈuː"),
         ("apple to dog to apple", "ˈæpəl tə dˈɔːɡ tʊ ˈæpəl"),
         ("", ""),
         (" *** ``` — ", ""),
