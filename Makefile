@@ -1,4 +1,5 @@
 # make serve   set up, make the demo checkpoint if there is none, serve it on 127.0.0.1:$(PORT)
+#              with MODEL=talk: fetch small real weights that understand English speech (226 MB), serve those
 # make test    set up, run every check and the tests; branches of the deciding half are counted meanwhile
 # make test-gpu  the tests that need a GPU, on a machine that has one
 # make clients install the stock clients that test-slow talks to the server with, each on its own (1.5 GB)
@@ -34,8 +35,13 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 serve: setup
+ifeq ($(MODEL),talk)
+	@$(BIN)/antiphon checkpoint talk checkpoints/talk --if-missing
+	@exec $(BIN)/antiphon serve checkpoints/talk --port $(PORT) --threads 1 --kv-tokens 8192
+else
 	@$(BIN)/antiphon checkpoint demo checkpoints/demo --size small --if-missing
 	@exec $(BIN)/antiphon serve $(MODEL) --port $(PORT) --threads 1
+endif
 
 test: check
 	$(BIN)/coverage erase

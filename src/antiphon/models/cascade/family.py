@@ -151,11 +151,11 @@ class Cascade(Family):
             return module
         parts = _parts(checkpoint)
         if stage == "voice":
-            from antiphon.models.cascade.symbols import Characters
+            from antiphon.models.cascade.symbols import symbols_of
             from antiphon.models.cascade.voice import Voice
 
             tokenizer = Tokenizer.from_file(str(parts["thinker"] / "tokenizer.json"))
-            return Voice(module, Characters(parts["voice"]), tokenizer)
+            return Voice(module, symbols_of(parts["voice"]), tokenizer)
         from antiphon.models.cascade.hearing import Ears, Hearing
         from antiphon.models.cascade.whisper import Decoder, Encoder
 

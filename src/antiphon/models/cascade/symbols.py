@@ -1,4 +1,5 @@
-"""From text to a voice's symbols, as transformers' VitsTokenizer makes them of characters."""
+"""From text to a voice's symbols: phonemes where the voice has a dictionary, or characters as transformers'
+VitsTokenizer has them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from antiphon.core.errors import CheckpointError
+from antiphon.models.phonemes import Phonemiser
 
 
 class Symbols(Protocol):
@@ -16,6 +18,11 @@ class Symbols(Protocol):
         """Ids of a phrase, none where it has nothing that this voice can say; and by word after how many
         characters of the phrase and how many of the ids it is over."""
         ...
+
+
+def symbols_of(path: Path) -> Symbols:
+    """Of the voice in this directory. Raises CheckpointError."""
+    return Phonemiser.load(path) if (path / "phonemes.json").exists() else Characters(path)
 
 
 class Characters:
