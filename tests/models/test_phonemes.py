@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from antiphon.core.errors import CheckpointError
+from antiphon.models.cascade.symbols import symbols_of
 from antiphon.models.phonemes import Phonemiser
 from antiphon.models.phonemes.ipa import to_ipa
 from antiphon.models.phonemes.numbers import cardinal, decimal, ordinal, year
@@ -108,6 +109,10 @@ def test_ids_and_where_each_word_is(phonemiser: Phonemiser) -> None:
         ("The  dog — two!", "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_ _t_ˈ_u_ː_!_"),
     ]
     assert phonemiser.read(" — ") == ([], [])
+
+
+def test_a_voice_with_a_dictionary_reads_phonemes(voice: Path, phonemiser: Phonemiser) -> None:
+    assert symbols_of(voice).read("The dog") == phonemiser.read("The dog")
 
 
 def test_an_unknown_word_is_said_as_the_network_has_it(phonemiser: Phonemiser) -> None:
