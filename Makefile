@@ -1,6 +1,7 @@
 # make serve   set up, make the demo checkpoint if there is none, serve it on 127.0.0.1:$(PORT)
 #              with MODEL=talk: fetch small real weights that understand English speech (226 MB), serve those
-# make test    set up, run every check and the tests; branches of the deciding half are counted meanwhile
+# make test    set up, run every check and the tests
+# make coverage  the tests again, while branches of the deciding half are counted: at least 95 % of them
 # make test-gpu  the tests that need a GPU, on a machine that has one
 # make clients install the stock clients that test-slow talks to the server with, each on its own (1.5 GB)
 # The first run needs the network to fetch packages; later ones do not.
@@ -21,7 +22,7 @@ JS := @openai/agents-realtime@0.20.0 ws@8.23.0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 
-.PHONY: setup serve test test-slow test-gpu check format clean clients
+.PHONY: setup serve test coverage test-slow test-gpu check format clean clients
 
 setup: $(READY)
 
@@ -44,6 +45,9 @@ else
 endif
 
 test: check
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+coverage: setup
 	$(BIN)/coverage erase
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --coverage
 	$(BIN)/coverage combine --quiet
