@@ -6,12 +6,10 @@ python benchmarks/liveserve_page.py
 from __future__ import annotations
 
 import json
-from math import nan
 from pathlib import Path
 from typing import Any
 
 from evaluation_plots import filled, rows_of
-from liveserve_paper import WINDOW_S
 
 from antiphon.bench.plots.style import GREY, colour, page
 
@@ -146,31 +144,15 @@ def draw(result: dict[str, Any], path: Path) -> None:
         smooth.legend(frameon=False)
 
 
-def draw_over_time(result: dict[str, Any], path: Path) -> None:
-    """Figure 18: of the replies being played, those in which nobody hears a gap, over the time of a run."""
-    shown = {name: systems for name, systems in result.items() if "c = 32, 12/s BurstGPT" in name}
-    with page(path, 7.2, 2.9) as figure:
-        panels = figure.subplots(1, len(shown), sharey=True, squeeze=False).ravel()
-        for axes, (name, systems) in zip(panels, shown.items(), strict=True):
-            for shade, (system, one) in zip((colour(0), colour(1)), systems.items(), strict=True):
-                smooth = [nan if share is None else 100 * share for share in one["smooth_s"]]
-                axes.plot([WINDOW_S * n for n in range(len(smooth))], smooth, color=shade, label=system)
-            axes.set_title(name.rpartition(", ")[2])
-            axes.set_xlabel("time (s)")
-        panels[0].set_ylabel("replies without a gap (%)")
-        panels[0].legend(frameon=False)
-
-
 def main() -> None:
-    measured, at_scale = read("liveserve"), read("liveserve-paper")
+    measured = read("liveserve")
     draw(measured, PAGE.parent / "liveserve-loads.png")
-    draw_over_time(at_scale, PAGE.parent / "liveserve-over-time.png")
     text = PAGE.read_text()
     for name, lines in {
         "loads": loads(measured),
         "ablation": ablation(measured),
         "memory": memory(read("liveserve-memory")),
-        "paper": paper(at_scale),
+        "paper": paper(read("liveserve-paper")),
     }.items():
         text = filled(text, name, "\n".join(lines))
     PAGE.write_text(text)

@@ -7,17 +7,13 @@ ratios may stand. Algorithm 1 by itself runs ahead as far as there is room; the 
 ahead, so a reply takes as long as it is heard, and a place of this workload, which is free once a reply has
 been received, is free later. Both are told. All c people come at once in the beginning, a quarter of them
 all: `later` is the first sound of those that come after, one by one. Others arrive by Poisson's law or in
-bursts like BurstGPT's (gamma gaps, coefficient of variation 2.37), and wait for one of c places (Figures 12
-and 18). At the datasheet's times nothing should be gained. Figures are means of paired seeds; `smooth_s` is,
-for each 5 s of a run, the share of the replies being played in which nobody hears a gap. Runs that --work has
-are not run again.
+bursts like BurstGPT's (gamma gaps, coefficient of variation 2.37), and wait for one of c places (Figure 12).
+Figures are means of paired seeds. Runs that --work has are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -32,11 +28,9 @@ from liveserve_calibration import DEPLOYMENT, HOST_KV_TOKENS, NOBODY, PER_PLACE,
 from antiphon.assembly.deployment_file import read_deployment
 from antiphon.bench import provenance
 from antiphon.bench.statistics import ratio_interval
-from antiphon.latency.finding import find_costs
 from antiphon.latency.profile import Profile
 from antiphon.metrics.latency import ttfp_s
 from antiphon.metrics.recorder import fold
-from antiphon.metrics.rows import ResponseRow
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
 from antiphon.sim.deployed import deployed_engine
@@ -44,13 +38,8 @@ from antiphon.sim.run import Setup, simulate
 from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 
-REGIMES: dict[str, Callable[[], Profile]] = {
-    "calibrated": lambda: Profile.from_json(PROFILE.read_bytes()),
-    "datasheet": lambda: find_costs("h200"),
-}
 SYSTEMS = ("fcfs", "algorithm-1", "liveserve")
 BURSTGPT_CV = 2.37
-WINDOW_S = 5.0
 TOLD = (
     *("ttfp_s.p50", "ttfp_s.p90", "later.p50", "later.p90", "continuity", "completed_rps", "rtf.p90"),
     *('waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'),
@@ -61,7 +50,6 @@ class Point(msgspec.Struct, frozen=True):
     """places: c; rate_per_s: of arrivals, and their coefficient of variation; None: a place is taken again
     as soon as it is free. seeds: so many; systems: that are compared, fcfs first"""
 
-    regime: str
     places: int
     barge_in: float
     rate_per_s: float | None = None
@@ -72,7 +60,7 @@ class Point(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         arrivals = "" if self.rate_per_s is None else f", {self.rate_per_s:g}/s {LAWS[self.cv]}"
-        return f"{self.regime}, c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
+        return f"calibrated, c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
 
     @property
     def load(self) -> dict[str, Any]:
@@ -85,11 +73,9 @@ class Point(msgspec.Struct, frozen=True):
 
 LAWS = {1.0: "Poisson", BURSTGPT_CV: "BurstGPT"}
 POINTS = (
-    *(Point("calibrated", 16, barge_in, systems=SYSTEMS) for barge_in in (0.0, 0.5)),
-    *(Point("calibrated", 32, barge_in, seeds=2, systems=SYSTEMS) for barge_in in (0.0, 0.5)),
-    *(Point("calibrated", 8, 0.0, 4.0, cv, seeds=2) for cv in LAWS),
-    *(Point("calibrated", 32, barge_in, 12.0, BURSTGPT_CV, seeds=2) for barge_in in (0.0, 0.5)),
-    Point("datasheet", 32, 0.5, seeds=2),
+    *(Point(16, barge_in, systems=SYSTEMS) for barge_in in (0.0, 0.5)),
+    *(Point(32, barge_in, seeds=2, systems=SYSTEMS) for barge_in in (0.0, 0.5)),
+    *(Point(8, 0.0, 4.0, cv, seeds=2) for cv in LAWS),
 )
 
 
@@ -104,33 +90,9 @@ def preset(system: str, work: Path) -> str:
     return str(path)
 
 
-def windows(first_s: float, last_s: float) -> range:
-    """That have any of this time in them."""
-    return range(int(first_s // WINDOW_S), int(last_s // WINDOW_S) + 1)
-
-
-def smooth_s(rows: Iterable[ResponseRow]) -> list[float | None]:
-    """For each WINDOW_S from the first sound on: of the replies that are played in it, those without a gap in
-    it; None: nothing is played."""
-    played = [(row.audio_at_s.tolist(), row.audio_s.tolist()) for row in rows if row.audio_at_s.size]
-    began_s = min(at_s[0] for at_s, _ in played)
-    heard: dict[int, list[bool]] = defaultdict(list)
-    for at_s, lengths_s in played:
-        dry_s, gaps = at_s[0], set[int]()
-        for come_s, length_s in zip(at_s, lengths_s, strict=True):
-            if come_s - dry_s > Slo().gap_s:
-                gaps |= set(
-                    range(int((dry_s - began_s) // WINDOW_S), int((come_s - began_s) // WINDOW_S) + 1)
-                )
-            dry_s = max(come_s, dry_s) + length_s
-        for window in windows(at_s[0] - began_s, dry_s - began_s):
-            heard[window].append(window not in gaps)
-    return [round(mean(heard[n]), 4) if n in heard else None for n in range(max(heard) + 1)]
-
-
 def played(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
     settings = {"load": point.load, "people.talker.barge_in.probability": point.barge_in}
-    profile = REGIMES[point.regime]()
+    profile = Profile.from_json(PROFILE.read_bytes())
     sizes = Sizes(host_kv_tokens=HOST_KV_TOKENS)
     engine = deployed_engine(profile, read_deployment(DEPLOYMENT), preset(system, work), sizes)
     outcome = simulate(Setup(changed(named(WORKLOAD), settings), profile, seed, engine), NOBODY)
@@ -141,8 +103,7 @@ def played(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
     first = {session.session for session in run.sessions[: point.places]}
     later_s = ttfp_s(row for row in run.responses if row.session not in first)
     found |= {f"later.p{share}": float(np.percentile(later_s, share)) for share in (50, 90)}
-    told = {name: round(found[name], 5) for name in TOLD if name in found}
-    return told | {"smooth_s": smooth_s(run.responses)}
+    return {name: round(found[name], 5) for name in TOLD if name in found}
 
 
 def kept(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
@@ -151,11 +112,9 @@ def kept(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
 
 
 def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Means of each system, its first seed's `smooth_s`, and the ratios of P90 of the first audio and of
-    throughput to the baseline's."""
+    """Means of each system, and the ratios of P90 of the first audio and of throughput to the baseline's."""
     found: dict[str, Any] = {
         system: {name: round(mean(run[name] for run in each), 5) for name in each[0] if name in TOLD}
-        | {"smooth_s": each[0]["smooth_s"]}
         for system, each in runs.items()
     }
     for system, name in product(list(runs)[1:], ("ttfp_s.p90", "later.p90", "completed_rps")):
