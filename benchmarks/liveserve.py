@@ -105,12 +105,8 @@ class System(msgspec.Struct, frozen=True):
     def engine(self, profile: Profile, folder: Path) -> SimEngine:
         sizes = Sizes(max_rows=self.rows, host_kv_tokens=HOST_KV_TOKENS)
         made = engine_of(profile, str(self.preset(folder)), sizes)
-        node = made.served.node
-        node = msgspec.structs.replace(
-            node,
-            ar={stage: msgspec.structs.replace(one, step_rows=self.rows) for stage, one in node.ar.items()},
-            edges=(EdgeOptions("talker", "code2wav", self.first, CHUNK, CREDIT),),
-        )
+        edge = EdgeOptions("talker", "code2wav", self.first, CHUNK, CREDIT)
+        node = msgspec.structs.replace(made.served.node, edges=(edge,))
         return SimEngine(msgspec.structs.replace(made.served, node=node), made.block_bytes)
 
 

@@ -39,7 +39,6 @@ def deployed(name: str, system: System, work: Path) -> Path:
         "limits": {"max_open_responses": 16, "min_lead_s": 0.0},
         "defaults": {
             "max_rows": system.rows,
-            "step_rows": system.rows,
             "host_kv_tokens": HOST_KV_TOKENS,
         },
         "edges": {"talker -> code2wav": {"first_chunk": system.first, "chunk": CHUNK}},

@@ -471,7 +471,7 @@ def test_a_broken_policy_that_is_observed_changes_nothing(policy: str, tmp_path:
     path.write_text(path.read_text() + "observe: true\n")
     decided: list[list[bytes]] = []
     for preset in ("baseline", str(path)):
-        record = tmp_path / "record"
+        record = tmp_path / f"{len(decided)}.record"
         config = with_preset(toy_config(rows=3, blocks=18, host_blocks=12), preset)
         recorder = RecordWriter(record, config, 1)
         world = World(config, depth=1, copy_lag=1, recorder=recorder)

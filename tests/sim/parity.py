@@ -24,6 +24,8 @@ Script = list[tuple[float, Fact]]
 class Entries:
     """What a node was told and what it decided, in bytes. Implements both drivers' Recorder."""
 
+    has_stopped = False
+
     def __init__(self, model: ToyModel) -> None:
         self._model = model
         self.kept: list[tuple[float, bytes, bytes]] = []

@@ -27,7 +27,7 @@ def test_no_column_can_be_written() -> None:
         for scheduler in world.node.stages.all:
             view, _ = scheduler.choose(world.now)
             for held in (None, np.ones(len(view), np.bool_)):
-                view.held_back = held
+                view.hold(held)
                 columns = [getattr(view, name) for name in COLUMNS]
                 assert not [one for one in columns if isinstance(one, np.ndarray) and one.flags.writeable]
             scheduler.tell_time(world.now)

@@ -533,10 +533,10 @@ def test_a_request_that_a_pace_policy_holds_does_not_join_early() -> None:
     stage.submit(request(1, 9))
     assert ordered(stage)
     view, _ = stage.choose(0.0)
-    view.held_back = np.ones(len(view), np.bool_)
+    view.hold(np.ones(len(view), np.bool_))
     assert stage.plan(step, 0.0) is None
     view, _ = stage.choose(0.0)
-    view.held_back = np.ones(len(view), np.bool_)
+    view.hold(np.ones(len(view), np.bool_))
     assert stage.join_early(step, 0.0) is None
     assert stage.join_early(step, 0.0) is not None
 

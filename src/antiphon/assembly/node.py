@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Protocol
+from typing import Protocol, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
 from antiphon.assembly.watched import Listener
 from antiphon.core.config import NodeConfig
-from antiphon.core.facts import Fact, PolicySuspended, TurnAdvised
+from antiphon.core.facts import Fact, PersonFact, PolicySuspended, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step, TurnAnswer
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
@@ -30,6 +30,8 @@ from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.policies import soonest
 from antiphon.stage.tiers import KvMove
+
+PERSON_FACTS = frozenset(get_args(PersonFact))
 
 
 class Observer(Listener, Protocol):
@@ -90,8 +92,9 @@ class Node:
                 self.guard.suspend(fact)
                 self.stages.reopen()
                 continue
-            self.monitor.observe(fact, now)
-            self.next_use.observe(fact, now)
+            if type(fact) in PERSON_FACTS:
+                self.monitor.observe(fact, now)
+                self.next_use.observe(fact, now)
             self._orchestrator.observe(fact, now)
             self._times.observe(fact)
             if isinstance(fact, TurnAdvised):
@@ -205,7 +208,8 @@ class Node:
             ordered, said = self._orchestrator.drain()
             orders += ordered
             outputs += said
-            self._hear(said, now)
+            if said:
+                self._hear(said, now)
             given_up = self._num_given_up
             steps = self._next(now)
             is_lacking = any(ar.is_lacking for ar in self.stages.ar.values())

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterable, Iterator
 from math import inf, isnan, nan
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
 from antiphon.core.facts import (
@@ -45,8 +45,9 @@ OWN_WEIGHT = 0.3
 """Of the last observation in a session's moving average."""
 COMMON_WEIGHT = 0.05
 """Of the last observation in what is usual among all."""
-STALE_S = 0.25
-"""An estimate that is off by less is left as it is."""
+STALE_S, MOST_STALE_S, STALE_SHARE = 0.25, 1.0, 0.1
+"""An estimate that is off by less, or by less than this share of what is left until then (of which so much
+counts at most), stays as it is."""
 WARM_S = 2.0
 """How long a session counts as about to speak after it was silent again, and beyond when it was announced."""
 LONGEST_S = 60.0
@@ -165,6 +166,15 @@ class _Session:
         """The response whose end is held back."""
 
 
+class Expected(NamedTuple):
+    """Whose next turn is expected from `since` on, and before `until`; when another one's will be."""
+
+    since: float
+    until: float
+    names: dict[str, None]
+    next_at: float
+
+
 class NextUse:
     """Owner of the averages and of the order. Facts and outputs come in order, after the monitor has them."""
 
@@ -177,8 +187,8 @@ class NextUse:
         """Of when anybody's KV is due, and of whose next turn is expected, but for time."""
         self._coming: dict[str, None] = {}
         """Sessions whose next turn is expected, or will be: the one that was told of first is first."""
-        self._expected: tuple[float, list[str]] | None = None
-        """Those that are expected at a moment, until anything is folded in: every unit asks for them."""
+        self._expected: Expected | None = None
+        """Until something is folded in that may change it: every unit asks for it."""
         self._folds: dict[type, Callable[[str, _Session, Any, float], None]] = {
             SpeechStarted: self._speech_started,
             SpeechEnded: self._speech_ended,
@@ -197,9 +207,9 @@ class NextUse:
         if fold is not None:
             name = cast(PersonFact, fact).session
             if name in self._monitor.sessions:
-                self._expected = None
                 self.num_changes += not isinstance(fact, PlaybackReported)
                 fold(name, self._known(name), fact, now)
+                self._expected = None
         elif isinstance(fact, SessionClosed):
             self._expected = None
             self.num_changes += 1
@@ -210,7 +220,6 @@ class NextUse:
         for output in outputs:
             if not isinstance(output, HEARD) or output.session not in self._sessions:
                 continue
-            self._expected = None
             name, response, session = output.session, output.response, self._sessions[output.session]
             is_over = isinstance(output, ResponseEnded)
             if self._monitor.is_held(name, response):
@@ -257,26 +266,33 @@ class NextUse:
                 yield name
 
     def is_expected(self, session: str, now: float) -> bool:
-        """Is its next turn expected at any moment? One that is not any more is forgotten, which shows nowhere
-        else: nothing depends on who asked, and when."""
-        if session not in self._coming:
-            return False
-        known = self._sessions[session]
-        if known.until >= now:
-            return known.since <= now
-        del self._coming[session]
-        return False
+        """Is its next turn expected at any moment?"""
+        return session in self._coming and session in self._expected_at(now).names
 
     def expected(self, now: float) -> Iterator[str]:
         """Sessions whose next turn is coming: their person speaks, or it was announced; the first first."""
-        if self._expected is None or self._expected[0] != now:
-            self._expected = now, [name for name in list(self._coming) if self.is_expected(name, now)]
-        return iter(self._expected[1])
+        return iter(self._expected_at(now).names)
 
     def expects_at(self, now: float) -> float:
         """When the next session will count as expected that does not yet; inf: none was announced."""
-        since = (self._sessions[name].since for name in self._coming)
-        return min((at for at in since if at > now), default=inf)
+        return self._expected_at(now).next_at
+
+    def _expected_at(self, now: float) -> Expected:
+        """Sessions that are expected no more are forgotten, which shows nowhere else: nothing depends on who
+        asked, and when."""
+        known = self._expected
+        if known is None or not known.since <= now < known.until:
+            coming = {name: self._sessions[name] for name in self._coming}
+            self._coming = {name: None for name, one in coming.items() if one.until >= now}
+            here = [coming[name] for name in self._coming]
+            next_at = min((one.since for one in here if one.since > now), default=inf)
+            known = self._expected = Expected(
+                now,
+                min((next_at, *(one.until for one in here))),
+                {name: None for name in self._coming if coming[name].since <= now},
+                next_at,
+            )
+        return known
 
     # -- people --------------------------------------------------------------------------------------
 
@@ -295,7 +311,7 @@ class NextUse:
         session.is_speaking, session.spoke_at = True, now
         session.expected_at = now + session.turn.value
         if not isnan(session.due_at):
-            self._list(name, session, session.expected_at)
+            self._list(name, session, session.expected_at, now)
         self._expect(name, session, now, now + LONGEST_S, now)
         session.awaits_sound = False
 
@@ -314,7 +330,7 @@ class NextUse:
             return  # what is known already says more
         session.expected_at = expected_at
         if not isnan(session.due_at):
-            self._list(name, session, expected_at)
+            self._list(name, session, expected_at, now)
         self._expect(name, session, max(now, expected_at - NEAR_S), expected_at + WARM_S, now)
         session.awaits_sound = False
 
@@ -382,6 +398,7 @@ class NextUse:
         if session.awaits_sound:
             self.num_changes += 1
             session.awaits_sound = False
+            self._expected = None
             self._coming.pop(name, None)
         heard = self._monitor.heard_reply(name)
         is_heard = heard is not None and heard.name == response
@@ -403,12 +420,12 @@ class NextUse:
         """The next turn is due as long after the reply as is usual, unless it is on its way or announced."""
         is_coming = name in self._coming and session.until >= now
         due_at = session.expected_at if is_coming else heard_to + session.reply.value
-        self._list(name, session, due_at)
+        self._list(name, session, due_at, now)
 
     # -- the order -----------------------------------------------------------------------------------
 
-    def _list(self, name: str, session: _Session, due_at: float) -> None:
-        if abs(session.due_at - due_at) < STALE_S:
+    def _list(self, name: str, session: _Session, due_at: float, now: float) -> None:
+        if abs(session.due_at - due_at) < max(STALE_S, min(STALE_SHARE * (due_at - now), MOST_STALE_S)):
             return
         session.due_at = due_at
         self.num_changes += 1

@@ -36,6 +36,8 @@ ROUNDING_S = 1e-6
 """So that a reply is not held any more when it is looked at again."""
 MOST_GAPS = 3
 """More of them widen a lead no further."""
+LATENCY, ACKED = int(Tier.LATENCY), int(Source.ACKED)
+"""As plain numbers, with which a column is compared in a tenth of the time."""
 
 
 class Urgency:
@@ -87,7 +89,11 @@ class Urgency:
             if not 1 <= value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be 1 or above")
         self._alpha, self._beta, self._safe_s, self._ahead_s = alpha, beta, safe_s, ahead_s
-        self._unsure, self._after_gap, self._brink_s = unsure, after_gap, brink_s
+        self._brink_s = brink_s
+        self._unsure = np.where(np.arange(len(Source)) == ACKED, 1.0, unsure)
+        """By source."""
+        self._after_gaps: Floats = np.power(after_gap, np.arange(MOST_GAPS + 1), dtype=np.float64)
+        """By their number."""
         self._holds_to, self._patient, self._literal = holds_to, patient and not literal, literal
         counted = "lead_unknown", "first_sound_waits", "prompt_spared", "left_out", "held"
         self.events = dict.fromkeys(counted, 0)
@@ -131,7 +137,7 @@ class Urgency:
     def _hold(self, view: StepView, now: float) -> Hold:
         lead_s = view.lead_s
         can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf)
-        can_hold &= (view.tier == Tier.LATENCY) & ~view.reading
+        can_hold &= (view.tier == LATENCY) & ~view.reading
         if not can_hold.any() or self._occupied(view) > self._holds_to or self._is_in_the_way(view):
             return NO_HOLD
         limits_s = self._last_limits_s = self._limits_s(view)
@@ -166,7 +172,7 @@ class Urgency:
 
     def _is_in_the_way(self, view: StepView) -> bool:
         """Somebody waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
-        waits = view.ready & (view.tier == Tier.LATENCY) & (view.row < 0)
+        waits = view.ready & (view.tier == LATENCY) & (view.row < 0)
         return bool(waits.any() and not (waits & self._can_run(view)).any())
 
     def _can_run(self, view: StepView) -> Mask:
@@ -189,25 +195,27 @@ class Urgency:
     def _limits_s(self, view: StepView) -> Floats:
         """Leads at which eq. 1 is zero, wider where less is known of what is heard: [n]."""
         limits_s: Floats = self._safe_s * (1 + self._beta / self._alpha * self._relief(view))
-        unsure = np.where(view.source == Source.ACKED, 1.0, self._unsure)
-        wider: Floats = np.power(self._after_gap, np.minimum(view.num_gaps, MOST_GAPS), dtype=np.float64)
-        return limits_s * unsure * wider
+        gaps = np.minimum(view.num_gaps, MOST_GAPS)
+        return limits_s * self._unsure[view.source] * self._after_gaps[gaps]
 
     def _classes(self, view: StepView) -> Ints:
         """U0, U1, U2, or what no person waits for: [n]."""
-        is_known = (view.begun & ~np.isnan(view.lead_s)) | (view.lead_s == np.inf)
-        dry = np.where(view.lead_s <= self._safe_s, RUNS_DRY, BUFFERED)
-        return np.where(view.tier != Tier.LATENCY, BEHIND, np.where(is_known, dry, FIRST_SOUND))
+        lead_s = view.lead_s
+        is_known = (view.begun & ~np.isnan(lead_s)) | (lead_s == np.inf)
+        dry = np.where(lead_s <= self._safe_s, RUNS_DRY, BUFFERED)
+        return np.where(view.tier != LATENCY, BEHIND, np.where(is_known, dry, FIRST_SOUND))
 
     def _ranked(self, view: StepView) -> tuple[Ints, Floats]:
         """Class, and rank within it, the lower the sooner: [n] each."""
-        lead_s, age_s, late = view.lead_s, np.nan_to_num(view.age_s), view.tier != Tier.LATENCY
+        lead_s, age_s = view.lead_s, np.fmax(view.age_s, 0.0)  # of nan and 0 the 0
         exposure = np.maximum(lead_s - self._safe_s, 0) / self._safe_s  # eq. 2
         utility = self._beta * self._relief(view) - self._alpha * exposure  # eq. 1
         urgency = self._classes(view)
         within = np.choose(urgency, (lead_s, -age_s, -utility, -age_s))
-        unknown = view.begun & np.isnan(lead_s) & ~np.isnan(view.rate)
-        self.events["lead_unknown"] += int(np.count_nonzero(unknown & view.ready & ~late))
+        unknown = view.begun & np.isnan(lead_s)
+        if unknown.any():
+            unknown &= ~np.isnan(view.rate) & view.ready & (view.tier == LATENCY)
+            self.events["lead_unknown"] += int(np.count_nonzero(unknown))
         return urgency, within
 
     def _spared(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:

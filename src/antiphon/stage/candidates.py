@@ -77,8 +77,8 @@ class Candidates(ABC):
     def __init__(self, unit: str, around: Surroundings, now: float, num_rows: int, size: int) -> None:
         self.unit = unit
         self.num_rows = num_rows
-        self.held_back: Mask | None = None
-        """What a pace policy holds."""
+        self._held_back: Mask | None = None
+        self._ready: Mask | None = None
         self._around = around
         self._now = now
         self._size = size
@@ -113,12 +113,22 @@ class Candidates(ABC):
         return np.ones(self._size, np.bool_)
 
     @property
+    def held_back(self) -> Mask | None:
+        """What a pace policy holds."""
+        return self._held_back
+
+    def hold(self, held: Mask | None) -> None:
+        """These are not ready, whatever they could do."""
+        self._held_back, self._ready = held, None
+
+    @property
     def ready(self) -> Mask:
-        if self.held_back is None:
+        if self._held_back is None:
             return self.could_run
-        ready = self.could_run & ~self.held_back
-        ready.flags.writeable = False
-        return ready
+        if self._ready is None:
+            self._ready = self.could_run & ~self._held_back
+            self._ready.flags.writeable = False
+        return self._ready
 
     @column
     def context(self) -> Ints:

@@ -121,7 +121,7 @@ class Chooser(ABC, Generic[V]):
             view = self._candidates(now)
             seen, self._slots = cast(StepView, view), view.slots
             hold = self._policies.pace.decide(seen, now)
-            view.held_back = hold.held
+            view.hold(hold.held)
             choice = self._policies.step.decide(seen, self.budget, now)
             self._wished_at = soonest(self._wished_at, hold.wake_at, choice.wake_at)
             self._chosen = self.seen = view, choice
