@@ -20,6 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from antiphon import Omni
+from antiphon.checkpoint.demo_cascade import WINDOW_S
 from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
@@ -123,6 +124,8 @@ class Oracle:
 
 class Orders:
     """Implements `runtime.driver.Recorder`: keeps the orders."""
+
+    has_stopped = False
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
@@ -292,6 +295,12 @@ def test_too_long_a_recording_fails_alone(omni: Omni, oracle: Oracle, tail: bool
     assert end.status == "failed"
     assert "this model hears 4 s at a time" in end.message
     check(talk.said["s"], oracle.reply((QUESTIONS[0],), tail=tail), oracle, omni)
+
+
+def test_the_wire_is_told_how_the_text_is_drawn_and_how_long_a_recording_may_be(omni: Omni):
+    """What a client wishes of the text is the thinker's, and not the transcriber's."""
+    assert next(iter(omni.engine.info.sampling)) == "thinker"
+    assert omni.engine.info.max_recording_s == WINDOW_S
 
 
 def test_a_given_text_is_read_aloud(omni: Omni, oracle: Oracle):

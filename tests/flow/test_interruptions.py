@@ -17,6 +17,8 @@ class Watch:
     """Keeps every decision, and the requests that each one works for. A hand-off that the same decision drops
     again, for facts that came together, is no work."""
 
+    has_stopped = False
+
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.worked_for: list[set[int]] = []

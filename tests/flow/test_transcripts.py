@@ -240,6 +240,18 @@ def test_a_recording_that_cannot_be_heard_ends_those_who_show_it():
     world.check_empty()
 
 
+def test_a_recording_that_cannot_be_heard_costs_one_reply_and_not_the_conversation():
+    world = World()
+    world.bad = {2}
+    world.ask("c", "hello", recording(2))
+    world.run()
+    assert world.ends["c"].status == "failed"
+    world.bad = set()
+    world.ask("d", "hello", recording(2), recording(3))
+    world.run()
+    assert world.ends["d"].status == "completed"
+
+
 @pytest.mark.parametrize("turns", range(1, 5))
 def test_what_nobody_waits_for_is_not_written_down(turns: int):
     world = World()

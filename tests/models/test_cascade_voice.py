@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.cascade.phrases import next_phrase
+from antiphon.models.cascade.phrases import next_phrase, shortened
 from antiphon.models.cascade.symbols import Characters
 from antiphon.models.cascade.vits import Vits, VitsConfig, voice_layout
 from antiphon.models.cascade.voice import WINDOW, Voice
@@ -50,6 +50,20 @@ def phrases(text: str) -> list[str]:
 )
 def test_phrases_end_where_a_speaker_would_breathe(text: str, expected: list[str]):
     assert phrases(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "most", "expected"),
+    [
+        ("one two three ", 14, 20, "one two three "),
+        ("one two three ", 14, 9, "one two "),
+        ("onetwothree four ", 17, 6, "onetwo"),
+    ],
+)
+def test_a_phrase_that_is_too_long_ends_behind_a_word_if_it_can(
+    text: str, end: int, most: int, expected: str
+):
+    assert text[: shortened(text, end, most)] == expected
 
 
 def test_a_phrase_is_the_same_however_the_text_comes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from antiphon.core.errors import CheckpointError
 from antiphon.models.cascade.symbols import symbols_of
 from antiphon.models.phonemes import Phonemiser
 from antiphon.models.phonemes.ipa import to_ipa
+from antiphon.models.phonemes.lexicon import Lexicon
+from antiphon.models.phonemes.network import MOST_LETTERS, WordNetwork
 from antiphon.models.phonemes.numbers import cardinal, decimal, ordinal, year
 from fakes.model_files import word_network
 
@@ -137,6 +140,29 @@ def test_any_text_is_said_or_silent(phonemiser: Phonemiser, text: str) -> None:
     ids = phonemiser.ids(words)
     assert len(ids) == 3 + 2 * sum(len(word.symbols) + 1 for word in words) - 2 * bool(words)
     assert set(ids) <= set(VOCABULARY.values())
+
+
+def test_a_word_of_many_parts_costs_no_more_than_its_parts(
+    phonemiser: Phonemiser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the network read a word of many letters at once."""
+    looked = Counter[str]()
+    pronounce, word = Lexicon.pronounce, WordNetwork._word
+
+    def counted(self: Lexicon, *asked: Any) -> Any:
+        looked["lexicon"] += 1
+        return pronounce(self, *asked)
+
+    def read(self: WordNetwork, letters: str) -> str:
+        looked["longest"] = max(looked["longest"], len(letters))
+        return word(self, letters)
+
+    monkeypatch.setattr(Lexicon, "pronounce", counted)
+    monkeypatch.setattr(WordNetwork, "_word", read)
+    phonemiser.read("-".join(["ab"] * 100))
+    assert looked["lexicon"] <= 400
+    phonemiser.read("x" * 200)
+    assert 0 < looked["longest"] <= MOST_LETTERS
 
 
 def test_numbers_as_words() -> None:

@@ -1,4 +1,4 @@
-"""Norms, positions and experts against their definitions, in the arithmetic of the reference."""
+"""Tables, norms, positions and experts against their definitions, in the arithmetic of the reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
-from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
+from antiphon.nn.layers import ROWS, Table, gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import (
     DENSE_TOKENS,
     dense,
@@ -164,3 +164,31 @@ def test_ragged_groups_give_the_same_sums(tokens: int, dtype: torch.dtype) -> No
 def test_only_groups_that_the_host_must_know_of_wait_for_the_device() -> None:
     weights = torch.zeros(2, 4, 4)
     assert [waits_for_device(n, weights) for n in (1, DENSE_TOKENS, DENSE_TOKENS + 1)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"),
+    [
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float16),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_rows_are_the_same_whatever_they_are_kept_in(dtype: torch.dtype, kept: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(ROWS + 7, 5, generator=generator, dtype=torch.float64).to(dtype)
+    if dtype is not torch.float64:
+        weight = weight.float()
+    table = Table(weight)
+    ids = torch.tensor([0, ROWS + 6, 3, 3])
+    assert torch.equal(table.rows(ids), weight[ids])
+    assert table.rows(ids).dtype is weight.dtype is table.dtype
+    assert table._weight.dtype is kept
+    assert len(table) == ROWS + 7
+
+
+def test_one_number_that_does_not_fit_keeps_the_table_wide() -> None:
+    weight = torch.ones(2 * ROWS, 2)
+    weight[-1, -1] = 1 + 2.0**-20
+    assert torch.equal(Table(weight).rows(torch.tensor([2 * ROWS - 1])), weight[-1:])

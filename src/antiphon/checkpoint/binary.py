@@ -11,16 +11,17 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Mapping, Sequence
     from pathlib import Path
 
+Part = TypeVar("Part")
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 MAX_ENTRIES = 65_536
@@ -70,6 +71,12 @@ class Cursor:
         except UnicodeDecodeError:
             self.fail(f"{what} is not UTF-8", at)
 
+    def new(self, name: str, found: Container[str]) -> str:
+        """`name`, if it is not in `found`; raises CheckpointError otherwise."""
+        if name in found:
+            self.fail(f"{name!r:.80} is there twice")
+        return name
+
     def count(self, found: int, least_bytes: int, what: str, most: int | None = MAX_ENTRIES) -> int:
         """`found`, if so many of `least_bytes` each can follow; raises CheckpointError otherwise."""
         if most is not None and found > most:
@@ -99,6 +106,13 @@ def check_shape(cursor: Cursor, shape: Sequence[int], bits: int, num_bytes: int,
     if math.prod(shape) * bits != num_bytes * 8:
         needed = math.prod(shape) * bits // 8
         cursor.fail(f"{what} of shape {list(shape)} takes {needed} bytes, but has {num_bytes}")
+
+
+def expected(parts: Mapping[str, Part], name: str, file: str, what: str) -> Part:
+    """The part of this name; raises CheckpointError if the file has no such tensor."""
+    if name not in parts:
+        raise CheckpointError(f"{file} has no {what} {name!r}: it is not the model that was expected")
+    return parts[name]
 
 
 def as_array(data: memoryview, dtype: str, shape: Sequence[int] | None = None) -> np.ndarray:

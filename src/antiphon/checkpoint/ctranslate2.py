@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.checkpoint.binary import Buffer, Cursor, as_array, check_shape, view_file
-from antiphon.core.errors import CheckpointError
+from antiphon.checkpoint.binary import Buffer, Cursor, as_array, check_shape, expected, view_file
 
 BINARY_VERSIONS = (4, 5, 6)
 MIN_VARIABLE_BYTES, MIN_ALIAS_BYTES = 8, 4
@@ -36,11 +35,7 @@ class Ct2Model:
 
     def read(self, name: str) -> np.ndarray:
         """An array as stored; raises CheckpointError if there is none."""
-        if name not in self.variables:
-            raise CheckpointError(
-                f"{self.file} has no variable {name!r}: it is not the model that was expected"
-            )
-        return self.variables[name]
+        return expected(self.variables, name, self.file, "variable")
 
 
 def open_ct2(path: Path) -> Ct2Model:
@@ -60,9 +55,7 @@ def parse_ct2(buffer: Buffer, file: str) -> Ct2Model:
     num_variables = cursor.number("I", "the variable count")
     variables: dict[str, np.ndarray] = {}
     for _ in range(cursor.count(num_variables, MIN_VARIABLE_BYTES, "variables")):
-        name = _string(cursor, "a variable's name")
-        if name in variables:
-            cursor.fail(f"{name!r:.80} is there twice")
+        name = cursor.new(_string(cursor, "a variable's name"), variables)
         variables[name] = _variable(cursor, name)
     num_aliases = cursor.number("I", "the alias count")
     for _ in range(cursor.count(num_aliases, MIN_ALIAS_BYTES, "aliases")):

@@ -9,9 +9,6 @@ that reads them.
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +32,8 @@ from antiphon.checkpoint.demo_text import (
 from antiphon.checkpoint.demo_tokenizer import rename_tokens, special_ids, train_tokenizer, write_tokenizer
 from antiphon.checkpoint.demo_training import TALKER_ONLY_FEATURE, scale_towers, train_thinker
 from antiphon.checkpoint.demo_weights import DTYPES, fill_weights, generator_for, store_as, write_weights
+from antiphon.checkpoint.side_files import write_json
+from antiphon.checkpoint.whole import made_whole, say_nothing
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -103,31 +102,17 @@ def _make(
     size, seed, dtype = how
     _check_choice("dtype", dtype, DTYPES)
     directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise CheckpointError(
-            f"{directory} exists and is not an empty directory; name a new one or remove it"
-        )
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
-        write(unfinished, size, seed, progress or _silent)
+    with made_whole(directory) as unfinished:
+        write(unfinished, size, seed, progress or say_nothing)
         if dtype != DTYPES[0]:
             for config in sorted(unfinished.rglob("config.json")):
                 store_as(config.parent, dtype)
-        unfinished.chmod(0o755)
-        unfinished.replace(directory)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return directory
 
 
 def _check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise CheckpointError(f"there is no demo {what} {value!r}; choose one of {', '.join(allowed)}")
-
-
-def _silent(_message: str) -> None:
-    pass
 
 
 def _write_all(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
@@ -138,8 +123,8 @@ def _write_all(directory: Path, size_name: str, seed: int, progress: Callable[[s
     write_processor(directory)
     ids, vocab_size = special_ids(tokenizer), _vocab_size(tokenizer)
     config = model_config(size, ids, vocab_size)
-    _write_json(directory / "config.json", config)
-    _write_json(directory / "generation_config.json", generation_config(ids, size_name))
+    write_json(directory / "config.json", config)
+    write_json(directory / "generation_config.json", generation_config(ids, size_name))
     progress("setting the weights")
     model = _build(config, seed)
     _set_weights(model, tokenizer, size_name, seed, progress)
@@ -156,8 +141,8 @@ def _write_qwen25(directory: Path, size_name: str, seed: int, progress: Callable
     rename_tokens(directory, RENAMED)
     ids = special_ids(tokenizer)
     config = qwen25_config(size, ids, _vocab_size(tokenizer))
-    _write_json(directory / "config.json", config)
-    _write_json(directory / "generation_config.json", qwen25_generation_config(ids))
+    write_json(directory / "config.json", config)
+    write_json(directory / "generation_config.json", qwen25_generation_config(ids))
     progress("setting and writing the weights")
     write_qwen25_weights(config, ids, seed, directory, size.shard_bytes)
 
@@ -176,8 +161,8 @@ def _write_text(
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     ids = special_ids(tokenizer)
     config = text_config(own, TEXT_SIZES[size_name], ids, _vocab_size(tokenizer))
-    _write_json(directory / "config.json", config)
-    _write_json(directory / "generation_config.json", text_generation_config(ids))
+    write_json(directory / "config.json", config)
+    write_json(directory / "generation_config.json", text_generation_config(ids))
     progress("writing the weights")
     write_tensors(shapes(config), seed, directory, is_tied=config["tie_word_embeddings"])
 
@@ -211,7 +196,3 @@ def _set_weights(
         train_thinker(model.thinker, tokenizer, seed, progress)
         scale_towers(model.thinker, generator_for("towers", seed))
         wire_codec_end(model, TALKER_ONLY_FEATURE, generator_for("codec end", seed))
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

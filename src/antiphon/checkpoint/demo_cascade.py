@@ -6,13 +6,13 @@ and no noise. Neither knows the other's tokenizer.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from antiphon.checkpoint.demo_tokenizer import special_ids, train_tokenizer, write_tokenizer
 from antiphon.checkpoint.demo_weights import generator_for
+from antiphon.checkpoint.side_files import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def write_cascade(directory: Path, seed: int) -> None:
         "thinker": "thinker",
         "voice": "voice",
     }
-    _write_json(directory / "config.json", content)
+    write_json(directory / "config.json", content)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         _write_transcriber(directory / "transcriber", seed)
@@ -117,7 +117,7 @@ def _write_voice(directory: Path, seed: int) -> None:
     directory.mkdir()
     model.save_pretrained(directory)
     vocabulary = directory / "characters.json"
-    _write_json(vocabulary, {character: i for i, character in enumerate(CHARACTERS)})
+    write_json(vocabulary, {character: i for i, character in enumerate(CHARACTERS)})
     VitsTokenizer(
         vocab_file=str(vocabulary), pad_token="_", unk_token="_", phonemize=False, normalize=True
     ).save_pretrained(directory)
@@ -140,7 +140,3 @@ def _spread(model: torch.nn.Module, seed: int) -> None:
             parameter.normal_(0.0, 0.5, generator=generator)
         elif parameter.dim() == 2 and min(parameter.shape) > 1:
             parameter.normal_(0.0, 2.0 * parameter.shape[1] ** -0.5, generator=generator)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -5,8 +5,9 @@ Written by hand, because building the library's processors needs packages that s
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+from antiphon.checkpoint.side_files import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,8 +82,8 @@ def write_processor(
 ) -> None:
     """Write chat_template.jinja, chat_template.json and preprocessor_config.json."""
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    _write_json(directory / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
-    _write_json(directory / "preprocessor_config.json", _preprocessor(processor, patch_size))
+    write_json(directory / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
+    write_json(directory / "preprocessor_config.json", _preprocessor(processor, patch_size))
 
 
 def _preprocessor(processor: str, patch_size: int) -> dict[str, Any]:
@@ -114,7 +115,3 @@ def _preprocessor(processor: str, patch_size: int) -> dict[str, Any]:
             "longest_edge": MAX_TOKENS * token_pixels,
         },
     }
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ the tensors mean, which model code reads them, or how a GPU is chosen.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -290,6 +291,8 @@ def _read_tensor(file: Path, shard: Any, name: str) -> torch.Tensor:
 
 
 def _unreadable(file: Path, error: Exception) -> CheckpointError:
+    if not os.access(file, os.R_OK):
+        return CheckpointError(f"{file} may not be read by who runs this. Change its rights")
     return CheckpointError(f"{file} is cut short or damaged ({error}). Fetch the file again")
 
 

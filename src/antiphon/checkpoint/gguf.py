@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from antiphon.checkpoint.binary import Buffer, Cursor, as_array, view_file
+from antiphon.checkpoint.binary import Buffer, Cursor, as_array, expected, view_file
 from antiphon.core.errors import CheckpointError
 
 MAGIC = b"GGUF"
@@ -102,11 +102,7 @@ class Gguf:
 
     def read(self, name: str) -> np.ndarray:
         """The tensor as float32, dequantised. Raises CheckpointError if there is none."""
-        if name not in self.tensors:
-            raise CheckpointError(
-                f"{self.file} has no tensor {name!r}: it is not the model that was expected"
-            )
-        tensor = self.tensors[name]
+        tensor = expected(self.tensors, name, self.file, "tensor")
         blocks = as_array(tensor.data, "u1", (-1, tensor.encoding.block_bytes))
         with np.errstate(all="ignore"):  # a damaged scale may be infinite
             return np.ascontiguousarray(tensor.encoding.decode(blocks)).reshape(tensor.shape)
@@ -139,11 +135,13 @@ def parse_gguf(buffer: Buffer, file: str) -> Gguf:
     cursor.count(num_metadata, MIN_METADATA_BYTES, "metadata entries")
     metadata: dict[str, Any] = {}
     for _ in range(num_metadata):
-        _put(cursor, metadata, _string(cursor, "a metadata key"), _value)
+        key = cursor.new(_string(cursor, "a metadata key"), metadata)
+        metadata[key] = _value(cursor, key)
     cursor.count(num_tensors, MIN_TENSOR_BYTES, "tensors")
     heads: dict[str, _Head] = {}
     for _ in range(num_tensors):
-        _put(cursor, heads, _string(cursor, "a tensor's name"), _head)
+        name = cursor.new(_string(cursor, "a tensor's name"), heads)
+        heads[name] = _head(cursor, name)
     return Gguf(file, metadata, _place(cursor, heads, metadata.get("general.alignment", DEFAULT_ALIGNMENT)))
 
 
@@ -152,12 +150,6 @@ class _Head(NamedTuple):
     encoding: Encoding
     offset: int
     num_bytes: int
-
-
-def _put(cursor: Cursor, found: dict[str, Any], name: str, read: Callable[[Cursor, str], Any]) -> None:
-    if name in found:
-        cursor.fail(f"{name!r:.80} is there twice")
-    found[name] = read(cursor, name)
 
 
 def _string(cursor: Cursor, what: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.checkpoint.binary import MAX_RANK, Buffer, Cursor, as_array, check_shape, view_file
+from antiphon.checkpoint.binary import MAX_RANK, Buffer, Cursor, as_array, check_shape, expected, view_file
 from antiphon.core.errors import CheckpointError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -40,11 +40,7 @@ class OnnxWeights:
 
     def read(self, name: str) -> np.ndarray:
         """An initialiser; raises CheckpointError if there is none."""
-        if name not in self.initialisers:
-            raise CheckpointError(
-                f"{self.file} has no weight {name!r}: it is not the model that was expected"
-            )
-        return self.initialisers[name]
+        return expected(self.initialisers, name, self.file, "weight")
 
     def read_input(self, node: str, index: int) -> np.ndarray:
         """The initialiser that is this input of a node, where an exporter has given it a name of its own."""
@@ -75,9 +71,7 @@ def parse_onnx(buffer: Buffer, file: str) -> OnnxWeights:
         elif field == INITIALIZER:
             part = _message(graphs[0], value, "an initialiser")
             name, array = _tensor(part)
-            if name in initialisers:
-                part.fail(f"{name!r:.80} is there twice")
-            initialisers[name] = array
+            initialisers[part.new(name, initialisers)] = array
     return OnnxWeights(file, initialisers, inputs)
 
 

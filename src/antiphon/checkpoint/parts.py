@@ -19,7 +19,8 @@ MODEL_TYPE = "cascade"
 """What the config.json of such a directory says it is."""
 WRITER = "thinker"
 """The part that writes the reply, and so has the chat template."""
-PARTS = ("transcriber", WRITER, "voice")
+WRITES_DOWN = "transcriber"
+PARTS = (WRITES_DOWN, WRITER, "voice")
 
 
 def parts_of(
@@ -44,6 +45,11 @@ def whole_config(path: Path, config: Mapping[str, Any], parts: Mapping[str, Path
     made: dict[str, Any] = {**config, "generation": {}}
     for part, directory in parts.items():
         made[part] = read_json(directory / "config.json", f"the {part} is not a model checkpoint")
-        made["generation"][part] = read_optional_json(directory / "generation_config.json")
+        generation = directory / "generation_config.json"
+        made["generation"][part] = (
+            read_json(generation, "nothing says how a transcript begins, and what is none")
+            if part == WRITES_DOWN
+            else read_optional_json(generation)
+        )
     check_side_files(parts[WRITER], takes_media=False)
     return made

@@ -1,4 +1,4 @@
-"""The JSON and tokenizer files beside the weights: are they there, and can they be read.
+"""The JSON and tokenizer files beside the weights: are they there, and how they are read and written.
 
 Knows their names, not what is in them.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -33,6 +34,11 @@ def read_json(file: Path, without_it: str) -> dict[str, Any]:
 def read_optional_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file, {} if the file is not there. Raises CheckpointError if it is not valid."""
     return read_json(file, "") if file.exists() else {}
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """As released checkpoints have it: indented by two, and a line's end."""
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def check_side_files(path: Path, *, takes_media: bool) -> None:

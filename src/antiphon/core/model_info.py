@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
 from antiphon.core.sampling import Sampling
@@ -14,7 +16,8 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     path         local checkpoint directory (the tokenizer is read from it)
     voices       speaker names, lower case; the first is the default
     max_context_tokens  prompt plus reply
-    sampling     each decoder's own way to draw, by stage; the first stage writes the text
+    sampling     each decoder's own way to draw, by stage of a reply; the first stage writes the text
+    max_recording_s     the longest recording that it hears; inf: any
     """
 
     name: str
@@ -25,3 +28,4 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     device: str
     dtype: str
     sampling: dict[str, Sampling] = {}
+    max_recording_s: float = inf

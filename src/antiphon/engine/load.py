@@ -204,7 +204,12 @@ def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
         max_context_tokens=options.max_context_tokens,
         device=str(opened.device),
         dtype=str(opened.dtype).removeprefix("torch."),
-        sampling={name: config.sampling for name, config in opened.node.ar.items()},
+        sampling={
+            name: config.sampling
+            for name, config in opened.node.ar.items()
+            if name != opened.graph.transcriber
+        },
+        max_recording_s=opened.family.max_recording_s(opened.config),
     )
 
 

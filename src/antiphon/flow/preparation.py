@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from math import ceil, isnan
 
-from antiphon.core.conversation import AudioPart, Media, media_of
+from antiphon.core.conversation import AudioPart, media_of
 from antiphon.core.facts import PromptReady, StageFact, StepFailed
 from antiphon.core.plans import RenderPrompt
 from antiphon.flow.media import MediaRoutes
@@ -51,7 +51,7 @@ class Preparation:
         """Order its prompt."""
         spec = response.spec
         speaks = spec.speech and self._stages.has_voice
-        written = {part.key: self._transcripts[part.key] for part in self._read(response)}
+        written = {part.key: self._transcripts[part.key] for part in self.recordings(response)}
         order = RenderPrompt(
             response.request,
             response.items,
@@ -95,9 +95,11 @@ class Preparation:
         self.render(response)
         return True
 
-    def _read(self, response: ResponseState) -> tuple[AudioPart, ...]:
+    def recordings(self, response: ResponseState) -> tuple[AudioPart, ...]:
         """Recordings that its prompt shows in writing."""
-        return recordings(response.media) if self._stages.transcriber_stage is not None else ()
+        if self._stages.transcriber_stage is None:
+            return ()
+        return tuple(part for part in response.media if isinstance(part, AudioPart))
 
     # -- media ---------------------------------------------------------------------------------------
 
@@ -195,11 +197,6 @@ class Preparation:
             here = [one for one in responses if one.path is not None and one.path.encode == name]
             pins = Counter(part.key for response in here for part in response.pinned)
             assert encoder.pins == pins, "media are pinned for no response, or needed and not pinned"
-
-
-def recordings(media: tuple[Media, ...]) -> tuple[AudioPart, ...]:
-    """Those that are sound alone."""
-    return tuple(part for part in media if isinstance(part, AudioPart))
 
 
 def _said(refused: Refuse) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from antiphon.core.conversation import AudioPart
 from antiphon.core.facts import NO_INTS, ResponseRequested, Span, StagePrompt
 from antiphon.core.plans import ints
-from antiphon.flow.preparation import STAGE_LOST, Preparation, recordings
+from antiphon.flow.preparation import STAGE_LOST, Preparation
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.stage.requests import Progress
 
+UNHEARD = "stage_failed"
+"""Why a recording has no transcript that would have none the next time either."""
 MOST_KEPT = 4096
 """Transcripts; older ones that no open response shows are forgotten, and written anew when one does."""
 
@@ -43,11 +45,6 @@ class Transcripts:
         """By the key of the recording."""
         self._waiting: dict[int, ResponseState] = {}
         """By request."""
-
-    @property
-    def num_waiting(self) -> int:
-        """Responses of which a transcript lacks."""
-        return len(self._waiting)
 
     def render(self, response: ResponseState, now: float) -> None:
         """Order its prompt, now or once it can be written."""
@@ -94,9 +91,7 @@ class Transcripts:
         self._forget()
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
-        if self._stages.transcriber_stage is None:
-            return ()
-        return tuple(part for part in recordings(response.media) if part.key not in self._known)
+        return tuple(part for part in self._preparation.recordings(response) if part.key not in self._known)
 
     def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
         stage = self._stages.transcriber_stage
@@ -113,7 +108,10 @@ class Transcripts:
         self._preparation.queue(running, now)
 
     def _fail(self, key: int, running: ResponseState) -> None:
-        """End all that waited for a recording of which there will be no transcript."""
+        """End all that waited for a recording of which there will be no transcript. One that cannot be heard
+        is shown as nothing from then on: it costs that reply, and not every later one."""
+        if running.failure[0] == UNHEARD:
+            self._known[key] = ()
         for response in list(self._waiting.values()):
             if response.request in self._sessions.by_request and any(
                 part.key == key for part in response.media

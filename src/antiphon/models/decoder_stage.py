@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
+from antiphon.nn.layers import Table
 
 Positions = tuple[NDArray[np.float32], float]
 """Positions fp32 [3, n] of a prompt, and that of the token after it."""
@@ -49,15 +49,15 @@ class Thinker(DecoderStage):
         keeps_all: bool = False,
     ) -> None:
         """Without a "head" the embedding is the head."""
-        self.embedding = params["embedding"]
-        super().__init__(Decoder(config, params, head=params.get("head", self.embedding)))
+        super().__init__(Decoder(config, params, head=params.get("head", params["embedding"])))
+        self._embedding = Table(params["embedding"])
         self.positions, self.capture_layer, self.keeps_all = positions, capture_layer, keeps_all
-        self.vocab_size = len(self.embedding)
+        self.vocab_size = len(self._embedding)
         self.payload_size = 0 if capture_layer is None else config.hidden_size
 
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, H]. The caller puts the encoders' rows where media stand in the prompt."""
-        return F.embedding(ids, self.embedding)
+        return self._embedding.rows(ids)
 
 
 def plain_positions(prompt: StagePrompt) -> Positions:

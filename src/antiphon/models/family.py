@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,6 +73,10 @@ class Family(ABC):
     def voices(self, config: Any, path: Path) -> tuple[str, ...]:
         """Names, lower case; none for a checkpoint without speech."""
         return ()
+
+    def max_recording_s(self, config: Any) -> float:
+        """The longest recording that it hears, in seconds."""
+        return inf
 
     def layout(self, stage: str, config: Any) -> Layout:
         """Parameters and sources of a stage. Raises ValueError for one that the family doesn't have, and

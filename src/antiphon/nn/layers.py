@@ -8,6 +8,38 @@ from torch import Tensor
 
 from antiphon.nn.products import linear
 
+ROWS = 4096
+"""Of a table that are widened at once, to see whether they are the same."""
+
+
+class Table:
+    """Rows of an embedding. On a CPU they are kept in 16 bits where those hold every number of them, and
+    widened as they are read: the same rows in half the memory."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """weight: [vocab, H]."""
+        self.dtype = weight.dtype
+        self._weight = _narrowed(weight)
+
+    def __len__(self) -> int:
+        return len(self._weight)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """int64 [n] -> [n, H]."""
+        return F.embedding(ids, self._weight).to(self.dtype)
+
+
+def _narrowed(weight: Tensor) -> Tensor:
+    if weight.dtype is not torch.float32 or weight.device.type != "cpu":
+        return weight
+    for dtype in (torch.bfloat16, torch.float16):
+        narrow = weight.to(dtype)
+        if all(
+            torch.equal(a.float(), b) for a, b in zip(narrow.split(ROWS), weight.split(ROWS), strict=True)
+        ):
+            return narrow
+    return weight
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Normalise the last dimension of `x`, compute in fp32, return the dtype of `x`.

@@ -120,8 +120,10 @@ def read_speech(
             code="unsupported_parameter",
             param="speed",
         )
-    if not asked.input.strip():
-        raise ProtocolError("The input has no text to read aloud.", param="input")
+    if not any(map(str.isalnum, asked.input)):
+        raise ProtocolError(
+            "The input has no text to read aloud: there is no letter and no digit in it.", param="input"
+        )
     return ResponseRequested(
         session=session,
         response=response,

@@ -13,7 +13,7 @@ from antiphon.wire.tool_calls import ToolCallParser
 
 CLIENT_CODES = ("invalid_prompt", "context_length_exceeded")
 BUSY_CODES = ("server_overloaded", "server_shutting_down")
-LOST_CODES = ("stage_lost",)
+LOST_CODES = ("stage_lost", "engine_gone")
 """A part of the model is starting again: a moment later all is well."""
 OVER = ("completed", "incomplete")
 

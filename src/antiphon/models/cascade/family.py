@@ -22,7 +22,12 @@ from antiphon.core.sampling import Sampling
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import DecoderShape, ModelShape
 from antiphon.models.cascade.vits import VitsConfig, voice_layout
-from antiphon.models.cascade.whisper import WhisperConfig, decoder_layout, encoder_layout
+from antiphon.models.cascade.whisper import (
+    FRAMES_PER_POSITION,
+    WhisperConfig,
+    decoder_layout,
+    encoder_layout,
+)
 from antiphon.models.family import Family, Pairs
 from antiphon.models.geometry import Json, stage_sizes
 from antiphon.models.layout import Layout
@@ -90,6 +95,10 @@ class Cascade(Family):
             encoder={"ears": EncoderConfig()},
             transcript_prompt=hearing.prompt,
         )
+
+    def max_recording_s(self, config: CascadeConfig) -> float:
+        """The transcriber's window: 100 frames are a second."""
+        return config.transcriber.positions * FRAMES_PER_POSITION / 100
 
     def read_shape(self, config: CascadeConfig, name: str) -> ModelShape:
         """Of the decoders: of ears and voice nothing is known but what they report. The transcriber's

@@ -52,6 +52,14 @@ def next_phrase(text: str, *, is_first: bool, is_over: bool) -> int | None:
     return len(text) or None if is_over else None
 
 
+def shortened(text: str, end: int, most: int) -> int:
+    """The end of a phrase of at most so many characters: behind a word, or within the only one."""
+    if end <= most:
+        return end
+    behind = max((word.end() for word in _WORD.finditer(text, 0, most)), default=0)
+    return behind or most
+
+
 def _is_dangling(word: str) -> bool:
     return word.strip().lower() in _DANGLING
 

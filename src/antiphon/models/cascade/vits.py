@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antiphon.core.errors import CheckpointError
+from antiphon.models.cascade.served import check_served
 from antiphon.models.layout import Layout
 
 LEAST_BIN = 1e-3
@@ -81,8 +82,6 @@ class VitsConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """From config.json; raises CheckpointError."""
-        if config.get("model_type") != "vits":
-            raise CheckpointError(f"voice: {config.get('model_type')!r} is not served; it must be vits")
         known = {
             "num_speakers": (1,),
             "use_stochastic_duration_prediction": (True,),
@@ -91,10 +90,7 @@ class VitsConfig:
             "use_bias": (True,),
             "resblock_version": (1, 2),
         }
-        for name, allowed in known.items():
-            if config.get(name, allowed[0]) not in allowed:
-                wanted = " or ".join(map(str, allowed))
-                raise CheckpointError(f"voice: {name} {config[name]!r} is not supported, only {wanted}")
+        check_served("voice", config, "vits", known)
         config = {**DEFAULTS, **config}
         try:
             return cls(

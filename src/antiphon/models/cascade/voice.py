@@ -17,7 +17,7 @@ from torch import Tensor
 from antiphon.core.facts import Ints
 from antiphon.core.ids import content_key
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
-from antiphon.models.cascade.phrases import is_speakable, next_phrase
+from antiphon.models.cascade.phrases import is_speakable, next_phrase, shortened
 from antiphon.models.cascade.symbols import Symbols
 from antiphon.models.cascade.vits import Vits
 
@@ -25,6 +25,8 @@ WINDOW = 24
 """Frames that are decoded at a time: what a step of the voice takes, and the least of what is heard first."""
 MOST_TOKENS = 128
 """Text without an end in sight is spoken after so many: the stage that writes it may be held back."""
+MOST_CHARACTERS, MOST_SYMBOLS = 256, 640
+"""Of a phrase. What it costs grows with the square of its symbols, and meanwhile nobody else is served."""
 
 
 @dataclass(slots=True)
@@ -119,10 +121,13 @@ class Voice:
     def _begin_phrase(self, stream: _Stream) -> None:
         """Take phrases until one can be said, and work out its frames."""
         while (end := self._phrase_end(stream)) is not None:
+            end = shortened(stream.text, end, MOST_CHARACTERS)
+            phrase, symbols, words = self._spelt(stream.text[:end])
+            while len(symbols) > MOST_SYMBOLS and end > 1:
+                end = shortened(stream.text, end, end // 2)
+                phrase, symbols, words = self._spelt(stream.text[:end])
             written, first = stream.text[:end], stream.start
             stream.text, stream.start = stream.text[end:], first + end
-            phrase = written.strip()
-            symbols, words = self._symbols.read(phrase) if is_speakable(phrase) else ([], [])
             if not symbols:
                 stream.words.append((stream.before, bisect_left(stream.token_ends, first + end) + 1))
                 continue
@@ -131,10 +136,17 @@ class Voice:
             ends, first = np.cumsum(counts), first + len(written) - len(written.lstrip())
             for num_chars, num_symbols in words:
                 tokens = bisect_left(stream.token_ends, first + num_chars) + 1
-                stream.words.append((stream.before + int(ends[num_symbols - 1]), tokens))
+                over = int(ends[num_symbols - 1]) if num_symbols else 0
+                stream.words.append((stream.before + over, tokens))
             stream.has_begun = True
             stream.num_phrases += 1
             return
+
+    def _spelt(self, written: str) -> tuple[str, list[int], list[tuple[int, int]]]:
+        """The phrase, its symbols, and where its words are over."""
+        phrase = written.strip()
+        symbols, words = self._symbols.read(phrase) if is_speakable(phrase) else ([], [])
+        return phrase, symbols, words
 
     # -- sound ---------------------------------------------------------------------------------------
 

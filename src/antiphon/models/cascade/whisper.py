@@ -17,11 +17,13 @@ from torch import Tensor
 
 from antiphon.core.errors import CheckpointError
 from antiphon.core.facts import StagePrompt
+from antiphon.models.cascade.served import check_served
 from antiphon.models.decoder_stage import Positions, plain_positions
 from antiphon.models.layout import Layout
 from antiphon.nn.attention import Attention, paged_attention
 from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
+from antiphon.nn.layers import Table
 from antiphon.nn.products import linear, pack
 from antiphon.nn.step import StepInputs
 
@@ -58,15 +60,8 @@ class WhisperConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Self:
         """From config.json and generation_config.json; raises CheckpointError."""
-        if config.get("model_type") != "whisper":
-            raise CheckpointError(
-                f"transcriber: {config.get('model_type')!r} is not served; it must be whisper"
-            )
-        for name, known in (("activation_function", "gelu"), ("scale_embedding", False)):
-            if config.get(name, known) != known:
-                raise CheckpointError(
-                    f"transcriber: {name} {config[name]!r} is not supported, only {known!r}"
-                )
+        known = {"activation_function": ("gelu",), "scale_embedding": (False,)}
+        check_served("transcriber", config, "whisper", known)
         try:
             return cls(
                 hidden=config["d_model"],
@@ -272,8 +267,8 @@ class Decoder:
         """tail: an encoder's output for silence [positions, hidden]; None: whole windows are encoded."""
         self.config, self.tail = config, tail
         self.payload_size, self.capture_layer, self.keeps_all = 0, None, False
-        self.embedding, self._positions = params[DECODER + "embedding"], params[DECODER + "positions"]
-        self._head = pack(self.embedding)
+        self._embedding, self._positions = Table(params[DECODER + "embedding"]), params[DECODER + "positions"]
+        self._head = pack(params[DECODER + "embedding"])
         names = [f"{DECODER}layers.{i}." for i in range(config.decoder_layers)]
         self._layers = [
             (
@@ -285,7 +280,7 @@ class Decoder:
         ]
         self._norm = _Norm(params, DECODER + "norm")
         self._attention: Attention = paged_attention
-        self.device, self.dtype = self.embedding.device, self.embedding.dtype
+        self.device, self.dtype = self._positions.device, self._positions.dtype
         self.vocab_size, self.cross_length = config.vocab, config.positions
         self._suppressed = torch.tensor(config.suppressed, dtype=torch.int64, device=self.device)
         self._begin_suppressed = torch.tensor(config.begin_suppressed, dtype=torch.int64, device=self.device)
@@ -298,14 +293,14 @@ class Decoder:
         """Zeroed keys and values of every layer, each [num_blocks, block_size, heads, d]."""
         heads = self.config.decoder_heads
         shape = num_blocks, block_size, heads, self.config.hidden // heads
-        return [(self.embedding.new_zeros(shape), self.embedding.new_zeros(shape)) for _ in self._layers]
+        return [(self._positions.new_zeros(shape), self._positions.new_zeros(shape)) for _ in self._layers]
 
     def positions(self, prompt: StagePrompt) -> Positions:
         return plain_positions(prompt)
 
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, hidden]."""
-        return F.embedding(ids, self.embedding)
+        return self._embedding.rows(ids)
 
     def cross_kv(self, states: Tensor) -> list[Pair]:
         """The encoder's states [m, hidden] -> each layer's keys and values [m, heads, d]."""

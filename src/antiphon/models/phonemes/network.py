@@ -17,6 +17,8 @@ from antiphon.models.phonemes.tokens import PUNCTUATION
 
 NUM_SPECIAL = 4
 UNKNOWN = 3
+MOST_LETTERS = 24
+"""That are read at once; what follows is read anew. A step reads all phonemes before it again."""
 _PIECE = re.compile(r"[^\W\d_]+(?:['’\-.][^\W\d_]+)*|.", re.DOTALL)
 Weights = Mapping[str, np.ndarray]
 
@@ -47,7 +49,7 @@ class WordNetwork:
         for piece in _PIECE.findall(text):
             if piece[0].isalpha():
                 letters = _plain(piece)
-                step = self._num_positions - 2
+                step = min(self._num_positions - 2, MOST_LETTERS)
                 said += [self._word(letters[i : i + step]) for i in range(0, len(letters), step)]
             elif piece in PUNCTUATION:
                 said.append(piece)

@@ -15,6 +15,8 @@ _PAUSES = PUNCTUATION - frozenset('"“”')
 _SILENT = frozenset("',-._‘’/")
 _PUNCTUATION_TAGS = frozenset((".", ",", "-LRB-", "-RRB-", "``", '""', "''", ":", "$", "#", "NFP"))
 _SAID_FOR_TAG = {"-LRB-": "(", "-RRB-": ")", "``": "“", '""': "”", "''": "”"}
+MOST_PARTS = 12
+"""Of a word that is looked up as a whole, or by runs of its parts."""
 _LETTER = r"[^\W\d_]"
 _QUOTES = "'‘’"
 _SUBTOKEN = re.compile(
@@ -63,7 +65,12 @@ class Pronouncer:
         return _following(following, token.phonemes, token.text, token.tag)
 
     def _many(self, word: Word, following: Following) -> Following:
-        """The longest run of parts that the lexicon knows, from the end; if a part is unknown, all is."""
+        """The longest run of parts that the lexicon knows, from the end; if a part is unknown, all is. A word
+        of more parts than words have is read part by part: to try all its runs takes the cube of them."""
+        if len(word) > MOST_PARTS:
+            for token in reversed(word):
+                following = self._one(token, following)
+            return following
         left, right = 0, len(word)
         while left < right:
             run = word[left:right]
