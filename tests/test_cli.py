@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from antiphon import __version__
 from antiphon.cli import app
 from antiphon.server import launch
 
@@ -44,6 +45,47 @@ def test_help(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
+
+
+def test_short_help_and_the_version() -> None:
+    for command in ([], ["serve"], ["bench", "sweep"]):
+        assert "Usage" in CliRunner().invoke(app, [*command, "-h"]).output
+    said = CliRunner().invoke(app, ["--version"])
+    assert (said.exit_code, said.output.strip()) == (0, f"antiphon {__version__}")
+
+
+@pytest.mark.parametrize(("option", "load"), [("--concurrency", "0"), ("--rate", "-1"), ("--rate", "1,nan")])
+def test_a_load_that_is_none_is_refused_before_anything_runs(tmp_path: Path, option: str, load: str) -> None:
+    said = CliRunner().invoke(app, ["bench", "sweep", option, load, "--out", str(tmp_path / "x")])
+    assert said.exit_code == 1
+    assert "it must be above 0" in said.output
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("wait_s", [0.05, 0.3])
+def test_who_stops_it_while_it_starts_sees_no_traceback(wait_s: float) -> None:
+    program = [
+        sys.executable,
+        "-c",
+        "from antiphon.__main__ import main; print(flush=True); main()",
+        "doctor",
+    ]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        time.sleep(wait_s)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert "Traceback" not in said
+    assert process.returncode in (1, 130)
+
+
+async def test_why_an_address_cannot_be_listened_on() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert "is taken" in launch._why_not("127.0.0.1", taken.getsockname()[1])
+    assert "is no address of this machine" in launch._why_not("192.0.2.1", 0)
+    assert "is no address of this machine" in launch._why_not("no.such.host.invalid", 0)
 
 
 def test_doctor_says_what_runs_and_what_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +220,10 @@ def test_serve_hands_its_limits_and_depth_on(monkeypatch: pytest.MonkeyPatch) ->
     assert CliRunner().invoke(app, ["serve", "somewhere", *options]).exit_code == 0
     assert CliRunner().invoke(app, ["serve", "somewhere"]).exit_code == 0
     assert seen == [1, 2.5, 7, None, 600.0, 1000]
-    wrong = (("--max-audio-s", "0"), ("--max-items", "0"), ("--depth", "deep"), ("--min-lead-s", "nan"))
+    assert CliRunner().invoke(app, ["serve", "somewhere", "--record", "nowhere/a"]).exit_code == 1
+    wrong = (
+        *(("--port", "99999"), ("--port", "-1"), ("--layer-groups", "0"), ("--max-audio-s", "0")),
+        *(("--max-items", "0"), ("--depth", "deep"), ("--min-lead-s", "nan")),
+    )
     for option, value in (*wrong, ("--max-sessions", "-5"), ("--max-context-tokens", "0")):
         assert CliRunner().invoke(app, ["serve", "somewhere", option, value]).exit_code == 2

@@ -53,6 +53,8 @@ TURNS_A_RESPONSE = 1000
 
 
 class Recorder(Protocol):
+    has_stopped: bool
+
     def write(self, now: float, facts: list[Fact], decision: Decision) -> None: ...
 
 

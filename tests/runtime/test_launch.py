@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, Ses
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
 from antiphon.core.snapshot import Snapshot
 from antiphon.metrics.names import Metric
-from antiphon.runtime.launch import SNAPSHOT_EVERY_S, EngineProcess
+from antiphon.runtime import launch, stage_child
+from antiphon.runtime.launch import COMING_BACK, FORGOTTEN, GONE, SNAPSHOT_EVERY_S, EngineProcess
 from antiphon.runtime.messages import Start
 
 LONG = {"thinker": Sampling(max_tokens=2000), "talker": Sampling(max_tokens=4000)}
@@ -89,6 +91,11 @@ def ask(engine: EngineProcess, session: str, sampling: dict[str, Sampling]) -> l
 
 def is_over(heard: list[Output]) -> bool:
     return bool(heard) and isinstance(heard[-1], ResponseEnded)
+
+
+def end_of(heard: list[Output]) -> ResponseEnded:
+    assert isinstance(heard[-1], ResponseEnded)
+    return heard[-1]
 
 
 async def test_answers_and_leaves_nothing(engine: EngineProcess, tiny_checkpoint: Path, folder: Path) -> None:
@@ -167,12 +174,85 @@ async def test_a_killed_engine_ends_its_responses(
     for outputs in heard:
         assert [o.status for o in outputs if isinstance(o, ResponseEnded)] == ["failed"]
         assert outputs[-1].reason == "engine_gone"
-    assert "died: open replies fail, and the server has to be restarted" in caplog.text
+    assert "died: open replies fail" in caplog.text
+    assert "is started again in 0.2 s" in caplog.text
     late = ask(engine, "late", SHORT)
     assert not late, "not before the asker has finished asking"
     await until(lambda: late, 1)
-    assert late[-1].status == "failed"
+    assert (end_of(late).status, end_of(late).message) == ("failed", COMING_BACK)
+    assert engine.comes_back
+    await until(lambda: engine.alive, 30)
+    engine.send(ResponseRequested("a", "again", "j"))
+    await until(lambda: len([one for one in heard[0] if isinstance(one, ResponseEnded)]) == 2, 1)
+    assert (end_of(heard[0]).response, end_of(heard[0]).message) == ("again", FORGOTTEN)
+    new = ask(engine, "new", SHORT)
+    await until(lambda: is_over(new), 20)
+    assert end_of(new).status == "incomplete"
+    assert not engine.comes_back
     await engine.stop()
+    assert not os.listdir(folder)
+
+
+async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
+    engine: EngineProcess, tiny_checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is. A record of the second life has a name of its own."""
+    record = folder / "a.record"
+    (folder / "a.record.2").write_text("of another day")
+    await engine.start(Start(str(tiny_checkpoint), "x", CPU, str(record)), silent)
+    real, left = launch._Link, [OSError("no room for a folder")]
+
+    def link() -> launch._Link:
+        if left:
+            raise left.pop()
+        return real()
+
+    monkeypatch.setattr(launch, "_Link", link)
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: not engine.alive, 2)
+    await until(lambda: engine.alive, 30)
+    assert not left
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: not engine.alive, 2)
+    assert (folder / "a.record.2").read_text() == "of another day"
+
+
+async def test_a_later_life_has_a_record_of_its_own(
+    engine: EngineProcess, tiny_checkpoint: Path, folder: Path
+) -> None:
+    record = folder / "a.record"
+    await engine.start(Start(str(tiny_checkpoint), "x", CPU, str(record)), silent)
+    before = record.read_bytes()
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: not engine.alive, 2)
+    await until(lambda: engine.alive, 30)
+    assert record.read_bytes()[: len(before)] == before
+    assert (folder / "a.record.2").stat().st_size
+
+
+async def test_an_engine_that_dies_again_and_again_stays_away(
+    tiny_checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time, the model is not there any more when it is to be loaded again."""
+    monkeypatch.setattr(stage_child, "MOST_DEATHS", 2)
+    told: list[str] = []
+    engine = EngineProcess(lambda: told.append("died"))
+    model = folder / "model"
+    shutil.copytree(tiny_checkpoint, model)
+    try:
+        await engine.start(Start(str(model), "x", CPU), silent)
+        shutil.rmtree(model)
+        os.kill(engine.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            await engine.gone.wait()
+        assert told == ["died"]
+        assert not engine.alive
+        assert not engine.comes_back
+        late = ask(engine, "late", SHORT)
+        await until(lambda: late, 1)
+        assert end_of(late).message == GONE
+    finally:
+        await engine.stop()
     assert not os.listdir(folder)
 
 
@@ -252,7 +332,7 @@ async def test_an_orphan_ends(tiny_checkpoint: Path, folder: Path) -> None:
 
 async def test_shows_itself_while_somebody_watches(engine: EngineProcess, tiny_checkpoint: Path) -> None:
     seen: list[Snapshot] = []
-    engine.watch(seen.append)  # too early: it does not live yet
+    engine.watch(seen.append)  # it does not live yet: it is told once it does
     await engine.start(Start(str(tiny_checkpoint), "mine", CPU), silent)
     heard = ask(engine, "a", SHORT)
     engine.watch(seen.append)

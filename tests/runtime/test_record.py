@@ -7,14 +7,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from antiphon import Omni
+from antiphon.cli import app
 from antiphon.core.conversation import Item
 from antiphon.core.errors import ConfigError
 from antiphon.core.plans import Decision
 from antiphon.engine.load import Engine
+from antiphon.metrics.names import Metric
+from antiphon.runtime.driver import Driver
 from antiphon.runtime.omni import parts_of
-from antiphon.runtime.record import RecordWriter, read_record, replay
+from antiphon.runtime.record import RecordWriter, check_new, ends_early, read_record, replay, unused
 from exactness.talk import Talk
 
 
@@ -78,8 +82,13 @@ def test_a_changed_fact_shows(record: Path, engine: Engine, tmp_path: Path) -> N
 
 def test_a_record_cut_short_ends_there(record: Path) -> None:
     count, _ = replay(record)
+    assert not ends_early(record)
     record.write_bytes(record.read_bytes()[:-7])
     assert replay(record) == (count - 1, [])
+    assert ends_early(record)
+    said = CliRunner().invoke(app, ["replay", str(record)])
+    assert said.exit_code == 0
+    assert "ends in the middle of a decision" in said.output
 
 
 def test_foreign_and_damaged_files_are_named(record: Path, tmp_path: Path) -> None:
@@ -113,9 +122,36 @@ def test_a_record_that_cannot_be_written(engine: Engine, tmp_path: Path) -> None
     writer = RecordWriter(tmp_path / "a.record", engine.node, 0)
     writer._file.close()
     writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    assert not writer.has_stopped
     writer.write(0.0, [], Decision((), ()))
     assert writer._file.closed
+    assert writer.has_stopped
     writer.write(0.0, [], Decision((), ()))
+    writer.close()
+
+
+def test_a_record_is_never_written_over(record: Path, engine: Engine) -> None:
+    before = record.read_bytes()
+    for begin in (lambda: check_new(record), lambda: RecordWriter(record, engine.node, 0)):
+        with pytest.raises(ConfigError, match=r"is there already.* name another file"):
+            begin()
+    assert record.read_bytes() == before
+    with pytest.raises(ConfigError, match="is no directory"):
+        check_new(record.parent / "nowhere" / "a.record")
+    new = record.parent / "new.record"
+    check_new(new)
+    assert unused(new) == new
+    assert unused(record).name == f"{record.name}.2"
+    assert unused(Path("/dev/null")) == Path("/dev/null")
+
+
+def test_the_driver_tells_of_a_record_that_has_stopped(engine: Engine, tmp_path: Path) -> None:
+    driver = Driver(engine, lambda outputs: None)
+    assert Metric.RECORD_STOPPED not in driver.stats()
+    driver.recorder = writer = RecordWriter(tmp_path / "a.record", engine.node, engine.depth)
+    assert driver.stats()[Metric.RECORD_STOPPED] == 0
+    writer.has_stopped = True
+    assert driver.stats()[Metric.RECORD_STOPPED] == 1
     writer.close()
 
 

@@ -70,6 +70,7 @@ class FakeEngine:
     script: Script = field(default_factory=Script)
     info: ModelInfo = INFO
     alive: bool = True
+    comes_back: bool = False
     stats: dict[str, float] = field(default_factory=lambda: dict(STATS))
     lost: dict[str, str] = field(default_factory=dict)
     stuck: str = ""

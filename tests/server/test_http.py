@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import signal
 import sys
 import textwrap
@@ -11,7 +12,10 @@ from pathlib import Path
 from typing import get_args
 
 import httpx
+import msgspec
+import numpy as np
 import pytest
+import soundfile
 
 from antiphon.core.facts import PersonFact
 from antiphon.metrics.names import Metric
@@ -19,7 +23,7 @@ from antiphon.server.app import attach_engine, create_app
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.limits import Limits
 from server.conftest import Running, running
-from server.fake_engine import CharDetokeniser, FakeEngine, Script
+from server.fake_engine import INFO, CharDetokeniser, FakeEngine, Script
 
 TESTS = Path(__file__).parents[1]
 
@@ -221,6 +225,46 @@ async def test_a_decision_that_does_not_return_is_no_health() -> None:
         engine.stuck = ""
         assert (await client.get("/health")).json() == {"status": "alive"}
         assert (await client.get("/ready")).status_code == 200
+
+
+async def test_a_recording_that_the_model_does_not_hear_is_the_clients_error() -> None:
+    """A model hears 2 s, the server would take 600: refused before it reaches anybody."""
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, max_recording_s=2.0))
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(16_000 * 3, np.float32), 16_000, format="WAV")
+    transport = httpx.ASGITransport(create_app(engine, detokenisers=CharDetokeniser))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(
+            "/v1/audio/transcriptions",
+            files={"file": ("a.wav", file.getvalue())},
+            data={"model": "test-omni"},
+        )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "max_audio_s")
+    assert not engine.facts
+
+
+async def test_health_tells_loading_from_full_from_dead() -> None:
+    engine = FakeEngine()
+    app = create_app(settings=ServerSettings(max_sessions=0))
+    transport = httpx.ASGITransport(app)
+
+    async def told() -> tuple[int, dict[str, str]]:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.get("/health")
+            return answer.status_code, answer.json()
+
+    assert await told() == (200, {"status": "loading"})
+    attach_engine(app, engine, CharDetokeniser)
+    assert await told() == (200, {"status": "full"})
+    app.state.serving.is_draining = True
+    assert await told() == (200, {"status": "draining"})
+    engine.alive, engine.comes_back = False, True
+    assert await told() == (200, {"status": "restarting"})
+    engine.comes_back = False
+    status, said = await told()
+    assert (status, said["status"]) == (503, "dead")
+    assert "has to be restarted" in said["reason"]
 
 
 async def test_policies_are_counted_with_their_names_escaped() -> None:

@@ -59,7 +59,30 @@ async def test_a_dead_engine_ends_responses_and_health() -> None:
         done = (await client.until("response.done"))[-1]
         assert done["response"]["status_details"]["error"]["code"] == "engine_dead"
         status, error, retry = await refusal(served)
-        assert (status, error["code"], retry) == (503, "server_overloaded", "5")
+        assert (status, error["code"], retry) == (503, "server_unavailable", "5")
+
+
+async def test_an_engine_that_is_started_again_forgets_who_talked_with_it() -> None:
+    """They are told what was cut, and that they may come again; meanwhile nobody is taken, and after it all
+    are."""
+    async with running(engine=FakeEngine(Script(gate=asyncio.Event()))) as served:
+        async with served.socket() as client:
+            await client.send("response.create")
+            await client.until("response.output_audio_transcript.delta")
+            served.engine.comes_back = True
+            served.engine.die()
+            served.serving.forsake()
+            done = (await client.until("response.done"))[-1]
+            assert done["response"]["status"] == "failed"
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await client.until("session.created")
+            assert closed.value.rcvd.code == 1012
+        status, error, _ = await refusal(served)
+        assert (status, error["code"]) == (503, "server_unavailable")
+        assert "started again" in error["message"]
+        served.engine.comes_back, served.engine.alive = False, True
+        async with served.socket() as client:
+            await client.until("session.created")
 
 
 GARBAGE: list[str | bytes] = [

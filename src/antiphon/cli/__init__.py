@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from antiphon import __version__
 from antiphon.cli import bench, checkpoint, config, plot, workload
 from antiphon.cli.compare import compare
 from antiphon.cli.doctor import doctor
@@ -17,11 +20,29 @@ from antiphon.cli.tune import tune
 
 app = typer.Typer(
     name="antiphon",
-    help="Serve realtime omni-modal models: people speak to it, it speaks back, and they interrupt it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"antiphon {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def antiphon(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say the version, and no more."),
+    ] = False,
+) -> None:
+    """Serve realtime omni-modal models: people speak to it, it speaks back, and they interrupt it."""
+
+
 app.command()(serve)
 app.command()(replay)
 app.command()(explain)

@@ -91,7 +91,7 @@ def bench(
         played = workload_of(workload, load.changes)
         name = model or asyncio.run(model_of(url, api_key))
         target = Target(root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics)
-        path = log or Path(f"bench-{target.label}-{seed}.jsonl")
+        path = log or _unused(f"bench-{target.label}-{seed}", force)
         reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))
         status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
     except AntiphonError as error:
@@ -113,6 +113,15 @@ def summarize(
     except AntiphonError as error:
         _fail(error)
     raise typer.Exit(status)
+
+
+def _unused(name: str, force: bool) -> Path:
+    """A log of this name, with a number behind it where there is one already."""
+    path, number = Path(f"{name}.jsonl"), 1
+    while path.exists() and not force:
+        number += 1
+        path = Path(f"{name}-{number}.jsonl")
+    return path
 
 
 def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target, pace: Pace) -> str:

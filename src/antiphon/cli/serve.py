@@ -17,6 +17,7 @@ from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
 
+MAX_PORT = 65535
 LIMITS = Limits()
 """As they are where nothing is said."""
 
@@ -38,7 +39,9 @@ def serve(
         ),
     ] = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=MAX_PORT, help="Port to listen on; 0 picks a free one.")
+    ] = 8000,
     name: Annotated[str, typer.Option(help="Name clients ask for; the checkpoint's name by default.")] = "",
     preset: Annotated[str, typer.Option(help=f"Which policies decide: {PRESETS}.")] = "baseline",
     profile: Annotated[
@@ -98,11 +101,13 @@ def serve(
         Path | None, typer.Option(help="PEM certificate: serve https and wss.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
-    record: Annotated[Path | None, typer.Option(help="Write every fact and decision to this file.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write every fact and decision to this file, which must not exist.")
+    ] = None,
 ) -> None:
     """Serve a model over OpenAI's Realtime and HTTP protocols, and a console page where it says."""
-    from antiphon.cli.deployments import applied, resolved
     from antiphon.runtime.messages import Start
+    from antiphon.runtime.record import check_new
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
     from antiphon.wire.limits import Limits as SessionLimits
@@ -138,7 +143,9 @@ def serve(
             min_lead_s=min_lead_s,
             media_hosts=split(media_hosts),
         )
-        if config:
+        if config:  # torch comes with it, which the server itself does not need
+            from antiphon.cli.deployments import applied, resolved
+
             deployed, model = resolved(config, model, console.print)
             options, settings = applied(deployed, given_options(context), flags.keywords, settings)
         else:
@@ -146,6 +153,8 @@ def serve(
         read_preset(options.preset)  # what is wrong there is said before anything starts
         if not model:
             raise ConfigError("no model: name a checkpoint directory or a hub id, or a --config that does")
+        if record is not None:
+            check_new(record)
         start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
         where = ServeOptions(host, port, tls_certificate, tls_key)
         with LoadingBar() as progress:
@@ -160,10 +169,16 @@ def replay(
     preset: RecordPreset = "",
 ) -> None:
     """Decide again on recorded facts and show where the decisions differ (exit status 1 if any does)."""
+    from antiphon.runtime.record import ends_early
     from antiphon.runtime.record import replay as decide_again
 
     try:
         count, differences = decide_again(record, preset)
+        if ends_early(record):
+            console.print(
+                "[bold yellow]warning:[/] the record ends in the middle of a decision: its server was "
+                "killed, or the disk was full"
+            )
     except (AntiphonError, OSError) as error:
         fail(error)
     for difference in differences[:most]:

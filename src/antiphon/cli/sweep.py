@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,8 +86,12 @@ def _loads(concurrency: str, rate: str) -> tuple[Load, ...]:
     if bool(concurrency) == bool(rate):
         raise ConfigError("give loads by --concurrency 1,2,4 or by --rate 0.5,1,2")
     try:
-        if concurrency:
-            return tuple(Load(concurrency=int(value)) for value in split(concurrency))
-        return tuple(Load(rate_per_s=float(value)) for value in split(rate))
+        numbers = [int(value) for value in split(concurrency)] or [float(value) for value in split(rate)]
     except ValueError as error:
         raise ConfigError(f"loads are numbers with commas between them: {error}") from None
+    wrong = [one for one in numbers if not 0 < one < math.inf]
+    if wrong:
+        raise ConfigError(f"a load of {wrong[0]:g} is none: it must be above 0")
+    return tuple(
+        Load(concurrency=int(one)) if concurrency else Load(rate_per_s=float(one)) for one in numbers
+    )

@@ -24,6 +24,11 @@ class EngineClient(Protocol):
     def alive(self) -> bool: ...
 
     @property
+    def comes_back(self) -> bool:
+        """It has died and is being started again; conversations of before are not known to it then."""
+        ...
+
+    @property
     def stats(self) -> dict[str, float]:
         """The engine's latest metrics by `metrics.names` name; refreshed about once a second."""
         ...

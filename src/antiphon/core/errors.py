@@ -76,6 +76,13 @@ class Overloaded(AntiphonError):
         self.code = code
 
 
+class Unavailable(Overloaded):
+    """Nobody is served now: the model is loading, or its engine is gone, or the server is shutting down."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s, "server_unavailable")
+
+
 class Throttled(AntiphonError):
     """A client asks more often than it may; the next time is after `retry_after_s` seconds."""
 

@@ -46,6 +46,7 @@ class Metric(StrEnum):
 
     UNIT_UP = "antiphon_unit_up"
     UNIT_RESTARTS = "antiphon_unit_restarts_total"
+    RECORD_STOPPED = "antiphon_record_stopped"
 
     def of(self, stage: str) -> str:
         return f'{self.value}{{stage="{stage}"}}'
@@ -107,6 +108,7 @@ DESCRIPTIONS: dict[str, str] = {
     "observed.",
     Metric.UNIT_UP: "1 while a unit in a process of its own is there, else 0.",
     Metric.UNIT_RESTARTS: "Times that the process of a unit was started again.",
+    Metric.RECORD_STOPPED: "1 once the record that `serve --record` writes could not be continued, else 0.",
 }
 """What each figure means, as Prometheus and the docs show it."""
 

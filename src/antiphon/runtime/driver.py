@@ -39,6 +39,9 @@ COPY_WAIT_S = 0.001
 class Recorder(Protocol):
     """Writes what a node was told and what it decided."""
 
+    has_stopped: bool
+    """It could not go on."""
+
     def write(self, now: float, facts: list[Fact], decision: Decision) -> None: ...
 
 
@@ -154,6 +157,8 @@ class Driver:
             stats[Metric.STEPS.of(stage)] = self._steps[stage]
             stats[Metric.STEP_SECONDS.of(stage)] = self._seconds[stage]
             stats[Metric.EMITTED.of(stage)] = self._emitted[stage]
+        if self.recorder is not None:
+            stats[Metric.RECORD_STOPPED] = float(self.recorder.has_stopped)
         return stats if self._engine.processes is None else stats | self._engine.processes.stats()
 
     def snapshot(self) -> Snapshot:

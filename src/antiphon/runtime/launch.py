@@ -1,4 +1,4 @@
-"""Starts the engine's process, waits until it is ready, and notices its death."""
+"""Starts the engine's process, waits until it is ready, notices its death, and starts it again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import zmq
 import zmq.asyncio
 
 from antiphon.core.errors import AntiphonError
-from antiphon.core.facts import PersonFact, ResponseRequested
+from antiphon.core.facts import PersonFact, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Output, ResponseEnded, Usage
 from antiphon.core.snapshot import Snapshot
@@ -35,6 +37,8 @@ from antiphon.runtime.messages import (
     ToEngine,
     Watch,
 )
+from antiphon.runtime.record import unused
+from antiphon.runtime.stage_child import Restarts
 
 log = logging.getLogger(__name__)
 
@@ -42,34 +46,54 @@ STOP_WAIT_S = 5.0
 DEATH_CHECK_MS = 200
 SNAPSHOT_EVERY_S = 0.25
 GONE = "The engine stopped working; the server has to be restarted"
+COMING_BACK = "The engine stopped working and is being started again"
+FORGOTTEN = "The engine was started again and does not know this conversation: begin a new one"
+
+
+def nothing() -> None:
+    """Of whoever need not be told."""
 
 
 class EngineProcess:
     """An engine in a process of its own. Implements `core.engine_client.EngineClient`.
 
-    One asyncio task reads what the engine sends; `send` never blocks. Started once, stopped once.
+    One asyncio task reads what the engine sends, and starts the process again when it has died, unless it
+    dies again and again (`Restarts`); `send` never blocks. Started once, stopped once. A record of a later
+    life has a number behind its name.
     """
 
     info: ModelInfo
 
-    def __init__(self) -> None:
+    def __init__(self, died: Callable[[], None] = nothing) -> None:
+        """died: called before it is started again, once open responses have failed; conversations of before
+        are not known any more."""
+        self._died = died
         self._decoder = decoder(FromEngine)
         self._sinks: dict[str, Callable[[Output], None]] = {}
         self._open: dict[tuple[str, str], None] = {}
+        self._known: set[str] = set()
+        """Sessions that the process was told of."""
+        self.gone = asyncio.Event()
+        """It has died, and stays away."""
         self._stats: dict[str, float] = {}
         self._lost: dict[str, str] = {}
         self._stuck = ""
         self._viewer: Callable[[Snapshot], None] | None = None
         self._link: _Link | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._living: asyncio.Task[None] | None = None
         self._alive = False
+        self._num_lives = 0
 
     # -- core.engine_client.EngineClient -------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
         return self._alive
+
+    @property
+    def comes_back(self) -> bool:
+        return self._living is not None and not self._alive and not self.gone.is_set()
 
     @property
     def stats(self) -> dict[str, float]:
@@ -97,13 +121,18 @@ class EngineProcess:
         self._open = {key: None for key in self._open if key[0] != session}
 
     def send(self, fact: PersonFact) -> None:
+        if isinstance(fact, SessionOpened) and self._alive:
+            self._known.add(fact.session)
+        is_known = fact.session in self._known
         if isinstance(fact, ResponseRequested):
             self._open[fact.session, fact.response] = None
-            if not self._alive:
+            if not is_known:
                 # not at once: whoever asks has not finished asking yet
-                asyncio.get_running_loop().call_soon(self._fail_open)
-        if self._alive:
+                asyncio.get_running_loop().call_soon(self._fail, fact.session, fact.response)
+        if is_known:
             self._post(fact)
+        if isinstance(fact, SessionClosed):
+            self._known.discard(fact.session)
 
     def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
         self._viewer = viewer
@@ -117,6 +146,14 @@ class EngineProcess:
 
         Raises AntiphonError with the engine's own words if it can't; nothing is left behind then.
         """
+        await self._begin(order, progress)
+        self._living = asyncio.create_task(self._live(order))
+
+    async def _begin(self, order: Start, progress: Callable[[str, int, int], None]) -> None:
+        """A life."""
+        self._num_lives += 1
+        if order.record is not None and self._num_lives > 1:
+            order = msgspec.structs.replace(order, record=str(unused(Path(order.record))))
         try:
             self._link = _Link()
             self._process = await asyncio.create_subprocess_exec(
@@ -133,7 +170,44 @@ class EngineProcess:
             await self._clear_away()
             raise
         self._alive = True
-        self._reader = asyncio.create_task(self._read())
+        if self._viewer is not None:
+            self.watch(self._viewer)
+
+    async def _live(self, order: Start) -> None:
+        """One life after the other."""
+        restarts = Restarts()
+        while True:
+            restarts.ready(time.monotonic())
+            await self._read()
+            self._alive, self._stuck, self._lost, self._stats = False, "", {}, {}
+            self._known.clear()
+            log.error("the engine's process died: open replies fail")
+            wait_s = self._next_wait_s(restarts)
+            self._fail_open()
+            if wait_s is not None:
+                self._died()
+            await self._clear_away()
+            while not self._alive and wait_s is not None:
+                await asyncio.sleep(wait_s)
+                try:
+                    await self._begin(order, _log_progress)
+                except Exception as error:  # whatever it is, it is tried again
+                    log.error("the engine does not start: %s", error)
+                    order = msgspec.structs.replace(order, record=None)  # which may be why
+                    wait_s = self._next_wait_s(restarts)
+            if wait_s is None:
+                self._fail_open()
+                return
+
+    def _next_wait_s(self, restarts: Restarts) -> float | None:
+        """It has died, or does not start: seconds until it is started again. None: it stays away."""
+        wait_s = restarts.wait_s(time.monotonic())
+        if wait_s is None:
+            log.error("the engine's process died again and again: the server has to be restarted")
+            self.gone.set()
+        else:
+            log.error("the engine's process is started again in %.1f s", wait_s)
+        return wait_s
 
     async def stop(self) -> None:
         """Ask it to finish; kill it if it takes too long. Leaves no process, socket or folder behind."""
@@ -141,7 +215,12 @@ class EngineProcess:
             self._post(Stop())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), STOP_WAIT_S)
+        if self._living is not None:
+            self._living.cancel()
+            await asyncio.gather(self._living, return_exceptions=True)
+            self._living = None
         self._alive = False
+        self._known.clear()
         await self._clear_away()
         self._fail_open()
 
@@ -150,10 +229,6 @@ class EngineProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
-            self._reader = None
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -180,17 +255,12 @@ class EngineProcess:
                     pass
 
     async def _read(self) -> None:
-        """Deliver what comes until the process is gone; then end what is open."""
+        """Deliver what comes until the process is gone."""
         try:
             while (message := await self._next()) is not None:
                 self._take(message)
         except Exception:
             log.exception("what the engine says cannot be read")
-        finally:
-            if self._alive:
-                self._alive = False
-                log.error("the engine's process died: open replies fail, and the server has to be restarted")
-                self._fail_open()
 
     def _take(self, message: FromEngine) -> None:
         match message:
@@ -245,7 +315,18 @@ class EngineProcess:
 
     def _fail_open(self) -> None:
         for session, response in list(self._open):
-            self._deliver(ResponseEnded(session, response, "failed", "engine_gone", GONE, Usage()))
+            self._fail(session, response)
+
+    def _fail(self, session: str, response: str) -> None:
+        """It is not answered, unless it has been."""
+        if (session, response) in self._open:
+            why = FORGOTTEN if self._alive else COMING_BACK if self.comes_back else GONE
+            self._deliver(ResponseEnded(session, response, "failed", "engine_gone", why, Usage()))
+
+
+def _log_progress(what: str, done: int, total: int) -> None:
+    if not done:
+        log.info("%s", what)
 
 
 class _Link:

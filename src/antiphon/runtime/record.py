@@ -59,19 +59,23 @@ class RecordWriter:
     """Writes entries as they happen. Implements `runtime.driver.Recorder`.
 
     The header has the policies, their options and the digests of those that do not ship. Raises ConfigError
-    if the file cannot be begun. If it cannot be continued (a full disk), the record ends
-    there and the engine goes on.
+    if the file cannot be begun, or is there already. If it cannot be continued (a full disk), the record ends
+    there (`has_stopped`) and the engine goes on.
     """
+
+    has_stopped = False
 
     def __init__(self, path: Path, node: NodeConfig, depth: int) -> None:
         try:
             # unbuffered: what was decided is on record however the process ends
-            self._file = path.open("wb", buffering=0)
+            self._file = path.open("wb" if is_device(path) else "xb", buffering=0)
             try:
                 self._frame(Header(VERSION, depth, resolved(node)))
             except OSError:
                 self._file.close()
                 raise
+        except FileExistsError:
+            raise ConfigError(_exists(path)) from None
         except OSError as error:
             raise ConfigError(f"cannot write the record {path}: {error.strerror or error}") from None
 
@@ -82,6 +86,7 @@ class RecordWriter:
             self._frame(Entry(now, tuple(facts), decision))
         except OSError:
             log.exception("the record ends here")
+            self.has_stopped = True
             self._file.close()
 
     def close(self) -> None:
@@ -91,6 +96,32 @@ class RecordWriter:
         frame = framed(message)
         if self._file.write(frame) < len(frame):
             raise OSError("the disk is full")
+
+
+def check_new(path: Path) -> None:
+    """Raise ConfigError if no record can be begun there, as far as can be said without beginning one."""
+    if path.exists() and not is_device(path):
+        raise ConfigError(_exists(path))
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"cannot write the record {path}: {path.absolute().parent} is no directory")
+
+
+def unused(path: Path) -> Path:
+    """It, if a record can be begun there, or the first of that name and a number that is not there yet."""
+    found, number = path, 1
+    while found.exists() and not is_device(found):
+        number += 1
+        found = path.with_name(f"{path.name}.{number}")
+    return found
+
+
+def is_device(path: Path) -> bool:
+    """Say a pipe, or /dev/null: nothing is lost by writing to it."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+def _exists(path: Path) -> str:
+    return f"the record {path} is there already, and is not written over: name another file, or move it away"
 
 
 def framed(message: Header | Entry) -> bytes:
@@ -111,6 +142,11 @@ def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
         way = f", and `antiphon lift {path} NEW` makes one of it" if header.version == 1 else ""
         raise ConfigError(f"{path} has record version {header.version}; this program reads {VERSION}{way}")
     return header, _entries(path, read)
+
+
+def ends_early(path: Path) -> bool:
+    """Is the last frame cut short?"""
+    return path.stat().st_size > sum(4 + len(frame) for frame in frames(path))
 
 
 class Decider(Protocol):

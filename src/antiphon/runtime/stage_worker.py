@@ -41,6 +41,7 @@ from antiphon.runtime.crossings import (
     packed,
     unpacked,
 )
+from antiphon.runtime.heap import give_back
 from antiphon.runtime.local_units import LocalUnits
 from antiphon.runtime.messages import Failed, Progress
 from antiphon.runtime.stage_child import end_with_parent
@@ -111,6 +112,7 @@ class Stage:
         loaded, places = load(begin, self._progress)
         self._units = LocalUnits(loaded, begin.born)
         self._places = places
+        give_back()
         gc.freeze()
         self.tell(Ready())
 

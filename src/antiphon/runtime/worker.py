@@ -25,6 +25,7 @@ from antiphon.core.facts import Fact
 from antiphon.core.ports import Wakeup
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver
+from antiphon.runtime.heap import give_back
 from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import (
     Failed,
@@ -161,6 +162,7 @@ def _serve(link: Link) -> int:
     try:
         recorder = RecordWriter(Path(start.record), engine.node, engine.depth) if start.record else None
         driver = Driver(engine, lambda outputs: link.send(Outputs(outputs)), recorder=recorder)
+        give_back()
         gc.freeze()  # the model's objects never die: a collection in mid-step need not walk them
         link.send(engine.info)
         with StuckWatch(driver.why_stuck, lambda why: link.send(Stuck(why))):
@@ -202,6 +204,8 @@ class Reports:
         self._lost: dict[str, str] = {}
 
     def watch(self, order: Watch) -> None:
+        if order.every_s == self._every_s:
+            return  # whoever watches already keeps the rhythm
         self._every_s = order.every_s
         self._next_snapshot = math.inf if order.every_s is None else 0.0
         self._driver.node.watch(order.every_s is not None)

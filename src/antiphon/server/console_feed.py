@@ -8,7 +8,7 @@ import logging
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from antiphon.core.errors import AntiphonError, Overloaded
+from antiphon.core.errors import AntiphonError
 from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_key, check_origin, http_error, subprotocols
 from antiphon.server.feed import Feed, Viewer
 from antiphon.server.serving import Serving
@@ -43,9 +43,7 @@ def _check(socket: WebSocket, serving: Serving) -> int | None:
     """Whose sessions this client may see (None: all), or raise the reason for which it may see none."""
     check_origin(socket, serving.settings.origins)
     key = check_key(socket, serving.settings.api_keys)
-    reason = serving.why_not_ready()
-    if reason is not None:
-        raise Overloaded(reason, serving.settings.retry_after_s)
+    serving.check_ready()
     return key
 
 

@@ -49,6 +49,10 @@ class GatedEngine:
         return self._engine.alive
 
     @property
+    def comes_back(self) -> bool:
+        return self._engine.comes_back
+
+    @property
     def stats(self) -> dict[str, float]:
         return self._engine.stats
 

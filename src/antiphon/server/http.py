@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from antiphon.core.errors import Overloaded
+from antiphon.core.errors import Unavailable
 from antiphon.server.admission import check_key, check_model, check_origin, http_error
 from antiphon.server.openapi import Model, Models, Status, answers
 from antiphon.server.serving import Serving
@@ -60,10 +60,11 @@ async def model(name: str, serving: KeyedServed) -> JSONResponse:
 
 @router.get("/health", responses={**answers(Status), 503: answers(Status)[200]})
 async def health(serving: Served) -> JSONResponse:
-    """503 when the engine is dead, or a decision of it does not return: whoever watches should restart the
-    server."""
+    """loading, alive, full, draining or restarting; or, with 503 and the reason, dead, or stuck in a decision
+    that does not return: whoever watches should restart the server."""
     reason = serving.why_not_alive()
-    return JSONResponse({"status": reason or "alive"}, 503 if reason else 200)
+    found = {"status": serving.condition()} | ({"reason": reason} if reason else {})
+    return JSONResponse(found, 503 if reason else 200)
 
 
 @router.get("/ready", responses=answers(Status, errors=(503,)))
@@ -72,7 +73,7 @@ async def ready(serving: Served) -> JSONResponse:
     reason = serving.why_not_whole()
     if reason is None:
         return JSONResponse({"status": "ready"})
-    return http_error(Overloaded(reason, serving.settings.retry_after_s))
+    return http_error(Unavailable(reason, serving.settings.retry_after_s))
 
 
 @router.get("/metrics", responses=answers(None, binary=["text/plain"], errors=(500,)))

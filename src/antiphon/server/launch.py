@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +46,11 @@ class ServeOptions:
 async def run(start: Start, settings: ServerSettings, where: ServeOptions, progress: Progress) -> None:
     """Serve until a signal. The port answers (as not ready) while the model loads.
 
-    Raises AntiphonError if the engine cannot start or the port cannot be had.
+    Raises AntiphonError if the engine cannot start, or dies again and again, or the port cannot be had.
     """
     app = create_app(settings=settings)
     server = server_for(app, where.host, where.port, where.tls())
-    engine = EngineProcess()
+    engine = EngineProcess(app.state.serving.forsake)
     serving = asyncio.create_task(_listen(server, where))
     loading = asyncio.create_task(engine.start(start, progress))
     try:
@@ -58,6 +60,11 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
             progress("", 0, 0)
             attach_engine(app, engine)
             logger.info("%s is ready: open %s", engine.info.name, _address(server, where))
+        gone = asyncio.create_task(engine.gone.wait())
+        await asyncio.wait({serving, gone}, return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if engine.gone.is_set():
+            raise AntiphonError("the engine died again and again; its log says why")
         await serving
     finally:
         loading.cancel()
@@ -72,9 +79,23 @@ async def _listen(server: DrainingServer, where: ServeOptions) -> None:
         await server.serve()
     except SystemExit:
         raise AntiphonError(
-            f"cannot listen on {where.host}:{where.port}: the port is taken or not allowed; "
-            "choose another --port"
+            f"cannot listen on {where.host}:{where.port}: {_why_not(where.host, where.port)}"
         ) from None
+
+
+def _why_not(host: str, port: int) -> str:
+    """What keeps us from listening there, and what to do."""
+    try:
+        kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind) as tried:
+            tried.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return "the port is taken; choose another --port, or 0 for any that is free"
+        if error.errno == errno.EACCES:
+            return "a port below 1024 needs rights that this process has not; choose another --port"
+        return f"{host!r} is no address of this machine; 0.0.0.0 stands for all of them (--host)"
+    return "the port was taken or not allowed; choose another --port"
 
 
 def _address(server: DrainingServer, where: ServeOptions) -> str:

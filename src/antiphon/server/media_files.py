@@ -20,6 +20,8 @@ AUDIO_FORMATS = ("WAV", "WAVEX", "MP3", "FLAC", "OGG")
 RATES_HZ = (1_000, 400_000)
 MAX_CHANNELS = 16
 BLOCK_FRAMES = {"FLAC": 256}
+LOUDEST = 1000.0
+"""Of samples that should be from -1 to 1: beyond it their power is no number."""
 VIDEO_FPS = 2.0
 """At which animations are shown to the model: the rate that the reference's own video reader samples at."""
 STILL_S = 0.1
@@ -43,7 +45,8 @@ class MediaFiles:
         except (soundfile.LibsndfileError, RuntimeError, TypeError, ValueError):
             raise ProtocolError(f"The audio is none of {_names()}, or broken.") from None
         resampled = soxr.resample(samples, rate, MODEL_SAMPLE_RATE_HZ)
-        return AudioPart.of(np.nan_to_num(resampled).astype("<f4").tobytes())
+        bounded = np.clip(np.nan_to_num(resampled), -LOUDEST, LOUDEST)
+        return AudioPart.of(bounded.astype("<f4").tobytes())
 
     def image_file(self, data: bytes) -> ImagePart:
         check("max_image_bytes", self._limits.max_image_bytes, len(data))

@@ -62,9 +62,10 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """In a word."""
+    """In a word, and why where something is wrong."""
 
     status: str
+    reason: str = ""
 
 
 def json_body(kind: Any) -> dict[str, Any]:

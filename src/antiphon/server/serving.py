@@ -7,11 +7,12 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Protocol
 
 from antiphon.core.engine_client import EngineClient
-from antiphon.core.errors import Overloaded
+from antiphon.core.errors import Overloaded, Unavailable
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered
@@ -30,7 +31,8 @@ from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 logger = logging.getLogger("antiphon.server")
 
 ENGINE_GONE = "The engine has stopped; the server has to be restarted."
-GOING_AWAY = 1001
+COMING_BACK = "The engine has stopped and is being started again."
+GOING_AWAY, SERVICE_RESTART = 1001, 1012
 POLL_S = 0.02
 GOODBYE_S = 5.0
 """How long closing handshakes may take at the end of a drain."""
@@ -88,6 +90,7 @@ class Serving:
         self.detokenisers: DetokeniserFactory | None = None
         self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
+        self._goodbyes: set[asyncio.Future[None]] = set()
 
     def key_of(self, session: str) -> int | None:
         """The API key of an open session, by its place among them; None of any other session."""
@@ -96,7 +99,11 @@ class Serving:
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
         """The model is loaded: from here on the server is ready, its ear included."""
         vad_model()
-        settings = self.settings
+        settings, limits = self.settings, self.settings.limits
+        if engine.info.max_recording_s < limits.max_audio_s:
+            limits = replace(limits, max_audio_s=engine.info.max_recording_s)
+            settings = self.settings = replace(settings, limits=limits)
+            self.media, self.files = BoundedMedia(limits), MediaFiles(limits)
         self.engine = GatedEngine(engine, settings.max_open_responses, settings.max_best_effort_responses)
         self.detokenisers = detokenisers
 
@@ -111,11 +118,33 @@ class Serving:
         return self.engine.pressure.least_lead_s(time.monotonic()) if self.engine else inf
 
     def why_not_alive(self) -> str | None:
-        """In words, or None: loading counts as alive, an engine that is dead or never stops deciding does
-        not."""
-        if self.engine is None or (self.engine.alive and not self.engine.stuck):
+        """In words, or None: loading and coming back count as alive, an engine that is dead for good or never
+        stops deciding does not."""
+        if self.engine is None or self.engine.comes_back:
             return None
-        return self.engine.stuck if self.engine.alive else "engine dead"
+        return (self.engine.stuck or None) if self.engine.alive else ENGINE_GONE
+
+    def condition(self) -> str:
+        """In a word: loading, alive, full, draining, restarting, stuck, or dead."""
+        if self.engine is None:
+            return "loading"
+        if self.why_not_alive() is not None:
+            return "stuck" if self.engine.alive else "dead"
+        if self.engine.comes_back:
+            return "restarting"
+        if self.is_draining:
+            return "draining"
+        return "alive" if self._why_full("latency") is None else "full"
+
+    def forsake(self) -> None:
+        """The engine has died, and does not know any conversation when it is back: who talks with it now is
+        told so, and may come again."""
+        if self.is_draining:
+            return
+        for connection in list(self.connections):
+            goodbye = asyncio.ensure_future(_forsake(connection))
+            self._goodbyes.add(goodbye)
+            goodbye.add_done_callback(self._goodbyes.discard)
 
     def why_not_ready(self) -> str | None:
         """In words, or None when sessions are welcome."""
@@ -123,6 +152,8 @@ class Serving:
             return "The server is shutting down and takes no new sessions."
         if self.engine is None:
             return "The model is still loading."
+        if self.engine.comes_back:
+            return COMING_BACK
         return (self.engine.stuck or None) if self.engine.alive else ENGINE_GONE
 
     def why_not_whole(self) -> str | None:
@@ -134,12 +165,18 @@ class Serving:
         return "; ".join(f"{unit} is lost: {why}" for unit, why in self.engine.lost.items()) + "."
 
     def check_ready(self) -> None:
-        """Raise Overloaded while there is no engine to serve with."""
-        self._refuse_for(self.why_not_ready())
+        """Raise Unavailable while there is no engine to serve with."""
+        reason = self.why_not_ready()
+        if reason is not None:
+            raise Unavailable(reason, self.settings.retry_after_s)
 
     def check_room(self, tier: Tier = "latency") -> None:
-        """Raise Overloaded when a new session, or a request, cannot be taken now."""
-        self._refuse_for(self.why_not_ready() or self._why_full(tier))
+        """Raise Overloaded when a new session, or a request, cannot be taken now, and Unavailable when none
+        can be."""
+        self.check_ready()
+        reason = self._why_full(tier)
+        if reason is not None:
+            raise Overloaded(reason, self.settings.retry_after_s)
 
     def _why_full(self, tier: Tier) -> str | None:
         assert self.engine is not None
@@ -156,10 +193,6 @@ class Serving:
             left_s = max(least_s, 0.0)
             return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier)
-
-    def _refuse_for(self, reason: str | None) -> None:
-        if reason is not None:
-            raise Overloaded(reason, self.settings.retry_after_s)
 
     async def drain(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Refuse new sessions, let running responses finish within `drain_s`, then close all. `hurry` ends
@@ -181,3 +214,8 @@ class Serving:
         for connection in list(self.connections):
             if not connection.is_busy:
                 connection.hang_up(GOING_AWAY, "the server is shutting down")
+
+
+async def _forsake(connection: Draining) -> None:
+    await connection.abandon("engine_gone", COMING_BACK)
+    connection.hang_up(SERVICE_RESTART, "the engine is being started again")

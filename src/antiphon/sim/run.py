@@ -268,7 +268,7 @@ class Simulation:
 
 
 def _nothing() -> None:
-    """Of a place that is free only when its session ends."""
+    """Done where nothing is left to do."""
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:
