@@ -1,5 +1,6 @@
-# make serve   set up, make the demo checkpoint if there is none, serve it on 127.0.0.1:$(PORT)
-#              with MODEL=talk: fetch small real weights that understand English speech (226 MB), serve those
+# make serve   set up, fetch small released weights that understand English speech (226 MB) if they are not there,
+#              serve them on 127.0.0.1:$(PORT); without network, or with MODEL=demo, a small random checkpoint;
+#              MODEL=DIR-OR-HUB-ID serves another one
 # make test    set up, run every check and the tests
 # make coverage  the tests again, while branches of the deciding half are counted: at least 95 % of them
 # make test-gpu  the tests that need a GPU, on a machine that has one
@@ -8,7 +9,7 @@
 
 PYTHON ?= python3
 PORT ?= 8000
-MODEL ?= checkpoints/demo
+MODEL ?= talk
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -37,10 +38,18 @@ $(READY): pyproject.toml constraints.txt
 
 serve: setup
 ifeq ($(MODEL),talk)
-	@$(BIN)/antiphon checkpoint talk checkpoints/talk --if-missing
-	@exec $(BIN)/antiphon serve checkpoints/talk --port $(PORT) --threads 1 --kv-tokens 8192
-else
+	@if $(BIN)/antiphon checkpoint talk checkpoints/talk --if-missing; then \
+		exec $(BIN)/antiphon serve checkpoints/talk --port $(PORT) --threads 1 --kv-tokens 4096 \
+			--max-context-tokens 4096 --min-lead-s 0; \
+	else \
+		echo "The released weights are not to be had now. A small random demo is served instead:"; \
+		echo "it answers, but something else, and in a murmur. Run make serve again to try once more."; \
+		exec $(MAKE) --no-print-directory serve MODEL=demo; \
+	fi
+else ifeq ($(MODEL),demo)
 	@$(BIN)/antiphon checkpoint demo checkpoints/demo --size small --if-missing
+	@exec $(BIN)/antiphon serve checkpoints/demo --port $(PORT) --threads 1
+else
 	@exec $(BIN)/antiphon serve $(MODEL) --port $(PORT) --threads 1
 endif
 
