@@ -20,6 +20,8 @@ PIPECAT := pipecat-ai[openai]==1.14.0
 LIVEKIT := livekit-agents==1.8.9 livekit-plugins-openai==1.8.9
 JS := @openai/agents-realtime@0.20.0 ws@8.23.0
 
+# A hundred processes of the tests would each compile what they import.
+unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 

@@ -1,4 +1,4 @@
-"""The program `antiphon`, and `python -m antiphon`: who stops it while it starts sees no traceback."""
+"""The program `antiphon`, and `python -m antiphon`. Ctrl-C while it starts shows no traceback."""
 
 from __future__ import annotations
 

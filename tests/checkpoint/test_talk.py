@@ -27,7 +27,9 @@ from antiphon.checkpoint import talk
 from antiphon.checkpoint.packages import Package, sha256_of
 from antiphon.checkpoint.side_files import read_json
 from antiphon.checkpoint.talk import PHONEMES, THINKER, TRANSCRIBER, VOICE, make_talk
-from antiphon.checkpoint.talk_parts import PHONEME_FOLDER, THINKER_FILE, TRANSCRIBER_FOLDER, VOICE_FILE
+from antiphon.checkpoint.talk_thinker import THINKER_FILE
+from antiphon.checkpoint.talk_transcriber import TRANSCRIBER_FOLDER
+from antiphon.checkpoint.talk_voice import PHONEME_FOLDER, VOICE_FILE
 from antiphon.cli import app
 from antiphon.core.errors import CheckpointError
 from fakes.model_files import ct2, gguf, onnx, wheel, word_network

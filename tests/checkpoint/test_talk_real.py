@@ -23,7 +23,8 @@ from transformers.models.vits import modeling_vits
 
 from antiphon.checkpoint.side_files import read_json
 from antiphon.checkpoint.talk import THINKER, VOICE
-from antiphon.checkpoint.talk_parts import THINKER_FILE, VOICE_FILE
+from antiphon.checkpoint.talk_thinker import THINKER_FILE
+from antiphon.checkpoint.talk_voice import VOICE_FILE
 from antiphon.models.phonemes import Phonemiser
 
 TALK = Path(os.environ.get("ANTIPHON_TALK", "checkpoints/talk"))

@@ -19,13 +19,14 @@ import pytest
 from antiphon import Sampling
 from antiphon.core.config import EngineOptions
 from antiphon.core.conversation import Item, TextPart
+from antiphon.core.engine_client import COMING_BACK, GONE
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
 from antiphon.core.snapshot import Snapshot
 from antiphon.metrics.names import Metric
 from antiphon.runtime import launch, stage_child
-from antiphon.runtime.launch import COMING_BACK, FORGOTTEN, GONE, SNAPSHOT_EVERY_S, EngineProcess
+from antiphon.runtime.launch import FORGOTTEN, SNAPSHOT_EVERY_S, EngineProcess
 from antiphon.runtime.messages import Start
 
 LONG = {"thinker": Sampling(max_tokens=2000), "talker": Sampling(max_tokens=4000)}

@@ -292,7 +292,7 @@ def _read_tensor(file: Path, shard: Any, name: str) -> torch.Tensor:
 
 def _unreadable(file: Path, error: Exception) -> CheckpointError:
     if not os.access(file, os.R_OK):
-        return CheckpointError(f"{file} may not be read by who runs this. Change its rights")
+        return CheckpointError(f"You may not read {file}: change its permissions")
     return CheckpointError(f"{file} is cut short or damaged ({error}). Fetch the file again")
 
 

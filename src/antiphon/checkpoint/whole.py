@@ -41,4 +41,4 @@ def made_whole(directory: Path) -> Generator[Path, None, None]:
 
 
 def say_nothing(_message: str) -> None:
-    """Progress that nobody asked for."""
+    """For callers that show no progress."""

@@ -10,6 +10,9 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Output
 from antiphon.core.snapshot import Snapshot
 
+GONE = "The engine has stopped; the server has to be restarted"
+COMING_BACK = "The engine has stopped and is being started again"
+
 
 class EngineClient(Protocol):
     """Sends facts about people, receives outputs per session. Single-threaded: call it from one event loop.

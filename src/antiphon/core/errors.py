@@ -77,7 +77,7 @@ class Overloaded(AntiphonError):
 
 
 class Unavailable(Overloaded):
-    """Nobody is served now: the model is loading, or its engine is gone, or the server is shutting down."""
+    """No request can be served now: the model is loading, its engine is gone, or the server shuts down."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message, retry_after_s, "server_unavailable")

@@ -167,7 +167,8 @@ class _Session:
 
 
 class Expected(NamedTuple):
-    """Whose next turn is expected from `since` on, and before `until`; when another one's will be."""
+    """Sessions whose next turn is expected; this holds from `since` on and before `until`, while nothing is
+    folded in. `next_at` is when another one's will be."""
 
     since: float
     until: float
@@ -278,8 +279,7 @@ class NextUse:
         return self._expected_at(now).next_at
 
     def _expected_at(self, now: float) -> Expected:
-        """Sessions that are expected no more are forgotten, which shows nowhere else: nothing depends on who
-        asked, and when."""
+        """Forgets sessions that are expected no more. That shows nowhere else: asking changes no answer."""
         known = self._expected
         if known is None or not known.since <= now < known.until:
             coming = {name: self._sessions[name] for name in self._coming}
@@ -335,7 +335,7 @@ class NextUse:
         session.awaits_sound = False
 
     def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
-        """An expectation that has begun goes on, `LONGEST_S` in all: who renews it for ever without a turn
+        """An expectation that has begun goes on, `LONGEST_S` in all: renewing it for ever without a turn
         keeps no place before others. One that has not begun is replaced."""
         if self.is_expected(name, now):
             session.until = min(max(until, session.until), session.since + LONGEST_S)

@@ -17,6 +17,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from antiphon.core.engine_client import COMING_BACK, GONE
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import PersonFact, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.model_info import ModelInfo
@@ -45,13 +46,11 @@ log = logging.getLogger(__name__)
 STOP_WAIT_S = 5.0
 DEATH_CHECK_MS = 200
 SNAPSHOT_EVERY_S = 0.25
-GONE = "The engine stopped working; the server has to be restarted"
-COMING_BACK = "The engine stopped working and is being started again"
 FORGOTTEN = "The engine was started again and does not know this conversation: begin a new one"
 
 
 def nothing() -> None:
-    """Of whoever need not be told."""
+    """For callers that need not be told of a death."""
 
 
 class EngineProcess:

@@ -61,7 +61,7 @@ async def model(name: str, serving: KeyedServed) -> JSONResponse:
 @router.get("/health", responses={**answers(Status), 503: answers(Status)[200]})
 async def health(serving: Served) -> JSONResponse:
     """loading, alive, full, draining or restarting; or, with 503 and the reason, dead, or stuck in a decision
-    that does not return: whoever watches should restart the server."""
+    that does not return: then the server has to be restarted."""
     reason = serving.why_not_alive()
     found = {"status": serving.condition()} | ({"reason": reason} if reason else {})
     return JSONResponse(found, 503 if reason else 200)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 from typing import Protocol
 
-from antiphon.core.engine_client import EngineClient
+from antiphon.core.engine_client import COMING_BACK, GONE, EngineClient
 from antiphon.core.errors import Overloaded, Unavailable
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
@@ -30,8 +30,6 @@ from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 
 logger = logging.getLogger("antiphon.server")
 
-ENGINE_GONE = "The engine has stopped; the server has to be restarted."
-COMING_BACK = "The engine has stopped and is being started again."
 GOING_AWAY, SERVICE_RESTART = 1001, 1012
 POLL_S = 0.02
 GOODBYE_S = 5.0
@@ -122,7 +120,7 @@ class Serving:
         stops deciding does not."""
         if self.engine is None or self.engine.comes_back:
             return None
-        return (self.engine.stuck or None) if self.engine.alive else ENGINE_GONE
+        return (self.engine.stuck or None) if self.engine.alive else f"{GONE}."
 
     def condition(self) -> str:
         """In a word: loading, alive, full, draining, restarting, stuck, or dead."""
@@ -137,8 +135,8 @@ class Serving:
         return "alive" if self._why_full("latency") is None else "full"
 
     def forsake(self) -> None:
-        """The engine has died, and does not know any conversation when it is back: who talks with it now is
-        told so, and may come again."""
+        """The engine has died and will have forgotten every conversation: clients are told so, and their
+        sockets are closed so that they connect again."""
         if self.is_draining:
             return
         for connection in list(self.connections):
@@ -153,8 +151,8 @@ class Serving:
         if self.engine is None:
             return "The model is still loading."
         if self.engine.comes_back:
-            return COMING_BACK
-        return (self.engine.stuck or None) if self.engine.alive else ENGINE_GONE
+            return f"{COMING_BACK}."
+        return (self.engine.stuck or None) if self.engine.alive else f"{GONE}."
 
     def why_not_whole(self) -> str | None:
         """In words, why traffic should go elsewhere, or None. Where only a stage is lost, sessions are still
@@ -217,5 +215,5 @@ class Serving:
 
 
 async def _forsake(connection: Draining) -> None:
-    await connection.abandon("engine_gone", COMING_BACK)
+    await connection.abandon("engine_gone", f"{COMING_BACK}.")
     connection.hang_up(SERVICE_RESTART, "the engine is being started again")

@@ -26,7 +26,7 @@ WINDOW = 24
 MOST_TOKENS = 128
 """Text without an end in sight is spoken after so many: the stage that writes it may be held back."""
 MOST_CHARACTERS, MOST_SYMBOLS = 256, 640
-"""Of a phrase. What it costs grows with the square of its symbols, and meanwhile nobody else is served."""
+"""Of a phrase. Its cost grows with the square of its symbols, and a step of the voice makes one whole."""
 
 
 @dataclass(slots=True)
