@@ -19,6 +19,7 @@ from antiphon.core.facts import (
     ResponseRequested,
     SessionClosed,
     SessionOpened,
+    TurnForeseen,
 )
 from antiphon.core.plans import AdvisoryAnswered, AudioOut, Output, ResponseEnded, TokensOut
 from antiphon.engine.load import Engine
@@ -71,6 +72,9 @@ class Talk:
 
     def add(self, session: str, item: Item) -> None:
         self._facts.append(ItemAdded(session, item))
+
+    def foresee(self, session: str, item: Item, reply: ResponseRequested) -> None:
+        self._facts.append(TurnForeseen(session, item, reply))
 
     def ask(self, session: str, response: str | None = None, **wanted: Any) -> None:
         name = response or session

@@ -22,12 +22,14 @@ from transformers.modeling_outputs import BaseModelOutput
 from antiphon import Omni
 from antiphon.checkpoint.demo_cascade import WINDOW_S
 from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart
+from antiphon.core.facts import ResponseRequested
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
 from antiphon.metrics.names import Metric
 from antiphon.models.cascade.hearing import LOUDEST, MOST_GAIN, QUIET_S
 from antiphon.models.cascade.phrases import is_speakable, next_phrase
 from antiphon.wire.input_settings import Transcription
+from antiphon.wire.session import NOTHING_SAID
 from antiphon.wire.transcription import transcription_request
 from exactness.talk import Said, Talk
 
@@ -266,6 +268,29 @@ def test_interrupted_the_next_turn_answers_what_was_heard(omni: Omni, oracle: Or
     assert end is not None
     assert end.usage.cached_tokens > 0, "the first turn's KV is found again"
     assert orders.num_encoded == 2, "what was written down once is not heard again"
+    talk.close("s")
+    talk.run()
+    check_all_free(talk)
+
+
+def test_what_was_read_in_pauses_changes_nothing(omni: Omni, oracle: Oracle, tail: bool):
+    """Neither of a turn that went on, nor of what precedes one, nor of one that ends in its pause."""
+    orders = Orders()
+    talk = Talk(omni.engine, recorder=orders)
+    talk.open("s")
+    asked = ResponseRequested("s", "", "")
+    for item, steps in ((NOTHING_SAID, 50), (QUESTIONS[2], 50), (QUESTIONS[0], 3), (QUESTIONS[3], 50)):
+        talk.foresee("s", item, asked)
+        talk.step(steps)
+    before = orders.num_encoded
+    talk.add("s", QUESTIONS[3])
+    ask(talk, "s")
+    talk.run()
+    assert orders.num_encoded == before
+    check(talk.said["s"], oracle.reply((QUESTIONS[3],), tail=tail), oracle, omni)
+    end = talk.said["s"].end
+    assert end is not None
+    assert end.usage.cached_tokens > 0
     talk.close("s")
     talk.run()
     check_all_free(talk)

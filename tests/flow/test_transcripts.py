@@ -23,6 +23,7 @@ from antiphon.core.facts import (
     StepDone,
     StepFailed,
     TurnAdvised,
+    TurnForeseen,
     UnitLost,
     UnitReady,
 )
@@ -324,6 +325,60 @@ def test_a_turn_that_is_coming_is_written_down_and_read_ahead():
     world.run()
     assert world.encoded == [1]
     assert world.ends["s"].usage.cached_tokens > 0
+    world.check_empty()
+
+
+def foreseen(number: int) -> TurnForeseen:
+    return TurnForeseen("s", Item("q", "user", (recording(number),)), ResponseRequested("s", "", ""))
+
+
+def test_what_was_said_before_a_pause_is_written_down_and_read_in_it():
+    world = World()
+    world.facts += [SessionOpened("s"), foreseen(1)]
+    world.run()
+    assert [one.transcripts for one in world.prompts] == [{1: written(1)}]
+    assert (world.ends, world.advised) == ({}, [])
+    world.facts += [foreseen(2)]  # more was said
+    world.run()
+    world.facts += [ItemAdded("s", Item("q", "user", (recording(2),))), ResponseRequested("s", "s", "a")]
+    world.run()
+    assert world.encoded == [1, 2]
+    assert [one.transcripts for one in world.prompts] == [{1: written(1)}, *[{2: written(2)}] * 2]
+    assert world.ends["s"].usage.cached_tokens > 0
+    assert world.ends["s"].status == "completed"
+    world.check_empty()
+
+
+def test_a_turn_that_ends_while_its_pause_is_read_goes_on_from_there():
+    world = World()
+    world.facts += [SessionOpened("s"), foreseen(1)]
+    for _ in range(3):
+        world.turn()
+    world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
+    world.run()
+    assert world.encoded == [1]
+    assert world.ends["s"].status == "completed"
+    world.check_empty()
+
+
+def test_a_pause_is_not_read_while_somebody_is_served_nor_longer_than_that():
+    world = World()
+    world.reply_length = 30
+    world.ask("other", "hello")
+    for _ in range(4):
+        world.turn()
+    world.facts += [SessionOpened("s"), foreseen(1)]
+    world.turn()
+    assert not world.encoded
+    world.run()
+    world.facts.append(foreseen(2))
+    world.turn()
+    world.facts.append(ResponseRequested("other", "again", "b"))
+    world.run()
+    assert [one.transcripts for one in world.prompts] == [{}, {}], "what is read ahead gives way"
+    world.facts += [SessionClosed("s"), foreseen(3)]
+    world.run()
+    assert 3 not in world.encoded
     world.check_empty()
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnStarted, TurnStopped
+from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnPaused, TurnStarted, TurnStopped
 from antiphon.interaction.pauses import Semantic, Silence
-from antiphon.interaction.turns import FRAME_MS, TurnSettings, TurnTaker
+from antiphon.interaction.turns import FRAME_MS, PAUSE_MS, TurnSettings, TurnTaker
 
 PROBABILITIES = st.lists(st.sampled_from([0.0, 0.1, 0.34, 0.36, 0.45, 0.5, 0.7, 1.0]), max_size=120)
 
@@ -42,15 +42,26 @@ def silero(probabilities: list[float], threshold: float, silence_ms: int) -> lis
 def test_a_turn_with_its_padding_and_its_silence() -> None:
     taker = TurnTaker(TurnSettings(prefix_padding_ms=300), Silence(500))
     events = heard(taker, "." * 20 + "#" * 10 + "." * 20)
-    assert events == [TurnStarted(20 * 32 - 300), TurnStopped(46 * 32)]
+    assert events == [TurnStarted(20 * 32 - 300), TurnPaused(36 * 32), TurnStopped(46 * 32, 36 * 32)]
     assert heard(taker, "#") == [TurnStarted(50 * 32 - 4 * 32)]  # no audio belongs to two turns
 
 
 def test_hysteresis_and_short_gaps_do_not_end_a_turn() -> None:
     taker = TurnTaker(end_of_turn=Silence(200))
     assert len(heard(taker, "##" + "-" * 50 + "....##..-..#")) == 1
-    assert heard(taker, "." * 6) == []
-    assert heard(taker, ".") == [TurnStopped(len("##....##..-..#" + "." * 7) * 32 + 50 * 32)]
+    now = len("##....##..-..#" + "." * 6) * 32 + 50 * 32
+    assert heard(taker, "." * 6) == [TurnPaused(now)]
+    assert heard(taker, ".") == [TurnStopped(now + 32, now)]
+
+
+def test_every_pause_is_told_once_and_ends_when_the_voice_is_back() -> None:
+    taker = TurnTaker(TurnSettings(prefix_padding_ms=0), Silence(500))
+    assert heard(taker, "##" + "." * 5 + "##") == [TurnStarted(0)]
+    assert heard(taker, "." * 10 + "##" + "." * 6) == [TurnPaused(15 * 32), TurnPaused(27 * 32)]
+    assert heard(taker, "#") == []
+    assert taker.end() == TurnStopped(28 * 32)
+    assert heard(taker, "##" + "." * 7) == [TurnStarted(28 * 32), TurnPaused(36 * 32)]
+    assert taker.end() == TurnStopped(37 * 32, 36 * 32)
 
 
 def test_a_backchannel_pauses_the_reply_and_is_forgotten() -> None:
@@ -121,6 +132,7 @@ class Turns(RuleBasedStateMachine):
         self.taker = TurnTaker(TurnSettings(0.5, padding, minimum), rule)
         self.now = self.last_end = 0
         self.start: int | None = None
+        self.said_end: int | None = None
         self.is_paused = False
 
     @rule(
@@ -154,7 +166,14 @@ class Turns(RuleBasedStateMachine):
             case TurnStopped():
                 assert self.start is not None
                 assert self.start < event.audio_end_ms == self.now
-                self.last_end, self.start = event.audio_end_ms, None
+                if event.said_end_ms is not None:
+                    assert event.said_end_ms == self.said_end
+                self.last_end, self.start, self.said_end = event.audio_end_ms, None, None
+            case TurnPaused():
+                assert self.start is not None
+                assert self.said_end != event.said_end_ms == self.now
+                assert event.said_end_ms - PAUSE_MS > self.start
+                self.said_end = event.said_end_ms
             case ReplyPaused():
                 assert self.start is None
                 assert not self.is_paused

@@ -140,10 +140,15 @@ def message(text: str = "hi", **fields: Any) -> dict[str, Any]:
 class Driver:
     """Drives a session; every event that it emits is validated and kept."""
 
-    def __init__(self, limits: Limits | None = None, detectors: TurnDetectorFactory | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        detectors: TurnDetectorFactory | None = None,
+        info: ModelInfo = INFO,
+    ) -> None:
         self.now = 0.0
         self.session = RealtimeSession(
-            INFO, IdSource("test"), FakeMedia(), HalfDetokeniser, limits, detectors
+            info, IdSource("test"), FakeMedia(), HalfDetokeniser, limits, detectors
         )
         self.events: list[dict[str, Any]] = []
         self.recorder = Recorder()

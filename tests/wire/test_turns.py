@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from antiphon.core.facts import (
@@ -9,10 +10,12 @@ from antiphon.core.facts import (
     ResponseCancelled,
     SpeechEnded,
     SpeechStarted,
+    TurnForeseen,
 )
 from antiphon.wire.limits import Limits
+from antiphon.wire.session import NOTHING_SAID
 from wire.ears import PlainEar
-from wire.harness import Driver, kinds
+from wire.harness import INFO, Driver, kinds
 from wire.speaking import QUIET, TURN, VOICE
 
 
@@ -43,6 +46,40 @@ def test_speaking_is_answered(driver: Driver) -> None:
     assert added.num_samples == (stop - start) * 24
     spoken = [type(fact) for fact in driver.facts if isinstance(fact, SpeechStarted | SpeechEnded)]
     assert spoken == [SpeechStarted, SpeechEnded]
+
+
+def test_a_model_that_reads_ahead_is_told_of_every_pause(driver: Driver) -> None:
+    """The turn's recording is what was foreseen in its last pause: its silence is cut off there."""
+    writer = Driver(detectors=PlainEar, info=msgspec.structs.replace(INFO, reads_ahead=True))
+    pieces = (QUIET, 1.0), (VOICE, 0.5), (QUIET, 0.3), (VOICE, 0.5), (QUIET, 0.1), (VOICE, 0.2), (QUIET, 0.6)
+    events = [one.hear(*pieces) for one in (writer, driver)]
+    assert kinds(events[0]) == kinds(events[1]) == TURN
+    assert events[0][1]["audio_end_ms"] == events[1][1]["audio_end_ms"]
+    preface, first, last = writer.facts_of(TurnForeseen)
+    assert preface.item == NOTHING_SAID
+    assert preface.reply == last.reply
+    item = writer.fact(ItemAdded).item
+    assert (last.item.id, last.item.parts[0].key) == (item.id, item.parts[0].key)
+    assert first.item.parts[0].num_samples < last.item.parts[0].num_samples
+    whole = driver.fact(ItemAdded).item.parts[0].num_samples
+    assert 0.29 * 24000 < whole - item.parts[0].num_samples < 0.36 * 24000
+    assert msgspec.structs.replace(writer.request, response="", item_id="") == last.reply
+    assert not driver.facts_of(TurnForeseen)
+
+
+def test_what_a_first_turn_follows_is_told_when_a_button_is_pressed() -> None:
+    driver = Driver(info=msgspec.structs.replace(INFO, reads_ahead=True))
+    driver.send(
+        "session.update",
+        session={"type": "realtime", "instructions": "Be brief.", "output_modalities": ["text"]},
+    )
+    for _ in range(2):
+        driver.hear((VOICE, 0.3))
+    (preface,) = driver.facts_of(TurnForeseen)
+    assert (preface.item, preface.reply.instructions) == (NOTHING_SAID, "Be brief.")
+    driver.send("input_audio_buffer.commit")
+    driver.hear((VOICE, 0.3))
+    assert len(driver.facts_of(TurnForeseen)) == 1, "the next turn follows one that was read"
 
 
 def test_turns_come_alike_in_any_pieces(driver: Driver) -> None:

@@ -35,6 +35,7 @@ class What(StrEnum):
 
     SPEAKS = "the person speaks"
     SPEAKS_OVER = "the person speaks over the reply, with {left_s:.3f} s of it sent and not yet heard"
+    PAUSES = "the person pauses: the turn so far is read ahead, if nobody is served"
     SILENT = "the person is silent"
     SAID = "the person's words are in the conversation"
     ADVISED = "the client says that the next turn is coming"

@@ -35,6 +35,7 @@ from antiphon.core.facts import (
     SpeechEnded,
     SpeechStarted,
     TurnAdvised,
+    TurnForeseen,
 )
 from antiphon.core.plans import (
     AdvisoryAnswered,
@@ -281,6 +282,8 @@ class Storyteller:
                     story.add(now, What.ASKED, response=fact.response)
                     reply = _Reply(story, fact.response, fact.item_id, now)
                     self._replies[story.session][fact.response] = reply
+            case TurnForeseen():
+                story.add(now, What.PAUSES)
             case TurnAdvised():
                 due = "" if isnan(fact.expected_s) else f"due in {fact.expected_s:.1f} s"
                 story.add(now, What.ADVISED, reason=due)

@@ -101,6 +101,18 @@ class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
         return self.confidence >= LIKELY
 
 
+class TurnForeseen(msgspec.Struct, frozen=True, tag=True):
+    """The person has paused, and the session's turn is `item` if it ends here; or they have begun, and
+    nothing is said in it yet. Advice: it changes no reply.
+
+    reply  as it would be asked for then. Names of response and item mean nothing in it
+    """
+
+    session: str
+    item: Item
+    reply: ResponseRequested
+
+
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
     """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""
 
@@ -331,6 +343,7 @@ PersonFact = (
     | SpeechStarted
     | SpeechEnded
     | TurnAdvised
+    | TurnForeseen
     | PlaybackReported
     | OutputHeld
     | OutputReleased

@@ -18,6 +18,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     max_context_tokens  prompt plus reply
     sampling     each decoder's own way to draw, by stage of a reply; the first stage writes the text
     max_recording_s     the longest recording that it hears; inf: any
+    reads_ahead  a turn is read before it is over: what it follows from its start on, the turn in every pause
     """
 
     name: str
@@ -29,3 +30,4 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     dtype: str
     sampling: dict[str, Sampling] = {}
     max_recording_s: float = inf
+    reads_ahead: bool = False

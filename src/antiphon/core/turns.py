@@ -11,10 +11,21 @@ class TurnStarted(msgspec.Struct, frozen=True, tag=True):
     audio_start_ms: int
 
 
+class TurnPaused(msgspec.Struct, frozen=True, tag=True):
+    """The person has paused, for the first time since they last spoke. If the turn ends in this pause, all
+    that is said in it lies before `said_end_ms`."""
+
+    said_end_ms: int
+
+
 class TurnStopped(msgspec.Struct, frozen=True, tag=True):
-    """The person's turn is over. Its audio ends at `audio_end_ms`, the silence that told so included."""
+    """The person's turn is over. Its audio ends at `audio_end_ms`, the silence that told so included.
+
+    said_end_ms  of the pause that it ended in; None: it ended before a pause was told
+    """
 
     audio_end_ms: int
+    said_end_ms: int | None = None
 
 
 class ReplyPaused(msgspec.Struct, frozen=True, tag=True):
@@ -25,4 +36,4 @@ class ReplyResumed(msgspec.Struct, frozen=True, tag=True):
     """It was no interruption: go on with the reply, and forget the voice."""
 
 
-TurnEvent = TurnStarted | TurnStopped | ReplyPaused | ReplyResumed
+TurnEvent = TurnStarted | TurnPaused | TurnStopped | ReplyPaused | ReplyResumed

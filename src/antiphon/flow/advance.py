@@ -1,4 +1,5 @@
-"""What there is of a turn is encoded and prefilled before its reply is asked for, where a client advises so.
+"""What there is of a turn is encoded and prefilled before its reply is asked for: where a client advises so,
+and in a pause that may be the turn's end.
 
 It delays nobody: it begins only while no reply is being made, takes only blocks that hold nothing, and ends
 when any reply is asked for. A step that is under way then is the most that anybody waits for. What reported
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from antiphon.core.conversation import Item
-from antiphon.core.facts import ResponseRequested, TurnAdvised
+from antiphon.core.facts import ResponseRequested, TurnAdvised, TurnForeseen
 from antiphon.core.plans import TurnAnswer
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
@@ -86,10 +87,7 @@ class Advance:
         running = self._running
         if running is not None and running.session == fact.session:
             return "running"
-        asked = fact.reply or ResponseRequested(fact.session, "", "")
-        spec = msgspec.structs.replace(
-            asked, speech=False, remember=True, items=None, retention=None, max_tokens=1
-        )
+        spec = _reading(fact.reply or ResponseRequested(fact.session, "", ""))
         items, left = self._sessions.ahead(spec), self._left.get(fact.session)
         if not items:
             return "nothing"
@@ -97,9 +95,21 @@ class Advance:
             return "done"
         if running is not None or self._sessions.responses:
             return "busy"
+        self._begin(spec, items, now)
+        return "begun"
+
+    def foresee(self, fact: TurnForeseen, now: float) -> None:
+        """Begin with the turn as it is in this pause, if nobody is served; what is read of an earlier pause
+        ends."""
+        spec = _reading(fact.reply)
+        items = self._sessions.foreseen(spec, fact.item)
+        self.stop_of(fact.session)
+        if items and self._running is None and not self._sessions.responses:
+            self._begin(spec, items, now)
+
+    def _begin(self, spec: ResponseRequested, items: tuple[Item, ...], now: float) -> None:
         self._last = self._sessions.begin_ahead(spec, items)
         self._transcripts.render(self._last, now)
-        return "begun"
 
     def finish(self) -> None:
         """Its prompt was read, and one token drawn, which counts for nothing."""
@@ -182,3 +192,10 @@ class Advance:
         used = max(found - left.start, 0)
         self._prepared[left.unit].used += used
         self._prepared[left.unit].wasted += left.end - left.start - used
+
+
+def _reading(reply: ResponseRequested) -> ResponseRequested:
+    """What reads the prompt of such a reply, and draws one token."""
+    return msgspec.structs.replace(
+        reply, speech=False, remember=True, items=None, retention=None, max_tokens=1
+    )

@@ -32,6 +32,7 @@ from antiphon.core.facts import (
     StepDone,
     StepFailed,
     TurnAdvised,
+    TurnForeseen,
     UnitLost,
     UnitReady,
 )
@@ -129,6 +130,8 @@ class Orchestrator:
                 pass  # the node's
             case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
+            case TurnForeseen():
+                self._advance.foresee(fact, now)
             case TurnAdvised():
                 pass  # advice; the node hands it to `advise`, and answers it
             case CopyDone() | CopyFailed():

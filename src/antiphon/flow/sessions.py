@@ -108,6 +108,11 @@ class Sessions:
         is_new = session is not None and bool(said) and said[-1].role != "assistant"
         return _items(session, spec) if session is not None and is_new else ()
 
+    def foreseen(self, spec: ResponseRequested, item: Item) -> tuple[Item, ...]:
+        """The same if `item` were added now; empty if the session is gone."""
+        session = self._sessions.get(spec.session)
+        return () if session is None else (*_items(session, spec), item)
+
     def begin_ahead(self, spec: ResponseRequested, items: tuple[Item, ...]) -> ResponseState:
         """What reads these items of an open session, and is ended by `end` without a word of it."""
         response = self._new(self._sessions[spec.session], spec, items, NOWHERE, Voice.SILENT)

@@ -4,6 +4,7 @@
     QUIET ──voice over a reply───────────────────────────── Paused ──> DOUBTFUL
     DOUBTFUL ──voice lasted min_speech_ms, or the reply is over── Started ──> SPEAKING
     DOUBTFUL ──silence before that───────────────────────── Resumed ──> QUIET
+    SPEAKING ──silence of PAUSE_MS───────────────────────── Paused, once a silence
     SPEAKING ──a pause that ends the turn────────────────── Stopped ──> QUIET
 
 Voice is a probability of at least `threshold`; silence one below `threshold - 0.15` (Silero's VADIterator);
@@ -16,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
-from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnStarted, TurnStopped
+from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnPaused, TurnStarted, TurnStopped
 from antiphon.interaction.pauses import FALL_PART, EndOfTurn, Pause, Silence
 
 FRAME_MS = 32
@@ -27,6 +28,8 @@ LEAST_SILENCE = 0.01
 BACKCHANNEL_GAP_MS = 200
 """Silence after which a doubtful voice is over."""
 NUM_KNOWN_PAUSES = 16
+PAUSE_MS = 192
+"""Silence after which a turn may be over: longer than the stops within words."""
 LEAST_PAUSE_MS = 96
 """Shorter silences are parts of words."""
 CONTOUR_FRAMES = 8
@@ -64,6 +67,8 @@ class TurnTaker:
         """Start of the first voiced frame of what is being said."""
         self._quiet_ms: int | None = None
         """Start of the silence that follows it, if there is one."""
+        self._said_ms: int | None = None
+        """Until when the turn was said to be spoken, by the pause that it is in."""
         self._free_ms = 0
         """Audio before this belongs to a turn that is over."""
         self._known_ms = deque[float](maxlen=NUM_KNOWN_PAUSES)
@@ -91,10 +96,11 @@ class TurnTaker:
         """Somebody else says that the turn is over here: what follows is a new one. Returns its stop, or the
         end of a doubt."""
         phase = self.phase
+        stopped = TurnStopped(self._now_ms, self._said_ms)
         self._to_quiet()
         self._free_ms = self._now_ms
         if phase is TurnPhase.SPEAKING:
-            return TurnStopped(self._now_ms)
+            return stopped
         return ReplyResumed() if phase is TurnPhase.DOUBTFUL else None
 
     def _voiced(self, start_ms: int, probability: float, reply_is_heard: bool) -> TurnEvent | None:
@@ -117,11 +123,12 @@ class TurnTaker:
                 return self._resolved(reply_is_heard)
             self._to_quiet()
             return ReplyResumed()
-        if not self._end_of_turn.ends(self._pause(silence_ms, completeness)):
+        if self._end_of_turn.ends(self._pause(silence_ms, completeness)):
+            return self.end()
+        if self._said_ms is not None or silence_ms < PAUSE_MS:
             return None
-        self._to_quiet()
-        self._free_ms = self._now_ms
-        return TurnStopped(self._now_ms)
+        self._said_ms = self._now_ms
+        return TurnPaused(self._now_ms)
 
     def _resolved(self, reply_is_heard: bool) -> TurnEvent | None:
         """The start, once a doubtful voice has proved to be one."""
@@ -136,7 +143,7 @@ class TurnTaker:
         return TurnStarted(max(self._free_ms, self._voice_ms - self._settings.prefix_padding_ms))
 
     def _to_quiet(self) -> None:
-        self.phase, self._quiet_ms = TurnPhase.QUIET, None
+        self.phase, self._quiet_ms, self._said_ms = TurnPhase.QUIET, None, None
         self._contour.clear()
 
     @property
@@ -147,7 +154,7 @@ class TurnTaker:
         """The voice is back: what was between was a pause inside the turn."""
         if self._quiet_ms is not None and end_ms - self._quiet_ms >= LEAST_PAUSE_MS:
             self._known_ms.append(end_ms - self._quiet_ms)
-        self._quiet_ms = None
+        self._quiet_ms = self._said_ms = None
 
     def _pause(self, silence_ms: int, completeness: float | None) -> Pause:
         assert self._quiet_ms is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from antiphon.core.ids import IdSource
-from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnStarted, TurnStopped
+from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnPaused, TurnStarted, TurnStopped
 from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ, pcm16_ms
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.ports import TurnDetector, TurnDetectorFactory
@@ -31,6 +31,14 @@ class SpeechBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeechPaused:
+    """A turn will have just this `audio` if it ends in the pause that has begun."""
+
+    item_id: str
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechOver:
     """A turn ended. `audio` is all of it; None: it stays in the buffer, and the client will commit it."""
 
@@ -49,14 +57,19 @@ class PushOver:
     """It committed or cleared, or has turns detected from here on."""
 
 
-Noticed = SpeechBegan | SpeechOver | PushBegan | PushOver | ReplyPaused | ReplyResumed
+Noticed = SpeechBegan | SpeechPaused | SpeechOver | PushBegan | PushOver | ReplyPaused | ReplyResumed
 
 
 class Listener:
     """Owner of the input buffer and the detector."""
 
-    def __init__(self, limits: Limits, ids: IdSource, detectors: TurnDetectorFactory | None) -> None:
+    def __init__(
+        self, limits: Limits, ids: IdSource, detectors: TurnDetectorFactory | None, tells_pauses: bool = False
+    ) -> None:
+        """tells_pauses: every pause of a turn is told, and the turn's audio ends where its last one was;
+        else all of the silence that ended it belongs to it."""
         self._limits, self._ids, self._detectors = limits, ids, detectors
+        self._tells_pauses = tells_pauses
         self._buffer = bytearray()
         self._base = 0
         """Position of the buffer's first byte."""
@@ -137,17 +150,27 @@ class Listener:
                     start = self._position(event.audio_start_ms)
                     self._drop(start - self._base)
                     yield SpeechBegan(self._item_id, start // MS_BYTES)
+                case TurnPaused():
+                    if self._tells_pauses:
+                        assert self._item_id is not None, "a turn that pauses has started"
+                        yield SpeechPaused(self._item_id, self._until(event.said_end_ms))
                 case TurnStopped():
-                    yield self._over(self._position(event.audio_end_ms))
+                    yield self._over(event)
                 case _:
                     yield event
 
-    def _over(self, end: int) -> SpeechOver:
+    def _over(self, stopped: TurnStopped) -> SpeechOver:
         item_id, self._item_id = self._item_id, None
         assert item_id is not None, "a turn that stops has started"
-        audio = bytes(self._buffer[: end - self._base])
-        self._drop(len(audio))
+        end = self._position(stopped.audio_end_ms)
+        said_ms = stopped.said_end_ms if self._tells_pauses else None
+        audio = self._until(stopped.audio_end_ms if said_ms is None else said_ms)
+        self._drop(end - self._base)
         return SpeechOver(item_id, end // MS_BYTES, audio)
+
+    def _until(self, audio_ms: int) -> bytes:
+        """What is buffered before a time that the detector names."""
+        return bytes(self._buffer[: self._position(audio_ms) - self._base])
 
     def _bounded(self) -> list[Noticed]:
         """Silence is dropped but for what a start may reach back to; a turn that fills the buffer ends."""

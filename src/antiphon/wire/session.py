@@ -8,11 +8,20 @@ The parts: `listener` hears, `items` edits the conversation, `responses` replies
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from antiphon.core.conversation import Item, TextPart
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone, Throttled
-from antiphon.core.facts import SessionClosed, SessionOpened, SpeechEnded, SpeechStarted, TurnAdvised
+from antiphon.core.facts import (
+    SessionClosed,
+    SessionOpened,
+    SpeechEnded,
+    SpeechStarted,
+    TurnAdvised,
+    TurnForeseen,
+)
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered, Output
@@ -43,7 +52,15 @@ from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
-from antiphon.wire.listener import Listener, Noticed, PushBegan, PushOver, SpeechBegan, SpeechOver
+from antiphon.wire.listener import (
+    Listener,
+    Noticed,
+    PushBegan,
+    PushOver,
+    SpeechBegan,
+    SpeechOver,
+    SpeechPaused,
+)
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
 from antiphon.wire.responses import Responses
@@ -51,6 +68,7 @@ from antiphon.wire.shared import Shared
 from antiphon.wire.transcription import Transcripts
 
 MIN_COMMIT_MS = 100
+NOTHING_SAID = Item("", "user", (TextPart(""),))
 
 
 class SessionPhase(Enum):
@@ -81,7 +99,7 @@ class RealtimeSession:
         reader = ItemReader(media, self.limits, ids)
         conversation_id = ids.new("conv")
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
-        self._listener = Listener(self.limits, ids, detectors)
+        self._listener = Listener(self.limits, ids, detectors, info.reads_ahead)
         self._input_audio = InputAudio(media)
         self._transcripts = Transcripts(self.id, ids, detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
@@ -245,11 +263,13 @@ class RealtimeSession:
             case ReplyResumed():
                 return [*self._responses.release(now), *self._owed()]
             case PushBegan():
-                return [SpeechStarted(self.id)]
+                return [SpeechStarted(self.id), *self._preface()]
             case PushOver():
                 return [SpeechEnded(self.id)]
             case SpeechBegan():
                 return self._began(noticed, now)
+            case SpeechPaused():
+                return self._foreseen(lambda: self._items.spoken(noticed.audio, noticed.item_id).record)
             case SpeechOver():  # pragma: no branch
                 return self._over(noticed)
 
@@ -261,8 +281,21 @@ class RealtimeSession:
             "audio_start_ms": speech.audio_start_ms,
             "item_id": speech.item_id,
         }
-        steps: list[Step] = [SpeechStarted(self.id), started]
+        steps: list[Step] = [SpeechStarted(self.id), started, *self._preface()]
         return steps + (self._responses.interrupt(now) if self._interrupts else [])
+
+    def _preface(self) -> list[Step]:
+        """What the first turn follows: instructions and tools."""
+        if not self._shared.scope.info.reads_ahead or len(self._shared.conversation):
+            return []
+        return self._foreseen(lambda: NOTHING_SAID)
+
+    def _foreseen(self, item: Callable[[], Item]) -> list[Step]:
+        """The turn as it will be if it ends here; nothing, where it could not be taken."""
+        try:
+            return [TurnForeseen(self.id, item(), self._responses.expected(self._read(ResponseParams())))]
+        except (ProtocolError, LimitExceeded):
+            return []
 
     def _over(self, speech: SpeechOver) -> list[Step]:
         stopped: Payload = {

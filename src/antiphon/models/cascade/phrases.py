@@ -10,8 +10,8 @@ import re
 
 FIRST_WORDS, LATER_WORDS = 3, 6
 """Fewer make no phrase of their own, unless a sentence ends."""
-MOST_FIRST_WORDS, MOST_WORDS = 8, 24
-"""A phrase that no clause ends is cut after so many."""
+MOST_FIRST_WORDS, MOST_WORDS = 5, 24
+"""A phrase that no clause ends is cut after so many; every word of the first delays the first sound."""
 
 _WORD = re.compile(r"\S+\s+")
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*\s+$|\n\s*$""")
@@ -46,8 +46,8 @@ def next_phrase(text: str, *, is_first: bool, is_over: bool) -> int | None:
         if num_words >= least and _CLAUSE_END.search(so_far):
             return end
         if not _is_dangling(word[0]):
-            open_end = end if num_words <= most or open_end is None else open_end
-        if num_words > most and open_end is not None:
+            open_end = end
+        if num_words >= most and open_end is not None:
             return open_end
     return len(text) or None if is_over else None
 
