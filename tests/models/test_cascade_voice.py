@@ -43,7 +43,7 @@ def phrases(text: str) -> list[str]:
         ("It costs 3.5 dollars. Really", ["It costs 3.5 dollars. ", "Really"]),
         (
             "one two three four five six seven or eight nine",
-            ["one two three four five ", "six seven or eight nine"],
+            ["one two three four five six seven ", "or eight nine"],
         ),
         ("", []),
     ],
