@@ -80,8 +80,7 @@ class EncodeFeatures(NamedTuple):
 
 
 class SpeechFeatures(NamedTuple):
-    """A step of a codec that reads text. The step itself tells only what is read; what is said in it, the codec
-    alone knows.
+    """A step of a codec that reads text. The step tells only what is read; what is said, the codec knows.
 
     streams   in the step, those that only read among them
     phrases   that are begun, which will sound for `phrase_s` seconds

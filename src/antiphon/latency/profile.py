@@ -194,8 +194,8 @@ class Profile(msgspec.Struct, frozen=True):
         if isinstance(model, SpeechModel):
             return model.seconds(features)
         raise ConfigError(
-            f"the profile of {self.provenance.model!r} has stage {stage!r} as another kind than the graph has "
-            "it; profile this model"
+            f"the profile of {self.provenance.model!r} has stage {stage!r} as another kind than the "
+            "graph has it; profile this model"
         )
 
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:

@@ -57,7 +57,7 @@ SpeechMix = tuple[Place, ...]
 
 @dataclass(slots=True)
 class _Phrase:
-    """What a rehearsal heard: the tokens up to the one with which a phrase began, and samples step by step."""
+    """What a rehearsal heard: tokens up to the one with which a phrase began, and samples step by step."""
 
     tokens: list[int]
     samples: list[int]

@@ -1,5 +1,6 @@
 """Where the units of a simulated node are: encoders, and what writes down what they hear, beside the decoder
-that reads, vocoders beside the one that speaks, as in LiveServe §7.1. Readers that share a process share its one encoder.
+that reads, vocoders beside the one that speaks, as in LiveServe §7.1. Readers that share a process share
+its one encoder.
 """
 
 from __future__ import annotations

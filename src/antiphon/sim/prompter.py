@@ -115,8 +115,8 @@ class SimPrompter:
 
 @dataclass(slots=True)
 class _Line:
-    """The thinker's prompt while it grows; `user` are the ranges of the user's turns. Recordings of which there
-    are `transcripts` stand in it as those."""
+    """The thinker's prompt while it grows; `user` are the ranges of the user's turns. Recordings that have
+    `transcripts` stand in it as those."""
 
     ids: list[Ints] = field(default_factory=list[Ints])
     keys: list[Ints] = field(default_factory=list[Ints])

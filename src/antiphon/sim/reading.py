@@ -1,4 +1,4 @@
-"""Stages of a cascade on virtual time: what is said is written down, and a reply's text is spoken by phrases."""
+"""Stages of a cascade on virtual time: recordings are written down, and a reply is spoken by phrases."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Transcriber(Writer):
 
 @dataclass(slots=True)
 class _Stream:
-    """Text of one reply: tokens that no phrase has, and those of phrases so far; samples that the phrase still
-    owes, and those that were made; tokens that are spoken."""
+    """One reply: tokens that are in no phrase yet, and those in phrases that have begun; samples that the
+    phrase still owes, and those that were made; tokens that are spoken."""
 
     unread: int = 0
     begun: int = 0

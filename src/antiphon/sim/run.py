@@ -297,8 +297,8 @@ def machine(setup: Setup) -> Machine:
 
 
 def stage_model(engine: SimEngine, stage: Stage, ears: Ears) -> StageModel:
-    """Of one unit of it; `ears` are those of all units. Raises ConfigError where the engine does not say how a
-    codec reads."""
+    """Of one unit of it; `ears` are those of all units. Raises ConfigError where nothing says how a codec
+    reads."""
     node = engine.node
     match stage.kind:
         case StageKind.ENCODER:
@@ -308,7 +308,8 @@ def stage_model(engine: SimEngine, stage: Stage, ears: Ears) -> StageModel:
             if stage.reads:
                 if served.reading is None:
                     raise ConfigError(
-                        f"nothing says how the {stage.name} reads a text aloud; measure the model: antiphon profile"
+                        f"nothing says how the {stage.name} reads a text aloud; measure the model: "
+                        "antiphon profile"
                     )
                 return ReadingVoice(served.reading)
             if served.window is not None:
