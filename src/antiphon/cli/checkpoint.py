@@ -24,15 +24,15 @@ def demo(
     model: Annotated[
         str,
         typer.Option(
-            help="qwen3-omni or qwen2_5_omni; cascade (tiny, random); or llama, qwen2, qwen3, qwen3-moe: text "
-            "only, random."
+            help="qwen3-omni or qwen2_5_omni; cascade (tiny, random); or llama, qwen2, qwen3, qwen3-moe: "
+            "text only, random."
         ),
     ] = "qwen3-omni",
     size: Annotated[
         str,
         typer.Option(
-            help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks). By default "
-            "small, or tiny where that is all there is."
+            help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks). By "
+            "default small, or tiny where that is all there is."
         ),
     ] = "",
     seed: Annotated[int, typer.Option(help="Another seed, another voice and other words.")] = 0,

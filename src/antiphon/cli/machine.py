@@ -314,7 +314,8 @@ def talking(engine: SimEngine, options: MachineOptions) -> SimEngine:
     given = {name: value for name, value in asked.items() if value is not None}
     if engine.served.reading is not None and "frames_per_token" in given:
         raise ConfigError(
-            "--frames-per-token: this model's voice reads the text itself, as fast as it was measured; leave it out"
+            "--frames-per-token: this model's voice reads the text itself, as fast as it was measured; leave "
+            "it out"
         )
     if not given:
         return engine

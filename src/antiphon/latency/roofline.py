@@ -46,9 +46,9 @@ DECIDE_S = 300e-6
 """What a step costs the deciding half at a few dozen rows (benchmarks/deciding.py)."""
 
 ONLY_MEASURED = (
-    "no datasheet tells what a voice that reads text takes: it depends on what is said in a step. Measure the "
-    "model where it shall run (antiphon profile CHECKPOINT --out FILE.json), and say --hardware FILE.json "
-    "without --model"
+    "no datasheet tells what a voice that reads text takes: it depends on what is said in a step. Measure "
+    "the model where it shall run (antiphon profile CHECKPOINT --out FILE.json), and say --hardware "
+    "FILE.json without --model"
 )
 
 NOTES = (
