@@ -95,7 +95,13 @@ class SpeechFeatures(NamedTuple):
 
     def plus(self, other: SpeechFeatures) -> SpeechFeatures:
         """Of a step with the streams of both."""
-        return SpeechFeatures(*(one + more for one, more in zip(self, other, strict=True)))
+        return SpeechFeatures(
+            self.streams + other.streams,
+            self.phrases + other.phrases,
+            self.phrase_s + other.phrase_s,
+            self.windows + other.windows,
+            self.sound_s + other.sound_s,
+        )
 
 
 Features = ArFeatures | CodecFeatures | EncodeFeatures | SpeechFeatures
