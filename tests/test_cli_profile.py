@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from antiphon.assembly.footprint import Load, parts
 from antiphon.checkpoint.demo import make_demo
 from antiphon.cli import app
+from antiphon.cli.deployments import checkpoint_facts
 from antiphon.latency.profile import Profile
 
 RELEASED = "qwen3-omni-30b-a3b"
@@ -97,3 +99,22 @@ def test_measures_a_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> None:
     )
     assert made.provenance.threads >= 1
     assert "error on 40 steps held out: mean, P90" in result.output
+
+
+def test_a_voice_that_reads_has_no_datasheet_and_is_told_what_to_do(cascade_checkpoint: Path) -> None:
+    asked = ["profile", str(cascade_checkpoint), "--roofline", "h200"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 1
+    assert "no datasheet tells what a voice that reads text takes" in " ".join(result.stderr.split())
+    assert "antiphon profile CHECKPOINT --out FILE.json" in " ".join(result.stderr.split())
+
+
+def test_doctor_knows_all_stages_of_a_cascade(cascade_checkpoint: Path) -> None:
+    facts = checkpoint_facts(str(cascade_checkpoint), lambda text: None)
+    assert facts.stages == ("ears", "transcriber", "thinker", "voice")
+    load = Load(max_rows=2, kv_tokens=64, step_tokens=64, chunk=1, image_pixels=1)
+    assert {*parts(facts, "ears", "float32", load)} == {"weights", "work space"}
+    voice = parts(facts, "voice", "bfloat16", load)
+    assert voice["weights"] == 4 * facts.parameters["voice"] > 0
+    assert voice["codec state"] > 0
+    assert voice["work space"] > 0

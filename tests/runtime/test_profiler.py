@@ -17,10 +17,10 @@ from antiphon.core.rng import stream
 from antiphon.core.sampling import Sampling
 from antiphon.engine.load import Engine
 from antiphon.graphs import find_graph
-from antiphon.latency.features import ar_features, codec_features
-from antiphon.latency.models import ArModel
+from antiphon.latency.features import SpeechFeatures, ar_features, codec_features, encode_features
+from antiphon.latency.models import ArModel, EncoderModel, SpeechModel
 from antiphon.latency.profile import Profile, Provenance, SoundWindow
-from antiphon.metrics.log import AudioDelta
+from antiphon.metrics.log import AudioDelta, ResponseEnded
 from antiphon.runtime.crafted import (
     ArCraft,
     ArMix,
@@ -32,9 +32,11 @@ from antiphon.runtime.crafted import (
     drawing,
     drawn_decoding,
     drawn_mix,
+    recording,
 )
+from antiphon.runtime.crafted_speech import TEXTS, SpeechCraft, drawn_speaking, speaking
 from antiphon.runtime.profiler import Subject, load_subject, profile
-from antiphon.runtime.stage_times import Effort, Stopwatch, measure_stages, timed
+from antiphon.runtime.stage_times import Effort, Stopwatch, done, measure_stages, spoken_tokens, timed
 from antiphon.sim.model import engine_of
 from antiphon.sim.run import Setup, Simulation
 from antiphon.workload.load import changed, named
@@ -98,7 +100,7 @@ def test_an_engine_says_afterwards_what_it_said_before(tiny_checkpoint: Path) ->
     omni = Omni(tiny_checkpoint, **SIZES)
     engine: Engine = omni.engine
     graph = find_graph(engine.info.family)
-    assert [*measure_stages(engine, graph, LITTLE, quiet)] == [stage.name for stage in graph.stages]
+    assert [*measure_stages(engine, graph, LITTLE, quiet).stages] == [stage.name for stage in graph.stages]
     executor = engine.executors["thinker"]
     assert executor._requests == {}  # type: ignore[attr-defined]
     assert engine.executors["encoders"]._features._features == {}  # type: ignore[attr-defined]
@@ -165,6 +167,49 @@ def test_a_stopwatch_counts_what_a_thread_does() -> None:
     watch.start()
     time.sleep(0.02)
     assert watch.stop() >= 0.015
+
+
+def test_a_cascade_is_measured_and_simulated(cascade_checkpoint: Path) -> None:
+    """Ears by recordings alone, and a voice that begins phrases, sounds on and only reads."""
+    asked = subject(cascade_checkpoint, depth=1)
+    made = profile(asked, Provenance(model="cascade"), quiet, LITTLE)
+    assert [*made.stages] == ["ears", "transcriber", "thinker", "voice"]
+    assert Profile.from_json(made.to_json()) == made
+    ears, voice = made.stages["ears"].model, made.stages["voice"].model
+    assert isinstance(ears, EncoderModel)
+    assert ears.visual_s == ears.visual_token_s == 0
+    assert ears.seconds(encode_features((recording(stream(0, "x"), 2.0),))) > 0
+    assert isinstance(voice, SpeechModel)
+    reads, begins = SpeechFeatures(1), SpeechFeatures(1, 1, 1.0, 1, 0.064)
+    assert voice.seconds(begins) > voice.seconds(reads) > 0
+    assert made.served is not None
+    reading = made.served.reading
+    assert reading is not None
+    assert reading.window_samples == 24 * 64, "frames, and samples of each"
+    assert reading.first_tokens > 1
+    assert not asked.engine.executors["voice"].inner._streams  # type: ignore[attr-defined]
+    workload = changed(named("smoke"), {"load": {"closed": {"concurrency": 1, "sessions": 2}}})
+    outcome = Simulation(Setup(workload, made, 0, engine_of(made))).play(started())
+    assert outcome.reason == "finished"
+    assert {event.status for event in outcome.events if isinstance(event, ResponseEnded)} == {"completed"}
+    assert sum(event.audio_s for event in outcome.events if isinstance(event, AudioDelta)) > 0.5
+
+
+def test_a_rehearsed_reply_is_spoken_again_as_it_was(cascade_checkpoint: Path) -> None:
+    """What a row says at its place is what was heard there, beside other rows and when it comes back."""
+    engine = subject(cascade_checkpoint).engine
+    replies = [spoken_tokens(engine, text) for text in TEXTS]
+    craft = SpeechCraft("voice", 4, replies, lambda step: done(engine, step))
+    rng = stream(0, "speech")
+    mixes = [*speaking(craft, rng), *(drawn_speaking(craft, rng) for _ in range(20))]
+    assert {len(mix) for mix in mixes} == {1, 2, 3, 4}
+    for mix in mixes:
+        for step in craft.prepare(mix):
+            done(engine, step)
+        found = done(engine, craft.step(mix))
+        assert found.samples.sum() / 24_000 == pytest.approx(craft.said.sound_s)
+        assert (found.samples > 0).sum() == craft.said.windows
+        assert craft.said.streams == len(mix)
 
 
 @pytest.mark.slow

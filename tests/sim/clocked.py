@@ -9,8 +9,17 @@ from dataclasses import dataclass, field
 from antiphon.core.config import NodeConfig, Unit
 from antiphon.core.facts import CopyDone, Fact, MediaArrived, PayloadArrived, StageFact, timed
 from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia, Step
+from antiphon.core.ports import Prompter
+from antiphon.graphs import find_graph
+from antiphon.latency.features import SpeechFeatures
+from antiphon.latency.profile import Reading, Served
 from antiphon.sim.devices import Devices, Span
 from antiphon.sim.driver import MEDIUM_TOKENS
+from antiphon.sim.model import SimEngine
+from antiphon.sim.prompter import SimPrompter
+from antiphon.sim.reading import Ears, ReadingVoice
+from antiphon.sim.run import stage_model
+from fakes import toy
 from fakes.fleet import Fleet
 from sim.linear import LinearCosts
 
@@ -30,6 +39,10 @@ POSITION_BYTES = 30
 class ToyModel:
     """All stages of the toy model; a step is carried out when it is ordered."""
 
+    prompter: Prompter = toy.ToyPrompter()
+    said: SpeechFeatures | None = None
+    """Nothing in it reads text."""
+
     def __init__(self, config: NodeConfig) -> None:
         self.payloads = Fleet(config, depth=0, lags=False)
         self.stages = self.payloads.executors
@@ -47,10 +60,54 @@ class ToyModel:
                 self.payloads.mover.finish(fact.stage, fact.ticket)
 
 
+class CascadeModel:
+    """All stages of a cascade, as they are simulated. Nothing lies in its KV."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        graph = find_graph(config.graph)
+        served = Served(config, reading=Reading(3, 6, 4800, 6000))
+        ears, engine = Ears(), SimEngine(served, {})
+        self.stages = {
+            unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in config.placed
+        }
+        self.payloads = Unmoved({unit.name: unit for unit in config.placed})
+        self.prompter: Prompter = SimPrompter("thinker", None, graph)
+        self.said: SpeechFeatures | None = None
+        """In the step that ran last."""
+
+    def run(self, step: Step) -> StageFact:
+        model = self.stages[step.stage]
+        fact = model.run(step)
+        self.said = model.said if isinstance(model, ReadingVoice) else None
+        return fact
+
+    def heard(self, facts: list[Fact]) -> None:
+        pass
+
+
+class Unmoved:
+    """Where nothing has to be carried. Implements KvMover and PayloadMover, as far as they are asked."""
+
+    def __init__(self, units: dict[str, Unit]) -> None:
+        self.units = units
+        self.mover = self
+
+    def copy(self, order: CopyBlocks) -> None: ...
+
+    def handoff(self, order: Handoff) -> None: ...
+
+    def drop_payload(self, order: DropPayload) -> None: ...
+
+    def drop_media(self, order: DropMedia) -> None: ...
+
+
+Model = ToyModel | CascadeModel
+
+
 class Hardware(Devices):
     """How long everything takes, and the toy model's KV that copies carry."""
 
-    def __init__(self, config: NodeConfig, model: ToyModel) -> None:
+    def __init__(self, config: NodeConfig, model: Model) -> None:
         super().__init__(COSTS, config.placed, BLOCK_BYTES, POSITION_BYTES)
         self._mover = model.payloads.mover
 
@@ -77,15 +134,16 @@ class Clock:
 class ClockedExecutor:
     """One unit on the fake clock: a step ends later, or holds up the driver (depth 0, in its process)."""
 
-    def __init__(self, model: ToyModel, unit: Unit, hardware: Hardware, clock: Clock, depth: int) -> None:
+    def __init__(self, model: Model, unit: Unit, hardware: Hardware, clock: Clock, depth: int) -> None:
         self.depth = depth
         self._model, self._hardware, self._clock = model, hardware, clock
         self._is_inline = not (depth or unit.process)
         self._done: deque[tuple[float, Fact]] = deque()
 
     def submit(self, step: Step) -> None:
-        end_s, seconds = self._hardware.run(step, self._clock.now)
-        self._done.append((end_s, timed(self._model.run(step), seconds)))
+        fact = self._model.run(step)
+        end_s, seconds = self._hardware.run(step, self._clock.now, self._model.said)
+        self._done.append((end_s, timed(fact, seconds)))
         if self._is_inline:
             self._clock.now = end_s
         else:
@@ -101,7 +159,7 @@ class ClockedExecutor:
 class ClockedMover:
     """What goes beside the steps, on the fake clock. Implements KvMover and PayloadMover."""
 
-    def __init__(self, model: ToyModel, hardware: Hardware, clock: Clock) -> None:
+    def __init__(self, model: Model, hardware: Hardware, clock: Clock) -> None:
         self._payloads, self._hardware, self._clock = model.payloads, hardware, clock
         self._copies: list[tuple[float, int, Fact]] = []
         self._arrivals: list[tuple[float, int, Fact]] = []

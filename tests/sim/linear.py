@@ -7,6 +7,7 @@ from math import inf
 import msgspec
 
 from antiphon.core.plans import ArStep, CodecStep, CopyBlocks, Step
+from antiphon.latency.features import SpeechFeatures
 
 
 class LinearCosts(msgspec.Struct, frozen=True):
@@ -43,6 +44,10 @@ class LinearCosts(msgspec.Struct, frozen=True):
                 return self.launch_s + self.frame_s * int(step.counts.sum())
             case _:
                 return self.launch_s + self.media_s * len(step.media)
+
+    def spoken_s(self, features: SpeechFeatures, stage: str) -> float:
+        work_s = 0.01 * (features.phrases + features.phrase_s + features.windows)
+        return self.launch_s + self.frame_s * features.streams + work_s
 
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
         return num_bytes / self.bytes_per_s

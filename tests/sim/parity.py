@@ -15,8 +15,7 @@ from antiphon.runtime.driver import Driver
 from antiphon.runtime.record import without_media
 from antiphon.sim.driver import Machine, VirtualDriver
 from antiphon.sim.events import Agenda, Rank
-from fakes import toy
-from sim.clocked import Clock, ClockedExecutor, ClockedMover, Hardware, ToyModel
+from sim.clocked import CascadeModel, Clock, ClockedExecutor, ClockedMover, Hardware, Model, ToyModel
 
 Script = list[tuple[float, Fact]]
 
@@ -26,7 +25,7 @@ class Entries:
 
     has_stopped = False
 
-    def __init__(self, model: ToyModel) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         self.kept: list[tuple[float, bytes, bytes]] = []
         self.facts: list[Fact] = []
@@ -63,6 +62,10 @@ def slowly(driver: Driver, clock: Clock, decide_s: float) -> None:
     driver.node.decide = decided  # type: ignore[method-assign]
 
 
+def model_of(config: NodeConfig) -> Model:
+    return CascadeModel(config) if config.graph == "cascade" else ToyModel(config)
+
+
 def inline(config: NodeConfig, depth: int) -> frozenset[str]:
     """Units whose steps hold up the driver."""
     return frozenset(unit.name for unit in config.placed if not (depth or unit.process))
@@ -70,7 +73,7 @@ def inline(config: NodeConfig, depth: int) -> frozenset[str]:
 
 def on_wall_time(config: NodeConfig, script: Script, depth: int, decide_s: float = 0.0) -> Entries:
     """Through runtime.Driver."""
-    clock, model = Clock(), ToyModel(config)
+    clock, model = Clock(), model_of(config)
     entries, hardware = Entries(model), Hardware(config, model)
     executors: Any = {
         unit.name: ClockedExecutor(model, unit, hardware, clock, depth)
@@ -81,7 +84,7 @@ def on_wall_time(config: NodeConfig, script: Script, depth: int, decide_s: float
         executors=executors,
         payloads=mover,
         mover=mover,
-        prompter=toy.ToyPrompter(),
+        prompter=model.prompter,
         node=config,
         info=None,  # type: ignore[arg-type]
         wakeup=None if inline(config, depth) == executors.keys() else NoBell(),
@@ -107,12 +110,12 @@ def on_wall_time(config: NodeConfig, script: Script, depth: int, decide_s: float
 
 def on_virtual_time(config: NodeConfig, script: Script, depth: int, decide_s: float = 0.0) -> Entries:
     """Through sim.VirtualDriver."""
-    agenda, model = Agenda(), ToyModel(config)
+    agenda, model = Agenda(), model_of(config)
     entries = Entries(model)
     machine = Machine(
-        dict.fromkeys(model.stages, model),
+        model.stages if isinstance(model, CascadeModel) else dict.fromkeys(model.stages, model),
         Hardware(config, model),
-        toy.ToyPrompter(),
+        model.prompter,
         decide_s=decide_s,
         inline=inline(config, depth),
         payloads=model.payloads,

@@ -22,6 +22,7 @@ from antiphon.runtime.record import _sounding, without_media
 from fakes.world import HURRIED, toy_config
 from sim.parity import Entries, on_virtual_time, on_wall_time
 from sim.scripts import advised, drawn_script
+from sim.test_reading import cascade_config
 
 ONE: tuple[Unit, ...] = ()
 """Of each stage, on one device."""
@@ -121,6 +122,26 @@ def test_turns_are_prepared_alike(depth: int, seed: int, is_tight: bool) -> None
     rendered = [order for order in wall.orders if isinstance(order, RenderPrompt)]
     asked = [fact for fact in wall.facts if isinstance(fact, ResponseRequested)]
     assert len(rendered) > len(asked), "some were read ahead"
+
+
+@pytest.mark.parametrize("decide_s", [0.0, 0.0017])
+@pytest.mark.parametrize("depth", [0, 1])
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1 << 30), rows=st.integers(1, 3))
+def test_a_cascade_is_decided_the_same(depth: int, decide_s: float, seed: int, rows: int) -> None:
+    """Recordings are written down before prompts are made, and text is spoken by phrases."""
+    check_parity(cascade_config(rows), seed, depth, decide_s)
+
+
+def test_a_cascade_is_told_of_transcripts_and_words() -> None:
+    """What is compared has them in it."""
+    told = check_parity(cascade_config(), seed=5, depth=1, decide_s=0.0017)
+    done = [fact for fact in told.facts if isinstance(fact, StepDone)]
+    assert {fact.stage for fact in done} == {"ears", "transcriber", "thinker", "voice"}
+    assert any(len(fact.words) for fact in done)
+    assert any(len(fact.owing) for fact in done)
+    orders = [order for order in told.orders if isinstance(order, RenderPrompt)]
+    assert any(order.transcripts for order in orders)
 
 
 def thrifty(times: dict[str, Any]) -> NodeConfig:

@@ -18,6 +18,7 @@ from antiphon.latency.shapes import (
     EncodersShape,
     FlowVocoderShape,
     ModelShape,
+    ReaderShape,
     StageShape,
 )
 
@@ -75,7 +76,7 @@ def shape_parameters(shape: StageShape) -> int:
         case DecoderShape():
             return _decoder_parameters(shape)
         case EncodersShape():
-            return int(shape.audio.weights + shape.vision.weights)
+            return int(shape.audio.weights + (0 if shape.vision is None else shape.vision.weights))
         case _:
             return int(shape.weights)
 
@@ -91,6 +92,9 @@ def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, i
             found["work space"] = _decoder_work(shape, load, element)
         case EncodersShape():
             found["work space"] = _encoder_work(shape, load, element, facts.graph.token_pixels)
+        case ReaderShape():
+            found["codec state"] = load.max_rows * shape.stream_elements * element
+            found["work space"] = LIVE_BUFFERS * load.max_rows * shape.window_elements * element
         case _:
             found["codec state"] = load.max_rows * _stream_bytes(shape, element)
             found["work space"] = _vocoder_work(shape, load, element)
@@ -104,7 +108,7 @@ def kv_token_bytes(shape: DecoderShape, dtype: str) -> int:
 
 def element_bytes(shape: StageShape, dtype: str) -> int:
     """A vocoder runs in fp32 at least."""
-    wide = isinstance(shape, CodecShape)
+    wide = isinstance(shape, CodecShape | ReaderShape)
     return max(ELEMENT_BYTES[dtype], 4) if wide else ELEMENT_BYTES[dtype]
 
 
@@ -161,7 +165,10 @@ def _vocoder_work(shape: CodecShape, load: Load, element: int) -> int:
 
 
 def _encoder_work(shape: EncodersShape, load: Load, element: int, token_pixels: int) -> int:
-    """One picture of the most pixels allowed: wider than any window of sound."""
+    """One picture of the most pixels allowed: wider than any window of sound. Of sound alone, one window."""
     vision = shape.vision
+    if vision is None:
+        audio = shape.audio
+        return shape.window * audio.positions * (LIVE_BUFFERS * audio.hidden + audio.mlp) * element
     positions = -(-load.image_pixels // token_pixels) * vision.positions
     return positions * (LIVE_BUFFERS * vision.hidden + vision.mlp) * element

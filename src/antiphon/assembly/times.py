@@ -16,7 +16,7 @@ from antiphon.core.graph import LAYERS
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
 from antiphon.graphs import find_graph
 from antiphon.latency.costs import ProfiledCodec, ProfiledCopies, ProfiledDecoder, Times
-from antiphon.latency.models import ArModel, CodecModel, StageModel
+from antiphon.latency.models import ArModel, CodecModel, SpeechModel, StageModel
 from antiphon.latency.observed import ObservedCopies, ObservedSteps
 from antiphon.latency.profile import Profile
 from antiphon.policy.base import StepCost
@@ -92,7 +92,7 @@ class NodeTimes:
 
     def _check(self) -> None:
         config = self._config
-        for stages, kind in ((config.ar, ArModel), (config.codec, CodecModel)):
+        for stages, kind in ((config.ar, ArModel), (config.codec, CodecModel | SpeechModel)):
             for stage in stages:
                 if not isinstance(self._times.stages.get(stage), kind):
                     known = ", ".join(self._times.stages) or "no stage"
@@ -107,7 +107,7 @@ def with_profile(node: NodeConfig, profile: Profile) -> NodeConfig:
     stages: dict[str, StageModel] = {
         name: one.model
         for name, one in profile.stages.items()
-        if isinstance(one.model, ArModel | CodecModel) and name in (*node.ar, *node.codec)
+        if isinstance(one.model, ArModel | CodecModel | SpeechModel) and name in (*node.ar, *node.codec)
     }
     served = {} if profile.served is None else profile.served.node.ar
     before = {name: served[name].block_size if name in served else BLOCK_SIZE for name in node.ar}

@@ -24,13 +24,17 @@ def demo(
     model: Annotated[
         str,
         typer.Option(
-            help="qwen3-omni or qwen2_5_omni; or llama, qwen2, qwen3, qwen3-moe: text only, random."
+            help="qwen3-omni or qwen2_5_omni; cascade (tiny, random); or llama, qwen2, qwen3, qwen3-moe: "
+            "text only, random."
         ),
     ] = "qwen3-omni",
     size: Annotated[
         str,
-        typer.Option(help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks)."),
-    ] = "small",
+        typer.Option(
+            help="tiny (for tests), small (for conversations on a CPU) or medium (for benchmarks). By "
+            "default small, or tiny where that is all there is."
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(help="Another seed, another voice and other words.")] = 0,
     dtype: Annotated[
         str,
@@ -42,13 +46,17 @@ def demo(
     if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
 ) -> None:
     """Make a small random checkpoint with every file a real one has."""
+    from antiphon.checkpoint.demo import MODELS
     from antiphon.runtime.demo import make_any_demo
 
     if if_missing and directory.exists():
         return
+    usual = "small" if "small" in MODELS.get(model, ("small",)) else "tiny"
     try:
         with console.status("making the demo checkpoint") as status:
-            make_any_demo(directory, model=model, size=size, seed=seed, dtype=dtype, progress=status.update)
+            make_any_demo(
+                directory, model=model, size=size or usual, seed=seed, dtype=dtype, progress=status.update
+            )
     except AntiphonError as error:
         fail(error)
     console.print(f"wrote {directory}")

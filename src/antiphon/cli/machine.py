@@ -308,9 +308,15 @@ def shape_of(model: str) -> ModelShape:
 
 
 def talking(engine: SimEngine, options: MachineOptions) -> SimEngine:
-    """The engine with replies as the options have them, where they are not the profile's."""
+    """The engine with replies as the options have them, where they are not the profile's. Raises
+    ConfigError."""
     asked = {"median_tokens": options.reply_tokens, "frames_per_token": options.frames_per_token}
     given = {name: value for name, value in asked.items() if value is not None}
+    if engine.served.reading is not None and "frames_per_token" in given:
+        raise ConfigError(
+            "--frames-per-token: this model's voice reads the text itself, as fast as it was measured; leave "
+            "it out"
+        )
     if not given:
         return engine
     replies = msgspec.structs.replace(engine.replies, **given)

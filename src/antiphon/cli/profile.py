@@ -13,7 +13,7 @@ from rich.table import Table
 from antiphon.cli.shared import LoadingBar, console, fail, given_options
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
-from antiphon.latency.models import ArModel, CodecModel, EncoderModel
+from antiphon.latency.models import ArModel, CodecModel, EncoderModel, SpeechModel
 from antiphon.latency.profile import Profile, Provenance, StageProfile
 from antiphon.latency.roofline import hardware_names
 from antiphon.latency.shapes import ModelShape, find_shape, shape_names
@@ -212,6 +212,16 @@ def meanings(stage: StageProfile) -> Iterator[tuple[str, str]]:
             yield "per group of like streams", time(model.group_s)
             yield "per stream", time(model.stream_s)
             yield "per frame of speech", time(model.frame_s)
+        case SpeechModel() as model:
+            yield "once a step, per stream", f"{time(model.step_s)}, {time(model.stream_s)}"
+            yield (
+                "per phrase that begins, and per second that it sounds",
+                f"{time(model.phrase_s)}, {time(model.phrase_second_s)}",
+            )
+            yield (
+                "per window of sound, and per second of it",
+                f"{time(model.window_s)}, {time(model.second_s)}",
+            )
         case EncoderModel() as model:
             yield "once a step", time(model.step_s)
             yield (

@@ -127,6 +127,12 @@ class StageGraph:
         return next((stage.name for stage in self.stages if stage.transcribes), None)
 
     @property
+    def sees(self) -> bool:
+        """Does it take pictures and clips? Of media, a stage that writes down what is said takes recordings
+        alone."""
+        return self.takes_media and self.transcriber is None
+
+    @property
     def takes_media(self) -> bool:
         return any(stage.kind is StageKind.ENCODER for stage in self.stages)
 

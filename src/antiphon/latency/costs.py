@@ -17,7 +17,8 @@ from antiphon.latency.models import ArModel, CodecModel, LinkModel, StageModel
 class Times(msgspec.Struct, frozen=True):
     """A part of a profile.
 
-    stages       models of steps by stage; of encoders none, since what a step takes depends on its media
+    stages       models of steps by stage; of encoders none, since what a step takes depends on its media.
+                 Nor can a policy ask it of a codec that reads text: that depends on what is said in the step
     links        copies by where to ("host", "device")
     block_bytes  of a block by stage and KV group, as the node's stages have them
     """

@@ -79,7 +79,32 @@ class EncodeFeatures(NamedTuple):
     visual_pixels: int = 0
 
 
-Features = ArFeatures | CodecFeatures | EncodeFeatures
+class SpeechFeatures(NamedTuple):
+    """A step of a codec that reads text. The step tells only what is read; what is said, the codec knows.
+
+    streams   in the step, those that only read among them
+    phrases   that are begun, which will sound for `phrase_s` seconds
+    windows   of sound that are made, `sound_s` seconds together
+    """
+
+    streams: int = 0
+    phrases: int = 0
+    phrase_s: float = 0.0
+    windows: int = 0
+    sound_s: float = 0.0
+
+    def plus(self, other: SpeechFeatures) -> SpeechFeatures:
+        """Of a step with the streams of both."""
+        return SpeechFeatures(
+            self.streams + other.streams,
+            self.phrases + other.phrases,
+            self.phrase_s + other.phrase_s,
+            self.windows + other.windows,
+            self.sound_s + other.sound_s,
+        )
+
+
+Features = ArFeatures | CodecFeatures | EncodeFeatures | SpeechFeatures
 
 
 def features_of(step: Step, most_tokens: float = inf, layers: int = 0) -> Features:

@@ -11,9 +11,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.latency.features import ArFeatures, CodecFeatures, EncodeFeatures
+from antiphon.latency.features import ArFeatures, CodecFeatures, EncodeFeatures, SpeechFeatures
 from antiphon.latency.ladder import Ladder
-from antiphon.latency.models import ArModel, AttentionModel, CodecModel, EncoderModel, LinkModel
+from antiphon.latency.models import (
+    ArModel,
+    AttentionModel,
+    CodecModel,
+    EncoderModel,
+    LinkModel,
+    SpeechModel,
+)
 from antiphon.latency.profile import Residuals
 
 Floats = NDArray[np.float64]
@@ -127,6 +134,11 @@ def fit_encoder(
     found = _fit_linear(samples, EncodeFeatures._fields)
     figures = (found[name] for name in EncodeFeatures._fields)
     return EncoderModel(found["step"], *figures, most_tokens=most_tokens)
+
+
+def fit_speech(samples: Sequence[tuple[SpeechFeatures, float]]) -> SpeechModel:
+    found = _fit_linear(samples, SpeechFeatures._fields)
+    return SpeechModel(found["step"], *(found[name] for name in SpeechFeatures._fields))
 
 
 def fit_attention(samples: Sequence[tuple[int, int, float]]) -> AttentionModel:

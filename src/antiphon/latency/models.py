@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antiphon.latency.features import ArFeatures, CodecFeatures, EncodeFeatures
+from antiphon.latency.features import ArFeatures, CodecFeatures, EncodeFeatures, SpeechFeatures
 from antiphon.latency.ladder import Ladder
 
 
@@ -137,4 +137,26 @@ class EncoderModel(msgspec.Struct, frozen=True, tag="encoder"):
         )
 
 
-StageModel = ArModel | CodecModel | EncoderModel
+class SpeechModel(msgspec.Struct, frozen=True, tag="speech"):
+    """A step of a codec that reads text: once, per stream, per phrase that begins and per second that it will
+    sound, per window of sound and per second of it."""
+
+    step_s: float = 0.0
+    stream_s: float = 0.0
+    phrase_s: float = 0.0
+    phrase_second_s: float = 0.0
+    window_s: float = 0.0
+    second_s: float = 0.0
+
+    def seconds(self, features: SpeechFeatures) -> float:
+        return (
+            self.step_s
+            + self.stream_s * features.streams
+            + self.phrase_s * features.phrases
+            + self.phrase_second_s * features.phrase_s
+            + self.window_s * features.windows
+            + self.second_s * features.sound_s
+        )
+
+
+StageModel = ArModel | CodecModel | EncoderModel | SpeechModel

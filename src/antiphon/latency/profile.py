@@ -10,8 +10,16 @@ import msgspec
 from antiphon.core.config import NodeConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.plans import ArStep, CodecStep, CopyBlocks, Step
-from antiphon.latency.features import ar_features, codec_features, encode_features
-from antiphon.latency.models import ArModel, AttentionModel, CodecModel, EncoderModel, LinkModel, StageModel
+from antiphon.latency.features import SpeechFeatures, ar_features, codec_features, encode_features
+from antiphon.latency.models import (
+    ArModel,
+    AttentionModel,
+    CodecModel,
+    EncoderModel,
+    LinkModel,
+    SpeechModel,
+    StageModel,
+)
 from antiphon.latency.shapes import DecoderShape, FlowVocoderShape, ModelShape
 
 VERSION = 1
@@ -79,6 +87,21 @@ class SoundWindow(msgspec.Struct, frozen=True):
         return known if is_last else max(known // self.block - self.ahead, 0) * self.block
 
 
+class Reading(msgspec.Struct, frozen=True):
+    """How a codec that reads text speaks it: phrase by phrase, each made into sound window by window.
+
+    first_tokens    of a reply's text that have to be there before its first phrase begins
+    phrase_tokens   of each later phrase
+    token_samples   24 kHz samples that a token sounds
+    window_samples  24 kHz samples of a window
+    """
+
+    first_tokens: int
+    phrase_tokens: int
+    token_samples: int
+    window_samples: int
+
+
 class Served(msgspec.Struct, frozen=True):
     """The engine that was measured, as far as a simulator has to know it.
 
@@ -87,6 +110,7 @@ class Served(msgspec.Struct, frozen=True):
     frame_samples  24 kHz samples of a codec frame; delay_samples of them a stream's first chunk lacks
     window         of a vocoder that decodes windows; None: every frame sounds when it is decoded
     replies        None where nobody says
+    reading        of a codec that reads text; None: it takes frames
     """
 
     node: NodeConfig
@@ -95,6 +119,7 @@ class Served(msgspec.Struct, frozen=True):
     delay_samples: int = 555
     window: SoundWindow | None = None
     replies: Replies | None = None
+    reading: Reading | None = None
 
 
 def served(node: NodeConfig, depth: int, shape: ModelShape) -> Served:
@@ -159,6 +184,17 @@ class Profile(msgspec.Struct, frozen=True):
             return model.seconds(encode_features(step.media, model.most_tokens or inf))
         raise ConfigError(
             f"the profile of {self.provenance.model!r} has stage {step.stage!r} as another kind than the "
+            "graph has it; profile this model"
+        )
+
+    def spoken_s(self, features: SpeechFeatures, stage: str) -> float:
+        """Seconds from the order of a step of a codec that reads text to its report. Raises ConfigError for a
+        stage that it does not have, or has as another kind."""
+        model = self.stage(stage).model
+        if isinstance(model, SpeechModel):
+            return model.seconds(features)
+        raise ConfigError(
+            f"the profile of {self.provenance.model!r} has stage {stage!r} as another kind than the "
             "graph has it; profile this model"
         )
 

@@ -31,7 +31,9 @@ from antiphon.latency.shapes import (
     EncodersShape,
     ModelShape,
     PatchVocoderShape,
+    ReaderShape,
     StageShape,
+    TowerShape,
 )
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -42,6 +44,12 @@ COPY_ALPHA_S = 20e-6
 COLLECTIVE_ALPHA_S = 15e-6
 DECIDE_S = 300e-6
 """What a step costs the deciding half at a few dozen rows (benchmarks/deciding.py)."""
+
+ONLY_MEASURED = (
+    "no datasheet tells what a voice that reads text takes: it depends on what is said in a step. Measure "
+    "the model where it shall run (antiphon profile CHECKPOINT --out FILE.json), and say --hardware "
+    "FILE.json without --model"
+)
 
 NOTES = (
     "from a datasheet, not measured: every part takes the longer of reading and computing, at {products:g} "
@@ -155,6 +163,8 @@ class Roof:
                 return self._for(shape)._decoder(shape)
             case EncodersShape():
                 return StageProfile(self._encoders(shape))
+            case ReaderShape():
+                raise ConfigError(ONLY_MEASURED)
             case _:
                 return StageProfile(self._vocoder(shape))
 
@@ -218,15 +228,19 @@ class Roof:
         rate = (
             shape.tokens_per_s / AUDIO_TOKENS_PER_S
         )  # features count this model's sound in the other's tokens
-        layer = self.hardware.layer_overhead_us * 1e-6
         return EncoderModel(
             step_s=self.hardware.step_overhead_us * 1e-6,
-            audio_s=audio.weights * self.element_bytes / self._memory + audio.layers * layer,
+            audio_s=self._once_s(audio),
             audio_token_s=2 * rate * (audio.token_products + in_window) / flops,
-            visual_s=vision.weights * self.element_bytes / self._memory + vision.layers * layer,
-            visual_token_s=2 * vision.token_products / flops,
-            visual_pair_s=2 * vision.pair_products / flops,
+            visual_s=0.0 if vision is None else self._once_s(vision),
+            visual_token_s=0.0 if vision is None else 2 * vision.token_products / flops,
+            visual_pair_s=0.0 if vision is None else 2 * vision.pair_products / flops,
         )
+
+    def _once_s(self, tower: TowerShape) -> float:
+        """Of a medium, whatever its size: the weights are read, and each layer is launched."""
+        launch_s = tower.layers * self.hardware.layer_overhead_us * 1e-6
+        return tower.weights * self.element_bytes / self._memory + launch_s
 
     def _layer_s(self, shape: DecoderShape, num_tokens: int) -> float:
         read_s = shape.layer_weights_read(num_tokens) * self.element_bytes / self.ranks / self._memory

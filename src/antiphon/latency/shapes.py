@@ -295,16 +295,31 @@ class PatchVocoderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class EncodersShape(
     msgspec.Struct, frozen=True, tag="encoders", tag_field="kind", forbid_unknown_fields=True
 ):
-    """Both towers. A second of a recording is `tokens_per_s`, of which `window` see each other."""
+    """Both towers, or that of sound alone. A second of a recording is `tokens_per_s`, of which `window`
+    see each other."""
 
     audio: TowerShape
-    vision: TowerShape
+    vision: TowerShape | None = None
     window: int = 104
     tokens_per_s: int = AUDIO_TOKENS_PER_S
 
 
+class ReaderShape(msgspec.Struct, frozen=True, tag="reader", tag_field="kind", forbid_unknown_fields=True):
+    """A codec that reads text: as much of it as memory depends on. What its steps take depends on what it
+    says in them, which only a measurement tells.
+
+    weights          of all its parts
+    stream_elements  of a stream, a phrase's frames
+    window_elements  of the widest layer over a window of sound, with the frames around it
+    """
+
+    weights: int
+    stream_elements: int
+    window_elements: int
+
+
 CodecShape = VocoderShape | FlowVocoderShape
-StageShape = DecoderShape | CodecShape | EncodersShape
+StageShape = DecoderShape | CodecShape | EncodersShape | ReaderShape
 
 
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

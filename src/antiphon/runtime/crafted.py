@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from antiphon.core.config import ArConfig, EncoderConfig
 from antiphon.core.conversation import AudioPart, ImagePart, Media
-from antiphon.core.facts import NO_INTS, Ints, StagePrompt
+from antiphon.core.facts import NO_INTS, Ints, Span, StagePrompt
 from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep, BlockDelta, CodecStep, Join, ints
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
@@ -71,8 +72,14 @@ class ArCraft:
     """Steps of one decoder stage. Row 0 and up draw, chunks take rows from the last one down."""
 
     def __init__(
-        self, stage: Stage, config: ArConfig, rng: np.random.Generator, most_context_tokens: int
+        self,
+        stage: Stage,
+        config: ArConfig,
+        rng: np.random.Generator,
+        most_context_tokens: int,
+        medium: int | None = None,
     ) -> None:
+        """medium: key of one that is encoded, which all rows attend to where the stage transcribes."""
         self.config = config
         held = config.num_blocks * config.block_size
         self.reach_tokens = min(held, config.max_context_tokens or most_context_tokens)
@@ -83,6 +90,7 @@ class ArCraft:
         self._ids = rng.integers(1, TOKEN_IDS, self.reach_tokens + FEWEST_TOKENS)
         self._number = count()
         self._laid_out = False
+        self._medium = medium
 
     def prepare(self, mix: ArMix) -> list[ArStep]:
         """Steps after which `step(mix)` can be run; none if it can be now."""
@@ -134,10 +142,11 @@ class ArCraft:
     def _join(self, row: int, num_tokens: int, cached: int) -> Join:
         ids = self._ids[:num_tokens]
         self._seats[row] = CraftedRow(num_tokens, False)
+        spans = () if self._medium is None else (Span(self._medium, "audio", 0, num_tokens),)
         return Join(
             row,
             row,
-            StagePrompt(ids, ids, (), 0, NO_INTS),
+            StagePrompt(ids, ids, spans, 0, NO_INTS),
             cached,
             self.config.sampling,
             np.zeros((0, self.config.width), np.int64),
@@ -292,10 +301,26 @@ def drawn_decoding(max_rows: int, chunks: tuple[int, int], rng: np.random.Genera
     return CodecMix((first,) * joins + tuple(rest), joins)
 
 
-def media_alone(rng: np.random.Generator) -> Iterator[tuple[Media, ...]]:
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """What encoders take: recordings of at most so many seconds, and pictures if they `see`."""
+
+    longest_s: float = inf
+    sees: bool = True
+
+
+ALL_SENSES = Senses()
+
+
+def media_alone(rng: np.random.Generator, senses: Senses = ALL_SENSES) -> Iterator[tuple[Media, ...]]:
     """Recordings and pictures over their sizes, alone and several of a kind."""
     for seconds in (0.5, 1.0, 2.0, 4.0, 8.0, 15.0):
-        yield (recording(rng, seconds),)
+        if seconds <= senses.longest_s:
+            yield (recording(rng, seconds),)
+    spoken_s = min(3.0, senses.longest_s)
+    if not senses.sees:
+        yield from (tuple(recording(rng, spoken_s) for _ in range(num)) for num in (2, 4))
+        return
     for size in ((64, 64), (128, 128), (256, 256), (384, 256), (512, 512)):
         yield (picture(rng, *size),)
     for num in (2, 4):
@@ -304,14 +329,16 @@ def media_alone(rng: np.random.Generator) -> Iterator[tuple[Media, ...]]:
     yield recording(rng, 3.0), picture(rng, 192, 192)
 
 
-def drawn_media(config: EncoderConfig, rng: np.random.Generator) -> tuple[Media, ...]:
+def drawn_media(
+    config: EncoderConfig, rng: np.random.Generator, senses: Senses = ALL_SENSES
+) -> tuple[Media, ...]:
     """A step as they come: mostly turns of speech, some with pictures."""
 
     def one() -> Media:
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and senses.sees:
             width, height = (32 * int(rng.integers(2, 15)) for _ in range(2))
             return picture(rng, width, height)
-        return recording(rng, float(rng.uniform(0.6, 10.0)))
+        return recording(rng, min(float(rng.uniform(0.6, 10.0)), senses.longest_s))
 
     return tuple(one() for _ in range(int(rng.integers(1, config.step_media + 1))))
 

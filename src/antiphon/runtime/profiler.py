@@ -89,15 +89,17 @@ def profile(
     engine = subject.engine
     progress("deciding", 0, 0)
     decide_s = deciding_s(engine)
-    stages = measure_stages(engine, subject.graph, effort, progress)
+    measured = measure_stages(engine, subject.graph, effort, progress)
     progress("attention on the CPU", 0, 0)
     return Profile(
-        stages={name: with_attention(one, subject.shape, name) for name, one in stages.items()},
+        stages={name: with_attention(one, subject.shape, name) for name, one in measured.stages.items()},
         links=measure_links(engine, progress),
         source="measured",
         provenance=provenance,
         decide_s=decide_s,
-        served=served(subject.served, engine.depth, subject.shape),
+        served=msgspec.structs.replace(
+            served(subject.served, engine.depth, subject.shape), reading=measured.reading
+        ),
     )
 
 

@@ -21,27 +21,30 @@ from typing import Any, cast
 
 import numpy as np
 
-from antiphon.core.conversation import ImagePart, Item
+from antiphon.core.conversation import ImagePart, Item, TextPart
 from antiphon.core.errors import StageFailed
-from antiphon.core.facts import Fact, PromptFailed, StepFailed
+from antiphon.core.facts import Fact, PromptFailed, StepDone, StepFailed
 from antiphon.core.graph import Stage, StageGraph, StageKind
 from antiphon.core.plans import ArStep, DropMedia, DropPayload, EncodeStep, Handoff, RenderPrompt, Step
+from antiphon.core.ports import Executor
 from antiphon.core.rng import stream
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.lanes import LanedExecutor
 from antiphon.engine.load import Engine, Progress
 from antiphon.latency.features import TOKEN_PIXELS, Features, features_of
-from antiphon.latency.fit import dense_threshold, fit_ar, fit_codec, fit_encoder, residuals
+from antiphon.latency.fit import dense_threshold, fit_ar, fit_codec, fit_encoder, fit_speech, residuals
 from antiphon.latency.ladder import interpolate
 from antiphon.latency.models import StageModel
-from antiphon.latency.profile import StageProfile
+from antiphon.latency.profile import Reading, StageProfile
 from antiphon.runtime.crafted import (
+    REASON,
     ArCraft,
     ArMix,
     Chunk,
     CodecCraft,
     CodecMix,
+    Senses,
     chunking,
     decoding,
     doublings,
@@ -51,7 +54,9 @@ from antiphon.runtime.crafted import (
     drawn_mix,
     media_alone,
     most_tokens,
+    recording,
 )
+from antiphon.runtime.crafted_speech import TEXTS, SpeechCraft, SpeechMix, drawn_speaking, speaking
 
 FLAT_SHARE = 0.1
 """Algorithm 1 counts as flat what rises by less than this share of the longest step."""
@@ -66,6 +71,9 @@ LEAST_SHARE = 0.1
 
 LARGE_PICTURE = 1024
 """Pixels a side."""
+
+SPOKEN_S = 3.0
+"""A turn's speech, which a transcriber is measured with."""
 
 
 class Stopwatch:
@@ -126,12 +134,14 @@ class Effort:
 
 @dataclass(slots=True)
 class Case:
-    """A step that is measured: `prepare` gives what runs before it unmeasured, `make` the step."""
+    """A step that is measured: `prepare` gives what runs before it unmeasured, `make` the step. `said` tells
+    its features where the step itself does not."""
 
     prepare: Callable[[], list[Any]]
     make: Callable[[], Step]
     held_out: bool = False
     features: Features | None = None
+    said: Callable[[], Features] | None = None
     seconds: list[float] = field(default_factory=list[float])
 
     @property
@@ -156,15 +166,21 @@ class StageBench:
             (edge for edge in graph.edges if edge.target == stage.name and edge.streams), None
         )
         self._progress = progress
+        self.reading: Reading | None = None
+        """Of a codec that reads text, how it does: known once it is planned."""
         self._watch = Stopwatch()
         self._most_tokens: int | None = None
+        self._medium: DropMedia | None = None
+        """What drops the recording that is transcribed."""
         self.cases: list[Case] = []
 
     def plan(self) -> Finish:
         """Decide what is measured; what it returns is to be called once that is done."""
         if self.stage.kind is StageKind.AR:
             return self._decoder()
-        return self._codec() if self.stage.kind is StageKind.CODEC else self._encoders()
+        if self.stage.kind is StageKind.CODEC:
+            return self._reader() if self.stage.reads else self._codec()
+        return self._encoders()
 
     def seconds(self, case: Case) -> float:
         """One measurement."""
@@ -173,7 +189,7 @@ class StageBench:
             timed(self.engine, step, self._watch)
         step = case.make()
         self._show(step)
-        case.features = features_of(step, self._most_tokens or inf)
+        case.features = features_of(step, self._most_tokens or inf) if case.said is None else case.said()
         return timed(self.engine, step, self._watch)
 
     def _show(self, step: Step) -> None:
@@ -190,7 +206,11 @@ class StageBench:
     def _decoder(self) -> Finish:
         name = self.stage.name
         craft = ArCraft(
-            self.stage, self.engine.node.ar[name], self._stream("ids"), self.engine.info.max_context_tokens
+            self.stage,
+            self.engine.node.ar[name],
+            self._stream("ids"),
+            self.engine.info.max_context_tokens,
+            self._heard(),
         )
 
         def case(mix: ArMix, held_out: bool = False) -> Case:
@@ -212,12 +232,28 @@ class StageBench:
             self.cases += [case(drawn_mix(craft, rng), split == "held out") for _ in range(count)]
         return lambda: self._fitted_decoder(craft, knots)
 
+    def _heard(self) -> int | None:
+        """The key of a recording that is encoded now, for a stage that writes down what is said in one."""
+        if not self.stage.transcribes:
+            return None
+        encoder = next(edge.source for edge in self._graph.edges if edge.target == self.stage.name)
+        part = recording(self._stream("recording"), min(SPOKEN_S, self._senses.longest_s))
+        timed(self.engine, EncodeStep(encoder, 0, (part,), REASON), self._watch)
+        self._medium = DropMedia(encoder, (part.key,))
+        return part.key
+
+    @property
+    def _senses(self) -> Senses:
+        return Senses(self.engine.info.max_recording_s, self._graph.sees)
+
     def _fitted_decoder(self, craft: ArCraft, knots: tuple[int, ...]) -> StageProfile:
         step_s = float(np.median([timed(self.engine, craft.empty(), self._watch) for _ in range(20)]))
         left = craft.leave()
         timed(self.engine, left, self._watch)
         for row in left.leaves.tolist() if self._shown_by is not None else []:
             self.engine.payloads.drop_payload(DropPayload(self.stage.name, row))
+        if self._medium is not None:
+            self.engine.payloads.drop_media(self._medium)
         pool = pool_of(self.engine, self.stage.name)
         model = fit_ar(
             self._samples(held_out=False),
@@ -244,17 +280,42 @@ class StageBench:
             self.cases += [case(mix, split == "held out") for mix in drawn]
         return lambda: self._judged(fit_codec(self._samples(held_out=False)))
 
+    def _reader(self) -> Finish:
+        name, rng = self.stage.name, self._stream("speech")
+        self._progress(f"{name}: a rehearsal", 0, 0)
+        replies = [spoken_tokens(self.engine, text) for text in TEXTS]
+        rows = self.engine.node.codec[name].max_rows
+        craft = SpeechCraft(name, rows, replies, lambda step: done(self.engine, step))
+        self.reading = craft.reading
+
+        def case(mix: SpeechMix, held_out: bool = False) -> Case:
+            return Case(
+                lambda: craft.prepare(mix), lambda: craft.step(mix), held_out, said=lambda: craft.said
+            )
+
+        self.cases = [case(mix) for mix in speaking(craft, rng)]
+        for split, count in self._splits():
+            drawn = [drawn_speaking(craft, self._stream(split)) for _ in range(count)]
+            self.cases += [case(mix, split == "held out") for mix in drawn]
+
+        def finish() -> StageProfile:
+            timed(self.engine, craft.leave(), self._watch)
+            return self._judged(fit_speech(self._samples(held_out=False)))
+
+        return finish
+
     def _encoders(self) -> Finish:
         name, config = self.stage.name, self.engine.node.encoder[self.stage.name]
 
         def case(media: tuple[Any, ...], held_out: bool = False) -> Case:
-            return Case(list, lambda: EncodeStep(name, 0, media, "profile"), held_out)
+            return Case(list, lambda: EncodeStep(name, 0, media, REASON), held_out)
 
-        self.cases = [case(media) for media in media_alone(self._stream("media"))]
+        senses = self._senses
+        self.cases = [case(media) for media in media_alone(self._stream("media"), senses)]
         for split, count in self._splits():
             rng = self._stream(split)
-            self.cases += [case(drawn_media(config, rng), split == "held out") for _ in range(count)]
-        self._most_tokens = most_picture_tokens(self.engine)
+            self.cases += [case(drawn_media(config, rng, senses), split == "held out") for _ in range(count)]
+        self._most_tokens = most_picture_tokens(self.engine) if senses.sees else None
         return self._fitted_encoders
 
     def _fitted_encoders(self) -> StageProfile:
@@ -283,15 +344,22 @@ class StageBench:
         return stream(self.effort.seed, "profile", self.stage.name, what)
 
 
-def measure_stages(
-    engine: Engine, graph: StageGraph, effort: Effort, progress: Progress
-) -> dict[str, StageProfile]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Stages by name, and how one of them reads text aloud, if one does."""
+
+    stages: dict[str, StageProfile]
+    reading: Reading | None
+
+
+def measure_stages(engine: Engine, graph: StageGraph, effort: Effort, progress: Progress) -> Measured:
     """Every stage that the engine has. Raises StageFailed where a step fails."""
     stages = [stage for stage in graph.stages if stage.name in engine.executors]
     benches = [StageBench(engine, graph, stage, effort, progress) for stage in stages]
     finishes = [bench.plan() for bench in benches]
     in_turns(benches, effort, progress)
-    return {stage.name: finish() for stage, finish in zip(stages, finishes, strict=True)}
+    found = {stage.name: finish() for stage, finish in zip(stages, finishes, strict=True)}
+    return Measured(found, next((bench.reading for bench in benches if bench.reading is not None), None))
 
 
 def in_turns(benches: list[StageBench], effort: Effort, progress: Progress) -> None:
@@ -314,15 +382,39 @@ def timed(engine: Engine, step: Step, watch: Stopwatch) -> float:
     executor = engine.executors[step.stage]
     watch.start()
     executor.submit(step)
+    facts = reported(engine, executor)
+    seconds = watch.stop()
+    check(facts)
+    return seconds
+
+
+def done(engine: Engine, step: Step) -> StepDone:
+    """Carries a step out. Raises StageFailed."""
+    engine.executors[step.stage].submit(step)
+    facts = reported(engine, engine.executors[step.stage])
+    check(facts)
+    assert isinstance(facts[0], StepDone), "a step was reported"
+    return facts[0]
+
+
+def reported(engine: Engine, executor: Executor) -> list[Fact]:
+    """What an executor reports of its step, as soon as it does."""
     facts = executor.poll()
     while not facts:
         assert engine.wakeup is not None, "a step that runs when it is submitted is reported then"
         select.select([engine.wakeup], [], [], 1.0)
         engine.wakeup.clear()
         facts = executor.poll()
-    seconds = watch.stop()
-    check(facts)
-    return seconds
+    return facts
+
+
+def spoken_tokens(engine: Engine, text: str) -> list[int]:
+    """Of a text, as the stage that writes would write it. Raises StageFailed."""
+    asked = RenderPrompt(0, (Item("i", "user", (TextPart("Speak."),)),), speech=True, say=text)
+    answer = engine.prompter.render(asked)
+    if isinstance(answer, PromptFailed) or answer.reply is None:
+        raise StageFailed("prompter", (), "a text made to be measured has no tokens")
+    return answer.reply.tolist()
 
 
 def check(facts: list[Fact]) -> None:

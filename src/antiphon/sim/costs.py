@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from antiphon.core.plans import CopyBlocks, Step
+from antiphon.latency.features import SpeechFeatures
 
 
 class CostModel(Protocol):
@@ -17,6 +18,10 @@ class CostModel(Protocol):
 
     def step_s(self, step: Step, stage: str) -> float:
         """`stage` as the graph calls it; the step names its unit."""
+        ...
+
+    def spoken_s(self, features: SpeechFeatures, stage: str) -> float:
+        """The same of a step of a codec that reads text, by what is said in it."""
         ...
 
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:

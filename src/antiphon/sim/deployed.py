@@ -81,7 +81,7 @@ def _resized(deployment: Deployment, graph: StageGraph, preset: str, sizes: Size
 
 def _laid_out(profile: Profile, base: SimEngine, options: EngineOptions) -> SimEngine:
     node, layers = base.node, num_layers(profile)
-    entry = next(iter(node.ar))
+    entry = find_graph(node.graph).reply_stages[0]
     made = msgspec.structs.replace(
         with_preset(node, options.preset),
         ar={

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from antiphon.core.config import Unit
 from antiphon.core.errors import ConfigError
 from antiphon.core.plans import ArStep, CopyBlocks, Handoff, MoveBlocks, SendMedia, Step
+from antiphon.latency.features import SpeechFeatures
 from antiphon.sim.costs import CostModel
 
 Place = tuple[str, str]
@@ -54,14 +55,17 @@ class Devices:
         """Do the units live in two processes?"""
         return self._units[source].process != self._units[target].process
 
-    def run(self, step: Step, now: float) -> Span:
+    def run(self, step: Step, now: float, speech: SpeechFeatures | None = None) -> Span:
         """Begin it as soon as the device is free and what it needs is there.
 
         A step that waits for copies overlaps with them, layer by layer, and ends no sooner than they do.
+        `speech`: what is said in a step of a codec that reads text.
         """
         place, stage = self._place(step.stage), self._units[step.stage].stage
         begin_s = max(now, self._free_at.get(place, 0.0), self._payloads_at(step))
-        end_s = max(begin_s + self._costs.step_s(step, stage), self._copies_at(step))
+        costs = self._costs
+        taken_s = costs.step_s(step, stage) if speech is None else costs.spoken_s(speech, stage)
+        end_s = max(begin_s + taken_s, self._copies_at(step))
         self._free_at[place] = end_s
         self.busy_s[step.stage] += end_s - begin_s
         return Span(end_s, end_s - begin_s)

@@ -33,6 +33,7 @@ from antiphon.core.ports import PayloadMover, Prompter
 from antiphon.metrics.names import Metric
 from antiphon.sim.devices import Devices
 from antiphon.sim.events import Agenda, Rank
+from antiphon.sim.reading import ReadingVoice
 
 MEDIUM_TOKENS = 100
 """Of an encoded medium that is sent on: eight seconds of speech."""
@@ -238,8 +239,11 @@ class VirtualDriver:
         self._agenda.at(there_s, Rank.DEVICE, arrive)
 
     def _run(self, step: Step, now: float) -> None:
-        end_s, seconds = self._machine.devices.run(step, now)
-        fact = timed(self._machine.models[step.stage].run(step), seconds)
+        model = self._machine.models[step.stage]
+        done = model.run(step)
+        speech = model.said if isinstance(model, ReadingVoice) else None
+        end_s, seconds = self._machine.devices.run(step, now, speech)
+        fact = timed(done, seconds)
         self._steps[step.stage] += 1
         if step.stage in self._machine.inline:
             self._busy_until = end_s

@@ -15,7 +15,7 @@ from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOpt
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageKind
 from antiphon.core.sampling import Sampling
-from antiphon.graphs import graph_with
+from antiphon.graphs import find_graph, graph_with
 from antiphon.latency.finding import find_costs
 from antiphon.latency.models import ArModel
 from antiphon.latency.profile import Profile, Replies, Served, served
@@ -190,11 +190,13 @@ def _asked(
 ) -> SimEngine:
     """layers: how many each decoder has; None: nobody knows, so they cannot be split into KV groups."""
     node, known = engine.node, layers or {}
-    entry = next(iter(node.ar))
+    graph = find_graph(node.graph)
     asked = msgspec.structs.replace(
         with_preset(node, preset),
         ar={
-            stage: sized(config, sizes, known.get(stage), is_entry=stage == entry)
+            stage: config
+            if stage == graph.transcriber  # as large as its own transcripts need
+            else sized(config, sizes, known.get(stage), is_entry=stage == graph.reply_stages[0])
             for stage, config in node.ar.items()
         },
         codec={

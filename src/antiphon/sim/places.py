@@ -1,5 +1,6 @@
-"""Where the units of a simulated node are: encoders beside the decoder that reads, vocoders beside the one
-that speaks, as in LiveServe §7.1. Readers that share a process share its one encoder.
+"""Where the units of a simulated node are: encoders, and what writes down what they hear, beside the decoder
+that reads, vocoders beside the one that speaks, as in LiveServe §7.1. Readers that share a process share
+its one encoder.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from antiphon.core.config import NodeConfig, Unit
 from antiphon.core.errors import ConfigError
+from antiphon.graphs import find_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,12 @@ def devices_of(units: Iterable[Unit]) -> dict[str, list[Unit]]:
 def placed(node: NodeConfig, replicas: Replicas) -> tuple[Unit, ...]:
     """In pipeline order. A stage of which there is one goes by its own name. Raises ConfigError for talkers
     of a model without a voice."""
-    reader, *speaking = [*node.ar, *node.codec]
+    there = (*node.encoder, *node.ar, *node.codec)
+    reader, *speaking = [name for name in find_graph(node.graph).reply_stages if name in there]
     if not speaking and replicas.talkers > 1:
         raise ConfigError(f"{replicas.talkers} talkers: the model has no voice; leave them out")
     found: list[Unit] = []
-    for stage in (*node.encoder, *node.ar, *node.codec):
+    for stage in there:
         beside = speaking[0] if stage in speaking else reader
         count = replicas.talkers if stage in speaking else replicas.thinkers
         whole = stage in node.encoder and not replicas.apart

@@ -62,7 +62,10 @@ class SimPrompter:
         self._texts: dict[str, Ints] = {}
 
     def render(self, order: RenderPrompt) -> PromptReady:
-        line = _Line()
+        if order.transcribe:
+            said = [token for tokens in order.transcripts.values() for token in tokens]
+            return PromptReady(order.request, {}, reply=ints(said))
+        line = _Line(transcripts=order.transcripts)
         for item in order.items:
             self._add(line, item)
         line.put(ints([START, ROLES["assistant"], NEWLINE]))
@@ -93,6 +96,8 @@ class SimPrompter:
                 line.put(self._text(f"{part.name} {part.arguments}"))
             case ToolOutputPart():
                 line.put(self._text(part.output))
+            case AudioPart() if part.key in line.transcripts:
+                line.put(ints(list(line.transcripts[part.key])))
             case AudioPart() | ImagePart() | VideoPart():
                 line.show(self._spans.of(part))
 
@@ -110,12 +115,14 @@ class SimPrompter:
 
 @dataclass(slots=True)
 class _Line:
-    """The thinker's prompt while it grows; `user` are the ranges of the user's turns."""
+    """The thinker's prompt while it grows; `user` are the ranges of the user's turns. Recordings that have
+    `transcripts` stand in it as those."""
 
     ids: list[Ints] = field(default_factory=list[Ints])
     keys: list[Ints] = field(default_factory=list[Ints])
     spans: list[Span] = field(default_factory=list[Span])
     user: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    transcripts: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     length: int = 0
 
     def put(self, ids: Ints) -> None:

@@ -11,6 +11,7 @@ from math import inf
 from antiphon.assembly.guard import Observed, Overruled
 from antiphon.assembly.node import Node
 from antiphon.assembly.watched import Incident
+from antiphon.core.errors import ConfigError
 from antiphon.core.graph import Stage, StageKind
 from antiphon.core.plans import Output
 from antiphon.graphs import find_graph
@@ -31,12 +32,13 @@ from antiphon.sim.costs import CostModel
 from antiphon.sim.devices import Devices
 from antiphon.sim.driver import Machine, Recorder, StageModel, VirtualDriver
 from antiphon.sim.events import Agenda, Rank
-from antiphon.sim.executors import Encoder, ReplyLengths, Speaker, Vocoder, WindowedVocoder, Writer
+from antiphon.sim.executors import ReplyLengths, Speaker, Vocoder, WindowedVocoder, Writer
 from antiphon.sim.links import Network
 from antiphon.sim.log import Log
 from antiphon.sim.model import SimEngine, released
 from antiphon.sim.process import Process, Waiting
 from antiphon.sim.prompter import SimPrompter
+from antiphon.sim.reading import Ears, ReadingVoice, Transcriber
 from antiphon.sim.suited import check_suited
 from antiphon.workload.draw import draw
 from antiphon.workload.script import PersonScript, Script
@@ -282,9 +284,10 @@ def machine(setup: Setup) -> Machine:
     engine = setup.engine
     node, graph = engine.node, find_graph(engine.node.graph)
     devices = Devices(setup.costs, node.placed, engine.block_bytes, engine.position_bytes)
-    writer, *speakers = node.ar
+    writer, *speakers = [stage for stage in graph.reply_stages if stage in node.ar]
+    ears = Ears()
     return Machine(
-        {unit.name: stage_model(engine, graph.stage(unit.stage)) for unit in node.placed},
+        {unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in node.placed},
         devices,
         SimPrompter(writer, next(iter(speakers), None), graph),
         decide_s=setup.costs.decide_s,
@@ -293,19 +296,29 @@ def machine(setup: Setup) -> Machine:
     )
 
 
-def stage_model(engine: SimEngine, stage: Stage) -> StageModel:
-    """Of one unit of it."""
+def stage_model(engine: SimEngine, stage: Stage, ears: Ears) -> StageModel:
+    """Of one unit of it; `ears` are those of all units. Raises ConfigError where nothing says how a codec
+    reads."""
     node = engine.node
     match stage.kind:
         case StageKind.ENCODER:
-            return Encoder()
+            return ears
         case StageKind.CODEC:
             served = engine.served
+            if stage.reads:
+                if served.reading is None:
+                    raise ConfigError(
+                        f"nothing says how the {stage.name} reads a text aloud; measure the model: "
+                        "antiphon profile"
+                    )
+                return ReadingVoice(served.reading)
             if served.window is not None:
                 return WindowedVocoder(served.frame_samples, served.window)
             return Vocoder(served.frame_samples, served.delay_samples)
         case StageKind.AR:
             config = node.ar[stage.name]
+            if stage.transcribes:
+                return Transcriber(config, ears)
             if stage.conditioned:
                 sounds = 0 if node.codec else engine.served.frame_samples
                 end_input = node.end_inputs[stage.name]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from antiphon.core.config import NodeConfig
 from antiphon.core.errors import ConfigError
+from antiphon.graphs import find_graph
 from antiphon.workload.load import named, names
 from antiphon.workload.spec import Workload
 
@@ -24,12 +25,14 @@ def check_suited(workload: Workload, node: NodeConfig) -> None:
 
 def unsuited(workload: Workload, node: NodeConfig) -> Iterator[str]:
     """What people of the workload do that the node cannot serve, a clause each."""
+    graph = find_graph(node.graph)
+    has_voice = any(graph.stage(unit.stage).speaks for unit in node.placed)
     for name, people in workload.people.items():
         if not people.share:
             continue
         if people.speaks and not node.encoder:
             yield f"group {name} speaks, and the model does not hear"
-        if people.shows and not node.encoder:
+        if people.shows and not (node.encoder and graph.sees):
             yield f"group {name} shows pictures or clips, and the model does not see"
-        if people.listens and not node.end_inputs:
+        if people.listens and not has_voice:
             yield f"group {name} wants spoken replies, and the model has no voice"

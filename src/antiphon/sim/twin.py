@@ -11,6 +11,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.plans import ArStep, CopyBlocks, Step
 from antiphon.core.rng import stream
 from antiphon.core.sampling import Sampling
+from antiphon.latency.features import SpeechFeatures
 from antiphon.metrics.log import Event
 from antiphon.sim.costs import CostModel
 from antiphon.sim.driver import StageModel
@@ -54,6 +55,9 @@ class WithJoins:
     def step_s(self, step: Step, stage: str) -> float:
         num_joins = len(step.joins) if isinstance(step, ArStep) else 0
         return self.costs.step_s(step, stage) + num_joins * self.joins_s.get(stage, 0.0)
+
+    def spoken_s(self, features: SpeechFeatures, stage: str) -> float:
+        return self.costs.spoken_s(features, stage)
 
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
         return self.costs.copy_s(order, num_bytes)

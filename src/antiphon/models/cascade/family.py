@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from antiphon.core.errors import CheckpointError
 from antiphon.core.ports import Prompter
 from antiphon.core.sampling import Sampling
 from antiphon.graphs import find_graph
-from antiphon.latency.shapes import DecoderShape, ModelShape
+from antiphon.latency.shapes import DecoderShape, EncodersShape, ModelShape, ReaderShape, TowerShape
 from antiphon.models.cascade.vits import VitsConfig, voice_layout
 from antiphon.models.cascade.whisper import (
     FRAMES_PER_POSITION,
@@ -37,6 +38,8 @@ from antiphon.nn.shard import Shard
 VOICE = "default"
 """A voice's files name it nowhere."""
 PART_OF = {"ears": "transcriber", "transcriber": "transcriber", "thinker": "thinker", "voice": "voice"}
+POSITIONS_PER_S = 50
+"""Of the encoder: two mel frames of 10 ms each."""
 MOST_TRANSCRIPTS = 4
 """Rows of the transcriber where nobody chose: they are short, and each attends to a whole window."""
 
@@ -101,8 +104,8 @@ class Cascade(Family):
         return config.transcriber.positions * FRAMES_PER_POSITION / 100
 
     def read_shape(self, config: CascadeConfig, name: str) -> ModelShape:
-        """Of the decoders: of ears and voice nothing is known but what they report. The transcriber's
-        attention to an encoder and its plain MLP weigh what a gated MLP of this size does."""
+        """The transcriber's attention to an encoder and its plain MLP weigh what a gated MLP of this size
+        does."""
         hearing = config.transcriber
         transcriber = DecoderShape(
             layers=hearing.decoder_layers,
@@ -114,7 +117,31 @@ class Cascade(Family):
             mlp=(2 * hearing.decoder_mlp + 4 * hearing.hidden) // 3,
         )
         stages = config.writer.read_shape(config.thinker, name).stages
-        return ModelShape(name, {"transcriber": transcriber, **stages})
+        ears = TowerShape(
+            hearing.encoder_layers,
+            hearing.hidden,
+            hearing.encoder_mlp,
+            stem=3 * hearing.hidden * (FRAMES_PER_POSITION * hearing.mel_bins + hearing.hidden),
+        )
+        heard = EncodersShape(ears, window=hearing.positions, tokens_per_s=POSITIONS_PER_S)
+        voice = {"voice": self._voice_shape(config.voice)}
+        return ModelShape(name, {"ears": heard, "transcriber": transcriber, **stages, **voice})
+
+    def _voice_shape(self, voice: VitsConfig) -> ReaderShape:
+        """Frames of the longest phrases are taken for ten seconds."""
+        from antiphon.models.cascade.voice import WINDOW
+
+        layout = Layout()
+        voice_layout(layout, voice)
+        widest, rate, channels = voice.channels, 1, voice.channels
+        for factor in voice.rates:
+            rate, channels = rate * factor, channels // 2
+            widest = max(widest, rate * channels)
+        return ReaderShape(
+            weights=sum(prod(source.shape) for source in layout.sources.values()),
+            stream_elements=10 * voice.sample_rate // voice.hop * voice.flow_size,
+            window_elements=(WINDOW + 2 * voice.context) * widest,
+        )
 
     def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
         from antiphon.models.cascade.prompt import load_prompter
