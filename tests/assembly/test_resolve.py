@@ -42,8 +42,15 @@ def node_config(options: EngineOptions, checkpoint: Path) -> NodeConfig:
     )
 
 
-@pytest.mark.parametrize("name", deployment_names())
-def test_every_deployment_that_ships_makes_a_node(name: str, tiny_checkpoint: Path) -> None:
+def test_a_cascade_that_names_no_parts_has_its_four_stages() -> None:
+    found = resolve(read_deployment("cascade"), None, HOST)
+    assert found.problems == ()
+    assert [unit.name for unit in found.placement.units] == ["ears", "transcriber", "thinker", "voice"]
+    assert found.sound.of("transcriber").max_rows == 4
+
+
+@pytest.mark.parametrize("name", [name for name in deployment_names() if name != "cascade"])
+def test_every_omni_deployment_that_ships_makes_a_node(name: str, tiny_checkpoint: Path) -> None:
     found = resolve(read_deployment(name), full_size(), Machine(host=200 * GIB))
     assert found.problems == ()
     config = node_config(found.sound, tiny_checkpoint)

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.files import open_checkpoint, open_directory
-from antiphon.core.errors import CheckpointError
+from antiphon.core.errors import CheckpointError, ConfigError
+from antiphon.core.model_source import PARTS, source_of
+from antiphon.engine.load import takes_media
 from antiphon.graphs import find_graph
 from antiphon.models.cascade.family import FAMILY
-
-PARTS = ("transcriber", "thinker", "voice")
 
 
 @pytest.fixture
@@ -60,6 +60,45 @@ def test_parts_may_lie_elsewhere(cascade_checkpoint: Path, tmp_path: Path):
     there, here = open_checkpoint(str(tmp_path)), open_checkpoint(str(cascade_checkpoint))
     assert there.tensors == here.tensors
     assert there.parts == here.parts
+
+
+def test_a_source_names_the_parts(cascade_checkpoint: Path):
+    source = source_of({part: str(cascade_checkpoint / part) for part in PARTS})
+    there, here = open_checkpoint(source), open_checkpoint(str(cascade_checkpoint))
+    assert (there.tensors, there.parts) == (here.tensors, here.parts)
+    assert there.config.items() <= here.config.items()
+    assert there.source == source
+    assert here.source == str(cascade_checkpoint)
+
+
+def test_a_source_with_a_part_that_is_not_named_or_not_there(cascade_checkpoint: Path):
+    named = {part: str(cascade_checkpoint / part) for part in PARTS}
+    with pytest.raises(ConfigError, match="without voice"):
+        open_directory(source_of({part: named[part] for part in PARTS[:2]}))
+    with pytest.raises(CheckpointError, match="voice: 'nowhere' is neither a directory nor a hub id"):
+        open_directory(source_of({**named, "voice": "nowhere"}))
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "told"),
+    [
+        ("transcriber", "voice", "'vits' is not served as one .* it could be the voice. .* must be Whisper"),
+        ("voice", "transcriber", "'whisper' .* it could be the transcriber. The voice must be VITS"),
+        ("thinker", "transcriber", "'whisper' .* The thinker must be a text model"),
+        ("thinker", ".", "'cascade' is not served as one .* The thinker must be a text model"),
+        ("voice", "thinker", "'llama' is not served as one .* The voice must be VITS"),
+    ],
+)
+def test_a_part_in_the_place_of_another(cascade_checkpoint: Path, part: str, given: str, told: str):
+    named = {each: str(cascade_checkpoint / each) for each in PARTS}
+    with pytest.raises(CheckpointError, match=f"{part}: {told}"):
+        open_directory(source_of({**named, part: str(cascade_checkpoint / given)}))
+
+
+def test_a_thinker_that_nobody_knows(broken: Path):
+    edit(broken / "thinker" / "config.json", model_type="bert")
+    with pytest.raises(CheckpointError, match="unknown model type 'bert'"):
+        open_directory(str(broken), takes_media=takes_media)
 
 
 def test_a_demo_is_stored_as_it_is_asked_for(tmp_path: Path):

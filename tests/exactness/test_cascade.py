@@ -19,10 +19,11 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from antiphon import Omni
+from antiphon import Omni, Request
 from antiphon.checkpoint.demo_cascade import WINDOW_S
 from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart
 from antiphon.core.facts import ResponseRequested
+from antiphon.core.model_source import PARTS, source_of
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
 from antiphon.metrics.names import Metric
@@ -37,6 +38,22 @@ MAX_TEXT = 12
 GREEDY = {"thinker": Sampling(max_tokens=MAX_TEXT)}
 POSITION = 320
 """Samples of one of the encoder's positions."""
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_parts_by_name_are_the_directory(cascade_checkpoint: Path, apart: bool):
+    """The same model, whether its directory is named or each of its parts, in one process and in several."""
+    source = source_of({part: str(cascade_checkpoint / part) for part in PARTS})
+    question = [{"audio": np.sin(np.arange(8000, dtype=np.float32) / 20)}, "again"]
+    said = []
+    for model in (str(cascade_checkpoint), source):
+        omni = Omni(model, max_context_tokens=256, kv_tokens=1024, stages_apart=apart)
+        try:
+            said.append(omni.generate([Request(question, sampling=GREEDY)])[0])
+        finally:
+            omni.close()
+    assert said[0].text == said[1].text
+    assert np.array_equal(said[0].audio, said[1].audio)
 
 
 class Oracle:

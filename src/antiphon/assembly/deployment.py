@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from antiphon.core.errors import ConfigError
+from antiphon.core.model_source import check_parts, parts_in, source_of
 from antiphon.wire.limits import Limits as WireLimits
 
 EDGE = r"^\w+ -> \w+$"
@@ -329,6 +331,30 @@ class Edge(Written):
     )
 
 
+class Parts(Written):
+    """The checkpoints of a cascade, each a directory or a hub id."""
+
+    transcriber: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What hears: a Whisper, as a directory relative to this file, or a hub id.",
+        examples=["openai/whisper-tiny.en"],
+    )
+    thinker: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What writes: a text model (Llama, Qwen2 or Qwen3), as a directory relative to this "
+        "file, or a hub id.",
+        examples=["Qwen/Qwen3-1.7B"],
+    )
+    voice: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What speaks: a VITS voice, as a directory relative to this file, or a hub id.",
+        examples=["checkpoints/talk/voice"],
+    )
+
+
 class Deployment(Written):
     """A whole deployment."""
 
@@ -346,6 +372,18 @@ class Deployment(Written):
         description="Checkpoint directory (relative to where `serve` is started), or a hub id. The command "
         "line's wins.",
         examples=["Qwen/Qwen3-Omni-30B-A3B-Instruct"],
+    )
+    parts: Parts = Field(
+        default=Parts(),
+        description="The three checkpoints of a cascade, instead of `model`. Parts that the command line "
+        "names (thinker=DIR) win.",
+        examples=[
+            {
+                "transcriber": "openai/whisper-tiny.en",
+                "thinker": "Qwen/Qwen3-1.7B",
+                "voice": "checkpoints/talk/voice",
+            }
+        ],
     )
     preset: str = Field(
         default="baseline",
@@ -405,3 +443,29 @@ class Deployment(Written):
         "too.",
         examples=[{"talker -> code2wav": {"chunk": 8}}],
     )
+
+    @property
+    def is_cascade(self) -> bool:
+        """Whether it is for a cascade: `parts` is written, be it without any."""
+        return "parts" in self.model_fields_set
+
+    def source(self, given: str = "") -> str:
+        """The model to serve, as `core.model_source` names one; "" if none is named. `given`: what the
+        command line names; parts of a cascade there replace those here.
+
+        Raises ConfigError: `parts` beside a model, here or given, and a cascade without one of its parts.
+        """
+        written: dict[str, str] = self.parts.model_dump(exclude_none=True)
+        beside = given or self.model or ""
+        others = parts_in(beside)
+        if beside and written and not others:
+            where = f"the model {given!r} is given" if given else f"`model` is {self.model!r}"
+            raise ConfigError(
+                f"{where}, and `parts` names {', '.join(written)}: a deployment has one model. Leave one of "
+                "them out (null takes a key of the base away)"
+            )
+        named = {**written, **others}
+        if not named:
+            return beside
+        check_parts(named)
+        return source_of(named)

@@ -118,7 +118,19 @@ def _parsed(text: str, where: str, folder: Path | None) -> Source:
     profile = tree.get("profile")
     if isinstance(profile, str) and folder is not None and datasheet_name(profile) is None:
         tree["profile"] = str((folder / Path(profile).expanduser()).resolve())
+    parts = tree.get("parts")
+    if isinstance(parts, dict) and folder is not None:
+        tree["parts"] = {part: _located(named, folder) for part, named in cast(Tree, parts).items()}
     return Source(where, tree, node, folder)
+
+
+def _located(named: Any, folder: Path) -> Any:
+    """A part's directory as an absolute path; a hub id (org/name, and no such directory) as it is."""
+    if not isinstance(named, str) or not named:
+        return named
+    path = folder / Path(named).expanduser()
+    is_hub_id = named.count("/") == 1 and named[0] not in "./~" and not path.is_dir()
+    return named if is_hub_id else str(path.resolve())
 
 
 def _explained(mistake: Any, chain: Sequence[Source]) -> str:

@@ -37,6 +37,7 @@ LOGIT_COPIES = 3
 class ModelFacts:
     """A model as far as its memory goes.
 
+    shape       of its stages; one that is not in it (a cascade's ears and voice) is counted by its weights
     parameters  of each stage that it has; from a checkpoint they are exact, from a shape within a few percent
     check       raises ConfigError for options that the model cannot do; None where its shape alone is known
     """
@@ -50,7 +51,7 @@ class ModelFacts:
     @property
     def stages(self) -> tuple[str, ...]:
         """Those that the checkpoint has, in pipeline order."""
-        return tuple(stage.name for stage in self.graph.stages if stage.name in self.shape.stages)
+        return tuple(stage.name for stage in self.graph.stages if stage.name in self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,12 @@ def shape_parameters(shape: StageShape) -> int:
 
 def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, int]:
     """Bytes of one unit, by what they are for."""
-    shape = facts.shape.stages[stage]
-    element = element_bytes(shape, dtype)
+    shape = facts.shape.stages.get(stage)
+    element = max(ELEMENT_BYTES[dtype], 4) if shape is None else element_bytes(shape, dtype)
     found: dict[What, int] = {"weights": facts.parameters[stage] * element}
     match shape:
+        case None:
+            pass
         case DecoderShape():
             found["KV"] = load.kv_tokens * kv_token_bytes(shape, dtype)
             found["work space"] = _decoder_work(shape, load, element)

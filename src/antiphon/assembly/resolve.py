@@ -57,8 +57,10 @@ class Resolved:
 
 
 def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) -> Resolved:
-    """`model` None: its stages are taken for Qwen3-Omni's, and memory is not looked at."""
-    graph = find_graph(USUAL_FAMILY) if model is None else model.graph
+    """`model` None: its stages are taken for Qwen3-Omni's, or a cascade's if the deployment is for one, and
+    memory is not looked at."""
+    usual = "cascade" if deployment.is_cascade else USUAL_FAMILY
+    graph = find_graph(usual) if model is None else model.graph
     held = [stage for stage in graph.stages if model is None or stage.name in model.stages]
     placement = place(deployment, held, machine)
     problems = [

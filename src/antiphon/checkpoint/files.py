@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from antiphon.checkpoint.parts import WRITER, parts_of, whole_config
+from antiphon.checkpoint.parts import MODEL_TYPE, find_parts, parts_of, whole_config
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
+from antiphon.core.model_source import WRITER, parts_in, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -50,7 +51,7 @@ class TensorInfo:
 class Checkpoint:
     """A checked model directory. Nothing of its weights is in memory.
 
-    path         local directory
+    path         local directory; the thinker's where a source names the parts one by one
     config       config.json
     generation   generation_config.json, {} where there is none
     tensors      name -> what the headers say, in the order of the shards; of one of parts `part/name`
@@ -67,6 +68,12 @@ class Checkpoint:
     def writer(self) -> Path:
         """The directory with the tokenizer of the replies."""
         return self.parts.get(WRITER, self.path)
+
+    @property
+    def source(self) -> str:
+        """What opens it again, with nothing left to fetch."""
+        is_named_by_parts = bool(self.parts) and self.path == self.writer
+        return source_of({k: str(v) for k, v in self.parts.items()}) if is_named_by_parts else str(self.path)
 
     @cached_property
     def tensor_names(self) -> frozenset[str]:
@@ -162,12 +169,13 @@ def open_checkpoint(
     progress: Callable[[str], None] | None = None,
     takes_media: Callable[[Path, Mapping[str, Any]], bool] = takes_any_media,
 ) -> Checkpoint:
-    """Open a checkpoint directory, or fetch one from the hub ("org/name"), and check all but the tensors'
-    values.
+    """Open a checkpoint directory, fetch one from the hub ("org/name"), or open the parts that a source names
+    (`core.model_source`), and check all but the tensors' values.
 
     `takes_media` says of a directory and its config.json whether the model needs preprocessing, and raises
     CheckpointError for a model that nobody knows. Raises CheckpointError: not found or hub out of reach;
-    files missing or not JSON; a shard missing or cut short; weights only as pickles.
+    files missing or not JSON; a shard missing or cut short; weights only as pickles. Raises ConfigError for a
+    source that names parts wrongly.
     """
     directory = open_directory(source, progress=progress, takes_media=takes_media)
     if not directory.parts:
@@ -187,15 +195,27 @@ def open_directory(
 ) -> Checkpoint:
     """All of a checkpoint but its weights, which need not be there: a Checkpoint without tensors.
 
-    Raises CheckpointError as `open_checkpoint` does.
+    Raises CheckpointError and ConfigError as `open_checkpoint` does.
     """
+    if named := parts_in(source):
+        parts = find_parts(named, progress)
+        return _of_parts(parts[WRITER], {"model_type": MODEL_TYPE}, parts, takes_media)
     path = find_directory(source, progress)
     config = read_json(path / "config.json", "it is not a model checkpoint")
     if parts := parts_of(path, config, progress):
-        config = whole_config(path, config, parts)
-        return Checkpoint(path, config, config["generation"][WRITER], {}, parts)
+        return _of_parts(path, config, parts, takes_media)
     check_side_files(path, takes_media=takes_media(path, config))
     return Checkpoint(path, config, read_optional_json(path / "generation_config.json"), {})
+
+
+def _of_parts(
+    path: Path,
+    config: Mapping[str, Any],
+    parts: Mapping[str, Path],
+    takes_media: Callable[[Path, Mapping[str, Any]], bool],
+) -> Checkpoint:
+    whole = whole_config(config, parts, takes_media)
+    return Checkpoint(path, whole, whole["generation"][WRITER], {}, parts)
 
 
 def check_memory(checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: int) -> None:

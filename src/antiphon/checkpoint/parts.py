@@ -1,6 +1,7 @@
-"""A checkpoint of parts: a directory whose config.json names three others, each a checkpoint of its own.
+"""A checkpoint of parts, each a checkpoint of its own: a directory whose config.json names them, or a source
+that does (`core.model_source`).
 
-Each part is a directory in that one, a directory elsewhere, or a hub id.
+Each part is a directory (of a config.json, in that directory or elsewhere) or a hub id.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
+from antiphon.core.model_source import PARTS, VOICE, WRITER, WRITES_DOWN, check_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,10 +19,13 @@ if TYPE_CHECKING:
 
 MODEL_TYPE = "cascade"
 """What the config.json of such a directory says it is."""
-WRITER = "thinker"
-"""The part that writes the reply, and so has the chat template."""
-WRITES_DOWN = "transcriber"
-PARTS = (WRITES_DOWN, WRITER, "voice")
+KINDS = {
+    WRITES_DOWN: ("whisper", "Whisper (WhisperForConditionalGeneration)"),
+    VOICE: ("vits", "VITS (VitsModel)"),
+}
+"""Model types of the parts that are of one kind, and what people call it. The thinker's are the families of
+text models.
+"""
 
 
 def parts_of(
@@ -35,16 +40,34 @@ def parts_of(
         if not isinstance(named, str) or not named:
             raise CheckpointError(f"{path / 'config.json'}: {part!r} must name a directory or a hub id")
         inside = path / named
-        found[part] = inside if inside.is_dir() else find_directory(named, progress)
+        found[part] = inside if inside.is_dir() else _directory(part, named, progress)
     return found
 
 
-def whole_config(path: Path, config: Mapping[str, Any], parts: Mapping[str, Path]) -> dict[str, Any]:
-    """config.json with what each part's says in the place of its name, and their generation_config.json under
-    "generation". Raises CheckpointError."""
+def find_parts(named: Mapping[str, str], progress: Callable[[str], None] | None = None) -> dict[str, Path]:
+    """The parts' directories by name. Raises ConfigError for a part that is not named, CheckpointError for
+    one that is not there."""
+    check_parts(named)
+    return {part: _directory(part, named[part], progress) for part in PARTS}
+
+
+def whole_config(
+    config: Mapping[str, Any],
+    parts: Mapping[str, Path],
+    takes_media: Callable[[Path, Mapping[str, Any]], bool],
+) -> dict[str, Any]:
+    """A cascade's config.json with what each part's says in the place of its name, their
+    generation_config.json under "generation" and their directories, as text, under "directories".
+
+    `takes_media` as in `open_checkpoint`, for the thinker. Raises CheckpointError.
+    """
     made: dict[str, Any] = {**config, "generation": {}}
+    made["directories"] = {part: str(directory) for part, directory in parts.items()}
     for part, directory in parts.items():
         made[part] = read_json(directory / "config.json", f"the {part} is not a model checkpoint")
+        _check_kind(part, directory, made[part])
+    takes_media(parts[WRITER], made[WRITER])
+    for part, directory in parts.items():
         generation = directory / "generation_config.json"
         made["generation"][part] = (
             read_json(generation, "nothing says how a transcript begins, and what is none")
@@ -53,3 +76,25 @@ def whole_config(path: Path, config: Mapping[str, Any], parts: Mapping[str, Path
         )
     check_side_files(parts[WRITER], takes_media=False)
     return made
+
+
+def _directory(part: str, named: str, progress: Callable[[str], None] | None) -> Path:
+    try:
+        return find_directory(named, progress)
+    except CheckpointError as error:
+        raise CheckpointError(f"{part}: {error}") from error
+
+
+def _check_kind(part: str, directory: Path, config: Mapping[str, Any]) -> None:
+    """Raises CheckpointError for a part that is, by its model type, what another one should be."""
+    found = config.get("model_type")
+    expected = KINDS.get(part)
+    taken = {MODEL_TYPE, *(kind for kind, _ in KINDS.values())}
+    if found == expected[0] if expected else found not in taken:
+        return
+    needed = expected[1] if expected else "a text model (Llama, Qwen2 or Qwen3)"
+    others = [other for other, (kind, _) in KINDS.items() if kind == found]
+    swapped = f"; it could be the {others[0]}" if others else ""
+    raise CheckpointError(
+        f"{part}: {found!r} is not served as one ({directory}){swapped}. The {part} must be {needed}"
+    )

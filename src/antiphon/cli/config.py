@@ -11,7 +11,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from antiphon.assembly.deployment import Stage
+from antiphon.assembly.deployment import Parts, Stage
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.keys import Key, find_key, keys
 from antiphon.assembly.preset import BASELINE, is_path, preset_names, read_preset
@@ -26,6 +26,7 @@ from antiphon.assembly.registry import (
 )
 from antiphon.cli.shared import console, fail
 from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.core.model_source import parts_in
 
 app = typer.Typer(no_args_is_help=True, help="Deployments as files: what their keys mean, what they come to.")
 PARAGRAPH = "\n\n"
@@ -88,8 +89,11 @@ def show(
         found, named = resolved(what, model, console.print)
     except AntiphonError as error:
         fail(error)
-    deployment = found.deployment.model_copy(update={"model": named or None})
-    tree = deployment.model_dump(exclude={"base"}, exclude_none=True)
+    parts = parts_in(named)
+    both = {"parts": Parts(**parts)} if parts else {"model": named or None}
+    deployment = found.deployment.model_copy(update=both)
+    unsaid = set[str]() if deployment.is_cascade else {"parts"}
+    tree = deployment.model_dump(exclude={"base", *unsaid}, exclude_none=True)
     sizes = {} if found.options is None else {name: each.sizes for name, each in found.options.stages.items()}
     for name, size in sizes.items():
         stage = deployment.stages.get(name, Stage()).model_copy(update=size)

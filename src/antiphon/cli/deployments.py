@@ -19,6 +19,7 @@ from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import Resolved, resolve
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError
+from antiphon.core.model_source import name_of
 from antiphon.engine.family import family_of
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import find_shape, shape_name
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
 
 def resolved(what: str, model: str, progress: Callable[[str], None]) -> tuple[Resolved, str]:
-    """The deployment that a name or a path says, with the model it is for ("": none is named); `model` wins
-    over the file's. Raises ConfigError, or CheckpointError for a model that isn't there."""
+    """The deployment that a name or a path says, with the source of the model it is for ("": none is named);
+    `model` wins over the file's (`Deployment.source`). Raises ConfigError, or CheckpointError for a model
+    that isn't there."""
     deployment = read_deployment(what)
-    named = model or deployment.model or ""
+    named = deployment.source(model)
     facts = model_facts(named, progress) if named else None
     machine = this_machine()
     found = resolve(deployment, facts, machine)
@@ -69,7 +71,8 @@ def model_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
 
 
 def checkpoint_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
-    """From a checkpoint's config.json, without its weights. Raises CheckpointError or ConfigError."""
+    """From config.json, of a checkpoint or of its parts, without weights. Raises CheckpointError or
+    ConfigError."""
     from antiphon.checkpoint.files import open_directory
     from antiphon.engine.choices import read_node
     from antiphon.engine.load import takes_media
@@ -78,10 +81,11 @@ def checkpoint_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
     graph = find_graph(checkpoint.config["model_type"])
     family = family_of(graph)
     config = family.read_config(checkpoint.config)
-    shape = family.read_shape(config, Path(model).name)
-    tensors = {stage: family.tensor_shapes(stage, config).values() for stage in shape.stages}
-    parameters = {stage: sum(map(prod, shapes)) for stage, shapes in tensors.items()}
+    shape = family.read_shape(config, name_of(model))
     check = partial(read_node, graph, family, config, checkpoint.generation)
+    stages = dict.fromkeys(unit.stage for unit in check(EngineOptions()).placed)
+    tensors = {stage: family.tensor_shapes(stage, config).values() for stage in stages}
+    parameters = {stage: sum(map(prod, shapes)) for stage, shapes in tensors.items()}
     return ModelFacts(model, graph, shape, parameters, check)
 
 

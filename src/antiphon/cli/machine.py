@@ -228,7 +228,7 @@ def costs_of(options: MachineOptions, model: str, deployment: Deployment | None)
         refuse_beside_config(options)
         hardware = options.hardware or kind_of(deployment)
         is_file = Path(hardware).is_file()
-        model = model or ("" if is_file else deployment.model or "")
+        model = model if is_file else deployment.source(model)
     costs = find_costs(hardware, shape_of(model) if model else None, options.tensor_parallel)
     if options.decide_ms not in ("", MEASURED):
         costs = msgspec.structs.replace(costs, decide_s=milliseconds(options.decide_ms) / 1000)
@@ -299,10 +299,12 @@ def check_link(costs: Profile, engine: SimEngine) -> None:
 
 
 def shape_of(model: str) -> ModelShape:
-    """Of a model by its name, or of a checkpoint by its directory. Raises ConfigError."""
-    if Path(model).is_dir():
-        from antiphon.cli.profile import shape_of as shape_in
+    """Of a model by its name, or of a checkpoint by its directory or parts. Raises ConfigError or
+    CheckpointError."""
+    from antiphon.cli.profile import is_checkpoint
+    from antiphon.cli.profile import shape_of as shape_in
 
+    if is_checkpoint(model):
         return shape_in(model)
     return find_shape(shape_name(model) or model)
 

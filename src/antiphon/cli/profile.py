@@ -13,6 +13,7 @@ from rich.table import Table
 from antiphon.cli.shared import LoadingBar, console, fail, given_options
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.core.model_source import name_of, parts_in
 from antiphon.latency.models import ArModel, CodecModel, EncoderModel, SpeechModel
 from antiphon.latency.profile import Profile, Provenance, StageProfile
 from antiphon.latency.roofline import hardware_names
@@ -125,7 +126,7 @@ def measured(checkpoint: str, options: EngineOptions, rounds: int, seed: int) ->
     from antiphon.runtime.stage_times import Effort
 
     with LoadingBar() as bar:
-        subject = load_subject(checkpoint, options, Path(checkpoint).name, bar.show)
+        subject = load_subject(checkpoint, options, name_of(checkpoint), bar.show)
     info = subject.engine.info
     about = provenance()
     where = torch.cuda.get_device_name() if info.device.startswith("cuda") else machine()
@@ -155,21 +156,27 @@ def from_datasheet(device: str, model: str, devices: int) -> Profile:
         raise ConfigError(
             f"--roofline needs --model: {', '.join(shape_names())}, or a checkpoint's directory"
         )
-    shape = shape_of(model) if Path(model).is_dir() else find_shape(model)
+    shape = shape_of(model) if is_checkpoint(model) else find_shape(model)
     return roofline(device, shape, provenance(), ranks=devices)
 
 
-def shape_of(directory: str) -> ModelShape:
-    """Of a checkpoint of which config.json is enough. Raises CheckpointError or ConfigError."""
+def is_checkpoint(model: str) -> bool:
+    """Whether it names files at hand rather than a shape that is known."""
+    return bool(parts_in(model)) or Path(model).is_dir()
+
+
+def shape_of(source: str) -> ModelShape:
+    """Of a checkpoint or of a cascade's parts; config.json is enough. Raises CheckpointError or
+    ConfigError."""
 
     from antiphon.checkpoint.files import open_directory
     from antiphon.engine.family import family_of
     from antiphon.engine.load import takes_media
     from antiphon.graphs import find_graph
 
-    config = open_directory(directory, progress=lambda text: None, takes_media=takes_media).config
+    config = open_directory(source, progress=lambda text: None, takes_media=takes_media).config
     family = family_of(find_graph(config["model_type"]))
-    return family.read_shape(family.read_config(config), Path(directory).name)
+    return family.read_shape(family.read_config(config), name_of(source))
 
 
 def provenance() -> Provenance:

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from antiphon.assembly.deployment import Limits
+from antiphon.assembly.deployment import Deployment, Limits
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import read_preset
 from antiphon.cli.options import PRESETS, RecordPreset, key_option
 from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.core.model_source import PARTS, name_of, source_of
 
 MAX_PORT = 65535
 LIMITS = Limits()
@@ -30,7 +31,10 @@ def serve(
     context: typer.Context,
     model: Annotated[
         str,
-        typer.Argument(help="Checkpoint directory, or a hub id such as org/name; by default --config's."),
+        typer.Argument(
+            help="Checkpoint directory, a hub id such as org/name, or the parts of a cascade "
+            "(transcriber=…,thinker=…,voice=…); by default --config's."
+        ),
     ] = "",
     config: Annotated[
         str,
@@ -149,13 +153,16 @@ def serve(
             deployed, model = resolved(config, model, console.print)
             options, settings = applied(deployed, given_options(context), flags.keywords, settings)
         else:
-            options = flags()
+            options, model = flags(), Deployment().source(model)
         read_preset(options.preset)  # what is wrong there is said before anything starts
         if not model:
-            raise ConfigError("no model: name a checkpoint directory or a hub id, or a --config that does")
+            raise ConfigError(
+                "no model: name a checkpoint directory, a hub id, or the parts of a cascade "
+                f"({source_of(dict.fromkeys(PARTS, '…'))}), or a --config that does"
+            )
         if record is not None:
             check_new(record)
-        start = Start(model, name or Path(model).name, options, str(record.absolute()) if record else None)
+        start = Start(model, name or name_of(model), options, str(record.absolute()) if record else None)
         where = ServeOptions(host, port, tls_certificate, tls_key)
         with LoadingBar() as progress:
             asyncio.run(run(start, settings, where, progress.show))

@@ -112,7 +112,7 @@ def load_engine(opened: Opened, options: EngineOptions, name: str, progress: Pro
         capture = cuda_capture(opened.device) if options.graphs == "on" else None
         return build_engine(opened, options, name, Loader(opened, progress, capture=capture))
     check_place(options, opened.device.type)
-    followers = Followers(str(opened.checkpoint.path), options)
+    followers = Followers(opened.checkpoint.source, options)
     try:
         engine = build_engine(opened, options, name, Loader(opened, progress, followers))
         followers.meet()

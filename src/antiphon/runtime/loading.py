@@ -114,7 +114,7 @@ def processes_of(opened: Opened, options: EngineOptions) -> StageProcesses:
     for unit in opened.node.placed:
         if unit.process:
             units[unit.process] = (*units.get(unit.process, ()), unit.name)
-    source, peers = str(opened.checkpoint.path), peers_of(opened.graph, opened.node.placed, options.links)
+    source, peers = opened.checkpoint.source, peers_of(opened.graph, opened.node.placed, options.links)
 
     def begin(process: str, born: int) -> Begin:
         return Begin(source, options, process, born)

@@ -31,6 +31,7 @@ from antiphon.core.facts import (
     SessionClosed,
     SessionOpened,
 )
+from antiphon.core.model_source import name_of
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.sampling import Sampling
 from antiphon.graphs import find_graph
@@ -121,7 +122,7 @@ class Omni:
         except TypeError as error:
             known = ", ".join(EngineOptions.__struct_fields__)
             raise ConfigError(f"{error}; options are {known}") from None
-        self.engine = load_engine(str(model), chosen, Path(str(model)).name, lambda what, done, total: None)
+        self.engine = load_engine(str(model), chosen, name_of(str(model)), lambda what, done, total: None)
         self.driver = Driver(self.engine, self._collect)
         self._tokenizer = Tokenizer.from_file(str(Path(self.engine.info.path) / "tokenizer.json"))
         self._inbox: dict[str, deque[Output]] = {}

@@ -14,8 +14,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from antiphon.checkpoint.parts import parts_of
-from antiphon.checkpoint.side_files import read_json
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOptions, NodeConfig
 from antiphon.core.errors import CheckpointError
 from antiphon.core.ports import Prompter
@@ -47,13 +45,14 @@ MOST_TRANSCRIPTS = 4
 @dataclass(frozen=True, slots=True)
 class CascadeConfig:
     """`writer` is the family of the thinker, `thinker` a config of its type. silent_tail: of a recording only
-    what was said is encoded."""
+    what was said is encoded. directories: the parts' by name."""
 
     transcriber: WhisperConfig
     writer: TextFamily
     thinker: Any
     voice: VitsConfig
     silent_tail: bool
+    directories: dict[str, Path]
 
 
 class Cascade(Family):
@@ -73,6 +72,7 @@ class Cascade(Family):
             thinker=writer.read_config(thinker),
             voice=VitsConfig.from_dict(values["voice"]),
             silent_tail=bool(values.get("silent_tail", True)),
+            directories=_directories(values),
         )
 
     def read_geometry(self, config: CascadeConfig, generation: Json, options: EngineOptions) -> NodeConfig:
@@ -146,7 +146,7 @@ class Cascade(Family):
     def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
         from antiphon.models.cascade.prompt import load_prompter
 
-        parts = _parts(path)
+        parts = _directories(config)
         return load_prompter(parts["transcriber"], parts["thinker"], max_prompt_tokens)
 
     def voices(self, config: CascadeConfig, path: Path) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class Cascade(Family):
     def adapt(self, stage: str, module: Any, config: CascadeConfig, checkpoint: Path) -> Any:
         if stage == "thinker":
             return module
-        parts = _parts(checkpoint)
+        parts = config.directories
         if stage == "voice":
             from antiphon.models.cascade.symbols import symbols_of
             from antiphon.models.cascade.voice import Voice
@@ -215,8 +215,8 @@ class Cascade(Family):
             return super().load_stage(stage, tensors, config, place, checkpoint, shard)
 
 
-def _parts(path: Path) -> dict[str, Path]:
-    return parts_of(path, read_json(path / "config.json", "it is not a model checkpoint"))
+def _directories(config: Mapping[str, Any]) -> dict[str, Path]:
+    return {part: Path(directory) for part, directory in config["directories"].items()}
 
 
 FAMILY = Cascade()

@@ -1,0 +1,52 @@
+"""What names a model: one checkpoint, or each part of a cascade."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.core.errors import ConfigError
+from antiphon.core.model_source import PARTS, check_parts, name_of, parts_in, source_of
+
+PLACES = st.text(st.sampled_from("ab/.-_ =~é"), min_size=1).map(str.strip).filter(bool)
+
+
+@given(st.dictionaries(st.sampled_from(PARTS), PLACES, min_size=1))
+def test_parts_are_read_as_they_were_written(parts: dict[str, str]) -> None:
+    assert parts_in(source_of(parts)) == parts
+
+
+def test_a_path_may_hold_a_comma() -> None:
+    parts = {"thinker": "/home/a,b/c", "voice": "d, e"}
+    assert parts_in(source_of(parts)) == parts
+
+
+@pytest.mark.parametrize("source", ["", "org/name", "checkpoints/talk", "/a=b/c", "other=x,thinker=y"])
+def test_one_checkpoint_has_no_parts(source: str) -> None:
+    assert parts_in(source) == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("thinker=a,vioce=b", "no part of a cascade 'vioce'; did you mean voice?"),
+        ("thinker=a,thinker=b", "thinker is there twice"),
+        ("thinker=a,voice= ", "voice is empty"),
+    ],
+)
+def test_parts_that_cannot_be(source: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parts_in(source)
+
+
+def test_a_part_that_is_not_named() -> None:
+    check_parts(dict.fromkeys(PARTS, "x"))
+    with pytest.raises(ConfigError, match="without transcriber and voice: name transcriber, thinker, voice"):
+        check_parts({"thinker": "x"})
+
+
+def test_a_cascade_is_called_as_its_thinker() -> None:
+    assert name_of("checkpoints/talk/") == "talk"
+    assert name_of("transcriber=a/ears,thinker=Qwen/Qwen3-1.7B,voice=b") == "Qwen3-1.7B"
+    assert name_of("transcriber=a/ears,voice=b")
