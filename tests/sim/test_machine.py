@@ -446,7 +446,7 @@ def test_a_single_device_runs_one_step_at_a_time_and_its_driver_waits() -> None:
         return decide(facts, now)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Devices, "run", lambda self, step, now: watched(step, now))
+        patch.setattr(Devices, "run", lambda self, step, now, speech=None: watched(step, now))
         patch.setattr(simulation.driver.node, "decide", asked)
         simulation.play(started())
     assert len(spans) > 100
