@@ -38,6 +38,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pyright --version
 	@touch $(READY)
 
+SERVE_DEMO = $(BIN)/antiphon checkpoint demo checkpoints/demo --size small --if-missing && \
+	exec $(BIN)/antiphon serve checkpoints/demo --port $(PORT) --threads 1
+
 serve: setup
 ifeq ($(MODEL),talk)
 	@if $(BIN)/antiphon checkpoint talk checkpoints/talk --if-missing; then \
@@ -46,11 +49,10 @@ ifeq ($(MODEL),talk)
 	else \
 		echo "The released weights are not to be had now. A small random demo is served instead:"; \
 		echo "it answers, but something else, and in a murmur. Run make serve again to try once more."; \
-		exec $(MAKE) --no-print-directory serve MODEL=demo; \
+		$(SERVE_DEMO); \
 	fi
 else ifeq ($(MODEL),demo)
-	@$(BIN)/antiphon checkpoint demo checkpoints/demo --size small --if-missing
-	@exec $(BIN)/antiphon serve checkpoints/demo --port $(PORT) --threads 1
+	@$(SERVE_DEMO)
 else
 	@exec $(BIN)/antiphon serve $(MODEL) --port $(PORT) --threads 1
 endif
