@@ -15,7 +15,7 @@ conversation of its own, by push-to-talk (`ptt`) and with the server hearing the
 - `two`, `four`: people who ask at once, five questions each: gaps over 100 ms of a listener who plays what
   has come, and replies that failed.
 - `barge_in_ms`: from the server's word that somebody speaks over a reply to the end of that reply.
-- `human_wer`: words that are wrong of three recordings of people (human_recordings.yaml), cut at silences to
+- `human_wer`: words that are wrong of two recordings of people (human_recordings.yaml), cut at silences to
   what is heard at once. They are fetched once, 20 MB; without network this is null, and `human_left_out` says
   why. `--human-only` counts nothing else.
 """
