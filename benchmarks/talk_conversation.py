@@ -15,6 +15,9 @@ conversation of its own, by push-to-talk (`ptt`) and with the server hearing the
 - `two`, `four`: people who ask at once, five questions each: gaps over 100 ms of a listener who plays what
   has come, and replies that failed.
 - `barge_in_ms`: from the server's word that somebody speaks over a reply to the end of that reply.
+- `human_wer`: words that are wrong of two recordings of people (human_recordings.yaml), cut at silences to
+  what is heard at once. They are fetched once, 20 MB; without network this is null, and `human_left_out` says
+  why. `--human-only` counts nothing else.
 """
 
 from __future__ import annotations
@@ -41,9 +44,11 @@ import httpx
 import numpy as np
 import websockets
 import yaml
+from human_recordings import pieces, recordings
 from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
 from antiphon.bench import provenance
+from antiphon.core.errors import CheckpointError
 from antiphon.core.playback import Playback
 
 RATE_HZ = 24_000
@@ -113,11 +118,11 @@ class Server:
         at = np.arange(0, len(samples) - 1, pitch)
         return np.interp(at, np.arange(len(samples)), samples).astype(np.int16).tobytes()
 
-    def hear(self, sound: bytes) -> str:
+    def hear(self, sound: bytes, rate_hz: int = RATE_HZ) -> str:
         """As the server's transcriber understands it."""
         file = io.BytesIO()
         with wave.open(file, "wb") as out:
-            out.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
+            out.setparams((1, 2, rate_hz, 0, "NONE", ""))
             out.writeframes(sound)
         answer = httpx.post(
             f"{self.url}/v1/audio/transcriptions",
@@ -301,6 +306,21 @@ async def conversation(server: Server) -> dict[str, Any]:
     }
 
 
+def people_heard(server: Server) -> dict[str, Any]:
+    """Of the recordings of people: the rate of all their words, and of each."""
+    try:
+        found = recordings()
+    except CheckpointError as error:
+        return {"human_wer": None, "human_left_out": str(error)}
+    pairs: dict[str, tuple[str, str]] = {}
+    for one in found:
+        heard = (server.hear(part.tobytes(), one.rate_hz) for part in pieces(one.samples, one.rate_hz))
+        pairs[one.name] = one.said, " ".join(heard)
+        sys.stderr.write(f"{one.name}: {pairs[one.name][1]}\n")
+    each = {name: rate([pair]) for name, pair in pairs.items()}
+    return {"human_wer": {"all": rate(list(pairs.values())), **each}}
+
+
 @asynccontextmanager
 async def served(model: str, threads: int) -> AsyncIterator[Server]:
     command = (
@@ -323,10 +343,11 @@ async def served(model: str, threads: int) -> AsyncIterator[Server]:
         await process.wait()
 
 
-async def run(model: str, threads: int) -> dict[str, Any]:
+async def run(model: str, threads: int, human_only: bool) -> dict[str, Any]:
     async with served(model, threads) as server:
         try:
-            return await conversation(server)
+            found = {} if human_only else await conversation(server)
+            return {**found, **await asyncio.to_thread(people_heard, server)}
         except websockets.InvalidStatus as error:
             raise RuntimeError(f"the server refuses a conversation: {error.response.body!r}") from error
 
@@ -337,9 +358,11 @@ def main() -> None:
     )
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--human-only", action="store_true", help="only the recordings of people")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    provenance.keep(asyncio.run(run(arguments.model, arguments.threads)), arguments.out)
+    result = asyncio.run(run(arguments.model, arguments.threads, arguments.human_only))
+    provenance.keep(result, arguments.out)
 
 
 if __name__ == "__main__":

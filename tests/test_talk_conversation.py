@@ -38,3 +38,7 @@ def test_twenty_questions(tmp_path: Path) -> None:
     assert found["two"]["replies"] == 10
     assert found["four"]["replies"] == 20
     assert found["barge_in_ms"], "nobody was interrupted"
+    if found["human_wer"] is None:
+        assert "could not fetch moonshine-voice" in found["human_left_out"]
+    else:
+        assert found["human_wer"]["all"] <= 0.06

