@@ -361,6 +361,43 @@ def test_a_turn_that_ends_while_its_pause_is_read_goes_on_from_there():
     world.check_empty()
 
 
+def test_what_fails_in_a_pause_is_tried_again_for_the_turn():
+    for is_well_again in (True, False):
+        world = World()
+        world.bad.add(1)
+        world.facts += [SessionOpened("s"), foreseen(1)]
+        world.run()
+        if is_well_again:
+            world.bad.clear()
+        world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
+        world.run()
+        assert world.ends["s"].status == ("completed" if is_well_again else "failed")
+        assert [one.transcripts for one in world.prompts] == [{1: written(1)}] * is_well_again
+        world.check_empty()
+
+
+def test_a_unit_that_is_lost_in_a_pause_costs_no_turn():
+    world = World()
+    world.facts += [SessionOpened("s"), foreseen(1)]
+    for _ in range(3):
+        world.turn()
+    world.facts += [UnitLost("transcriber", "gone"), UnitReady("transcriber")]
+    world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
+    world.run()
+    assert world.ends["s"].status == "completed"
+    world.check_empty()
+
+
+def test_what_was_read_is_not_read_again():
+    world = World()
+    world.facts += [SessionOpened("s"), foreseen(1), foreseen(1)]
+    world.run()
+    world.facts.append(foreseen(1))
+    world.run()
+    assert len(world.prompts) == 1
+    world.check_empty()
+
+
 def test_a_pause_is_not_read_while_somebody_is_served_nor_longer_than_that():
     world = World()
     world.reply_length = 30

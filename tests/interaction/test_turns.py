@@ -54,6 +54,12 @@ def test_hysteresis_and_short_gaps_do_not_end_a_turn() -> None:
     assert heard(taker, ".") == [TurnStopped(now + 32, now)]
 
 
+def test_a_soft_voice_behind_a_pause_belongs_to_the_turn() -> None:
+    taker = TurnTaker(TurnSettings(prefix_padding_ms=0), Silence(500))
+    assert heard(taker, "##" + "." * 6 + "-" * 4) == [TurnStarted(0), TurnPaused(8 * 32)]
+    assert heard(taker, "." * 6) == [TurnPaused(13 * 32), TurnStopped(18 * 32, 13 * 32)]
+
+
 def test_every_pause_is_told_once_and_ends_when_the_voice_is_back() -> None:
     taker = TurnTaker(TurnSettings(prefix_padding_ms=0), Silence(500))
     assert heard(taker, "##" + "." * 5 + "##") == [TurnStarted(0)]

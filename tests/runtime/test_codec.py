@@ -38,6 +38,7 @@ from antiphon.core.facts import (
     StepDone,
     StepFailed,
     TurnAdvised,
+    TurnForeseen,
     UnitLost,
     UnitReady,
 )
@@ -126,6 +127,7 @@ MESSAGES: list[Any] = [
     SpeechStarted("s"),
     SpeechEnded("s"),
     TurnAdvised("s", "turn", 2.5, 0.5),
+    TurnForeseen("s", Item("i", "user", (TextPart("x"),)), ResponseRequested("s", "", "")),
     OutputHeld("s", "r"),
     OutputReleased("s", "r"),
     PlaybackReported("s", "r", 1.5),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnStarted, TurnStopped
+from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnPaused, TurnStarted, TurnStopped
 from antiphon.server import vad
 from antiphon.server.listening import turn_detector
 from antiphon.server.vad import VoiceActivity, vad_model
@@ -62,7 +62,9 @@ def _timed(activity: VoiceActivity, samples: np.ndarray) -> float:
 
 def test_turns_in_sound() -> None:
     audio = pcm16(SCENE)
-    started, stopped, again, last = feed(TurnDetection(), audio, [len(audio)])
+    started, paused, stopped, again, _, last = feed(TurnDetection(), audio, [len(audio)])
+    assert isinstance(paused, TurnPaused)
+    assert paused.said_end_ms == pytest.approx(1700 + 200, abs=150)
     assert isinstance(started, TurnStarted)
     assert started.audio_start_ms == pytest.approx(500 - 300, abs=80)
     assert isinstance(stopped, TurnStopped)
@@ -90,7 +92,7 @@ def test_a_backchannel_in_sound() -> None:
 def test_semantic_detection_ends_a_turn_too() -> None:
     audio = pcm16(SCENE)
     events = feed(TurnDetection(kind="semantic_vad", eagerness="high"), audio, [len(audio)])
-    assert [type(event) for event in events][:2] == [TurnStarted, TurnStopped]
+    assert [type(event) for event in events][:3] == [TurnStarted, TurnPaused, TurnStopped]
 
 
 def test_settings_change_in_the_middle() -> None:

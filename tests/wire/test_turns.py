@@ -51,8 +51,9 @@ def test_speaking_is_answered(driver: Driver) -> None:
 def test_a_model_that_reads_ahead_is_told_of_every_pause(driver: Driver) -> None:
     """The turn's recording is what was foreseen in its last pause: its silence is cut off there."""
     writer = Driver(detectors=PlainEar, info=msgspec.structs.replace(INFO, reads_ahead=True))
-    pieces = (QUIET, 1.0), (VOICE, 0.5), (QUIET, 0.3), (VOICE, 0.5), (QUIET, 0.1), (VOICE, 0.2), (QUIET, 0.6)
-    events = [one.hear(*pieces) for one in (writer, driver)]
+    first_part = (QUIET, 1.0), (VOICE, 0.5), (QUIET, 0.3)
+    pieces = *first_part, (VOICE, 0.5), (QUIET, 0.1), (VOICE, 0.2), (QUIET, 0.3), (QUIET, 0.3)
+    events = [[event for piece in pieces for event in one.hear(piece)] for one in (writer, driver)]
     assert kinds(events[0]) == kinds(events[1]) == TURN
     assert events[0][1]["audio_end_ms"] == events[1][1]["audio_end_ms"]
     preface, first, last = writer.facts_of(TurnForeseen)
@@ -67,6 +68,14 @@ def test_a_model_that_reads_ahead_is_told_of_every_pause(driver: Driver) -> None
     assert not driver.facts_of(TurnForeseen)
 
 
+def test_only_the_last_pause_of_an_append_is_told() -> None:
+    driver = Driver(detectors=PlainEar, info=msgspec.structs.replace(INFO, reads_ahead=True))
+    driver.hear(*[(VOICE, 0.2), (QUIET, 0.3)] * 5)
+    preface, pause = driver.facts_of(TurnForeseen)
+    assert preface.item == NOTHING_SAID
+    assert pause.item.parts[0].num_samples > 2 * 24_000
+
+
 def test_what_a_first_turn_follows_is_told_when_a_button_is_pressed() -> None:
     driver = Driver(info=msgspec.structs.replace(INFO, reads_ahead=True))
     driver.send(
@@ -77,6 +86,8 @@ def test_what_a_first_turn_follows_is_told_when_a_button_is_pressed() -> None:
         driver.hear((VOICE, 0.3))
     (preface,) = driver.facts_of(TurnForeseen)
     assert (preface.item, preface.reply.instructions) == (NOTHING_SAID, "Be brief.")
+    driver.send("input_audio_buffer.clear")
+    driver.hear((VOICE, 0.3))
     driver.send("input_audio_buffer.commit")
     driver.hear((VOICE, 0.3))
     assert len(driver.facts_of(TurnForeseen)) == 1, "the next turn follows one that was read"

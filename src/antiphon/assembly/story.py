@@ -35,7 +35,8 @@ class What(StrEnum):
 
     SPEAKS = "the person speaks"
     SPEAKS_OVER = "the person speaks over the reply, with {left_s:.3f} s of it sent and not yet heard"
-    PAUSES = "the person pauses: the turn so far is read ahead, if nobody is served"
+    BEGINS = "the first turn begins: its instructions are read ahead, if no reply is being made"
+    PAUSES = "the person pauses: the turn so far is read ahead, if no reply is being made"
     SILENT = "the person is silent"
     SAID = "the person's words are in the conversation"
     ADVISED = "the client says that the next turn is coming"

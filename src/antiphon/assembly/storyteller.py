@@ -283,7 +283,7 @@ class Storyteller:
                     reply = _Reply(story, fact.response, fact.item_id, now)
                     self._replies[story.session][fact.response] = reply
             case TurnForeseen():
-                story.add(now, What.PAUSES)
+                story.add(now, What.PAUSES if fact.item.id else What.BEGINS)
             case TurnAdvised():
                 due = "" if isnan(fact.expected_s) else f"due in {fact.expected_s:.1f} s"
                 story.add(now, What.ADVISED, reason=due)

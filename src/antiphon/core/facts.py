@@ -102,10 +102,10 @@ class TurnAdvised(msgspec.Struct, frozen=True, tag=True):
 
 
 class TurnForeseen(msgspec.Struct, frozen=True, tag=True):
-    """The person has paused, and the session's turn is `item` if it ends here; or they have begun, and
-    nothing is said in it yet. Advice: it changes no reply.
+    """The person has paused, and the session's turn is `item` if it ends here; or its first turn has begun,
+    and `item` is empty and has no id. Advice: it changes no reply.
 
-    reply  as it would be asked for then. Names of response and item mean nothing in it
+    reply  as it would be asked for then; `response` and `item_id` are empty
     """
 
     session: str

@@ -18,7 +18,8 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     max_context_tokens  prompt plus reply
     sampling     each decoder's own way to draw, by stage of a reply; the first stage writes the text
     max_recording_s     the longest recording that it hears; inf: any
-    reads_ahead  a turn is read before it is over: what it follows from its start on, the turn in every pause
+    reads_ahead  the server tells of turns before they are over: instructions when the first one begins, and
+                 what was said in every pause
     """
 
     name: str

@@ -12,8 +12,8 @@ class TurnStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class TurnPaused(msgspec.Struct, frozen=True, tag=True):
-    """The person has paused, for the first time since they last spoke. If the turn ends in this pause, all
-    that is said in it lies before `said_end_ms`."""
+    """The person has paused. If the turn ends in this pause, all that is said lies before `said_end_ms`,
+    unless another pause is told before it ends."""
 
     said_end_ms: int
 

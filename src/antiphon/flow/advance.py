@@ -99,10 +99,15 @@ class Advance:
         return "begun"
 
     def foresee(self, fact: TurnForeseen, now: float) -> None:
-        """Begin with the turn as it is in this pause, if nobody is served; what is read of an earlier pause
-        ends."""
+        """Begin with the turn as it is in this pause, if no reply is being made; what is read of an earlier
+        pause ends. A turn that was read, or is being read, is not read again."""
         spec = _reading(fact.reply)
         items = self._sessions.foreseen(spec, fact.item)
+        running, left = self._running, self._left.get(fact.session)
+        if running is not None and running.session == fact.session and running.items == items:
+            return
+        if left is not None and left.items == items:
+            return
         self.stop_of(fact.session)
         if items and self._running is None and not self._sessions.responses:
             self._begin(spec, items, now)

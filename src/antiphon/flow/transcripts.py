@@ -14,6 +14,7 @@ from antiphon.flow.preparation import STAGE_LOST, Preparation
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
+from antiphon.interaction.frontier import NOWHERE
 from antiphon.stage.requests import Progress
 
 UNHEARD = "stage_failed"
@@ -53,7 +54,8 @@ class Transcripts:
             return
         self._waiting[response.request] = response
         for part in self._lacking(response):
-            if part.key not in self._running:
+            running = self._running.get(part.key)
+            if running is None or not self._serves(running, response):
                 self._begin(part, response, now)
 
     def progressed(self, progress: Progress) -> bool:
@@ -93,6 +95,17 @@ class Transcripts:
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         return tuple(part for part in self._preparation.recordings(response) if part.key not in self._known)
 
+    def _serves(self, running: ResponseState, response: ResponseState) -> bool:
+        """May the response wait for it? One that was begun ahead and has no row yet would wait behind all: it
+        ends, and another begins in the place of the response."""
+        if running.request not in self._sessions.by_request:
+            return False
+        has_row = running.entry is not None and running.entry.row is not None
+        if running.slot != NOWHERE or response.slot == NOWHERE or has_row:
+            return True
+        self._sessions.end(running, "cancelled", "")
+        return False
+
     def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
         stage = self._stages.transcriber_stage
         assert stage is not None
@@ -109,14 +122,18 @@ class Transcripts:
 
     def _fail(self, key: int, running: ResponseState) -> None:
         """End all that waited for a recording of which there will be no transcript. One that cannot be heard
-        is shown as nothing from then on: it costs that reply, and not every later one."""
-        if running.failure[0] == UNHEARD:
+        is shown as nothing from then on: it costs that reply, and not every later one. Where no reply waited
+        for it, it costs nothing, and is tried again."""
+        ended = [
+            response
+            for response in self._waiting.values()
+            if response.request in self._sessions.by_request
+            and any(part.key == key for part in response.media)
+        ]
+        if running.failure[0] == UNHEARD and any(not response.is_ahead for response in ended):
             self._known[key] = ()
-        for response in list(self._waiting.values()):
-            if response.request in self._sessions.by_request and any(
-                part.key == key for part in response.media
-            ):
-                self._sessions.end(response, "failed", *running.failure)
+        for response in ended:
+            self._sessions.end(response, "failed", *running.failure)
 
     def _forget(self) -> None:
         """Keep so many."""

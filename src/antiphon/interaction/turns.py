@@ -4,7 +4,7 @@
     QUIET ──voice over a reply───────────────────────────── Paused ──> DOUBTFUL
     DOUBTFUL ──voice lasted min_speech_ms, or the reply is over── Started ──> SPEAKING
     DOUBTFUL ──silence before that───────────────────────── Resumed ──> QUIET
-    SPEAKING ──silence of PAUSE_MS───────────────────────── Paused, once a silence
+    SPEAKING ──silence of PAUSE_MS───────────────────────── Paused, again after what lies between
     SPEAKING ──a pause that ends the turn────────────────── Stopped ──> QUIET
 
 Voice is a probability of at least `threshold`; silence one below `threshold - 0.15` (Silero's VADIterator);
@@ -68,7 +68,7 @@ class TurnTaker:
         self._quiet_ms: int | None = None
         """Start of the silence that follows it, if there is one."""
         self._said_ms: int | None = None
-        """Until when the turn was said to be spoken, by the pause that it is in."""
+        """Where the turn's recording ends if the turn ends in this pause."""
         self._free_ms = 0
         """Audio before this belongs to a turn that is over."""
         self._known_ms = deque[float](maxlen=NUM_KNOWN_PAUSES)
@@ -90,6 +90,7 @@ class TurnTaker:
         self._contour.append(probability)
         if probability < self._low:
             return self._silent(start_ms, reply_is_heard, completeness)
+        self._said_ms = None
         return self._resolved(reply_is_heard)
 
     def end(self) -> TurnEvent | None:

@@ -77,6 +77,8 @@ class Listener:
         self._detector_base = 0
         self._kept_ms = 0
         self._item_id: str | None = None
+        self._said_ms: int | None = None
+        """Of a pause that has been found and not told."""
         self._is_pushed = False
         """Without a detector: audio was appended since the last commit or clear."""
 
@@ -123,7 +125,7 @@ class Listener:
             self._buffer += piece
             noticed += self._noticed(self._detector.feed(piece, reply_is_heard))
             noticed += self._bounded()
-        return noticed
+        return [*noticed, *self._paused()]
 
     @property
     def audio(self) -> bytes:
@@ -146,18 +148,23 @@ class Listener:
         for event in events:
             match event:
                 case TurnStarted():
-                    self._item_id = self._ids.new("item")
+                    self._item_id, self._said_ms = self._ids.new("item"), None
                     start = self._position(event.audio_start_ms)
                     self._drop(start - self._base)
                     yield SpeechBegan(self._item_id, start // MS_BYTES)
                 case TurnPaused():
-                    if self._tells_pauses:
-                        assert self._item_id is not None, "a turn that pauses has started"
-                        yield SpeechPaused(self._item_id, self._until(event.said_end_ms))
+                    self._said_ms = event.said_end_ms
                 case TurnStopped():
                     yield self._over(event)
                 case _:
                     yield event
+
+    def _paused(self) -> list[Noticed]:
+        """The last pause of an append: earlier ones are worth nothing by now."""
+        said_ms, self._said_ms = self._said_ms, None
+        if said_ms is None or self._item_id is None or not self._tells_pauses:
+            return []
+        return [SpeechPaused(self._item_id, self._until(said_ms))]
 
     def _over(self, stopped: TurnStopped) -> SpeechOver:
         item_id, self._item_id = self._item_id, None

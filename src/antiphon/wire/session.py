@@ -46,7 +46,7 @@ from antiphon.wire.client_events import (
     SessionUpdate,
     TruncateItem,
 )
-from antiphon.wire.config import Scope, session_object, updated
+from antiphon.wire.config import Scope, SessionConfig, session_object, updated
 from antiphon.wire.content import ItemReader
 from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
@@ -105,6 +105,8 @@ class RealtimeSession:
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)
         self._advisories = Advisories(self.id)
+        self._prefaced: SessionConfig | None = None
+        """What the engine was told before the first turn."""
         self._owes_reply = False
         """A turn ended while a reply was still on its way out: the next follows it."""
 
@@ -285,9 +287,13 @@ class RealtimeSession:
         return steps + (self._responses.interrupt(now) if self._interrupts else [])
 
     def _preface(self) -> list[Step]:
-        """What the first turn follows: instructions and tools."""
+        """Instructions and tools, with which the first prompt begins; once, while they are the same."""
+        config = self._shared.config
         if not self._shared.scope.info.reads_ahead or len(self._shared.conversation):
             return []
+        if self._prefaced == config:
+            return []
+        self._prefaced = config
         return self._foreseen(lambda: NOTHING_SAID)
 
     def _foreseen(self, item: Callable[[], Item]) -> list[Step]:

@@ -11,8 +11,8 @@ import re
 FIRST_WORDS, LATER_WORDS = 3, 6
 """Fewer make no phrase of their own, unless a sentence ends."""
 MOST_FIRST_WORDS, MOST_WORDS = 7, 18
-"""A phrase that no clause ends is cut after so many. Every word of the first delays the first sound, and
-while the sound of a long one is worked out everybody waits."""
+"""A phrase that no clause ends is cut after so many. Every word of the first delays the first sound, and a
+long one takes a long step of the voice."""
 
 _WORD = re.compile(r"\S+\s+")
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*\s+$|\n\s*$""")
