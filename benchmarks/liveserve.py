@@ -13,6 +13,7 @@ What is told is paired by seed, on seeds that decided nothing. Runs that --work 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +27,7 @@ from antiphon.bench import provenance
 from antiphon.bench.statistics import mean_interval, ratio_interval
 from antiphon.core.stage_options import EdgeOptions
 from antiphon.latency.profile import Profile
-from antiphon.metrics.log import RunStarted
+from antiphon.metrics.log import Event, RunStarted
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
@@ -138,8 +139,20 @@ class Point(msgspec.Struct, frozen=True):
         return f"{self.system.name}-{self.rate:.4g}-{self.barge_in:g}-{self.seed}"
 
 
+def run_figures(events: Iterable[Event]) -> dict[str, float]:
+    """TOLD of a run; `smooth`, the share of its spoken replies without a gap; `completes`, of its turns."""
+    run, slo = fold(events), Slo()
+    found = figures(run, slo)
+    spoken = [row for row in run.responses if row.audio_at_s.size]
+    told = {name: round(found[name], 5) for name in TOLD if name in found}
+    told["smooth"] = round(mean(max(row.gaps, default=0.0) <= slo.gap_s for row in spoken), 5)
+    in_time = [row for row in spoken if row.audio_at_s[0] - row.turn_ended_s <= PATIENCE_S]
+    told["completes"] = round(min(len(in_time), found["completed_turns"]) / found["turns"], 5)
+    return told
+
+
 def played(point: Point, work: Path) -> dict[str, float]:
-    """One run's figures, and the share of its spoken replies without a gap (`smooth`)."""
+    """One run's figures."""
     profile = Profile.from_json(PROFILE.read_bytes())
     settings = {
         "load.open.arrivals": {"poisson": {"rate_per_s": point.rate}},
@@ -153,14 +166,7 @@ def played(point: Point, work: Path) -> dict[str, float]:
     outcome = simulate(setup, NOBODY)
     if outcome.overruled or outcome.incidents:
         raise RuntimeError(f"{point.name}: {outcome.overruled} {outcome.incidents}")
-    run, slo = fold(outcome.events), Slo()
-    found = figures(run, slo)
-    spoken = [row for row in run.responses if row.audio_at_s.size]
-    told = {name: round(found[name], 5) for name in TOLD if name in found}
-    told["smooth"] = round(mean(max(row.gaps, default=0.0) <= slo.gap_s for row in spoken), 5)
-    in_time = [row for row in spoken if row.audio_at_s[0] - row.turn_ended_s <= PATIENCE_S]
-    told["completes"] = round(min(len(in_time), found["completed_turns"]) / found["turns"], 5)
-    return told
+    return run_figures(outcome.events)
 
 
 def kept(point: Point, work: Path) -> dict[str, float]:

@@ -1,11 +1,15 @@
 """LiveServe's preset beside the best baseline on the real engine, by the settings that liveserve.py found.
 
-    python benchmarks/liveserve_engine.py checkpoints/forty --rate 0.171 --sessions 16 --seeds 5 --out e.json
+    python benchmarks/liveserve_engine.py --out benchmarks/results/liveserve-engine.json     # 100 minutes
 
-The same people (forty-seconds.yaml) come to two servers in turns, over the wire; the engine has one thread
-and the clients have the other core. Nothing else may run on the machine. The checkpoint is a demo of medium
-size that is made to answer for 40 s: in its generation_config.json `max_new_tokens` is 160 and
-`talker_max_new_tokens` 500, and the ids that end text and speech are ones that are never drawn.
+People ask for a few seconds and are answered for 40 (forty-seconds.yaml). Two servers are up, and the same
+people come to one after the other, over the wire; the engine has one thread and the clients have the other
+core. Nothing else may run on the machine. Loads are shares of the highest at which the baseline completes
+95 % of its turns on the tuning seeds, with the first sound within 10 s, on this machine and engine. What is
+told is paired by seed, on seeds that decided nothing. Runs that --work has are not run again.
+
+The checkpoint is a demo of medium size that is made to answer for 40 s: 160 tokens of text and 500 frames of
+sound are the most, and the ids that end them have no weight in the heads, so that none is among the likely.
 """
 
 from __future__ import annotations
@@ -16,17 +20,60 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from liveserve import CHUNK, HOST_KV_TOKENS, MECHANISMS, System
+from liveserve import (
+    CHUNK,
+    COMPLETES,
+    HOST_KV_TOKENS,
+    MECHANISMS,
+    SHARES,
+    WORKLOAD,
+    System,
+    run_figures,
+    told,
+)
+from safetensors.torch import load_file, save_file
 
 from antiphon.bench import provenance
+from antiphon.bench.logfile import read
 from antiphon.bench.servers import READY
+from antiphon.checkpoint.demo import make_demo
 
-WORKLOAD = Path(__file__).parent / "forty-seconds.yaml"
-START_S = 300.0
-BASELINE, LIVESERVE = System((), 8, 4), System(tuple(MECHANISMS), 10, 4, (1.0, 12.0), 0.6)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+START_S, ARRIVING_S = 300.0, 100.0
+SYSTEMS = {"fcfs": System((), 8, 4), "liveserve": System(tuple(MECHANISMS), 10, 4, (1.0, 12.0), 0.6)}
+RATES = tuple(hundredths / 100 for hundredths in range(16, 60, 4))
+"""Sessions a second that are tried."""
+TUNING, SEEDS = (100, 101), (0, 1, 2, 3, 4)
+TEXT_TOKENS, FRAMES = 160, 500
+HEADS = {"thinker.lm_head.weight": "eos_token_id", "talker.codec_head.weight": "codec_eos_token_id"}
+
+
+def made(folder: Path) -> Path:
+    """The checkpoint, made once."""
+    if folder.exists():
+        return folder
+    half = folder.with_name(f"{folder.name}.half")
+    make_demo(half, size="medium")
+    config = json.loads((half / "config.json").read_text())
+    generation = json.loads((half / "generation_config.json").read_text())
+    ends = generation | config["talker_config"]
+    weight_map = json.loads((half / "model.safetensors.index.json").read_text())["weight_map"]
+    for head, end in HEADS.items():
+        path = half / weight_map[head]
+        tensors = load_file(path)
+        tensors[head][ends[end]] = 0
+        save_file(tensors, path, {"format": "pt"})
+    generation |= {"max_new_tokens": TEXT_TOKENS, "talker_max_new_tokens": FRAMES}
+    (half / "generation_config.json").write_text(json.dumps(generation, indent=2))
+    return half.rename(folder)
 
 
 def deployed(name: str, system: System, work: Path) -> Path:
@@ -37,89 +84,110 @@ def deployed(name: str, system: System, work: Path) -> Path:
         "base": "demo",
         "preset": system.preset(work).name,
         "limits": {"max_open_responses": 16, "min_lead_s": 0.0},
-        "defaults": {
-            "max_rows": system.rows,
-            "host_kv_tokens": HOST_KV_TOKENS,
-        },
+        "defaults": {"max_rows": system.rows, "host_kv_tokens": HOST_KV_TOKENS},
         "edges": {"talker -> code2wav": {"first_chunk": system.first, "chunk": CHUNK}},
     }
     path.write_text(yaml.safe_dump(said))
     return path
 
 
-def served(name: str, system: System, model: str, work: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """A server, and where it answers."""
-    log = work / f"{name}.log"
-    command = (
-        "-m",
-        "antiphon.cli",
-        "serve",
-        model,
-        "--config",
-        str(deployed(name, system, work)),
-        "--port",
-        "0",
-    )
+@contextmanager
+def served(name: str, system: System, model: Path, work: Path) -> Iterator[str]:
+    """Where a server answers."""
+    log, config = work / f"{name}.log", str(deployed(name, system, work))
+    command = (*("-m", "antiphon.cli", "serve", str(model)), *("--config", config, "--port", "0"))
     with log.open("wb") as words:
         process = subprocess.Popen((sys.executable, *command), stdout=words, stderr=words)
-    until = time.monotonic() + START_S
-    while not (ready := READY.search(log.read_text(errors="replace"))):
-        if process.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.2)
-    return process, ready.group(1)
-
-
-def compared(
-    model: str, systems: dict[str, System], rate: float, sessions: int, seeds: int, work: Path
-) -> None:
-    running: list[subprocess.Popen[bytes]] = []
-    targets: list[str] = []
     try:
-        for name, system in systems.items():
-            process, url = served(name, system, model, work)
-            running.append(process)
-            targets.append(f"{name}={url}")
-        people = "--workload", str(WORKLOAD), "--rate", str(rate), "--sessions", str(sessions)
-        subprocess.run(
-            (
-                *(sys.executable, "-m", "antiphon.cli", "compare", *targets, *people),
-                *("--seeds", str(seeds), "--out", str(work / "compared"), "--resume"),
-            ),
-            check=True,
-        )
+        until = time.monotonic() + START_S
+        while not (ready := READY.search(log.read_text(errors="replace"))):
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.2)
+        yield ready.group(1)
     finally:
-        for process in running:
-            process.terminate()
-            process.wait(30)
+        process.terminate()
+        process.wait(30)
+
+
+class Enough(Exception):
+    """As many runs were made as were asked for."""
+
+
+class Runs:
+    """Figures of one run at a time, kept; `left` more are made at most."""
+
+    def __init__(self, urls: dict[str, str], work: Path, left: int) -> None:
+        self._urls, self._work, self._left = urls, work, left
+
+    def one(self, name: str, rate: float, seed: int) -> dict[str, float]:
+        run = self._work / f"{name}-{rate:g}-{seed}"
+
+        def played() -> dict[str, float]:
+            if not self._left:
+                raise Enough
+            self._left -= 1
+            log = run.with_name(f"{run.name}.jsonl")
+            log.unlink(missing_ok=True)
+            people = "--rate", f"{rate:g}", "--sessions", str(round(rate * ARRIVING_S)), "--seed", str(seed)
+            command = (*("bench", "--url", self._urls[name], "--workload", str(WORKLOAD)), *people)
+            subprocess.run(
+                (sys.executable, "-m", "antiphon.cli", *command, "--log", str(log)),
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            return run_figures(read(log))
+
+        return provenance.once(run.with_name(f"{run.name}.json"), played)
+
+    def pairs(self, rate: float, seeds: tuple[int, ...]) -> dict[str, list[dict[str, float]]]:
+        """By system, a run a seed: the first goes first with every other seed."""
+        found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in SYSTEMS}
+        for seed in seeds:
+            for name in SYSTEMS if seed % 2 == 0 else reversed(SYSTEMS):
+                found[name][seed] = self.one(name, rate, seed)
+        return {name: list(runs.values()) for name, runs in found.items()}
+
+    def highest(self, name: str) -> float:
+        """Of RATES, the last before one at which fewer complete in time."""
+        found = 0.0
+        for rate in RATES:
+            if mean(self.one(name, rate, seed)["completes"] for seed in TUNING) < COMPLETES:
+                break
+            found = rate
+        return found
+
+
+def evaluated(runs: Runs) -> dict[str, Any]:
+    most = runs.highest("fcfs")
+    loads: dict[str, Any] = {}
+    for share in reversed(SHARES):
+        pairs = runs.pairs(round(share * most, 4), SEEDS)
+        loads[f"{share:g} of {most:g}/s, p_bi 0.5"] = told(pairs["fcfs"], pairs["liveserve"])
+    return {"completes_at_most": most, "seeds": len(SEEDS), "loads": loads}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model")
-    parser.add_argument("--rate", type=float, required=True)
-    parser.add_argument("--sessions", type=int, default=30)
-    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("evaluation/engine"), help="of what is done")
+    parser.add_argument("--runs", type=int, default=-1, help="stop after so many more; the rest another time")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = "1"
-    compared(
-        arguments.model,
-        {"fcfs": BASELINE, "liveserve": LIVESERVE},
-        arguments.rate,
-        arguments.sessions,
-        arguments.seeds,
-        arguments.work,
-    )
-    found = json.loads((arguments.work / "compared" / "comparison.json").read_text())
-    command = (
-        f"python benchmarks/liveserve_engine.py FORTY --rate {arguments.rate:g} --sessions "
-        f"{arguments.sessions} --seeds {arguments.seeds} --out benchmarks/results/liveserve-engine.json"
-    )
+    model = made(arguments.work / "forty")
+    with ExitStack() as stack:
+        urls = {
+            name: stack.enter_context(served(name, system, model, arguments.work))
+            for name, system in SYSTEMS.items()
+        }
+        try:
+            found = evaluated(Runs(urls, arguments.work, arguments.runs))
+        except Enough:
+            return
+    command = "python benchmarks/liveserve_engine.py --out benchmarks/results/liveserve-engine.json"
     provenance.keep(found | {"command": command}, arguments.out)
 
 
