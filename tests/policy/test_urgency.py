@@ -172,10 +172,13 @@ def test_nobody_is_held_in_whose_place_somebody_could_run() -> None:
 
 
 class Linear:
-    """10 ms a step and 1 ms a token."""
+    """10 ms a step and so much a token."""
+
+    def __init__(self, token_s: float = 0.001) -> None:
+        self._token_s = token_s
 
     def seconds(self, counts: Any, contexts: Any) -> float:
-        return 0.01 + 0.001 * int(counts.sum())
+        return 0.01 + self._token_s * int(counts.sum())
 
 
 def test_prompts_are_kept_out_of_a_step_that_would_outlast_a_lead() -> None:
@@ -192,6 +195,15 @@ def test_prompts_are_kept_out_of_a_step_that_would_outlast_a_lead() -> None:
     assert chosen(stage(3, 4, **told), budget).order.tolist() == [0, 2, 3, 1], "there is time for it"
     told["ahead_s"] = [0, 0, 0.1, 0]
     assert chosen(stage(3, 4, **told), budget).order.tolist() == [0, 2, 1], "soon it is heard"
+
+
+def test_what_is_well_buffered_stays_in_a_step_that_is_no_shorter_without_it() -> None:
+    """10 ms and one for each of three rows: two of them take 0.92 of that, as many of 2 ms each 0.875."""
+    policy, told = Urgency(brink_s=0.3), begun(3, 0.2, 5.0, 0.9)
+    assert policy.decide_step(stage(3, 3, **told, cost=Linear()), BUDGET, 0.0).order.tolist() == [0, 2, 1]
+    assert policy.events["left_out"] == 0
+    assert policy.decide_step(stage(3, 3, **told, cost=Linear(0.002)), BUDGET, 0.0).order.tolist() == [0, 2]
+    assert policy.events["left_out"] == 1
 
 
 def test_what_is_well_buffered_stays_out_while_somebody_is_at_the_brink() -> None:

@@ -36,6 +36,8 @@ ROUNDING_S = 1e-6
 """So that a reply is not held any more when it is looked at again."""
 MOST_GAPS = 3
 """More of them widen a lead no further."""
+SHORTER = 0.9
+"""Of a step's time, what must be left of it if others stay out of it for those at the brink."""
 LATENCY, ACKED = int(Tier.LATENCY), int(Source.ACKED)
 """As plain numbers, with which a column is compared in a tenth of the time."""
 
@@ -47,7 +49,8 @@ class Urgency:
     beta       weight of the KV that a request holds while the stage is full (eq. 1)
     safe_s     seconds of lead below which a reply may run dry (P_safe): at least a chunk of sound, a step and
                the way to the client
-    brink_s    lead below which a reply is at the brink: what is well buffered then stays out of its steps
+    brink_s    lead below which a reply is at the brink: what is well buffered then stays out of its steps, if
+               they are shorter for it (by a tenth; where the stage's times are not known, always)
     ahead_s    seconds beyond what eq. 1 is worth that a reply may get while others run beside it, so that
                held replies go on together and not one by one
     unsure     by what the lead at which a reply is held is multiplied where its client reports no playback
@@ -114,7 +117,7 @@ class Urgency:
         order = order[np.lexsort((within[order], urgency[order]))]
         if self._patient and not len(preempt):
             order = self._spared(view, budget, order, urgency)
-        order = self._hurried(view, order, urgency)
+        order = self._hurried(view, budget, order, urgency)
         self._count(view, budget, order, urgency)
         return StepChoice(
             order,
@@ -234,13 +237,17 @@ class Urgency:
         self.events["prompt_spared"] += 1
         return order[~prompts]
 
-    def _hurried(self, view: StepView, order: Ints, urgency: Ints) -> Ints:
-        """Without what is well buffered, while somebody is at the brink. Not in the paper: it counts where a
-        step takes longer for each row, and right after the first sound."""
+    def _hurried(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:
+        """Without what is well buffered, while somebody is at the brink and the step is shorter for it. Not in
+        the paper: it counts where a step takes longer for each row, and right after the first sound."""
         dry = order[urgency[order] == RUNS_DRY]
         if not self._brink_s or not (view.lead_s[dry] < self._brink_s).any():
             return order
         hurried = order[urgency[order] <= FIRST_SOUND]
+        if view.cost is not None and len(hurried) < len(order):
+            with_s, without_s = (self._step_s(view, view.cost, budget, one) for one in (order, hurried))
+            if without_s > SHORTER * with_s:
+                return order
         self.events["left_out"] += len(order) - len(hurried)
         return hurried
 
