@@ -85,7 +85,7 @@ def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, tmp_path: P
     is_kept = What.PREEMPTED_KEEPING in {event.what for event in preempted}
     assert is_kept is (name == "toy-kept")
     evicted = sum(story.total("blocks", What.EVICTED, What.TAKEN) for story in stories)
-    assert evicted == sum(unit.kv.num_evicted_blocks for unit in units) > 0
+    assert evicted == sum(unit.kv.resting.num_evicted_blocks for unit in units) > 0
     fetched = sum(story.total("blocks", What.FETCHED) for story in stories)
     assert fetched == sum(unit.tiers.num_fetched_blocks for unit in units)
     written = sum(story.total("blocks", What.COPIED, What.WRITTEN) for story in stories)

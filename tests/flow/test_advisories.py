@@ -45,7 +45,7 @@ def test_what_rests_on_the_device_is_counted() -> None:
     ask(world, 0, "ann")
     world.run()
     ((thinker, *_),) = answers(world, TurnAdvised("ann"))
-    resting = world.entry.kv.resting("ann")
+    resting = world.entry.kv.resting.get("ann")
     assert resting is not None
     assert thinker == StagePrepared("thinker", len(resting.blocks), 0, 0, False)
 

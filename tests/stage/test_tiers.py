@@ -101,7 +101,7 @@ def away(stage: ArScheduler, step: int = 0) -> int:
     step = run(stage, step, 1, 100)
     stage.tiers.make_room(stage.kv.num_blocks)
     answered(stage)
-    assert "session-1" in stage.kv.away
+    assert "session-1" in stage.kv.resting.away
     return step
 
 
@@ -121,7 +121,7 @@ def three_resting(**sizes: Any) -> ArScheduler:
     stage, step = small(**sizes), 0
     for number in (1, 2, 3):
         step = run(stage, step, number, 100 * number, length=4)
-    assert list(stage.kv.owners) == ["session-1", "session-2", "session-3"]
+    assert list(stage.kv.resting.owners) == ["session-1", "session-2", "session-3"]
     return stage
 
 
@@ -129,8 +129,8 @@ def test_owners_leave_in_the_policys_order_as_far_as_is_wanted() -> None:
     stage = three_resting()
     says(stage, "evict", Selection(["session-2", "session-3"], 3, "as told"))
     stage.tiers.make_room(3)
-    assert stage.kv.num_free_soon == 3
-    assert [stage.kv.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 2]
+    assert stage.kv.blocks.num_free_soon == 3
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 2]
     assert sum(len(copy.sources) for copy in answered(stage)) == 3
 
 
@@ -138,7 +138,7 @@ def test_what_the_policy_leaves_short_goes_oldest_first() -> None:
     stage = three_resting()
     says(stage, "evict", Selection(["session-3"], 9, "not enough"))
     stage.tiers.make_room(3)
-    assert [stage.kv.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [2, 4, 0]
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [2, 4, 0]
 
 
 def test_what_requests_wait_for_leaves_after_all_other_and_the_next_one_in_the_end() -> None:
@@ -146,18 +146,18 @@ def test_what_requests_wait_for_leaves_after_all_other_and_the_next_one_in_the_e
     says(stage, "evict")
     stage.tiers.known.waiting = ["session-1", "session-2"]
     stage.tiers.make_room(2, last="session-1")
-    assert [stage.kv.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 4, 0]
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 4, 0]
     stage.tiers.make_room(4, last="session-1")
-    assert [stage.kv.held_tokens(f"session-{n}") for n in (1, 2)] == [4, 0]
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2)] == [4, 0]
     stage.tiers.make_room(6, last="session-1")
-    assert stage.kv.num_free_soon == 6
+    assert stage.kv.blocks.num_free_soon == 6
 
 
 def test_what_is_to_be_kept_stays_whatever_is_wanted() -> None:
     stage = three_resting()
     says(stage, "evict", Selection(["session-2", "session-1", "session-3"], 6, "all"))
     stage.tiers.make_room(6, keep={"session-2"})
-    assert [stage.kv.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [0, 4, 0]
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [0, 4, 0]
 
 
 def test_nothing_that_a_request_waits_for_is_evicted_only_to_have_room_ahead() -> None:
@@ -165,7 +165,7 @@ def test_nothing_that_a_request_waits_for_is_evicted_only_to_have_room_ahead() -
     says(stage, "evict", Selection(["session-1", "session-2"], 4, "ahead"))
     stage.tiers.known.waiting = ["session-1"]
     stage.tiers._evict(0, "")
-    assert [stage.kv.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 4]
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 4]
 
 
 class Owners:
@@ -188,7 +188,7 @@ class Owners:
 
 
 def view_of(owners: Owners) -> View:
-    kv, none = cast("Any", SimpleNamespace(owners=owners)), cast("Any", None)
+    kv, none = cast("Any", SimpleNamespace(resting=SimpleNamespace(owners=owners))), cast("Any", None)
     return View("device", 0, kv, none, none, 0.0, None, None, {}, lambda to: Lane(), unknown)
 
 
@@ -221,13 +221,13 @@ def test_what_is_written_early_is_not_copied_again_when_it_leaves() -> None:
     WriteEarly.take_over(stage)
     stage.write()
     assert {copy.to for copy in answered(stage)} == {"host"}
-    assert stage.kv.num_idle == 4, "it stays where it is"
+    assert stage.kv.blocks.num_idle == 4, "it stays where it is"
     stage.write()
     answered(stage)
     written = stage.tiers.num_written_blocks
     assert written == 4
     stage.tiers.make_room(6)
-    assert stage.kv.num_free == 6
+    assert stage.kv.blocks.num_free == 6
     assert stage.tiers.num_written_blocks == written
     assert stage.drain() == ()
 
@@ -379,7 +379,7 @@ def test_what_no_request_waits_for_comes_in_chunks_and_none_after_it_is_unselect
     assert sizes == [CHUNK_BLOCKS] * MAX_CHUNKS
     policy.selection = NOTHING
     assert ordered(stage, 5.0) == []
-    assert stage.kv.resting("session-1") is not None
+    assert stage.kv.resting.get("session-1") is not None
 
 
 def test_turns_that_come_to_nothing_are_no_swaps_of_one_another() -> None:
@@ -479,7 +479,7 @@ def test_what_is_brought_is_read_whole_though_room_for_it_is_made_at_the_hosts_c
     step = away(stage)
     stage.tiers._policies = replace(stage.tiers._policies, evict=InTurn("session-1", "session-2", more=2))
     run(stage, step, 2, 300)
-    assert (stage.tiers.host.num_free, stage.kv.num_free) == (0, 2)
+    assert (stage.tiers.host.num_free, stage.kv.blocks.num_free) == (0, 2)
     stage.submit(request(1, 9))
     copies = ordered(stage)
     back = {slot for copy in copies if copy.to == "device" for slot in copy.sources.tolist()}
@@ -493,11 +493,11 @@ def test_what_two_sessions_share_stays_while_one_of_them_is_brought_more() -> No
     step = run(stage, away(stage), 2, 100, length=4)  # it begins as session 1 does
     run(stage, step, 3, 300)
     stage.tiers._policies = replace(stage.tiers._policies, evict=InTurn("session-2", "session-3"))
-    assert (stage.kv.held_tokens("session-2"), stage.kv.num_free) == (4, 1)
+    assert (stage.kv.resting.held_tokens("session-2"), stage.kv.blocks.num_free) == (4, 1)
     stage.submit(request(1, 9))
     ordered(stage)
-    assert stage.kv.held_tokens("session-1") == 4, "the shared blocks are part of what it begins with"
-    assert stage.kv.held_tokens("session-3") < 8
+    assert stage.kv.resting.held_tokens("session-1") == 4, "the shared blocks are part of what it begins with"
+    assert stage.kv.resting.held_tokens("session-3") < 8
 
 
 # -- joining early, and failures ---------------------------------------------------------------------
@@ -546,10 +546,10 @@ def test_a_request_that_ends_before_its_copy_frees_nothing_too_early() -> None:
     order, copy = returning(stage)
     stage.abort(1)
     done(stage, order, 7)
-    assert stage.kv.num_pending_free == len(copy.targets)
+    assert stage.kv.blocks.num_pending_free == len(copy.targets)
     stage.check_integrity()
     stage.copied(CopyDone("s", copy.ticket))
-    assert stage.kv.num_pending_free == 0
+    assert stage.kv.blocks.num_pending_free == 0
 
 
 def test_an_answer_to_nothing_counts_for_nothing() -> None:
@@ -605,7 +605,7 @@ def test_a_block_that_could_not_be_written_is_gone_and_frees_both_ends() -> None
     stage.tiers.make_room(6)
     for copy in stage.drain():
         stage.copied(CopyFailed("s", copy.ticket, "full"))
-    assert (stage.kv.num_free, stage.tiers.host.num_free) == (6, 20)
+    assert (stage.kv.blocks.num_free, stage.tiers.host.num_free) == (6, 20)
     stage.check_integrity()
 
 
@@ -634,8 +634,8 @@ def test_a_policy_evicts_one_group_and_no_more_blocks_than_it_said() -> None:
     stage.tiers._evict(0, "")
     copies = answered(stage)
     assert [(copy.group, len(copy.sources)) for copy in copies] == [("high", 3)]
-    assert [stage.kv.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [0, 2, 4]
-    assert stage.kv.num_free == 2, "the other group is where it was"
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [0, 2, 4]
+    assert stage.kv.blocks.num_free == 2, "the other group is where it was"
 
 
 def test_a_request_is_brought_the_group_alone_that_it_lacks() -> None:
@@ -665,7 +665,7 @@ def test_room_is_made_though_different_groups_are_left_of_different_owners() -> 
     answered(stage)
     policy.selection = NOTHING
     stage.tiers.make_room(6)
-    assert stage.kv.num_free_soon >= 6
+    assert stage.kv.blocks.num_free_soon >= 6
 
 
 # -- kept preemption ---------------------------------------------------------------------------------
@@ -709,15 +709,15 @@ def kept(stage: ArScheduler) -> ArRequest:
 def test_kept_kv_goes_by_the_requests_own_name_until_it_is_over() -> None:
     stage = small(num_blocks=8)
     active = kept(stage)
-    assert list(stage.kv.owners) == ["session-1 #1"]
+    assert list(stage.kv.resting.owners) == ["session-1 #1"]
     held = stage.tiers._view("device", 0).find("session-1 #1")
     assert held is not None
     assert (held.state, held.device, held.host) == (KvState.PAUSED, 3, 0)
     order = planned(stage, 2)
     assert [(join.request, join.cached) for join in order.joins] == [(1, 6)]
     done(stage, order, STOP)
-    assert list(stage.kv.owners) == ["session-1"]
-    assert stage.kv.held_tokens("session-1") == 7
+    assert list(stage.kv.resting.owners) == ["session-1"]
+    assert stage.kv.resting.held_tokens("session-1") == 7
     assert active.paused_as == ""
 
 
@@ -737,9 +737,9 @@ def test_kept_kv_of_an_aborted_request_is_its_sessions_past() -> None:
     stage = small(num_blocks=8)
     kept(stage)
     stage.abort(1)
-    assert list(stage.kv.owners) == ["session-1"]
+    assert list(stage.kv.resting.owners) == ["session-1"]
     stage.check_integrity()
-    assert stage.kv.held_tokens("session-1") == 6
+    assert stage.kv.resting.held_tokens("session-1") == 6
 
 
 def test_what_a_request_beside_the_conversation_has_on_the_host_stays_its_own_when_it_is_kept() -> None:
@@ -771,7 +771,7 @@ def test_a_request_that_moves_is_brought_what_it_computed() -> None:
     (lease,) = origin.leases
     assert (lease.num_tokens, len(lease.blocks)) == (5, 3)
     origin.forget("session-1")
-    assert origin.kv.num_free == 5, "what is leased is not handed out"
+    assert origin.kv.blocks.num_free == 5, "what is leased is not handed out"
     target.submit(moving)
     step = planned(target, 0)
     (copy,) = target.drain()
@@ -781,7 +781,7 @@ def test_a_request_that_moves_is_brought_what_it_computed() -> None:
     assert target.tiers.returned() == [lease]
     origin.take_back(lease)
     origin.take_back(lease)
-    assert origin.kv.num_free == 8
+    assert origin.kv.blocks.num_free == 8
     for stage in (origin, target):
         stage.check_integrity()
 
@@ -796,9 +796,9 @@ def test_who_moves_does_not_take_what_another_one_is_being_brought() -> None:
     (copy,) = ordered(target)
     assert copy.to == "device"
     target.submit(origin.hand_on(9, "t"))
-    num_evicted = target.kv.num_evicted_blocks
+    num_evicted = target.kv.resting.num_evicted_blocks
     assert target.plan(step, 0.0) is None
-    assert target.kv.num_evicted_blocks == num_evicted
+    assert target.kv.resting.num_evicted_blocks == num_evicted
     target.copied(CopyDone("s", copy.ticket))
     ordered(target)
     assert [join.request for join in planned(target, step).joins] == [1]
@@ -836,12 +836,12 @@ def test_rows_that_need_a_block_in_the_same_step_each_have_one_freed() -> None:
     for number in (2, 3, 4):
         stage.submit(request(number, 2, max_tokens=9, first=100 * number))
     done(stage, planned(stage, step), 7, 7, 7)
-    assert (stage.kv.num_free, stage.kv.num_idle) == (3, 3)
+    assert (stage.kv.blocks.num_free, stage.kv.blocks.num_idle) == (3, 3)
     done(stage, planned(stage, step + 1), 7, 7, 7)
-    assert stage.kv.num_free == 0
+    assert stage.kv.blocks.num_free == 0
     done(stage, planned(stage, step + 2), 7, 7, 7)
     assert stage.plan(step + 3, 0.0) is None, "every row waits for a block that is being copied"
-    assert stage.kv.num_pending_free == 3
+    assert stage.kv.blocks.num_pending_free == 3
 
 
 def test_a_policy_that_waits_is_asked_again_on_time() -> None:
@@ -870,4 +870,4 @@ def test_only_the_evict_policy_is_asked_in_a_stage_without_a_host() -> None:
     done(stage, planned(stage, 0), STOP)
     stage.tiers.make_room(8)
     assert [view.num_wanted for view in policy.views] == [0, 8]
-    assert stage.kv.num_free == 8
+    assert stage.kv.blocks.num_free == 8

@@ -159,13 +159,13 @@ class Node:
         }
         for name, ar in self.stages.ar.items():
             stats[Metric.KV_BLOCKS.of(name)] = ar.kv.num_blocks
-            stats[Metric.KV_BLOCKS_FREE.of(name)] = ar.kv.num_free
-            stats[Metric.KV_BLOCKS_IDLE.of(name)] = ar.kv.num_idle
+            stats[Metric.KV_BLOCKS_FREE.of(name)] = ar.kv.blocks.num_free
+            stats[Metric.KV_BLOCKS_IDLE.of(name)] = ar.kv.blocks.num_idle
             stats[Metric.REQUESTS_WAITING.of(name)] = ar.num_waiting
             stats[Metric.REQUESTS_RUNNING.of(name)] = ar.num_running
             stats[Metric.SURPLUS_TOKENS.of(name)] = ar.num_surplus_tokens
             stats[Metric.PREEMPTIONS.of(name)] = ar.num_preemptions
-            stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.num_evicted_blocks
+            stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.resting.num_evicted_blocks
             if self.stages.units[name].role == "decode":
                 stats[Metric.KV_BLOCKS_MOVED.of(name)] = ar.tiers.num_moved_blocks
             if ar.tiers.host.num_blocks:
@@ -273,7 +273,7 @@ class Node:
     @property
     def _num_given_up(self) -> int:
         """Blocks and rows."""
-        return sum(ar.kv.num_evicted_blocks + ar.num_preemptions for ar in self.stages.ar.values())
+        return sum(ar.kv.resting.num_evicted_blocks + ar.num_preemptions for ar in self.stages.ar.values())
 
     def _next(self, now: float) -> tuple[Step, ...]:
         """A step of every device that can take one. KV is looked after first, whether a device is busy or

@@ -9,7 +9,8 @@ from typing import Literal
 from antiphon.core.facts import CopyFact, CopyFailed, Ints
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.kv.host import HostCopy
-from antiphon.kv.sequences import Arrival, StageKv
+from antiphon.kv.sequences import Arrival
+from antiphon.kv.stage_kv import StageKv
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +111,7 @@ class Transfers:
 
     def _ordered(self, transfer: Transfer, group: int, ticket: int) -> CopyOrder:
         name, lease = self._kv.groups[group], transfer.lease
-        here = self._kv.slots(transfer.blocks)[group]
+        here = self._kv.blocks.slots(transfer.blocks)[group]
         if lease is not None:
             there = lease.slots[group, -len(transfer.blocks) :]
             return MoveBlocks(lease.source, self._unit, name, there, here, ticket)

@@ -573,7 +573,7 @@ class ArScheduler(Chooser[ArCandidates]):
             progress = self._emitted(fact, self._confirm(flight))
         if progress and self._in_vain:
             self._in_vain = {one: times - 1 for one, times in self._in_vain.items() if times > 1}
-        self.kv.settle(fact.step)
+        self.kv.blocks.settle(fact.step)
         self.rows.settle(fact.step)
         return progress
 
@@ -631,7 +631,7 @@ class ArScheduler(Chooser[ArCandidates]):
     @property
     def _num_pending_free(self) -> int:
         """Rows and blocks that come back by themselves once steps and copies under way are done."""
-        return self.rows.num_pending_free + self.kv.num_pending_free
+        return self.rows.num_pending_free + self.kv.blocks.num_pending_free
 
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""

@@ -14,7 +14,7 @@ from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta
 from antiphon.kv.prefix import Prefix, prefix_of
-from antiphon.kv.sequences import StageKv
+from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import KvLease
 from antiphon.policy.memory import KvPolicies, KvState
 from antiphon.stage.lanes import Lanes
@@ -89,7 +89,7 @@ class KvLedger:
     def has_spare(self, request: ArRequest) -> bool:
         """Are there free blocks for it, beside those that it finds?"""
         self.look(request)
-        return self.sizes.promise(request) - request.found // self._block_size <= self.kv.num_free
+        return self.sizes.promise(request) - request.found // self._block_size <= self.kv.blocks.num_free
 
     def has_on_host(self, request: ArRequest) -> bool:
         """Has the host more of what it begins with than the device?"""
@@ -117,14 +117,14 @@ class KvLedger:
         self.tiers.no_more_wanted(request.owner)
         if request.owner == request.session:
             return
-        keys = request.reusable(self._survives, self.kv.held_tokens(request.owner))
+        keys = request.reusable(self._survives, self.kv.resting.held_tokens(request.owner))
         is_past = not request.is_aside and self._survives is not Survives.NONE
         if is_past and len(keys):
-            self.kv.rename(request.owner, request.session, keys)
+            self.kv.resting.rename(request.owner, request.session, keys)
             self.tiers.rename(request.owner, request.session)
             self.tiers.rest(request.session, request.session)
         else:
-            self.kv.drop(request.owner, None)
+            self.kv.resting.drop(request.owner, None)
             self.tiers.forget(request.owner)
 
     # -- running requests ----------------------------------------------------------------------------
@@ -195,10 +195,10 @@ class KvLedger:
         self._filled.pop(request.request, None)
         self.tiers.left(request.owner, sequence)
         owner, confirmed = request.owner, self._confirmed(request)
-        is_beside = request.is_aside and self.kv.resting(request.session) is not None
+        is_beside = request.is_aside and self.kv.resting.get(request.session) is not None
         if keep:
             if not request.paused_as:
-                if self.kv.resting(owner) is None:  # the session's past may be another request's since
+                if self.kv.resting.get(owner) is None:  # the session's past may be another request's since
                     self.tiers.rename(owner, request.own_name)
                 request.paused_as = request.own_name
             keys = request.keys(self._survives)[:confirmed]
@@ -218,7 +218,7 @@ class KvLedger:
 
     def forget(self, session: str, after_step: int | None) -> None:
         """Drop the session's idle KV."""
-        self.kv.drop(session, after_step)
+        self.kv.resting.drop(session, after_step)
         self.tiers.forget(session)
 
     # -- leases --------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ class KvLedger:
         assert request.sequence is not None
         confirmed = self._confirmed(request)
         blocks = request.sequence.blocks[: self.kv.blocks_for(confirmed)]
-        lease = KvLease(self._unit, target, blocks, self.kv.slots(blocks), confirmed)
-        self.kv.lend([*lease.blocks])
+        lease = KvLease(self._unit, target, blocks, self.kv.blocks.slots(blocks), confirmed)
+        self.kv.blocks.lend([*lease.blocks])
         self.leases[lease] = None
         return lease
 
@@ -237,7 +237,7 @@ class KvLedger:
         """It is over. One that this ledger never gave, since its unit was lost meanwhile, is nothing."""
         if lease in self.leases:
             del self.leases[lease]
-            self.kv.take_back(lease.blocks)
+            self.kv.blocks.take_back(lease.blocks)
 
     # -- what the next step tells --------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class KvLedger:
         if not entries:
             return ()
         row, index, _ = (list(column) for column in zip(*entries, strict=True))
-        slots = self.kv.slots([block for _, _, blocks in entries for block in blocks])
+        slots = self.kv.blocks.slots([block for _, _, blocks in entries for block in blocks])
         at, places = np.concatenate(row), np.concatenate(index)
         return tuple(BlockDelta(group, at, places, slots[g]) for g, group in enumerate(self.kv.groups))
 
@@ -286,10 +286,8 @@ class KvLedger:
     @property
     def held(self) -> dict[str, tuple[int, int]]:
         """(tokens, blocks) on the device of what rests, by owner."""
-        resting = ((owner, self.kv.resting(owner)) for owner in self.kv.owners)
-        return {
-            owner: (self.kv.resident_tokens(one), one.num_blocks) for owner, one in resting if one is not None
-        }
+        resting = self.kv.resting
+        return {one.owner: (resting.resident_tokens(one), one.num_blocks) for one in resting.sequences}
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless blocks, tiers and copies agree."""

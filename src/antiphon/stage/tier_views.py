@@ -12,7 +12,7 @@ from typing import Protocol
 from antiphon.interaction.next_use import Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.sequences import Sequence as Kv
-from antiphon.kv.sequences import StageKv
+from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.memory import Held, KvColumns, KvState, Lane, Tier
 
 FIRST_LOOK = 8
@@ -125,7 +125,7 @@ class View:
     def num_free(self) -> int:
         if self.tier == "host":
             return self.host.num_free + self.host.num_leaving
-        return self.kv.num_free_soon
+        return self.kv.blocks.num_free_soon
 
     @property
     def num_below(self) -> int:
@@ -173,14 +173,16 @@ class View:
         known = self.known
         if owner not in known.used_s:
             return False
-        return owner in known.running or self.kv.resting(owner) is not None or self.host.num_held(owner) > 0
+        return (
+            owner in known.running or self.kv.resting.get(owner) is not None or self.host.num_held(owner) > 0
+        )
 
     def num_away(self, owner: str) -> int:
-        sequence = self.kv.resting(owner)
+        sequence = self.kv.resting.get(owner)
         if sequence is None:
             return 0
         first = sequence.num_coming
-        groups = self.kv.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
+        groups = self.kv.blocks.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
         return len(self.host.run_of(sequence.chain[first:], groups))
 
     def num_preloaded(self, owner: str) -> int:
@@ -231,7 +233,7 @@ class View:
 
     @property
     def owners(self) -> Sequence[str]:
-        here = (self.kv.owners, self.kv.away, self.host.owners, self.known.running)
+        here = (self.kv.resting.owners, self.kv.resting.away, self.host.owners, self.known.running)
         return list(dict.fromkeys(owner for owners in here for owner in owners))
 
     @property
@@ -240,13 +242,13 @@ class View:
 
     @property
     def _here(self) -> Collection[str]:
-        return self.kv.owners if self.tier == "device" else self.host.owners
+        return self.kv.resting.owners if self.tier == "device" else self.host.owners
 
     def _state(self, owner: str) -> KvState:
         return self.known.states.get(owner, KvState.RESTING)
 
     def _sequence(self, owner: str) -> Kv | None:
-        return self.known.running.get(owner) or self.kv.resting(owner)
+        return self.known.running.get(owner) or self.kv.resting.get(owner)
 
     def _dirty_names(self, owner: str) -> Iterator[bytes]:
         """Of its full blocks that are there, those without a copy."""

@@ -21,8 +21,9 @@ from antiphon.core.plans import StagePrepared
 from antiphon.interaction.next_use import Order
 from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.prefix import Prefix
-from antiphon.kv.sequences import Evicted, StageKv
+from antiphon.kv.sequences import Evicted
 from antiphon.kv.sequences import Sequence as Kv
+from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import CopyOrder, KvLease, Transfer, Transfers
 from antiphon.policy.memory import KvPolicies, KvState, Lane, Selection, Tier
 from antiphon.stage.lanes import Lanes
@@ -173,7 +174,7 @@ class Tiers:
     def num_changes(self) -> tuple[int, ...]:
         """Of the KV here, of what is on its way over the links, and of when people will need theirs."""
         people = 0 if self._next_use is None else self._next_use.num_changes
-        kv = self._num_changes, self._kv.num_evicted_blocks, self._num_claimed
+        kv = self._num_changes, self._kv.resting.num_evicted_blocks, self._num_claimed
         return *kv, self._lanes.num_changes, people
 
     def tell_time(self, now: float) -> None:
@@ -208,7 +209,7 @@ class Tiers:
             return None
         asked_before = self._wished()
         for name in self.host.gone():
-            for owner in self._kv.owners_of(name):
+            for owner in self._kv.blocks.owners_of(name):
                 self._lacks_copies(owner)
         selection = self._asked(self._policies.write.decide(self._view("device", 0, step_s), self.now))
         count = min(selection.count, self.host.num_free)  # nothing leaves the host for what need not leave
@@ -255,7 +256,7 @@ class Tiers:
             self.known.states[owner] = state
         self._rests(owner, "device")
         self.known.unwritten.pop(owner, None)
-        sequence = self._kv.resting(owner)
+        sequence = self._kv.resting.get(owner)
         if sequence is not None:
             self._lacks_copies(owner)
             self.host.rest(owner, sequence.chain)
@@ -301,7 +302,7 @@ class Tiers:
         what rests as `last` goes only if nothing else does, and as one of `keep` not at all. `by_policy`:
         only what the policy gives up."""
         wanted = count + self._num_claimed + self._num_sought
-        if self._kv.num_free_soon < wanted and count <= self._kv.num_spare:
+        if self._kv.blocks.num_free_soon < wanted and count <= self._kv.blocks.num_spare:
             self._evict(wanted, last, keep, by_policy)
 
     def claim(self, count: int) -> None:
@@ -322,7 +323,7 @@ class Tiers:
         put_off = {last, *waiting} - {*paused} | keep
         chosen, taken = dict[str, int](), dict[str, int]()
         evicted = self._evict_from(selection.owners, goal, put_off, keep, chosen, self._groups(selection))
-        if not by_policy and self._kv.num_free_soon < wanted:
+        if not by_policy and self._kv.blocks.num_free_soon < wanted:
             put_off |= {last, *waiting}
             others = (owner for owner in view.oldest() if owner not in put_off)
             late = chain(others, (owner for owner in reversed(waiting) if owner != last), [last])
@@ -351,16 +352,16 @@ class Tiers:
         `chosen`: those looked at, and how many each gave up."""
         kv = self._kv
         evicted: list[Evicted] = []
-        short = goal - kv.num_free_soon
+        short = goal - kv.blocks.num_free_soon
         for owner in owners if short > 0 else ():
-            before = kv.num_evicted_blocks
+            before = kv.resting.num_evicted_blocks
             count = int(owner not in put_off)
-            while count and short > 0 and owner in kv.owners:
-                count = -kv.num_evicted_blocks
-                evicted += kv.evict(owner, short, groups, keep)
-                count += kv.num_evicted_blocks
-                short = goal - kv.num_free_soon if groups is None else short - count
-            chosen[owner] = chosen.get(owner, 0) + kv.num_evicted_blocks - before
+            while count and short > 0 and owner in kv.resting.owners:
+                count = -kv.resting.num_evicted_blocks
+                evicted += kv.resting.evict(owner, short, groups, keep)
+                count += kv.resting.num_evicted_blocks
+                short = goal - kv.blocks.num_free_soon if groups is None else short - count
+            chosen[owner] = chosen.get(owner, 0) + kv.resting.num_evicted_blocks - before
             if short <= 0:
                 break
         return evicted
@@ -370,9 +371,9 @@ class Tiers:
         for owner in dict.fromkeys(owners):
             if owner in self.known.waiting:
                 continue
-            sequence = self._kv.resting(owner)
+            sequence = self._kv.resting.get(owner)
             if sequence is not None and not sequence.blocks and not self.host.num_held(owner):
-                self._kv.drop(owner, None)
+                self._kv.resting.drop(owner, None)
                 self.forget(owner)
 
     # -- to the host ---------------------------------------------------------------------------------
@@ -383,7 +384,7 @@ class Tiers:
         if not evicted:
             return
         if not self.host.num_blocks:
-            self._kv.take_back([block for run in reversed(evicted) for block in run.blocks])
+            self._kv.blocks.take_back([block for run in reversed(evicted) for block in run.blocks])
             return
         emptied = self._make_host_room(evicted)
         batches: dict[tuple[int, ...] | None, list[tuple[int, HostCopy]]] = {}
@@ -404,7 +405,7 @@ class Tiers:
                     for owner in run.owners:
                         self.host.hold(owner, index, found)
                         self._rests(owner, "host")
-        self._kv.take_back(lost)
+        self._kv.blocks.take_back(lost)
         for groups, written in batches.items():
             self.num_written_blocks += len(written)
             blocks, copies = [block for block, _ in written], [copy for _, copy in written]
@@ -450,7 +451,7 @@ class Tiers:
         for owner in owners:
             if len(found) >= most:
                 break
-            sequence = self.known.running.get(owner) or self._kv.resting(owner)
+            sequence = self.known.running.get(owner) or self._kv.resting.get(owner)
             if sequence is None:
                 continue
             for index, name in enumerate(sequence.filled):
@@ -458,7 +459,7 @@ class Tiers:
                 if len(found) < most and name not in found and lacking:
                     groups = None if len(lacking) == len(self._kv.groups) else lacking
                     found[name] = Evicted((owner,), index, [sequence.blocks[index]], [name], groups)
-        self._kv.lend([block for run in found.values() for block in run.blocks])
+        self._kv.blocks.lend([block for run in found.values() for block in run.blocks])
         return [*reversed(found.values())]
 
     # -- to the device -------------------------------------------------------------------------------
@@ -474,7 +475,7 @@ class Tiers:
 
     def is_ordered(self, owner: str) -> bool:
         """Of KV that is coming: are all copies ordered, so that a step can wait for them layer by layer?"""
-        sequence = self._kv.resting(owner)
+        sequence = self._kv.resting.get(owner)
         if sequence is None or owner not in self.known.waiting:
             return False
         return not self._next_copies(owner, 1, None)
@@ -488,7 +489,7 @@ class Tiers:
         if not self.host.num_blocks:
             return cached
         size, most = self._kv.block_size, len(prefix.keys) - 1
-        sequence, found = self._kv.resting(owner), cached // size
+        sequence, found = self._kv.resting.get(owner), cached // size
         beside = 0 if sequence is None else min(len(sequence.blocks), most // size)
         while found < beside and self._has_rest(sequence, found, prefix.chain[found]):
             found += 1
@@ -501,7 +502,7 @@ class Tiers:
         sequence?"""
         groups = None
         if sequence is not None and index < min(len(sequence.blocks), len(sequence.chain)):
-            groups = self._kv.lacks(sequence.blocks[index]) if sequence.chain[index] == name else None
+            groups = self._kv.blocks.lacks(sequence.blocks[index]) if sequence.chain[index] == name else None
         return bool(self.host.run_of((name,), groups))
 
     def _is_on_host(self, wanted: Wanted) -> bool:
@@ -563,7 +564,7 @@ class Tiers:
     def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
         """The next blocks of what no request waits for, into room that is free or that the evict policy
         gives up. None of an owner whose blocks come and go."""
-        sequence, unread = self._kv.resting(owner), self._unread.get(owner) or _Unread()
+        sequence, unread = self._kv.resting.get(owner), self._unread.get(owner) or _Unread()
         if self.now - unread.at > SWAP_S:
             unread.num_swapped = 0
         if sequence is not None and unread.num_swapped >= MOST_SWAPS * max(len(sequence.chain), 1):
@@ -573,7 +574,7 @@ class Tiers:
             unread.num, unread.at = unread.num + num_ordered, self.now
             self._unread[owner] = unread
             self.known.preloaded[owner] += num_ordered
-            self._kv.touch(owner)
+            self._kv.resting.touch(owner)
             self.known.used_s[owner] = self.now
         return num_ordered
 
@@ -587,16 +588,16 @@ class Tiers:
             return 0
         self.host.pin(run)  # room on the device may be made at the host's cost
         self.make_room(len(run), keep={owner, *keep}, by_policy=by_policy)
-        room = max(min(len(run), self._kv.num_free - self._num_claimed), 0)
+        room = max(min(len(run), self._kv.blocks.num_free - self._num_claimed), 0)
         self._num_sought += len(run) - room
-        arrival = self._kv.extend(owner, room) if room else None
+        arrival = self._kv.resting.extend(owner, room) if room else None
         copies = run[: len(arrival.blocks)] if arrival is not None else []
         self.host.unpin(run[len(copies) :])
         if arrival is None:
             return 0
         self._rests(owner, "device")
         assert arrival.names[0] == run[0].name, "the sequence gave up blocks while it was brought more"
-        self._kv.lend(arrival.blocks)
+        self._kv.blocks.lend(arrival.blocks)
         self.host.touch(owner)
         self.num_fetched_blocks += len(copies)
         transfer = Transfer("device", arrival.blocks, copies, arrival.groups, arrival)
@@ -608,24 +609,24 @@ class Tiers:
 
     def _next_copies(self, owner: str, count: int, reach: int | None) -> list[HostCopy]:
         """At most so many of the next blocks that the device lacks and the host has."""
-        sequence = self._kv.resting(owner)
+        sequence = self._kv.resting.get(owner)
         if sequence is None:
             return []
         first = sequence.num_coming
         end = len(sequence.chain) if reach is None else reach
-        groups = self._kv.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
+        groups = self._kv.blocks.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
         return self.host.run_of(sequence.chain[first : min(end, first + count)], groups)
 
     def _is_there(self, owner: str, reach: int | None) -> bool:
         """Has the device all that is to be brought?"""
-        sequence = self._kv.resting(owner)
+        sequence = self._kv.resting.get(owner)
         if sequence is None:
             return True
         is_filling = sequence.num_ready < sequence.num_coming
         return not is_filling and not self._next_copies(owner, 1, reach)
 
     def _is_filling(self, owner: str) -> bool:
-        sequence = self._kv.resting(owner)
+        sequence = self._kv.resting.get(owner)
         return sequence is not None and sequence.num_ready < sequence.num_coming
 
     # -- leases --------------------------------------------------------------------------------------
@@ -651,7 +652,7 @@ class Tiers:
         count = max(filled[0], promise - cached)
         self.make_room(count, last=request.owner, keep=self._coming)
         filled = self.lease_of(request, prefix)
-        if filled is None or self._kv.num_free >= filled[0]:
+        if filled is None or self._kv.blocks.num_free >= filled[0]:
             return True
         self.claim(count)
         return False
@@ -659,7 +660,7 @@ class Tiers:
     def move(self, request: ArRequest, sequence: Kv, num_blocks: int) -> None:
         """The request joined: fill the last blocks of its sequence from its lease."""
         blocks = sequence.blocks[len(sequence.blocks) - num_blocks :]
-        self._kv.lend(blocks)
+        self._kv.blocks.lend(blocks)
         self.num_moved_blocks += num_blocks
         self._transfers.begin(Transfer("device", blocks, lease=request.lease))
         request.lease = None
@@ -706,11 +707,11 @@ class Tiers:
             self.host.landed(transfer.copies, transfer.groups)
         self.host.unpin(transfer.copies)
         if transfer.arrival is not None:
-            self._kv.arrived(transfer.arrival, not transfer.has_failed)
+            self._kv.resting.arrived(transfer.arrival, not transfer.has_failed)
             owner = transfer.arrival.sequence.owner
             if owner:  # the host may have given up the copies meanwhile
                 self._lacks_copies(owner)
-        self._kv.take_back(transfer.blocks)
+        self._kv.blocks.take_back(transfer.blocks)
         if transfer.lease is not None:
             self._returned.append(transfer.lease)
         if transfer.reload_wait_since_s is not None:
@@ -789,6 +790,10 @@ class Tiers:
     def check_integrity(self) -> None:
         """Raises AssertionError unless both tiers and the copies between them agree."""
         self.host.check_integrity()
-        resting = {*self._kv.owners, *self._kv.away, *self.host.owners} - self.known.running.keys()
+        resting = {
+            *self._kv.resting.owners,
+            *self._kv.resting.away,
+            *self.host.owners,
+        } - self.known.running.keys()
         unknown = resting - self.known.used_s.keys()
         assert not unknown, f"nobody knows when KV of {unknown} was used last"
