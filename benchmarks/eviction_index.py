@@ -73,7 +73,7 @@ def full(sessions: int, blocks: int, rng: np.random.Generator) -> Node:
         assert ar.kv.grow(sequence, each * BLOCK)
         ar.kv.park(name, sequence, keys[: each * BLOCK], None)
         ar.tiers.rest(name, name)
-    ar.tiers.tell_time(NOW)
+    ar.tiers.asks.tell_time(NOW)
     return made
 
 
@@ -82,7 +82,7 @@ def indexed(made: Node, count: int) -> tuple[float, float]:
     tiers, kv = made.stages.ar["thinker"].tiers, made.stages.ar["thinker"].kv
     wanted = kv.blocks.num_free + count
     began, cpu = time.perf_counter(), time.thread_time()
-    tiers.make_room(wanted)
+    tiers.room.make_room(wanted)
     took = time.perf_counter() - began, time.thread_time() - cpu
     assert kv.blocks.num_free == wanted
     return took

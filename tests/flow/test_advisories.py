@@ -58,7 +58,7 @@ def test_what_only_the_host_has_is_counted_and_whether_it_is_brought() -> None:
     assert max(lacking.values()) > 0
     assert not any(stage.brings for stages in found for stage in stages)
     tiers = world.entry.tiers
-    tiers._policies = replace(tiers._policies, fetch=Announced())
+    tiers.asks.policies = replace(tiers.asks.policies, fetch=Announced())
     person = max(PEOPLE, key=lambda one: lacking[one])
     ((thinker, *_),) = answers(world, TurnAdvised(person))
     assert thinker.brings

@@ -27,10 +27,12 @@ from antiphon.core.plans import ArStep, AudioOut, CopyBlocks, ResponseEnded, Usa
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NEAR_S, NextUse
+from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
 from antiphon.policy.memory import NOTHING, KvPolicies, KvState, KvView, Lane, Selection
 from antiphon.stage.ar import MOST_RETRIES, ArRequest, ArScheduler
+from antiphon.stage.fetches import MOST_SWAPS, SWAP_S
+from antiphon.stage.kv_asks import unknown
 from antiphon.stage.tier_views import View
-from antiphon.stage.tiers import CHUNK_BLOCKS, MAX_CHUNKS, MOST_SWAPS, SWAP_S, unknown
 from fakes.early import WriteEarly
 from fakes.whims import whims_of
 from stage.test_ar import BASELINE, STOP, done, planned, request, scheduler
@@ -64,7 +66,7 @@ def grouped(**sizes: Any) -> ArScheduler:
 def says(stage: ArScheduler, decision: str, selection: Selection = NOTHING) -> Says:
     """From now on this decision is what a test tells."""
     policy = Says(selection)
-    stage.tiers._policies = replace(stage.tiers._policies, **{decision: policy})
+    stage.tiers.asks.policies = replace(stage.tiers.asks.policies, **{decision: policy})
     stage.reopen()
     return policy
 
@@ -99,7 +101,7 @@ def run(stage: ArScheduler, step: int, number: int, first: int, length: int = 8)
 def away(stage: ArScheduler, step: int = 0) -> int:
     """Session 1 was there and all of its KV is on the host. Returns the next step's number."""
     step = run(stage, step, 1, 100)
-    stage.tiers.make_room(stage.kv.num_blocks)
+    stage.tiers.room.make_room(stage.kv.num_blocks)
     answered(stage)
     assert "session-1" in stage.kv.resting.away
     return step
@@ -128,7 +130,7 @@ def three_resting(**sizes: Any) -> ArScheduler:
 def test_owners_leave_in_the_policys_order_as_far_as_is_wanted() -> None:
     stage = three_resting()
     says(stage, "evict", Selection(["session-2", "session-3"], 3, "as told"))
-    stage.tiers.make_room(3)
+    stage.tiers.room.make_room(3)
     assert stage.kv.blocks.num_free_soon == 3
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 2]
     assert sum(len(copy.sources) for copy in answered(stage)) == 3
@@ -137,7 +139,7 @@ def test_owners_leave_in_the_policys_order_as_far_as_is_wanted() -> None:
 def test_what_the_policy_leaves_short_goes_oldest_first() -> None:
     stage = three_resting()
     says(stage, "evict", Selection(["session-3"], 9, "not enough"))
-    stage.tiers.make_room(3)
+    stage.tiers.room.make_room(3)
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [2, 4, 0]
 
 
@@ -145,18 +147,18 @@ def test_what_requests_wait_for_leaves_after_all_other_and_the_next_one_in_the_e
     stage = three_resting()
     says(stage, "evict")
     stage.tiers.known.waiting = ["session-1", "session-2"]
-    stage.tiers.make_room(2, last="session-1")
+    stage.tiers.room.make_room(2, last="session-1")
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 4, 0]
-    stage.tiers.make_room(4, last="session-1")
+    stage.tiers.room.make_room(4, last="session-1")
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2)] == [4, 0]
-    stage.tiers.make_room(6, last="session-1")
+    stage.tiers.room.make_room(6, last="session-1")
     assert stage.kv.blocks.num_free_soon == 6
 
 
 def test_what_is_to_be_kept_stays_whatever_is_wanted() -> None:
     stage = three_resting()
     says(stage, "evict", Selection(["session-2", "session-1", "session-3"], 6, "all"))
-    stage.tiers.make_room(6, keep={"session-2"})
+    stage.tiers.room.make_room(6, keep={"session-2"})
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [0, 4, 0]
 
 
@@ -164,7 +166,7 @@ def test_nothing_that_a_request_waits_for_is_evicted_only_to_have_room_ahead() -
     stage = three_resting()
     says(stage, "evict", Selection(["session-1", "session-2"], 4, "ahead"))
     stage.tiers.known.waiting = ["session-1"]
-    stage.tiers._evict(0, "")
+    stage.tiers.room.evict(0, "")
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 4]
 
 
@@ -224,11 +226,11 @@ def test_what_is_written_early_is_not_copied_again_when_it_leaves() -> None:
     assert stage.kv.blocks.num_idle == 4, "it stays where it is"
     stage.write()
     answered(stage)
-    written = stage.tiers.num_written_blocks
+    written = stage.tiers.writes.num_written_blocks
     assert written == 4
-    stage.tiers.make_room(6)
+    stage.tiers.room.make_room(6)
     assert stage.kv.blocks.num_free == 6
-    assert stage.tiers.num_written_blocks == written
+    assert stage.tiers.writes.num_written_blocks == written
     assert stage.drain() == ()
 
 
@@ -237,7 +239,7 @@ def test_early_writes_take_only_what_is_free_on_the_host() -> None:
     says(stage, "evict")
     says(stage, "write", Selection(["session-1", "session-2"], 9, "early"))
     stage.write()
-    assert stage.tiers.num_written_blocks == 3
+    assert stage.tiers.writes.num_written_blocks == 3
     answered(stage)
     assert (stage.tiers.host.held("session-1"), stage.tiers.host.held("session-2")) == ([0, 1], [0])
     stage.write()
@@ -250,18 +252,18 @@ def test_early_writes_go_in_chunks() -> None:
     says(stage, "write", Selection(["session-1"], 999, "early"))
     stage.write()
     most = MAX_CHUNKS * CHUNK_BLOCKS
-    assert stage.tiers.num_written_blocks == most
+    assert stage.tiers.writes.num_written_blocks == most
     stage.write()
-    assert stage.tiers.num_written_blocks == most, "the link has enough to do"
+    assert stage.tiers.writes.num_written_blocks == most, "the link has enough to do"
     answered(stage)
     stage.write()
-    assert stage.tiers.num_written_blocks == 2 * most
+    assert stage.tiers.writes.num_written_blocks == 2 * most
 
 
 def test_a_full_host_keeps_the_front_of_what_was_used_last() -> None:
     stage = small(host_blocks=2)
     run(stage, run(stage, 0, 1, 100), 2, 300)
-    stage.tiers.make_room(6)
+    stage.tiers.room.make_room(6)
     answered(stage)
     assert list(stage.tiers.host.owners) == ["session-2"]
     assert stage.tiers.host.held("session-2") == [0, 1]
@@ -294,9 +296,9 @@ def known_people(*sessions: str) -> NextUse:
 def test_a_view_reads_one_owner_without_a_look_at_its_blocks() -> None:
     stage = small()
     next_use = known_people("session-1")
-    stage.tiers.meet(next_use._monitor, next_use)
+    stage.tiers.asks.meet(next_use._monitor, next_use)
     run(stage, 0, 1, 100)
-    view = stage.tiers._view("device", 0)
+    view = stage.tiers.asks.view("device", 0)
     found = view.find("session-1")
     assert found is not None
     assert (view.state("session-1"), view.device("session-1")) == (found.state, found.device)
@@ -309,30 +311,30 @@ def test_a_view_reads_one_owner_without_a_look_at_its_blocks() -> None:
     assert view.expects_at == 6.0 + 100.0 - NEAR_S
     next_use.observe(SpeechStarted("session-1"), 6.0)
     stage.tell_time(6.0)
-    assert stage.tiers._view("device", 0).is_expected("session-1")
+    assert stage.tiers.asks.view("device", 0).is_expected("session-1")
 
 
 def test_early_writing_begins_with_what_is_needed_last_and_passes_over_what_is_written() -> None:
     stage = small(num_blocks=8)
     sessions = ("session-3", "session-2", "session-1")
     next_use = known_people(*sessions)
-    stage.tiers.meet(next_use._monitor, next_use)
+    stage.tiers.asks.meet(next_use._monitor, next_use)
     step = 0
     for number in (1, 2, 3):
         step = run(stage, step, number, 100 * number, length=4)
     stage.tell_time(3.0)
-    view = stage.tiers._view("device", 0)
+    view = stage.tiers.asks.view("device", 0)
     assert [*view.dirty()] == ["session-1", "session-2", "session-3"]
     assert [*view.farthest_dirty()] == ["session-1", "session-2", "session-3"]
     stage.tell_time(60.0)
-    assert [*stage.tiers._view("device", 0).farthest_dirty()] == [*sessions], "the longest overdue"
+    assert [*stage.tiers.asks.view("device", 0).farthest_dirty()] == [*sessions], "the longest overdue"
     says(stage, "write", Selection(["session-3"], 9, "early"))
     stage.write()
     answered(stage, 60.0)
-    assert [*stage.tiers._view("device", 0).farthest_dirty()] == ["session-2", "session-1"]
+    assert [*stage.tiers.asks.view("device", 0).farthest_dirty()] == ["session-2", "session-1"]
     assert "session-3" not in stage.tiers.known.unwritten
     run(stage, step, 4, 900, length=4)
-    found = [*stage.tiers._view("device", 0).farthest_dirty()]
+    found = [*stage.tiers.asks.view("device", 0).farthest_dirty()]
     assert found == ["session-1", "session-2", "session-4"], "then that of which nothing is known"
 
 
@@ -340,7 +342,7 @@ def test_what_the_policy_keeps_on_the_host_stays_and_what_comes_is_lost() -> Non
     stage = small(host_blocks=4)
     run(stage, away(stage), 2, 300)
     policy = says(stage, "evict")
-    stage.tiers.make_room(6)
+    stage.tiers.room.make_room(6)
     answered(stage)
     assert list(stage.tiers.host.owners) == ["session-1"]
     assert "session-2" not in stage.tiers.known.used_s, "nothing of it is left anywhere"
@@ -357,10 +359,10 @@ def test_what_a_request_waits_for_is_brought_at_once_and_then_it_joins() -> None
     stage.submit(request(1, 9))
     (copy,) = ordered(stage, 10.0)
     assert (copy.to, len(copy.targets)) == ("device", 4)
-    assert stage.tiers.is_coming("session-1")
+    assert stage.tiers.fetches.is_coming("session-1")
     stage.copied(CopyDone("s", copy.ticket))
     assert ordered(stage, 12.0) == []
-    assert not stage.tiers.is_coming("session-1")
+    assert not stage.tiers.fetches.is_coming("session-1")
     order = stage.plan(step, 12.0)
     assert order is not None
     (join,) = order.joins
@@ -371,7 +373,7 @@ def test_what_a_request_waits_for_is_brought_at_once_and_then_it_joins() -> None
 def test_what_no_request_waits_for_comes_in_chunks_and_none_after_it_is_unselected() -> None:
     stage = small(num_blocks=200, host_blocks=200, step_tokens=999, max_context_tokens=999)
     run(stage, 0, 1, 100, length=300)
-    stage.tiers.make_room(200)
+    stage.tiers.room.make_room(200)
     answered(stage)
     says(stage, "evict")
     policy = says(stage, "fetch", Selection(["session-1"], 999, "soon"))
@@ -394,9 +396,11 @@ def test_turns_that_come_to_nothing_are_no_swaps_of_one_another() -> None:
         brought = sum(len(copy.targets) for copy in answered(stage, at))
         assert brought
         says(stage, "fetch")
-        stage.tiers.make_room(stage.kv.num_blocks)
+        stage.tiers.room.make_room(stage.kv.num_blocks)
         answered(stage, at)
-        assert stage.tiers.num_swapped_blocks == (turn + 1) * brought, "and nothing beside what was brought"
+        assert stage.tiers.room.num_swapped_blocks == (turn + 1) * brought, (
+            "and nothing beside what was brought"
+        )
 
 
 def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
@@ -413,13 +417,13 @@ def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
     blocks = brought[0]
     assert blocks
     assert brought == [blocks] * MOST_SWAPS + [0] * (20 - MOST_SWAPS)
-    assert stage.tiers.num_swapped_blocks == MOST_SWAPS * blocks
+    assert stage.tiers.room.num_swapped_blocks == MOST_SWAPS * blocks
     seen = says(stage, "evict")
     assert not ordered(stage), "nothing waits for it"
     assert seen.views[0].num_preloaded("session-1") == MOST_SWAPS * blocks, "what was ordered, and no more"
     run(stage, step, 1, 100)
     assert seen.views[0].num_preloaded("session-1") == 0
-    assert not stage.tiers._unread, "a request has read it"
+    assert not stage.tiers.known.unread, "a request has read it"
 
 
 def test_reach_bounds_what_is_brought() -> None:
@@ -438,14 +442,14 @@ def test_kv_of_a_request_that_would_not_fit_is_not_brought() -> None:
     order = planned(stage, step)
     stage.submit(request(1, 9))
     assert ordered(stage) == []
-    assert stage.tiers.is_unfit("session-1")
+    assert stage.tiers.fetches.is_unfit("session-1")
     assert stage.plan(step + 1, 0.0) is not None, "the other one goes on"
     assert [one.request for one in stage._waiting] == [1]
     stage.abort(2)
     done(stage, order, 7)
     stage.observe(StepFailed("s", step + 1, NO_INTS, NO_INTS, "it is gone"))
     assert {copy.to for copy in ordered(stage)} >= {"device"}
-    assert not stage.tiers.is_unfit("session-1")
+    assert not stage.tiers.fetches.is_unfit("session-1")
 
 
 def test_blocks_that_rows_wait_for_are_not_taken_by_what_is_fetched() -> None:
@@ -453,9 +457,9 @@ def test_blocks_that_rows_wait_for_are_not_taken_by_what_is_fetched() -> None:
     away(stage)
     says(stage, "evict")
     says(stage, "fetch", Selection(["session-1"], 9, "soon"))
-    stage.tiers.claim(4)
+    stage.tiers.room.claim(4)
     assert [len(copy.targets) for copy in ordered(stage)] == [2]
-    stage.tiers.begin_plan()
+    stage.tiers.room.begin_plan()
     assert [len(copy.targets) for copy in ordered(stage)] == [2]
 
 
@@ -477,7 +481,9 @@ def test_what_is_brought_is_read_whole_though_room_for_it_is_made_at_the_hosts_c
     """Session 1 comes back, session 2 leaves for it, and the full host drops copies of session 1 for that."""
     stage = small(host_blocks=4)
     step = away(stage)
-    stage.tiers._policies = replace(stage.tiers._policies, evict=InTurn("session-1", "session-2", more=2))
+    stage.tiers.asks.policies = replace(
+        stage.tiers.asks.policies, evict=InTurn("session-1", "session-2", more=2)
+    )
     run(stage, step, 2, 300)
     assert (stage.tiers.host.num_free, stage.kv.blocks.num_free) == (0, 2)
     stage.submit(request(1, 9))
@@ -492,7 +498,7 @@ def test_what_two_sessions_share_stays_while_one_of_them_is_brought_more() -> No
     stage = small(num_blocks=7)
     step = run(stage, away(stage), 2, 100, length=4)  # it begins as session 1 does
     run(stage, step, 3, 300)
-    stage.tiers._policies = replace(stage.tiers._policies, evict=InTurn("session-2", "session-3"))
+    stage.tiers.asks.policies = replace(stage.tiers.asks.policies, evict=InTurn("session-2", "session-3"))
     assert (stage.kv.resting.held_tokens("session-2"), stage.kv.blocks.num_free) == (4, 1)
     stage.submit(request(1, 9))
     ordered(stage)
@@ -518,7 +524,7 @@ def test_where_nothing_else_can_run_a_step_waits_for_its_copies() -> None:
     (join,) = order.joins
     assert order.tickets == (copy.ticket,)
     assert (join.cached, order.starts.tolist()) == (8, [8])
-    assert len(copy.targets) == stage.tiers.num_fetched_blocks == 4
+    assert len(copy.targets) == stage.tiers.fetches.num_fetched_blocks == 4
     following = planned(stage, 50)
     assert following.tickets == (copy.ticket,), "nothing has said that it is there"
     stage.tell_time(99.0)
@@ -602,7 +608,7 @@ def test_a_request_whose_kv_does_not_come_computes_it() -> None:
 def test_a_block_that_could_not_be_written_is_gone_and_frees_both_ends() -> None:
     stage = small()
     run(stage, 0, 1, 100)
-    stage.tiers.make_room(6)
+    stage.tiers.room.make_room(6)
     for copy in stage.drain():
         stage.copied(CopyFailed("s", copy.ticket, "full"))
     assert (stage.kv.blocks.num_free, stage.tiers.host.num_free) == (6, 20)
@@ -631,7 +637,7 @@ def test_a_policy_evicts_one_group_and_no_more_blocks_than_it_said() -> None:
     for number in (1, 2, 3):
         step = run(stage, step, number, 100 * number, length=4)
     says(stage, "evict", Selection(["session-1", "session-2", "session-3"], 3, "high", groups=("high",)))
-    stage.tiers._evict(0, "")
+    stage.tiers.room.evict(0, "")
     copies = answered(stage)
     assert [(copy.group, len(copy.sources)) for copy in copies] == [("high", 3)]
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [0, 2, 4]
@@ -642,7 +648,7 @@ def test_a_request_is_brought_the_group_alone_that_it_lacks() -> None:
     stage = grouped()
     step = run(stage, 0, 1, 100)
     policy = says(stage, "evict", Selection(["session-1"], 2, "high", groups=("high",)))
-    stage.tiers._evict(0, "")
+    stage.tiers.room.evict(0, "")
     answered(stage)
     policy.selection = NOTHING
     stage.submit(request(1, 9))
@@ -659,12 +665,12 @@ def test_room_is_made_though_different_groups_are_left_of_different_owners() -> 
     for number in (1, 2):
         step = run(stage, step, number, 100 * number, length=8)
     policy = says(stage, "evict", Selection(["session-1"], 2, "high", groups=("high",)))
-    stage.tiers._evict(0, "")
+    stage.tiers.room.evict(0, "")
     policy.selection = Selection(["session-2"], 2, "low", groups=("low",))
-    stage.tiers._evict(0, "")
+    stage.tiers.room.evict(0, "")
     answered(stage)
     policy.selection = NOTHING
-    stage.tiers.make_room(6)
+    stage.tiers.room.make_room(6)
     assert stage.kv.blocks.num_free_soon >= 6
 
 
@@ -710,7 +716,7 @@ def test_kept_kv_goes_by_the_requests_own_name_until_it_is_over() -> None:
     stage = small(num_blocks=8)
     active = kept(stage)
     assert list(stage.kv.resting.owners) == ["session-1 #1"]
-    held = stage.tiers._view("device", 0).find("session-1 #1")
+    held = stage.tiers.asks.view("device", 0).find("session-1 #1")
     assert held is not None
     assert (held.state, held.device, held.host) == (KvState.PAUSED, 3, 0)
     order = planned(stage, 2)
@@ -724,7 +730,7 @@ def test_kept_kv_goes_by_the_requests_own_name_until_it_is_over() -> None:
 def test_kept_kv_that_had_to_leave_is_brought_back() -> None:
     stage = small(num_blocks=8)
     kept(stage)
-    stage.tiers.make_room(8)
+    stage.tiers.room.make_room(8)
     assert answered(stage)
     (copy,) = ordered(stage)
     assert (copy.to, len(copy.targets)) == ("device", 3)
@@ -776,9 +782,9 @@ def test_a_request_that_moves_is_brought_what_it_computed() -> None:
     step = planned(target, 0)
     (copy,) = target.drain()
     assert [(join.cached, step.tickets) for join in step.joins] == [(5, (copy.ticket,))]
-    assert target.tiers.num_moved_blocks == 3
+    assert target.tiers.leases.num_moved_blocks == 3
     target.copied(CopyDone("s", copy.ticket))
-    assert target.tiers.returned() == [lease]
+    assert target.tiers.leases.returned() == [lease]
     origin.take_back(lease)
     origin.take_back(lease)
     assert origin.kv.blocks.num_free == 8
@@ -831,7 +837,7 @@ class OnlyWhatIsShort:
 
 def test_rows_that_need_a_block_in_the_same_step_each_have_one_freed() -> None:
     stage = small(num_blocks=9, max_rows=3)
-    stage.tiers._policies = replace(stage.tiers._policies, evict=OnlyWhatIsShort())
+    stage.tiers.asks.policies = replace(stage.tiers.asks.policies, evict=OnlyWhatIsShort())
     step = run(stage, 0, 1, 100, length=6)
     for number in (2, 3, 4):
         stage.submit(request(number, 2, max_tokens=9, first=100 * number))
@@ -863,11 +869,11 @@ def test_a_policy_that_waits_is_asked_again_on_time() -> None:
 def test_only_the_evict_policy_is_asked_in_a_stage_without_a_host() -> None:
     stage = scheduler()
     policy = Says()
-    stage.tiers._policies = KvPolicies(policy, policy, policy)
+    stage.tiers.asks.policies = KvPolicies(policy, policy, policy)
     stage.tend(0.0)
     stage.write()
     stage.submit(request(1, 2))
     done(stage, planned(stage, 0), STOP)
-    stage.tiers.make_room(8)
+    stage.tiers.room.make_room(8)
     assert [view.num_wanted for view in policy.views] == [0, 8]
     assert stage.kv.blocks.num_free == 8

@@ -53,7 +53,7 @@ from antiphon.flow.response import Phase, ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.tiers import KvMove
+from antiphon.stage.kv_moves import KvMove
 
 WOULD = {
     "run": What.WOULD_RUN,

@@ -12,6 +12,11 @@ from antiphon.kv.host import HostCopy
 from antiphon.kv.sequences import Arrival
 from antiphon.kv.stage_kv import StageKv
 
+CHUNK_BLOCKS = 32
+"""Blocks of one order for what no request waits for: to cancel it is to order no more."""
+MAX_CHUNKS = 2
+"""Orders on their way in a direction, so that the link is never idle while the next one is decided."""
+
 
 @dataclass(slots=True, eq=False)
 class KvLease:

@@ -17,10 +17,11 @@ from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import KvLease
 from antiphon.policy.memory import KvPolicies, KvState
+from antiphon.stage.fetches import Wanted
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes, kv_groups
 from antiphon.stage.rows import RowLedger
-from antiphon.stage.tiers import Tiers, Wanted
+from antiphon.stage.tiers import Tiers
 
 MAX_REQUESTS_HASHED_PER_STEP = 32
 """Bounds prefix hashing per plan: all rows may fill a block in one step. The rest is hashed on lookup."""
@@ -73,9 +74,9 @@ class KvLedger:
             return frozenset()
         prefix, spans = self._prefix(request), request.prompt.spans
         if with_host:
-            cached = self.tiers.cached(request.owner, prefix, request.lease)
+            cached = self.tiers.fetches.cached(request.owner, prefix, request.lease)
         else:
-            lease = self.tiers.lease_of(request, prefix)
+            lease = self.tiers.leases.lease_of(request, prefix)
             cached = self.kv.cached(request.owner, prefix) if lease is None else lease[1]
         return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
 
@@ -84,7 +85,7 @@ class KvLedger:
         latter."""
         prefix, promise = self._prefix(request), self.sizes.promise(request)
         fits = self.kv.fits(request.owner, prefix, promise, apart, with_coming=with_coming)
-        return fits and self.tiers.has_room_for(request, prefix, promise)
+        return fits and self.tiers.leases.has_room_for(request, prefix, promise)
 
     def has_spare(self, request: ArRequest) -> bool:
         """Are there free blocks for it, beside those that it finds?"""
@@ -95,15 +96,15 @@ class KvLedger:
         """Has the host more of what it begins with than the device?"""
         prefix = self._prefix(request)
         found = self.kv.cached(request.owner, prefix)
-        return self.tiers.cached(request.owner, prefix, None) > found
+        return self.tiers.fetches.cached(request.owner, prefix, None) > found
 
     def cached(self, request: ArRequest) -> int:
         """Leading tokens that it would not have to compute, what the host has included."""
-        return self.tiers.cached(request.owner, self._prefix(request), request.lease)
+        return self.tiers.fetches.cached(request.owner, self._prefix(request), request.lease)
 
     def reload_s(self, request: ArRequest) -> float:
         """Until what it lacks of what the host has is there."""
-        return self.tiers.arrival_s(request.owner, self._prefix(request))
+        return self.tiers.fetches.arrival_s(request.owner, self._prefix(request))
 
     def wanted(self, request: ArRequest) -> Wanted:
         """What it begins with, as the tiers are told."""
@@ -113,7 +114,7 @@ class KvLedger:
     def give_up(self, request: ArRequest) -> None:
         """A waiting request is over: what was kept or brought for it alone is dropped, or becomes its
         session's past."""
-        self.tiers.give_back(request)
+        self.tiers.leases.give_back(request)
         self.tiers.no_more_wanted(request.owner)
         if request.owner == request.session:
             return
@@ -133,7 +134,7 @@ class KvLedger:
         """Give a waiting request that fits its KV and a row. Returns how many leading tokens are cached.
         `with_coming`: what is on its way from the host counts, and steps wait for it."""
         prefix, owner = self._prefix(request), request.owner
-        filled = self.tiers.lease_of(request, prefix)
+        filled = self.tiers.leases.lease_of(request, prefix)
         until = 0 if filled is None else filled[1]
         sequence, cached = self.kv.open(
             owner,
@@ -147,11 +148,11 @@ class KvLedger:
         request.cached = cached if request.cached is None else request.cached
         request.row = self._rows.seat(request, cached, request.limit)
         if filled is not None:
-            self.tiers.move(request, sequence, filled[0])
+            self.tiers.leases.move(request, sequence, filled[0])
         there = sequence.num_ready * self._block_size
         if there < cached:  # no reported step has read the rest: a request that leaves before has this much
             self._rows.confirm(request.row, len(sequence.chain) * self._block_size)
-        self.tiers.give_back(request)
+        self.tiers.leases.give_back(request)
         self.tiers.joined(owner, request.session, sequence, request.reload_wait_since_s)
         request.reload_wait_since_s = None
         self._tell_blocks(request)
@@ -175,9 +176,9 @@ class KvLedger:
     def _grow(self, request: ArRequest, num_tokens: int) -> bool:
         assert request.sequence is not None
         count = self.kv.blocks_for(num_tokens) - request.sequence.num_blocks
-        self.tiers.make_room(count)
+        self.tiers.room.make_room(count)
         if not self.kv.grow(request.sequence, num_tokens):
-            self.tiers.claim(count)
+            self.tiers.room.claim(count)
             return False
         self._tell_blocks(request)
         return True

@@ -62,6 +62,22 @@ class NextUse(Protocol):
 
 
 @dataclass(slots=True)
+class Unread:
+    """Blocks of an owner that were brought and not read: those that are there, those that were given up, and
+    when either changed last."""
+
+    num: int = 0
+    num_swapped: int = 0
+    at: float = -inf
+
+    def given_up(self, count: int, now: float) -> int:
+        """How many of them leave with the owner's last `count` blocks."""
+        lost = min(count, self.num)
+        self.num, self.num_swapped, self.at = self.num - lost, self.num_swapped + lost, now
+        return lost
+
+
+@dataclass(slots=True)
 class Owners:
     """Owner of what is known of each owner of KV beside its blocks.
 
@@ -72,6 +88,7 @@ class Owners:
     waiting  owners that requests without a row begin with and that are not wholly on the device, in order
     unwritten  owners that may have full blocks without a copy on the host, oldest first
     preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
+    unread   of KV that was brought though no request waited, until one reads it
     """
 
     used_s: dict[str, float] = field(default_factory=dict[str, float])
@@ -81,6 +98,12 @@ class Owners:
     waiting: list[str] = field(default_factory=list[str])
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
     preloaded: Counter[str] = field(default_factory=Counter[str])
+    unread: dict[str, Unread] = field(default_factory=dict[str, Unread])
+
+    def forget(self, owner: str) -> None:
+        """Nothing of its KV is left, or of use."""
+        for each in (self.used_s, self.states, self.session, self.unwritten, self.preloaded, self.unread):
+            each.pop(owner, None)
 
 
 @dataclass(slots=True)
