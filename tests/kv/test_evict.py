@@ -102,7 +102,7 @@ def test_what_a_running_sequence_holds_stays() -> None:
     running, cached = kv.open("b", prefix(1, 2, 3, 4, 5), 3, None)
     assert cached == 4
     assert kv.resting.evict("a", 9) == []
-    assert all(kv.blocks.is_active(block) for block in running.blocks)
+    assert all(kv.blocks.used[block] for block in running.blocks)
     kv.check_integrity()
 
 

@@ -87,10 +87,6 @@ class StageBlocks:
         """Blocks that more than one sequence holds."""
         return sum(used + kept > 1 for used, kept in zip(self.used, self._kept, strict=True))
 
-    def is_active(self, block: int) -> bool:
-        """Does a running sequence hold it?"""
-        return self.used[block] > 0
-
     def lacks(self, block: int) -> tuple[int, ...]:
         """Indices of the groups that do not hold it."""
         if block not in self.partial:
