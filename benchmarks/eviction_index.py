@@ -73,35 +73,35 @@ def full(sessions: int, blocks: int, rng: np.random.Generator) -> Node:
         assert ar.kv.grow(sequence, each * BLOCK)
         ar.kv.park(name, sequence, keys[: each * BLOCK], None)
         ar.tiers.rest(name, name)
-    ar.tiers.tell_time(NOW)
+    ar.tiers.asks.tell_time(NOW)
     return made
 
 
 def indexed(made: Node, count: int) -> tuple[float, float]:
     """Seconds that passed, and of the processor."""
     tiers, kv = made.stages.ar["thinker"].tiers, made.stages.ar["thinker"].kv
-    wanted = kv.num_free + count
+    wanted = kv.blocks.num_free + count
     began, cpu = time.perf_counter(), time.thread_time()
-    tiers.make_room(wanted)
+    tiers.room.make_room(wanted)
     took = time.perf_counter() - began, time.thread_time() - cpu
-    assert kv.num_free == wanted
+    assert kv.blocks.num_free == wanted
     return took
 
 
 def scanned(made: Node, count: int) -> tuple[float, float]:
     """The same."""
     kv, next_use = made.stages.ar["thinker"].kv, made.next_use
-    before = kv.num_free
+    before = kv.blocks.num_free
     began, cpu = time.perf_counter(), time.thread_time()
     short = count
-    for name in sorted(kv.owners, key=lambda owner: next_use.due_s(owner, NOW), reverse=True):
-        evicted = kv.evict(name, short)
-        kv.take_back(block for run in evicted for block in run.blocks)
-        short = count - (kv.num_free - before)
+    for name in sorted(kv.resting.owners, key=lambda owner: next_use.due_s(owner, NOW), reverse=True):
+        evicted = kv.resting.evict(name, short)
+        kv.blocks.take_back(block for run in evicted for block in run.blocks)
+        short = count - (kv.blocks.num_free - before)
         if short <= 0:
             break
     took = time.perf_counter() - began, time.thread_time() - cpu
-    assert kv.num_free == before + count
+    assert kv.blocks.num_free == before + count
     return took
 
 

@@ -25,7 +25,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import ResponseEnded
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
-from antiphon.stage.tiers import KvMove
+from antiphon.stage.kv_moves import KvMove
 from fakes.world import World, toy_config
 from flow.test_advance import advise, ask, prepared, say, until_reading
 
@@ -85,11 +85,11 @@ def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, tmp_path: P
     is_kept = What.PREEMPTED_KEEPING in {event.what for event in preempted}
     assert is_kept is (name == "toy-kept")
     evicted = sum(story.total("blocks", What.EVICTED, What.TAKEN) for story in stories)
-    assert evicted == sum(unit.kv.num_evicted_blocks for unit in units) > 0
+    assert evicted == sum(unit.kv.resting.num_evicted_blocks for unit in units) > 0
     fetched = sum(story.total("blocks", What.FETCHED) for story in stories)
-    assert fetched == sum(unit.tiers.num_fetched_blocks for unit in units)
+    assert fetched == sum(unit.tiers.fetches.num_fetched_blocks for unit in units)
     written = sum(story.total("blocks", What.COPIED, What.WRITTEN) for story in stories)
-    assert written >= sum(unit.tiers.num_written_blocks for unit in units)
+    assert written >= sum(unit.tiers.writes.num_written_blocks for unit in units)
     assert {event.reason for story in stories for event in story.of(What.EVICTED)} == {"used longest ago"}
     waits = {cause for story in stories for event in story.of(What.WORKED) for cause, _ in event.spent}
     assert {Cause.BLOCKS, Cause.ORDER, Cause.DEVICE, Cause.UPSTREAM} <= waits

@@ -130,7 +130,7 @@ class Listened(Returning):
     def check_rested(self) -> None:
         super().check_rested()
         for scheduler in self.world.node.stages.ar.values():
-            for name, count in scheduler.tiers._policies.fetch.policy.events.items():  # type: ignore[attr-defined]
+            for name, count in scheduler.tiers.asks.policies.fetch.policy.events.items():  # type: ignore[attr-defined]
                 event(f"{name} {count > 0}")
 
 

@@ -112,7 +112,7 @@ def test_sessions_that_begin_alike_share_blocks(world: World, pause: int) -> Non
         talk.ask(name)
         for _ in range(pause):
             more = talk.step()
-            shared = max(shared, *(ar.kv.num_shared for ar in talk.driver.node.stages.ar.values()))
+            shared = max(shared, *(ar.kv.blocks.num_shared for ar in talk.driver.node.stages.ar.values()))
             if not more:
                 break
     talk.run()

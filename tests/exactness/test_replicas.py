@@ -40,4 +40,4 @@ def test_replies_of_replicas(world: World, places: dict[str, str]) -> None:
     talk.close(*map(str, contents))
     talk.run()
     for ar in talk.driver.node.stages.ar.values():
-        assert ar.kv.num_free == ar.kv.num_blocks
+        assert ar.kv.blocks.num_free == ar.kv.num_blocks

@@ -57,7 +57,7 @@ class Conversations:
         self.talk.close(*map(str, PEOPLE))
         self.talk.run()
         for scheduler in self.talk.driver.node.stages.ar.values():
-            assert scheduler.kv.num_free == scheduler.kv.num_blocks
+            assert scheduler.kv.blocks.num_free == scheduler.kv.num_blocks
             assert not scheduler.leases
 
 

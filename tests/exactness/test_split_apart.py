@@ -101,7 +101,7 @@ def test_a_side_dies_while_kv_moves(world: World, apart: Omni, victim: str) -> N
     talk.close("late", *map(str, PEOPLE))
     talk.run()
     for scheduler in talk.driver.node.stages.ar.values():
-        assert scheduler.kv.num_free == scheduler.kv.num_blocks
+        assert scheduler.kv.blocks.num_free == scheduler.kv.num_blocks
         assert not scheduler.leases
 
 

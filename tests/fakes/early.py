@@ -24,5 +24,5 @@ class WriteEarly:
     def take_over(cls, scheduler: ArScheduler) -> None:
         """The stage writes early from now on."""
         tiers = scheduler.tiers
-        tiers._policies = replace(tiers._policies, write=cls())
+        tiers.asks.policies = replace(tiers.asks.policies, write=cls())
         scheduler.reopen()

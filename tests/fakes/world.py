@@ -273,7 +273,7 @@ class World:
         """Every session is closed and nothing runs: nothing may be held."""
         stages = self.node.stages
         for ar in stages.ar.values():
-            assert ar.kv.num_free == ar.kv.num_blocks
+            assert ar.kv.blocks.num_free == ar.kv.num_blocks
             assert ar.tiers.host.num_free == ar.tiers.host.num_blocks
             assert not ar.tiers.num_in_flight
             assert not ar.leases

@@ -208,19 +208,19 @@ def test_it_takes_only_blocks_that_hold_nothing() -> None:
     say(world, "first")
     ask(world, "r0")
     world.run()
-    resting = world.entry.kv.resting("ann")
+    resting = world.entry.kv.resting.get("ann")
     assert resting is not None
-    spare = world.entry.kv.num_free
+    spare = world.entry.kv.blocks.num_free
     say(world, "other", "bob", words=" ".join([LONG] * 4))
     assert spare * 4 < 4 * 16, "it fits only if the other past leaves"
     assert advise(world, "bob") == "begun"
     world.run()
     assert prepared(world) == Prepared()
-    assert world.entry.kv.resting("ann") is resting
-    assert world.entry.kv.num_evicted_blocks == 0
+    assert world.entry.kv.resting.get("ann") is resting
+    assert world.entry.kv.resting.num_evicted_blocks == 0
     ask(world, "r1", "bob")
     world.run()
-    assert world.entry.kv.num_evicted_blocks > 0
+    assert world.entry.kv.resting.num_evicted_blocks > 0
     finished(world)
 
 

@@ -45,7 +45,7 @@ def test_what_rests_on_the_device_is_counted() -> None:
     ask(world, 0, "ann")
     world.run()
     ((thinker, *_),) = answers(world, TurnAdvised("ann"))
-    resting = world.entry.kv.resting("ann")
+    resting = world.entry.kv.resting.get("ann")
     assert resting is not None
     assert thinker == StagePrepared("thinker", len(resting.blocks), 0, 0, False)
 
@@ -58,7 +58,7 @@ def test_what_only_the_host_has_is_counted_and_whether_it_is_brought() -> None:
     assert max(lacking.values()) > 0
     assert not any(stage.brings for stages in found for stage in stages)
     tiers = world.entry.tiers
-    tiers._policies = replace(tiers._policies, fetch=Announced())
+    tiers.asks.policies = replace(tiers.asks.policies, fetch=Announced())
     person = max(PEOPLE, key=lambda one: lacking[one])
     ((thinker, *_),) = answers(world, TurnAdvised(person))
     assert thinker.brings

@@ -29,7 +29,7 @@ def test_turns_over_several_groups(depth: int) -> None:
         world.check(heard)
         assert heard.end.status in ("completed", "incomplete")
     assert world.node.stages.ar["thinker"].kv.groups == ("low", "mid", "high", "hidden")
-    assert world.node.stages.ar["thinker"].kv.num_evicted_blocks > 0
+    assert world.node.stages.ar["thinker"].kv.resting.num_evicted_blocks > 0
     assert {group for group, _, _ in world.talker.kv} == {"low", "mid", "high"}
     for session in sessions:
         world.send(SessionClosed(session))

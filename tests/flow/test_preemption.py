@@ -106,7 +106,7 @@ def test_sessions_that_begin_alike_share_blocks_and_media(depth: int) -> None:
     later = [begin(world, f"s{number}", SYSTEM, toy.tone(2), f"my name is {number}") for number in range(3)]
     shared = 0
     while world.turn():
-        shared = max(shared, world.entry.kv.num_shared)
+        shared = max(shared, world.entry.kv.blocks.num_shared)
     assert shared >= 4
     for heard in later:
         assert heard.end is not None

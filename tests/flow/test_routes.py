@@ -152,9 +152,9 @@ def test_best_effort_leaves_the_session_s_kv_alone() -> None:
     ask(world, "s", "first", speech=False)
     world.run()
     thinker = world.node.stages.ar["thinker"]
-    held = thinker.kv.num_idle
+    held = thinker.kv.blocks.num_idle
     ask(world, "s", "late", speech=False, tier="best_effort", remember=False, items=(user("i", "write"),))
     world.run()
-    assert thinker.kv.num_idle == held
-    assert "s" in thinker.kv.owners
+    assert thinker.kv.blocks.num_idle == held
+    assert "s" in thinker.kv.resting.owners
     finish(world)

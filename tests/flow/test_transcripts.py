@@ -123,7 +123,7 @@ class World:
         for session in list(self.node.monitor.sessions):
             self.facts.append(SessionClosed(session))
         self.run()
-        assert all(ar.kv.num_free == ar.kv.num_blocks for ar in self.node.stages.ar.values())
+        assert all(ar.kv.blocks.num_free == ar.kv.num_blocks for ar in self.node.stages.ar.values())
         assert not any(encoder.pins for encoder in self.node.stages.encoders.values())
         assert not any(codec.requests for codec in self.node.stages.codec.values())
 

@@ -337,7 +337,7 @@ def test_old_conversations_make_room_for_new_ones(depth: int) -> None:
         talk(world, f"s{number}", user("u", f"a b c d {number}"))
         ask(world, f"s{number}", f"r{number}")
         world.run()
-    assert world.entry.kv.num_evicted_blocks > 0
+    assert world.entry.kv.resting.num_evicted_blocks > 0
     finish(world)
 
 

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from antiphon.core.facts import Ints
 from antiphon.kv.prefix import Prefix, prefix_of
-from antiphon.kv.sequences import Sequence, StageKv, common_prefix
+from antiphon.kv.sequences import Sequence, common_prefix
+from antiphon.kv.stage_kv import StageKv
 
 SESSIONS = ("a", "b", "c")
 VALUES = st.lists(st.integers(0, 1), min_size=1, max_size=9)
@@ -46,7 +47,7 @@ def parked(kv: StageKv, session: str, positions: Ints, after_step: int | None = 
 
 def give_up(kv: StageKv, session: str, count: int) -> None:
     """Evict, with no tier below that would take a copy."""
-    kv.take_back([block for run in kv.evict(session, count) for block in run.blocks])
+    kv.blocks.take_back([block for run in kv.resting.evict(session, count) for block in run.blocks])
 
 
 def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
@@ -54,9 +55,9 @@ def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
     parked(kv, "a", keys(1, 2, 3, 4, 5))
     sequence, cached = kv.open("a", prefix(1, 2, 3, 7, 8), 4, None)
     assert cached == 3
-    assert kv.slots(sequence.blocks).tolist() == [[0, 1], [0, 1]]
+    assert kv.blocks.slots(sequence.blocks).tolist() == [[0, 1], [0, 1]]
     assert kv.grow(sequence, 5)
-    assert kv.slots(sequence.blocks[2:]).tolist() == [[3], [3]]
+    assert kv.blocks.slots(sequence.blocks[2:]).tolist() == [[3], [3]]
     kv.check_integrity()
 
 
@@ -71,11 +72,11 @@ def test_another_session_shares_whole_blocks_and_never_the_last_token() -> None:
     kv = StageKv(("kv", "hidden"), 8, 2)
     parked(kv, "a", keys(1, 2, 3, 4, 5))
     shares, cached = kv.open("b", prefix(1, 2, 3, 4, 5, 6), 4, None)
-    assert (cached, kv.slots(shares.blocks).tolist()) == (4, [[0, 1], [0, 1]])
+    assert (cached, kv.blocks.slots(shares.blocks).tolist()) == (4, [[0, 1], [0, 1]])
     assert kv.cached("c", prefix(1, 2, 3, 4)) == 2, "what is shared is not written, so its last token neither"
     assert kv.cached("c", prefix(1, 2, 3, 9, 5)) == 2
     assert kv.cached("c", prefix(9, 2, 3, 4, 5)) == 0, "equal blocks after something else are not equal"
-    assert (kv.num_shared, kv.num_idle) == (2, 1)
+    assert (kv.blocks.num_shared, kv.blocks.num_idle) == (2, 1)
     kv.check_integrity()
 
 
@@ -111,12 +112,12 @@ def test_a_shared_block_outlives_whoever_computed_it_and_waits_for_every_step() 
     parked(kv, "a", keys(1, 2))
     shares, cached = kv.open("b", prefix(1, 2, 3), 2, None)
     assert cached == 2
-    kv.drop("a", None)
-    assert kv.num_free == 3
+    kv.resting.drop("a", None)
+    assert kv.blocks.num_free == 3
     kv.discard(shares, after_step=5)
-    assert (kv.num_free, kv.num_pending_free) == (3, 1)
-    kv.settle(5)
-    assert kv.num_free == 4
+    assert (kv.blocks.num_free, kv.blocks.num_pending_free) == (3, 1)
+    kv.blocks.settle(5)
+    assert kv.blocks.num_free == 4
 
 
 def test_an_idle_block_that_a_step_of_another_names_waits_for_it_when_evicted() -> None:
@@ -127,7 +128,7 @@ def test_an_idle_block_that_a_step_of_another_names_waits_for_it_when_evicted() 
     following, _ = kv.open("c", prefix(8, 9, 7), 2, 5)
     give_up(kv, "a", 1)
     assert not kv.grow(following, 4)
-    kv.settle(5)
+    kv.blocks.settle(5)
     assert kv.grow(following, 4)
 
 
@@ -136,7 +137,7 @@ def test_a_sequence_grows_into_free_blocks_only() -> None:
     parked(kv, "old", keys(1, 2))
     sequence, _ = kv.open("b", prefix(5, size=1), 2, None)
     assert not kv.grow(sequence, 3)
-    assert (kv.num_idle, kv.num_evicted_blocks, sequence.num_blocks) == (2, 0, 0)
+    assert (kv.blocks.num_idle, kv.resting.num_evicted_blocks, sequence.num_blocks) == (2, 0, 0)
     assert kv.grow(sequence, 2)
     assert kv.grow(sequence, 1), "it has more already"
     assert sequence.num_blocks == 2
@@ -150,9 +151,9 @@ def test_what_is_given_up_waits_for_its_steps() -> None:
     give_up(kv, "a", 1)
     assert kv.cached("a", prefix(1, 2, size=1)) == 1
     assert not kv.grow(sequence, 1), "step 3 names the block"
-    kv.settle(3)
+    kv.blocks.settle(3)
     assert kv.grow(sequence, 1)
-    assert kv.slots(sequence.blocks).tolist() == [[1]]
+    assert kv.blocks.slots(sequence.blocks).tolist() == [[1]]
     kv.check_integrity()
 
 
@@ -160,7 +161,7 @@ def test_a_prompt_fits_beside_what_others_were_promised() -> None:
     kv = StageKv(("kv",), 6, 2)
     parked(kv, "old", keys(1, 2, 3))
     shares, _ = kv.open("a", prefix(1, 2, 9), 3, None)
-    assert kv.num_idle == 1
+    assert kv.blocks.num_idle == 1
     assert kv.fits("b", prefix(7, 8), 3), "six blocks: one in use, and two more are promised"
     assert not kv.fits("b", prefix(7, 8), 4)
     assert kv.fits("b", prefix(1, 2, 8), 4), "what is in use already is not needed again"
@@ -174,11 +175,11 @@ def test_many_grow_at_once_by_the_blocks_that_each_would_get_in_turn() -> None:
     many = [[kv.open(name, prefix(1), 3, None)[0] for name in "abc"] for kv in (once, turns)]
     assert once.grow_all(many[0], [1, 3, 2])
     assert all(turns.grow(one, 2 * count) for one, count in zip(many[1], (1, 3, 2), strict=True))
-    at_once = [once.slots(one.blocks).tolist() for one in many[0]]
-    assert at_once == [turns.slots(one.blocks).tolist() for one in many[1]]
+    at_once = [once.blocks.slots(one.blocks).tolist() for one in many[0]]
+    assert at_once == [turns.blocks.slots(one.blocks).tolist() for one in many[1]]
     once.check_integrity()
     assert not once.grow_all(many[0], [1, 1, 1]), "two are left, and nobody gets one of them"
-    assert once.num_free == 2
+    assert once.blocks.num_free == 2
 
 
 class Conversations(RuleBasedStateMachine):
@@ -208,19 +209,19 @@ class Conversations(RuleBasedStateMachine):
         assert cached >= expected if with_coming else cached == expected
         assert 0 <= cached < len(prompt)
         assert sequence.num_blocks == self.kv.blocks_for(cached)
-        assert self.kv.resting(session) is None, "one that runs rests no more"
+        assert self.kv.resting.get(session) is None, "one that runs rests no more"
         self.check_contents(sequence, prompt[: min(cached, sequence.num_ready * 2)])
         self.active.append((session, sequence, prompt, most, cached))
 
     def check_contents(self, sequence: Sequence, expected: Ints) -> None:
-        slots = self.kv.slots(sequence.blocks)
+        slots = self.kv.blocks.slots(sequence.blocks)
         for position, group in product(range(len(expected)), range(len(slots))):
             held = self.contents[group, slots[group, position // 2], position % 2]
             assert held == (position, expected[: position + 1].tobytes())
 
     def write(self, sequence: Sequence, held: Ints, start: int) -> None:
         others = {block for _, other, *_ in self.active if other is not sequence for block in other.blocks}
-        slots = self.kv.slots(sequence.blocks)
+        slots = self.kv.blocks.slots(sequence.blocks)
         for position in range(start, len(held)):
             assert sequence.blocks[position // 2] not in others, "a shared block is written"
             for group, slot in enumerate(slots[:, position // 2]):
@@ -237,7 +238,7 @@ class Conversations(RuleBasedStateMachine):
         session, sequence, prompt, most, have = self.active[at]
         size = data.draw(st.integers(have, most))
         before = sequence.num_blocks
-        free = self.kv.num_free
+        free = self.kv.blocks.num_free
         if not self.kv.grow(sequence, size):
             assert self.kv.blocks_for(size) - before > free
             return
@@ -253,7 +254,7 @@ class Conversations(RuleBasedStateMachine):
     def grow_all(self, data: st.DataObject) -> None:
         """Many at once have what they would have one after the other, or nothing."""
         counts = [data.draw(st.integers(0, 2)) for _ in self.active]
-        before, free = [list(one[1].blocks) for one in self.active], self.kv.num_free
+        before, free = [list(one[1].blocks) for one in self.active], self.kv.blocks.num_free
         was_done = self.kv.grow_all([one[1] for one in self.active], counts)
         assert was_done == (sum(counts) <= free)
         for (_, sequence, *_), held, count in zip(self.active, before, counts, strict=True):
@@ -276,12 +277,12 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(session=st.sampled_from(SESSIONS))
     def touch(self, session: str) -> None:
-        self.kv.touch(session)
-        assert session not in self.kv.owners or list(self.kv.owners)[-1] == session
+        self.kv.resting.touch(session)
+        assert session not in self.kv.resting.owners or list(self.kv.resting.owners)[-1] == session
 
     @rule(session=st.sampled_from(SESSIONS))
     def drop(self, session: str) -> None:
-        self.kv.drop(session, self.busy)
+        self.kv.resting.drop(session, self.busy)
 
     @rule()
     def launch(self) -> None:
@@ -291,7 +292,7 @@ class Conversations(RuleBasedStateMachine):
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
         self.settled = data.draw(st.integers(self.settled + 1, self.step))
-        self.kv.settle(self.settled)
+        self.kv.blocks.settle(self.settled)
 
     @invariant()
     def whole(self) -> None:
@@ -299,24 +300,24 @@ class Conversations(RuleBasedStateMachine):
             return
         self.kv.check_integrity()
         for session in SESSIONS:
-            resting = self.kv.resting(session)
+            resting = self.kv.resting.get(session)
             if resting is not None:
-                self.check_contents(resting, resting.keys[: self.kv.resident_tokens(resting)])
+                self.check_contents(resting, resting.keys[: self.kv.resting.resident_tokens(resting)])
         self.check_pending()
 
     def check_pending(self) -> None:
         if self.settled == self.step:
-            assert self.kv.num_pending_free == 0
+            assert self.kv.blocks.num_pending_free == 0
 
     def teardown(self) -> None:
         if not hasattr(self, "kv"):
             return
-        self.kv.settle(self.step)
+        self.kv.blocks.settle(self.step)
         for _, sequence, *_ in self.active:
             self.kv.discard(sequence, None)
         for session in SESSIONS:
-            self.kv.drop(session, None)
-        assert self.kv.num_free == self.kv.num_blocks
+            self.kv.resting.drop(session, None)
+        assert self.kv.blocks.num_free == self.kv.num_blocks
 
 
 TestConversations: Any = Conversations.TestCase

@@ -8,7 +8,7 @@ from antiphon.core.facts import CopyDone, CopyFailed
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.kv.host import HostTier
 from antiphon.kv.prefix import prefix_of
-from antiphon.kv.sequences import StageKv
+from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import CopyOrder, KvLease, Transfer, Transfers
 
 
@@ -33,7 +33,7 @@ def test_a_copy_is_ordered_group_by_group_and_told_of() -> None:
     for order, group in zip(orders, (1, 0), strict=True):
         assert isinstance(order, CopyBlocks)
         assert (order.stage, order.to) == ("t", "host")
-        assert order.sources.tolist() == kv.slots(blocks[:2])[group].tolist()
+        assert order.sources.tolist() == kv.blocks.slots(blocks[:2])[group].tolist()
         assert order.targets.tolist() == [copy.slots[group] for copy in copies]
     assert (transfers.num_in_flight, transfers.num_blocks) == (2, {"device": 0, "host": 2})
     assert transfers.bringing(blocks) == (), "it takes away, and brings nothing"

@@ -16,7 +16,7 @@ from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShow
 from antiphon.server.app import CONSOLE, create_app
 from antiphon.server.feed import Feed
 from antiphon.server.settings import ServerSettings
-from antiphon.stage.tiers import KvMove
+from antiphon.stage.kv_moves import KvMove
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine, Script
 

@@ -97,7 +97,7 @@ def test_blocks_and_rows_of_an_aborted_request_wait_for_the_step_in_flight() -> 
     order = planned(stage, 0)
     stage.abort(1)
     assert stage.abort(1) is None
-    assert stage.kv.num_pending_free == 2
+    assert stage.kv.blocks.num_pending_free == 2
     stage.submit(request(2, 2))
     assert stage.plan(1, 0.0) is None, "there is no row"
     done(stage, order, 7)
@@ -111,9 +111,11 @@ def test_parked_blocks_beyond_what_is_kept_wait_as_well() -> None:
     stage.submit(request(1, 4))
     order = planned(stage, 0)
     stage.abort(1)
-    assert (stage.kv.num_idle, stage.kv.num_pending_free) == (0, 2), "no reported step has filled anything"
+    assert (stage.kv.blocks.num_idle, stage.kv.blocks.num_pending_free) == (0, 2), (
+        "no reported step has filled anything"
+    )
     done(stage, order, 7)
-    assert stage.kv.num_free == 8
+    assert stage.kv.blocks.num_free == 8
 
 
 @pytest.mark.parametrize(("survives", "kept"), [(Survives.ALL, 3), (Survives.PROMPT, 2), (Survives.NONE, 0)])
@@ -123,9 +125,9 @@ def test_what_survives(survives: Survives, kept: int) -> None:
     stage.submit(request(1, 4, num_stable=3))
     done(stage, planned(stage, 0), 7)
     done(stage, planned(stage, 1), STOP)
-    assert stage.kv.num_idle == kept
+    assert stage.kv.blocks.num_idle == kept
     stage.forget("session-1")
-    assert stage.kv.num_free == 8
+    assert stage.kv.blocks.num_free == 8
 
 
 def test_a_reply_is_cut_where_the_kv_ends_and_a_prompt_that_leaves_no_room_is_refused() -> None:
@@ -197,7 +199,7 @@ def test_what_all_rows_filled_at_once_is_named_a_few_a_step_and_all_of_it_once_s
     assert [(join.request, join.cached) for join in joins] == [(rows, 2)], (
         "the block of the last row is shared"
     )
-    assert stage.kv.num_shared == 1
+    assert stage.kv.blocks.num_shared == 1
 
 
 def test_a_request_that_is_not_ready_holds_up_nobody() -> None:

@@ -28,8 +28,8 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
+from antiphon.stage.kv_moves import KvMove
 from antiphon.stage.policies import soonest
-from antiphon.stage.tiers import KvMove
 
 PERSON_FACTS = frozenset(get_args(PersonFact))
 
@@ -159,20 +159,20 @@ class Node:
         }
         for name, ar in self.stages.ar.items():
             stats[Metric.KV_BLOCKS.of(name)] = ar.kv.num_blocks
-            stats[Metric.KV_BLOCKS_FREE.of(name)] = ar.kv.num_free
-            stats[Metric.KV_BLOCKS_IDLE.of(name)] = ar.kv.num_idle
+            stats[Metric.KV_BLOCKS_FREE.of(name)] = ar.kv.blocks.num_free
+            stats[Metric.KV_BLOCKS_IDLE.of(name)] = ar.kv.blocks.num_idle
             stats[Metric.REQUESTS_WAITING.of(name)] = ar.num_waiting
             stats[Metric.REQUESTS_RUNNING.of(name)] = ar.num_running
             stats[Metric.SURPLUS_TOKENS.of(name)] = ar.num_surplus_tokens
             stats[Metric.PREEMPTIONS.of(name)] = ar.num_preemptions
-            stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.num_evicted_blocks
+            stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.resting.num_evicted_blocks
             if self.stages.units[name].role == "decode":
-                stats[Metric.KV_BLOCKS_MOVED.of(name)] = ar.tiers.num_moved_blocks
+                stats[Metric.KV_BLOCKS_MOVED.of(name)] = ar.tiers.leases.num_moved_blocks
             if ar.tiers.host.num_blocks:
                 stats[Metric.KV_BLOCKS_HOST.of(name)] = ar.tiers.host.num_used
-                stats[Metric.KV_BLOCKS_WRITTEN.of(name)] = ar.tiers.num_written_blocks
-                stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.num_fetched_blocks
-                stats[Metric.KV_BLOCKS_SWAPPED.of(name)] = ar.tiers.num_swapped_blocks
+                stats[Metric.KV_BLOCKS_WRITTEN.of(name)] = ar.tiers.writes.num_written_blocks
+                stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.fetches.num_fetched_blocks
+                stats[Metric.KV_BLOCKS_SWAPPED.of(name)] = ar.tiers.room.num_swapped_blocks
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
         for name, prepared in self._orchestrator.prepared.items():
             stats[Metric.PREPARED_TOKENS.of(name)] = prepared.tokens
@@ -239,7 +239,7 @@ class Node:
     def _told(self, scheduler: Scheduler) -> Scheduler:
         """Connects the unit's KV moves to the observer."""
         if isinstance(scheduler, ArScheduler):
-            scheduler.tiers.watch = None if self._observer is None else self._observer.moved
+            scheduler.tiers.asks.watch = None if self._observer is None else self._observer.moved
         return scheduler
 
     def _write(self, steps: tuple[Step, ...]) -> None:
@@ -273,7 +273,7 @@ class Node:
     @property
     def _num_given_up(self) -> int:
         """Blocks and rows."""
-        return sum(ar.kv.num_evicted_blocks + ar.num_preemptions for ar in self.stages.ar.values())
+        return sum(ar.kv.resting.num_evicted_blocks + ar.num_preemptions for ar in self.stages.ar.values())
 
     def _next(self, now: float) -> tuple[Step, ...]:
         """A step of every device that can take one. KV is looked after first, whether a device is busy or

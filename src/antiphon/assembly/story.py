@@ -31,7 +31,7 @@ NOTHING: Spent = {}
 
 
 class What(StrEnum):
-    """Kinds of events, in words with their amounts. Of KV they are named as in `stage.tiers.KvMove`."""
+    """Kinds of events, in words with their amounts. Of KV they are named as in `stage.kv_moves.KvMove`."""
 
     SPEAKS = "the person speaks"
     SPEAKS_OVER = "the person speaks over the reply, with {left_s:.3f} s of it sent and not yet heard"

@@ -53,7 +53,7 @@ from antiphon.flow.response import Phase, ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.tiers import KvMove
+from antiphon.stage.kv_moves import KvMove
 
 WOULD = {
     "run": What.WOULD_RUN,
@@ -125,6 +125,10 @@ class _Reply:
     """Seconds of audio that its frames amount to; None: it is still being made."""
     works: dict[str, _Work] = field(default_factory=dict[str, _Work])
 
+    def add(self, now: float, what: What, where: str = "", **told: Any) -> None:
+        """One more event of its session's story, of this response."""
+        self.story.add(now, what, where, self.name, **told)
+
 
 @dataclass(slots=True)
 class _Copy:
@@ -180,8 +184,10 @@ class Storyteller:
             if reply is not None:
                 self._out(reply, output)
         for step in decision.orders:
-            if isinstance(step, ArStep):
-                self._joined(step)
+            for join in step.joins if isinstance(step, ArStep) else ():
+                reply = self._of_request(join.request)
+                if reply is not None:
+                    self._has_row(reply, step.stage, join)
         for response in self.node.responses.values():
             reply = self._find(response.session, response.spec.response)
             if reply is not None:
@@ -194,7 +200,7 @@ class Storyteller:
             for reply in self._replies_of(story):
                 if reply.made_s is None:
                     self._worked(reply)
-                    story.add(self._now, What.UNFINISHED, response=reply.name)
+                    reply.add(self._now, What.UNFINISHED)
 
     def _find(self, session: str, response: str) -> _Reply | None:
         return self._replies.get(session, {}).get(response)
@@ -218,10 +224,9 @@ class Storyteller:
         for kinds, effects in ((WOULD, would), (WOULD_NOT, did)):
             for done, target in effects:
                 reply = self._of_request(target) if isinstance(target, int) else None
-                story = reply.story if reply is not None else self.stories.get(str(target))
-                if story is not None and done in kinds:
-                    name = "" if reply is None else reply.name
-                    story.add(self._now, kinds[done], unit, name, reason=reason)
+                told = reply or self.stories.get(str(target))
+                if told is not None and done in kinds:
+                    told.add(self._now, kinds[done], unit, reason=reason)
 
     def moved(
         self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
@@ -262,14 +267,13 @@ class Storyteller:
                     self._of_person(story, fact)
 
     def _of_person(self, story: Story, fact: Fact) -> None:
-        now = self._now
+        now, reply = self._now, self._find(story.session, getattr(fact, "response", ""))
         match fact:
             case SpeechStarted():
                 replies = self._replies_of(story)
                 heard = [one for one in replies if one.playback.is_audible(now) or one.made_s is None]
                 if heard:
-                    left_s = heard[-1].playback.lead_s(now)
-                    story.add(now, What.SPEAKS_OVER, response=heard[-1].name, left_s=left_s)
+                    heard[-1].add(now, What.SPEAKS_OVER, left_s=heard[-1].playback.lead_s(now))
                 else:
                     story.add(now, What.SPEAKS)
             case SpeechEnded():
@@ -277,11 +281,10 @@ class Storyteller:
             case ItemAdded() if fact.item.role == "user":
                 kinds = (type(part).__name__.removesuffix("Part").lower() for part in fact.item.parts)
                 story.add(now, What.SAID, reason=", ".join(kinds))
-            case ResponseRequested():
-                if self._find(story.session, fact.response) is None:
-                    story.add(now, What.ASKED, response=fact.response)
-                    reply = _Reply(story, fact.response, fact.item_id, now)
-                    self._replies[story.session][fact.response] = reply
+            case ResponseRequested() if reply is None:
+                reply = _Reply(story, fact.response, fact.item_id, now)
+                self._replies[story.session][fact.response] = reply
+                reply.add(now, What.ASKED)
             case TurnForeseen():
                 story.add(now, What.PAUSES if fact.item.id else What.BEGINS)
             case TurnAdvised():
@@ -290,44 +293,34 @@ class Storyteller:
             case SessionClosed():
                 for unit in self.node.stages.ar:
                     self._spoil((unit, story.session), "the session ended before its turn came")
-                for reply in self._replies_of(story):
-                    self._stop(reply, "the session is closed", None)
+                for one in self._replies_of(story):
+                    self._stop(one, "the session is closed", None)
                 story.add(now, What.CLOSED)
             case ItemCut():
-                for reply in self._replies_of(story):
-                    if reply.item == fact.item_id:
-                        self._stop(reply, "", fact.num_tokens)
-            case PlaybackReported() | OutputHeld() | OutputReleased() | ResponseCancelled():
-                reply = self._find(story.session, fact.response)
-                if reply is not None:
-                    self._of_reply(reply, fact)
-            case _:
-                pass
-
-    def _of_reply(
-        self, reply: _Reply, fact: PlaybackReported | OutputHeld | OutputReleased | ResponseCancelled
-    ) -> None:
-        match fact:
-            case PlaybackReported():
-                reply.playback.acked(fact.played_s, self._now)
-            case OutputHeld():
+                for one in self._replies_of(story):
+                    if one.item == fact.item_id:
+                        self._stop(one, "", fact.num_tokens)
+            case PlaybackReported() if reply is not None:
+                reply.playback.acked(fact.played_s, now)
+            case OutputHeld() if reply is not None:
                 reply.withheld_s = reply.withheld_s or 0.0
-                reply.story.add(self._now, What.WITHHELD, response=reply.name)
-            case OutputReleased():
-                reply.story.add(self._now, What.RELEASED, response=reply.name)
+                reply.add(now, What.WITHHELD)
+            case OutputReleased() if reply is not None:
+                reply.add(now, What.RELEASED)
                 withheld_s, reply.withheld_s = reply.withheld_s, None
                 if withheld_s:
                     self._audible(reply, withheld_s)
-            case ResponseCancelled():  # pragma: no branch
+            case ResponseCancelled() if reply is not None:
                 self._stop(reply, fact.reason, fact.keep_tokens)
+            case _:
+                pass
 
     def _rendered(self, fact: PromptReady) -> None:
         reply = self._of_request(fact.request)
         if reply is not None:
             prompt = fact.prompts.get(self.node.stages.entry_stage)
             tokens = 0 if prompt is None else len(prompt.token_ids)
-            took_s = self._now - reply.asked_at
-            reply.story.add(self._now, What.RENDERED, response=reply.name, tokens=tokens, took_s=took_s)
+            reply.add(self._now, What.RENDERED, tokens=tokens, took_s=self._now - reply.asked_at)
 
     def _copied(self, fact: CopyDone | CopyFailed) -> None:
         copy = self._copies.pop(fact.ticket, None)
@@ -408,10 +401,10 @@ class Storyteller:
             self._first(reply, What.FIRST_AUDIO)
         gap_s = reply.playback.add(audio_s, self._now)
         if gap_s:
-            reply.story.add(self._now, What.GAP, response=reply.name, gap_s=gap_s)
+            reply.add(self._now, What.GAP, gap_s=gap_s)
 
     def _first(self, reply: _Reply, what: What) -> None:
-        reply.story.add(self._now, what, response=reply.name, after_s=self._now - reply.asked_at)
+        reply.add(self._now, what, after_s=self._now - reply.asked_at)
 
     def _ended(self, reply: _Reply, output: ResponseEnded) -> None:
         usage, now = output.usage, self._now
@@ -422,9 +415,7 @@ class Storyteller:
             self._cut(reply, output.reason)
         said = [one for one in (output.status, output.reason, output.message) if one]
         text = usage.output_text_tokens
-        reply.story.add(
-            now, What.ENDED, response=reply.name, reason=": ".join(said), text=text, made_s=made_s
-        )
+        reply.add(now, What.ENDED, reason=": ".join(said), text=text, made_s=made_s)
 
     def _stop(self, reply: _Reply, reason: str, keep_tokens: int | None) -> None:
         """The client plays no more of it. Of one that is being made, its end says what was never heard."""
@@ -434,36 +425,21 @@ class Storyteller:
             self._cut(reply, reason)
         if keep_tokens is not None and keep_tokens != reply.kept:
             reply.kept = keep_tokens
-            reply.story.add(self._now, What.KEPT, response=reply.name, reason=reason, kept=keep_tokens)
+            reply.add(self._now, What.KEPT, reason=reason, kept=keep_tokens)
 
     def _cut(self, reply: _Reply, reason: str) -> None:
         made_s, heard_s = reply.made_s or 0.0, reply.playback.played_s(self._now)
         unheard_s = max(made_s - heard_s, 0.0)
-        reply.story.add(
-            self._now,
-            What.CUT,
-            response=reply.name,
-            reason=reason,
-            heard_s=heard_s,
-            made_s=made_s,
-            unheard_s=unheard_s,
-        )
+        reply.add(self._now, What.CUT, reason=reason, heard_s=heard_s, made_s=made_s, unheard_s=unheard_s)
 
     def _worked(self, reply: _Reply) -> None:
         """What its units spent their time on."""
         for unit, work in reply.works.items():
             work.turn(OVER, self._now)
             ran_s = work.spent.get(RUNS, 0.0)
-            reply.story.add(self._now, What.WORKED, unit, reply.name, spent=work.waits({}), ran_s=ran_s)
+            reply.add(self._now, What.WORKED, unit, spent=work.waits({}), ran_s=ran_s)
 
     # -- rows and waits ------------------------------------------------------------------------------
-
-    def _joined(self, step: ArStep) -> None:
-        """These have rows."""
-        for join in step.joins:
-            reply = self._of_request(join.request)
-            if reply is not None:
-                self._has_row(reply, step.stage, join)
 
     def _has_row(self, reply: _Reply, unit: str, join: Join) -> None:
         story, now = reply.story, self._now
@@ -477,17 +453,15 @@ class Storyteller:
         num_blocks, since = self._preloaded.pop((unit, story.session), (0, 0.0)) if reads_past else (0, 0.0)
         if num_blocks:
             ahead_s = reply.asked_at - since
-            story.add(now, What.PRELOAD_USED, unit, reply.name, blocks=num_blocks, ahead_s=ahead_s)
+            reply.add(now, What.PRELOAD_USED, unit, blocks=num_blocks, ahead_s=ahead_s)
         waits, tokens = work.waits(work.queued), len(join.prompt.token_ids) + len(join.generated)
         waited_s, cached = sum(waits.values()), join.cached
-        story.add(
-            now, What.JOINED, unit, reply.name, spent=waits, waited_s=waited_s, cached=cached, tokens=tokens
-        )
+        reply.add(now, What.JOINED, unit, spent=waits, waited_s=waited_s, cached=cached, tokens=tokens)
 
     def _preempted(self, reply: _Reply, unit: str, request: int, work: _Work) -> None:
         keeps, reason = self._waits.preempted(unit, request) or (False, REDONE)
         what = What.PREEMPTED_KEEPING if keeps else What.PREEMPTED
-        reply.story.add(self._now, what, unit, reply.name, reason=reason)
+        reply.add(self._now, what, unit, reason=reason)
         work.turn(OVER, self._now)
         work.has_row, work.queued = False, work.spent.copy()
 
@@ -511,4 +485,4 @@ class Storyteller:
                 work.turn(turn, self._now)
             if turn[0] is Cause.HELD and not work.was_held:
                 work.was_held = True
-                reply.story.add(self._now, What.HELD, unit, reply.name, reason=turn[1])
+                reply.add(self._now, What.HELD, unit, reason=turn[1])

@@ -99,7 +99,7 @@ def maker(
                 return EncodeScheduler(unit.name, config.encoder[stage.name], policies, around)
             case StageKind.AR:
                 ar = ArScheduler(stage, config.ar[stage.name], policies, unit.name, tickets, around)
-                ar.tiers.meet(monitor, next_use)
+                ar.tiers.asks.meet(monitor, next_use)
                 return ar
             case StageKind.CODEC:
                 edge = next(edge for edge in graph.edges if edge.target == stage.name)

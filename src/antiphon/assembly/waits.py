@@ -14,8 +14,8 @@ from antiphon.flow.stages import Scheduler, Stages
 from antiphon.policy.base import DeviceChoice, Hold, StepChoice
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import CodecScheduler
+from antiphon.stage.kv_moves import KvMove
 from antiphon.stage.requests import ArRequest
-from antiphon.stage.tiers import KvMove
 
 Turn = tuple[Cause | None, str]
 """What a request does: it waits for something, for the reason that a policy gave; or it does not wait."""
@@ -143,7 +143,7 @@ class Waits:
     def _queued(self, scheduler: ArScheduler, active: ArRequest) -> Turn:
         if not scheduler.has_inputs(active):
             return Cause.UPSTREAM, ""
-        if scheduler.tiers.is_coming(active.owner):
+        if scheduler.tiers.fetches.is_coming(active.owner):
             return Cause.KV_COMING, self.because(KvMove.FETCHED, scheduler.name)
         short = Cause.BLOCKS if scheduler.rows.num_free else Cause.ROW
         return self._passed_over(scheduler.name, active.request, short)

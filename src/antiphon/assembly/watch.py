@@ -226,6 +226,13 @@ class Watch:
 
     def _stages_shown(self) -> tuple[StageShown, ...]:
         return tuple(
-            StageShown(name, ar.num_running, ar.num_waiting, ar.kv.num_blocks, ar.kv.num_free, ar.kv.num_idle)
+            StageShown(
+                name,
+                ar.num_running,
+                ar.num_waiting,
+                ar.kv.num_blocks,
+                ar.kv.blocks.num_free,
+                ar.kv.blocks.num_idle,
+            )
             for name, ar in self._stages.ar.items()
         )

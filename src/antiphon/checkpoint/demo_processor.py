@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from antiphon.checkpoint.side_files import write_json
+from antiphon.checkpoint.whisper_features import whisper_features
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,18 +91,7 @@ def _preprocessor(processor: str, patch_size: int) -> dict[str, Any]:
     token_pixels = (patch_size * MERGE_SIZE) ** 2
     return {
         "processor_class": processor,
-        "feature_extractor_type": "WhisperFeatureExtractor",
-        "chunk_length": 30,
-        "dither": 0.0,
-        "feature_size": 128,
-        "hop_length": 160,
-        "n_fft": 400,
-        "n_samples": 480000,
-        "nb_max_frames": 3000,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": True,
-        "sampling_rate": 16000,
+        **whisper_features(128, with_mask=True, dither=0.0),
         "image_processor_type": "Qwen2VLImageProcessor",
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],

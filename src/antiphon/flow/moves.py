@@ -54,7 +54,7 @@ class Moves:
     def settle(self) -> None:
         """What was lent and has been copied, or is wanted no more, goes back."""
         for scheduler in self._stages.ar.values():
-            for lease in scheduler.tiers.returned():
+            for lease in scheduler.tiers.leases.returned():
                 self._stages.ar[lease.source].take_back(lease)
 
     def lose(self, unit: str) -> None:

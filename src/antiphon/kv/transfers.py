@@ -9,7 +9,13 @@ from typing import Literal
 from antiphon.core.facts import CopyFact, CopyFailed, Ints
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.kv.host import HostCopy
-from antiphon.kv.sequences import Arrival, StageKv
+from antiphon.kv.sequences import Arrival
+from antiphon.kv.stage_kv import StageKv
+
+CHUNK_BLOCKS = 32
+"""Blocks of one order for what no request waits for: to cancel it is to order no more."""
+MAX_CHUNKS = 2
+"""Orders on their way in a direction, so that the link is never idle while the next one is decided."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +116,7 @@ class Transfers:
 
     def _ordered(self, transfer: Transfer, group: int, ticket: int) -> CopyOrder:
         name, lease = self._kv.groups[group], transfer.lease
-        here = self._kv.slots(transfer.blocks)[group]
+        here = self._kv.blocks.slots(transfer.blocks)[group]
         if lease is not None:
             there = lease.slots[group, -len(transfer.blocks) :]
             return MoveBlocks(lease.source, self._unit, name, there, here, ticket)

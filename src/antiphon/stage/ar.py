@@ -18,11 +18,11 @@ from antiphon.kv.transfers import CopyOrder, KvLease, Transfer
 from antiphon.policy.base import Budget, Candidate, Mask, Place, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight, Flights
+from antiphon.stage.kv_asks import unknown
 from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, up_to
 from antiphon.stage.requests import ArRequest, Progress
 from antiphon.stage.rows import RowLedger
-from antiphon.stage.tiers import unknown
 from antiphon.stage.waiting import WaitingQueue
 
 MOST_RETRIES = 3
@@ -255,7 +255,7 @@ class ArScheduler(Chooser[ArCandidates]):
 
     def tell_time(self, now: float) -> None:
         super().tell_time(now)
-        self.tiers.tell_time(now)
+        self.tiers.asks.tell_time(now)
 
     def tend(self, now: float) -> None:
         """At every decision, before steps are planned: evict ahead, and fetch."""
@@ -271,14 +271,14 @@ class ArScheduler(Chooser[ArCandidates]):
         wanted = [self._held.wanted(one) for one in could_join]
         wake_at = self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
         for request in could_join:
-            if self.tiers.is_coming(request.owner) and request.reload_wait_since_s is None:
+            if self.tiers.fetches.is_coming(request.owner) and request.reload_wait_since_s is None:
                 request.reload_wait_since_s = None if request.tokens else now
         return wake_at
 
     def write(self, step_s: Callable[[], float] | None = None) -> None:
         """At every decision, after steps are planned: write what will have to leave. `step_s`: seconds that
         the step will take which was ordered on this device; None: none was."""
-        now = self.tiers.now
+        now = self.tiers.asks.now
         if step_s is not None or self._to_write.is_due(lambda: self.state, now):
             self._to_write.asked(self.state, self.tiers.write(step_s or unknown), now)
 
@@ -289,7 +289,7 @@ class ArScheduler(Chooser[ArCandidates]):
     @property
     def kv_wakes_at(self) -> float | None:
         """When a policy of the unit's KV wishes to be asked again."""
-        return soonest(self._kept.wake_at, self._to_write.wake_at, self.tiers.wake_at)
+        return soonest(self._kept.wake_at, self._to_write.wake_at, self.tiers.asks.wake_at)
 
     # -- planning ------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class ArScheduler(Chooser[ArCandidates]):
     def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
         """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""
         while True:
-            self.tiers.begin_plan()
+            self.tiers.room.begin_plan()
             view, choice = self._taken(now)
             order, counts = up_to(view, choice, most)
             self._note_lacked()
@@ -329,8 +329,8 @@ class ArScheduler(Chooser[ArCandidates]):
     def _could_join(self, waiting: Sequence[ArRequest], has_inputs: Mask) -> Mask:
         """By what is cheap to know; of the first request, also its media."""
         could_join = has_inputs.copy()
-        if self.tiers.is_bringing:
-            could_join &= [not self.tiers.is_coming(request.owner) for request in waiting]
+        if self.tiers.fetches.is_bringing:
+            could_join &= [not self.tiers.fetches.is_coming(request.owner) for request in waiting]
         at = next((at for at, request in enumerate(waiting) if request is self._head), None)
         if at is not None and could_join[at]:
             lacking = self._held.lacks(waiting[at], with_host=True)
@@ -351,7 +351,7 @@ class ArScheduler(Chooser[ArCandidates]):
         return not lacking
 
     def _place(self, request: ArRequest) -> Place:
-        if self.tiers.is_coming(request.owner):
+        if self.tiers.fetches.is_coming(request.owner):
             return Place.COMING
         return Place.HOST if self._held.has_on_host(request) else Place.DEVICE
 
@@ -379,7 +379,7 @@ class ArScheduler(Chooser[ArCandidates]):
             request = view.waiting[int(order[at]) - view.num_rows]
             if request.row is not None or not self._is_ready(request):
                 continue
-            if self.tiers.is_unfit(request.owner) and (self.num_running or self.tiers.num_in_flight):
+            if self.tiers.fetches.is_unfit(request.owner) and (self.num_running or self.tiers.num_in_flight):
                 fits = False  # there will be room for its KV to be brought
             else:
                 fits = self._held.fits(request, apart) and self._is_ready(request)
@@ -397,7 +397,7 @@ class ArScheduler(Chooser[ArCandidates]):
 
     def _is_ready(self, request: ArRequest) -> bool:
         """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
-        if not self._waiting.has_inputs(request) or self.tiers.is_coming(request.owner):
+        if not self._waiting.has_inputs(request) or self.tiers.fetches.is_coming(request.owner):
             return False
         return self._has_media(request)
 
@@ -427,7 +427,7 @@ class ArScheduler(Chooser[ArCandidates]):
             is_held = view.held_back is not None and bool(view.held_back[at])
             if request.row is not None or is_held or not self.rows.num_free:
                 continue
-            if not self._waiting.has_inputs(request) or not self.tiers.is_ordered(request.owner):
+            if not self._waiting.has_inputs(request) or not self.tiers.fetches.is_ordered(request.owner):
                 continue
             if self._held.lacks(request, with_host=True) or not self._held.fits(request, 0, with_coming=True):
                 continue
@@ -573,7 +573,7 @@ class ArScheduler(Chooser[ArCandidates]):
             progress = self._emitted(fact, self._confirm(flight))
         if progress and self._in_vain:
             self._in_vain = {one: times - 1 for one, times in self._in_vain.items() if times > 1}
-        self.kv.settle(fact.step)
+        self.kv.blocks.settle(fact.step)
         self.rows.settle(fact.step)
         return progress
 
@@ -631,7 +631,7 @@ class ArScheduler(Chooser[ArCandidates]):
     @property
     def _num_pending_free(self) -> int:
         """Rows and blocks that come back by themselves once steps and copies under way are done."""
-        return self.rows.num_pending_free + self.kv.num_pending_free
+        return self.rows.num_pending_free + self.kv.blocks.num_pending_free
 
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""

@@ -15,7 +15,7 @@ from antiphon.core.config import ClassBounds
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ints
 from antiphon.interaction.frontier import Frontier
-from antiphon.kv.sequences import StageKv
+from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes
@@ -253,8 +253,8 @@ class ArCandidates(Candidates):
         self._place = place
         self._reload_s = reload_s
         self.block_size, self.num_blocks = self._kv.block_size, self._kv.num_blocks
-        self.num_free, self.num_pending_free = self._kv.num_free, self._kv.num_pending_free
-        self.num_evictable = self._kv.num_idle
+        self.num_free, self.num_pending_free = self._kv.blocks.num_free, self._kv.blocks.num_pending_free
+        self.num_evictable = self._kv.blocks.num_idle
         self.num_free_rows, self.num_pending_rows = self._rows.num_free, self._rows.num_pending_free
 
     @cached_property

@@ -14,13 +14,14 @@ from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta
 from antiphon.kv.prefix import Prefix, prefix_of
-from antiphon.kv.sequences import StageKv
+from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import KvLease
 from antiphon.policy.memory import KvPolicies, KvState
+from antiphon.stage.fetches import Wanted
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, Sizes, kv_groups
 from antiphon.stage.rows import RowLedger
-from antiphon.stage.tiers import Tiers, Wanted
+from antiphon.stage.tiers import Tiers
 
 MAX_REQUESTS_HASHED_PER_STEP = 32
 """Bounds prefix hashing per plan: all rows may fill a block in one step. The rest is hashed on lookup."""
@@ -73,9 +74,9 @@ class KvLedger:
             return frozenset()
         prefix, spans = self._prefix(request), request.prompt.spans
         if with_host:
-            cached = self.tiers.cached(request.owner, prefix, request.lease)
+            cached = self.tiers.fetches.cached(request.owner, prefix, request.lease)
         else:
-            lease = self.tiers.lease_of(request, prefix)
+            lease = self.tiers.leases.lease_of(request, prefix)
             cached = self.kv.cached(request.owner, prefix) if lease is None else lease[1]
         return frozenset(span.key for span in spans if span.start + span.length > cached) - request.media
 
@@ -84,26 +85,26 @@ class KvLedger:
         latter."""
         prefix, promise = self._prefix(request), self.sizes.promise(request)
         fits = self.kv.fits(request.owner, prefix, promise, apart, with_coming=with_coming)
-        return fits and self.tiers.has_room_for(request, prefix, promise)
+        return fits and self.tiers.leases.has_room_for(request, prefix, promise)
 
     def has_spare(self, request: ArRequest) -> bool:
         """Are there free blocks for it, beside those that it finds?"""
         self.look(request)
-        return self.sizes.promise(request) - request.found // self._block_size <= self.kv.num_free
+        return self.sizes.promise(request) - request.found // self._block_size <= self.kv.blocks.num_free
 
     def has_on_host(self, request: ArRequest) -> bool:
         """Has the host more of what it begins with than the device?"""
         prefix = self._prefix(request)
         found = self.kv.cached(request.owner, prefix)
-        return self.tiers.cached(request.owner, prefix, None) > found
+        return self.tiers.fetches.cached(request.owner, prefix, None) > found
 
     def cached(self, request: ArRequest) -> int:
         """Leading tokens that it would not have to compute, what the host has included."""
-        return self.tiers.cached(request.owner, self._prefix(request), request.lease)
+        return self.tiers.fetches.cached(request.owner, self._prefix(request), request.lease)
 
     def reload_s(self, request: ArRequest) -> float:
         """Until what it lacks of what the host has is there."""
-        return self.tiers.arrival_s(request.owner, self._prefix(request))
+        return self.tiers.fetches.arrival_s(request.owner, self._prefix(request))
 
     def wanted(self, request: ArRequest) -> Wanted:
         """What it begins with, as the tiers are told."""
@@ -113,18 +114,18 @@ class KvLedger:
     def give_up(self, request: ArRequest) -> None:
         """A waiting request is over: what was kept or brought for it alone is dropped, or becomes its
         session's past."""
-        self.tiers.give_back(request)
+        self.tiers.leases.give_back(request)
         self.tiers.no_more_wanted(request.owner)
         if request.owner == request.session:
             return
-        keys = request.reusable(self._survives, self.kv.held_tokens(request.owner))
+        keys = request.reusable(self._survives, self.kv.resting.held_tokens(request.owner))
         is_past = not request.is_aside and self._survives is not Survives.NONE
         if is_past and len(keys):
-            self.kv.rename(request.owner, request.session, keys)
+            self.kv.resting.rename(request.owner, request.session, keys)
             self.tiers.rename(request.owner, request.session)
             self.tiers.rest(request.session, request.session)
         else:
-            self.kv.drop(request.owner, None)
+            self.kv.resting.drop(request.owner, None)
             self.tiers.forget(request.owner)
 
     # -- running requests ----------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class KvLedger:
         """Give a waiting request that fits its KV and a row. Returns how many leading tokens are cached.
         `with_coming`: what is on its way from the host counts, and steps wait for it."""
         prefix, owner = self._prefix(request), request.owner
-        filled = self.tiers.lease_of(request, prefix)
+        filled = self.tiers.leases.lease_of(request, prefix)
         until = 0 if filled is None else filled[1]
         sequence, cached = self.kv.open(
             owner,
@@ -147,11 +148,11 @@ class KvLedger:
         request.cached = cached if request.cached is None else request.cached
         request.row = self._rows.seat(request, cached, request.limit)
         if filled is not None:
-            self.tiers.move(request, sequence, filled[0])
+            self.tiers.leases.move(request, sequence, filled[0])
         there = sequence.num_ready * self._block_size
         if there < cached:  # no reported step has read the rest: a request that leaves before has this much
             self._rows.confirm(request.row, len(sequence.chain) * self._block_size)
-        self.tiers.give_back(request)
+        self.tiers.leases.give_back(request)
         self.tiers.joined(owner, request.session, sequence, request.reload_wait_since_s)
         request.reload_wait_since_s = None
         self._tell_blocks(request)
@@ -175,9 +176,9 @@ class KvLedger:
     def _grow(self, request: ArRequest, num_tokens: int) -> bool:
         assert request.sequence is not None
         count = self.kv.blocks_for(num_tokens) - request.sequence.num_blocks
-        self.tiers.make_room(count)
+        self.tiers.room.make_room(count)
         if not self.kv.grow(request.sequence, num_tokens):
-            self.tiers.claim(count)
+            self.tiers.room.claim(count)
             return False
         self._tell_blocks(request)
         return True
@@ -195,10 +196,10 @@ class KvLedger:
         self._filled.pop(request.request, None)
         self.tiers.left(request.owner, sequence)
         owner, confirmed = request.owner, self._confirmed(request)
-        is_beside = request.is_aside and self.kv.resting(request.session) is not None
+        is_beside = request.is_aside and self.kv.resting.get(request.session) is not None
         if keep:
             if not request.paused_as:
-                if self.kv.resting(owner) is None:  # the session's past may be another request's since
+                if self.kv.resting.get(owner) is None:  # the session's past may be another request's since
                     self.tiers.rename(owner, request.own_name)
                 request.paused_as = request.own_name
             keys = request.keys(self._survives)[:confirmed]
@@ -218,7 +219,7 @@ class KvLedger:
 
     def forget(self, session: str, after_step: int | None) -> None:
         """Drop the session's idle KV."""
-        self.kv.drop(session, after_step)
+        self.kv.resting.drop(session, after_step)
         self.tiers.forget(session)
 
     # -- leases --------------------------------------------------------------------------------------
@@ -228,8 +229,8 @@ class KvLedger:
         assert request.sequence is not None
         confirmed = self._confirmed(request)
         blocks = request.sequence.blocks[: self.kv.blocks_for(confirmed)]
-        lease = KvLease(self._unit, target, blocks, self.kv.slots(blocks), confirmed)
-        self.kv.lend([*lease.blocks])
+        lease = KvLease(self._unit, target, blocks, self.kv.blocks.slots(blocks), confirmed)
+        self.kv.blocks.lend([*lease.blocks])
         self.leases[lease] = None
         return lease
 
@@ -237,7 +238,7 @@ class KvLedger:
         """It is over. One that this ledger never gave, since its unit was lost meanwhile, is nothing."""
         if lease in self.leases:
             del self.leases[lease]
-            self.kv.take_back(lease.blocks)
+            self.kv.blocks.take_back(lease.blocks)
 
     # -- what the next step tells --------------------------------------------------------------------
 
@@ -248,7 +249,7 @@ class KvLedger:
         if not entries:
             return ()
         row, index, _ = (list(column) for column in zip(*entries, strict=True))
-        slots = self.kv.slots([block for _, _, blocks in entries for block in blocks])
+        slots = self.kv.blocks.slots([block for _, _, blocks in entries for block in blocks])
         at, places = np.concatenate(row), np.concatenate(index)
         return tuple(BlockDelta(group, at, places, slots[g]) for g, group in enumerate(self.kv.groups))
 
@@ -286,10 +287,8 @@ class KvLedger:
     @property
     def held(self) -> dict[str, tuple[int, int]]:
         """(tokens, blocks) on the device of what rests, by owner."""
-        resting = ((owner, self.kv.resting(owner)) for owner in self.kv.owners)
-        return {
-            owner: (self.kv.resident_tokens(one), one.num_blocks) for owner, one in resting if one is not None
-        }
+        resting = self.kv.resting
+        return {one.owner: (resting.resident_tokens(one), one.num_blocks) for one in resting.sequences}
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless blocks, tiers and copies agree."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from antiphon.interaction.next_use import Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.sequences import Sequence as Kv
-from antiphon.kv.sequences import StageKv
+from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.memory import Held, KvColumns, KvState, Lane, Tier
 
 FIRST_LOOK = 8
@@ -62,6 +62,22 @@ class NextUse(Protocol):
 
 
 @dataclass(slots=True)
+class Unread:
+    """Blocks of an owner that were brought and not read: those that are there, those that were given up, and
+    when either changed last."""
+
+    num: int = 0
+    num_swapped: int = 0
+    at: float = -inf
+
+    def given_up(self, count: int, now: float) -> int:
+        """How many of them leave with the owner's last `count` blocks."""
+        lost = min(count, self.num)
+        self.num, self.num_swapped, self.at = self.num - lost, self.num_swapped + lost, now
+        return lost
+
+
+@dataclass(slots=True)
 class Owners:
     """Owner of what is known of each owner of KV beside its blocks.
 
@@ -72,6 +88,7 @@ class Owners:
     waiting  owners that requests without a row begin with and that are not wholly on the device, in order
     unwritten  owners that may have full blocks without a copy on the host, oldest first
     preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
+    unread   of KV that was brought though no request waited, until one reads it
     """
 
     used_s: dict[str, float] = field(default_factory=dict[str, float])
@@ -81,6 +98,12 @@ class Owners:
     waiting: list[str] = field(default_factory=list[str])
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
     preloaded: Counter[str] = field(default_factory=Counter[str])
+    unread: dict[str, Unread] = field(default_factory=dict[str, Unread])
+
+    def forget(self, owner: str) -> None:
+        """Nothing of its KV is left, or of use."""
+        for each in (self.used_s, self.states, self.session, self.unwritten, self.preloaded, self.unread):
+            each.pop(owner, None)
 
 
 @dataclass(slots=True)
@@ -125,7 +148,7 @@ class View:
     def num_free(self) -> int:
         if self.tier == "host":
             return self.host.num_free + self.host.num_leaving
-        return self.kv.num_free_soon
+        return self.kv.blocks.num_free_soon
 
     @property
     def num_below(self) -> int:
@@ -173,14 +196,16 @@ class View:
         known = self.known
         if owner not in known.used_s:
             return False
-        return owner in known.running or self.kv.resting(owner) is not None or self.host.num_held(owner) > 0
+        return (
+            owner in known.running or self.kv.resting.get(owner) is not None or self.host.num_held(owner) > 0
+        )
 
     def num_away(self, owner: str) -> int:
-        sequence = self.kv.resting(owner)
+        sequence = self.kv.resting.get(owner)
         if sequence is None:
             return 0
         first = sequence.num_coming
-        groups = self.kv.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
+        groups = self.kv.blocks.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
         return len(self.host.run_of(sequence.chain[first:], groups))
 
     def num_preloaded(self, owner: str) -> int:
@@ -231,7 +256,7 @@ class View:
 
     @property
     def owners(self) -> Sequence[str]:
-        here = (self.kv.owners, self.kv.away, self.host.owners, self.known.running)
+        here = (self.kv.resting.owners, self.kv.resting.away, self.host.owners, self.known.running)
         return list(dict.fromkeys(owner for owners in here for owner in owners))
 
     @property
@@ -240,13 +265,13 @@ class View:
 
     @property
     def _here(self) -> Collection[str]:
-        return self.kv.owners if self.tier == "device" else self.host.owners
+        return self.kv.resting.owners if self.tier == "device" else self.host.owners
 
     def _state(self, owner: str) -> KvState:
         return self.known.states.get(owner, KvState.RESTING)
 
     def _sequence(self, owner: str) -> Kv | None:
-        return self.known.running.get(owner) or self.kv.resting(owner)
+        return self.known.running.get(owner) or self.kv.resting.get(owner)
 
     def _dirty_names(self, owner: str) -> Iterator[bytes]:
         """Of its full blocks that are there, those without a copy."""

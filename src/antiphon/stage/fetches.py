@@ -1,0 +1,238 @@
+"""What of a decoder stage's KV is brought from the host: for requests that wait, and before any does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from antiphon.kv.host import HostCopy, HostTier
+from antiphon.kv.prefix import Prefix
+from antiphon.kv.sequences import Sequence as Kv
+from antiphon.kv.stage_kv import StageKv
+from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS, KvLease, Transfer, Transfers
+from antiphon.policy.memory import KvState
+from antiphon.stage.kv_asks import KvAsks
+from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.room import Room
+from antiphon.stage.tier_views import Owners, Unread
+
+MOST_SWAPS = 2
+"""How often as many blocks as an owner has may be given up after they were brought and before a request read
+them: then evict and fetch disagree, and nothing of it is brought until a request waits for it, or SWAP_S are
+over."""
+SWAP_S = 10.0
+"""So long after the last of them, blocks that were brought and given up belong to another turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request that could have a row, if it were not for its KV."""
+
+    owner: str
+    session: str
+    prefix: Prefix
+    promise: int
+    """Blocks that must be there for it to join."""
+
+
+class Fetches:
+    """Owner of which KV is coming. `room` is made for it, at the cost of what no request waits for."""
+
+    def __init__(
+        self, kv: StageKv, host: HostTier, known: Owners, asks: KvAsks, transfers: Transfers, room: Room
+    ) -> None:
+        self.num_fetched_blocks = 0
+        self.num_changes = 0
+        """Of what requests wait for."""
+        self.coming: set[str] = set()
+        """Owners whose KV is brought, or is to be as soon as there is room, for a request that waits."""
+        self._unfit: set[str] = set()
+        """Owners whose KV was to be brought, and for whose requests there was not room enough."""
+        self._kv, self._host, self._known = kv, host, known
+        self._asks, self._transfers, self._room = asks, transfers, room
+
+    # -- what is there, and what is coming -----------------------------------------------------------
+
+    @property
+    def is_bringing(self) -> bool:
+        """Is anything coming?"""
+        return bool(self.coming)
+
+    def is_coming(self, owner: str) -> bool:
+        """Is its KV being brought, or to be as soon as there is room?"""
+        return owner in self.coming
+
+    def is_ordered(self, owner: str) -> bool:
+        """Of KV that is coming: are all copies ordered, so that a step can wait for them layer by layer?"""
+        sequence = self._kv.resting.get(owner)
+        if sequence is None or owner not in self._known.waiting:
+            return False
+        return not self._next_copies(owner, 1, None)
+
+    def is_unfit(self, owner: str) -> bool:
+        """Is there KV that the policy would bring, had there been room for the request that reads it? It
+        joins once it was asked for again."""
+        return owner in self._unfit
+
+    def cached(self, owner: str, prefix: Prefix, lease: KvLease | None) -> int:
+        """Leading tokens that a request would not have to compute if it joined now: on the device, brought
+        from another unit, or coming from the host."""
+        cached = self._kv.cached(owner, prefix)
+        if lease is not None and not lease.is_void:
+            return max(cached, lease.num_tokens)
+        if not self._host.num_blocks:
+            return cached
+        size, most = self._kv.block_size, len(prefix.keys) - 1
+        sequence, found = self._kv.resting.get(owner), cached // size
+        beside = 0 if sequence is None else min(len(sequence.blocks), most // size)
+        while found < beside and self._has_rest(sequence, found, prefix.chain[found]):
+            found += 1
+        if found >= beside:
+            found += len(self._host.run_of(prefix.chain[found : most // size]))
+        return max(cached, found * size)
+
+    def _has_rest(self, sequence: Kv | None, index: int, name: bytes) -> bool:
+        """Has the host what the device lacks of block `index` of a prompt, whose beginning may rest in the
+        sequence?"""
+        groups = None
+        if sequence is not None and index < min(len(sequence.blocks), len(sequence.chain)):
+            groups = self._kv.blocks.lacks(sequence.blocks[index]) if sequence.chain[index] == name else None
+        return bool(self._host.run_of((name,), groups))
+
+    def _is_on_host(self, wanted: Wanted) -> bool:
+        """Has the host more of it than the device?"""
+        cached = self._kv.cached(wanted.owner, wanted.prefix)
+        return wanted.owner in self.coming or self.cached(wanted.owner, wanted.prefix, None) > cached
+
+    def _next_copies(self, owner: str, count: int, reach: int | None) -> list[HostCopy]:
+        """At most so many of the next blocks that the device lacks and the host has."""
+        sequence = self._kv.resting.get(owner)
+        if sequence is None:
+            return []
+        first = sequence.num_coming
+        end = len(sequence.chain) if reach is None else reach
+        groups = self._kv.blocks.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
+        return self._host.run_of(sequence.chain[first : min(end, first + count)], groups)
+
+    def _is_there(self, owner: str, reach: int | None) -> bool:
+        """Has the device all that is to be brought?"""
+        sequence = self._kv.resting.get(owner)
+        if sequence is None:
+            return True
+        is_filling = sequence.num_ready < sequence.num_coming
+        return not is_filling and not self._next_copies(owner, 1, reach)
+
+    def _is_filling(self, owner: str) -> bool:
+        sequence = self._kv.resting.get(owner)
+        return sequence is not None and sequence.num_ready < sequence.num_coming
+
+    def num_lacking(self, owner: str) -> int:
+        """Blocks that the host has and the device neither has nor is being brought."""
+        return (
+            0 if owner in self._known.running else len(self._next_copies(owner, self._host.num_blocks, None))
+        )
+
+    def arrival_s(self, owner: str, prefix: Prefix) -> float:
+        """Until what a waiting request lacks and the host has is there, if it is ordered now, behind all that
+        is on its way; 0 if that is nothing, nan if it is not known."""
+        lacking = self.cached(owner, prefix, None) - self._kv.cached(owner, prefix)
+        if lacking <= 0:
+            return 0.0
+        lane = self._asks.lane("device")
+        if self.is_coming(owner) and self.is_ordered(owner):
+            return lane.queued_s
+        return lane.queued_s + lacking // self._kv.block_size * lane.block_s
+
+    # -- what is ordered -----------------------------------------------------------------------------
+
+    def fetch(self, queue: Sequence[Wanted], apart: int) -> None:
+        """What a request waits for comes only if the request would fit beside `apart` blocks and the others
+        that wait: otherwise their KV, and that of rows, would chase each other from the device."""
+        wanted = {one.owner: one for one in queue if self._is_on_host(one)}
+        waiting = list(wanted)
+        self.num_changes += waiting != self._known.waiting
+        self._known.waiting = waiting
+        coming: set[str] = set()
+        self._unfit.clear()
+        selection = self._asks.fetch()
+        count, fit, prepared = selection.count, set[str](), set[str]()
+        for owner in selection.owners if count else ():
+            if count <= 0:
+                break
+            reach = None if selection.reach is None else selection.reach.get(owner)
+            one = wanted.get(owner)
+            if one is None:
+                if self._transfers.num_blocks["device"] < MAX_CHUNKS * CHUNK_BLOCKS:
+                    prepared.add(owner)
+                    count -= self._prepare(owner, min(count, CHUNK_BLOCKS), reach, {*wanted, *prepared})
+            elif self._kv.fits(owner, one.prefix, one.promise, apart):
+                apart += one.promise
+                count -= self._bring(one, count, reach, fit)
+                fit.add(owner)
+                if not self._is_there(owner, reach):
+                    coming.add(owner)
+            else:
+                self._unfit.add(owner)
+        coming |= {owner for owner in wanted if self._is_filling(owner)}
+        for owner in self.coming - coming:
+            self._known.states.pop(owner, None)
+        self.num_changes += coming != self.coming
+        self.coming = coming
+
+    def _bring(self, wanted: Wanted, count: int, reach: int | None, keep: set[str]) -> int:
+        """All of it at once, as far as there is room, which is made. Returns the blocks ordered."""
+        owner = wanted.owner
+        self._kv.adopt(owner, wanted.prefix)
+        self._known.used_s[owner], self._known.session[owner] = self._asks.now, wanted.session
+        self._known.states[owner] = KvState.WAITING
+        self._asks.lacks_copies(owner)
+        num_ordered = self._order(owner, count, reach, keep)
+        while num_ordered < count and (more := self._order(owner, count - num_ordered, reach, keep)):
+            num_ordered += more
+        return num_ordered
+
+    def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
+        """The next blocks of what no request waits for, into room that is free or that the evict policy
+        gives up. None of an owner whose blocks come and go."""
+        sequence, unread = self._kv.resting.get(owner), self._known.unread.get(owner) or Unread()
+        if self._asks.now - unread.at > SWAP_S:
+            unread.num_swapped = 0
+        if sequence is not None and unread.num_swapped >= MOST_SWAPS * max(len(sequence.chain), 1):
+            return 0
+        num_ordered = self._order(owner, count, reach, keep, by_policy=True)
+        if num_ordered:
+            unread.num, unread.at = unread.num + num_ordered, self._asks.now
+            self._known.unread[owner] = unread
+            self._known.preloaded[owner] += num_ordered
+            self._kv.resting.touch(owner)
+            self._known.used_s[owner] = self._asks.now
+        return num_ordered
+
+    def _order(
+        self, owner: str, count: int, reach: int | None, keep: set[str], by_policy: bool = False
+    ) -> int:
+        """Bring at most so many of the next blocks that the host has; the KV of `keep` stays, and
+        (`by_policy`) all that the policy does not give up. Returns how many."""
+        run = self._next_copies(owner, count, reach)
+        if not run:
+            return 0
+        self._host.pin(run)  # room on the device may be made at the host's cost
+        self._room.make_room(len(run), keep={owner, *keep}, by_policy=by_policy)
+        room = max(min(len(run), self._kv.blocks.num_free - self._room.num_claimed), 0)
+        self._room.seek(len(run) - room)
+        arrival = self._kv.resting.extend(owner, room) if room else None
+        copies = run[: len(arrival.blocks)] if arrival is not None else []
+        self._host.unpin(run[len(copies) :])
+        if arrival is None:
+            return 0
+        self._asks.rests(owner, "device")
+        assert arrival.names[0] == run[0].name, "the sequence gave up blocks while it was brought more"
+        self._kv.blocks.lend(arrival.blocks)
+        self._host.touch(owner)
+        self.num_fetched_blocks += len(copies)
+        transfer = Transfer("device", arrival.blocks, copies, arrival.groups, arrival)
+        self._transfers.begin(transfer)
+        if self._asks.watch is not None:
+            move = KvMove.PRELOADED if by_policy else KvMove.FETCHED
+            self._asks.tell(move, {owner: len(copies)}, {*transfer.tickets})
+        return len(copies)

@@ -1,0 +1,132 @@
+"""Asks the KV policies of a decoder stage, by what is known now, and tells what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from math import nan
+
+from antiphon.interaction.next_use import Order
+from antiphon.kv.host import HostTier
+from antiphon.kv.stage_kv import StageKv
+from antiphon.kv.transfers import Transfers
+from antiphon.policy.memory import KvPolicies, Lane, Selection, Tier
+from antiphon.stage.kv_moves import KvMove, KvWatch
+from antiphon.stage.lanes import Lanes
+from antiphon.stage.policies import soonest
+from antiphon.stage.tier_views import NextUse, Owners, People, View
+
+
+def unknown() -> float:
+    """How long something takes of which nothing is known."""
+    return nan
+
+
+class KvAsks:
+    """Owner of what policies are told beside the KV itself, and of when they wish to be asked again."""
+
+    def __init__(
+        self,
+        unit: str,
+        kv: StageKv,
+        host: HostTier,
+        known: Owners,
+        policies: KvPolicies,
+        transfers: Transfers,
+        lanes: Lanes,
+    ) -> None:
+        self.policies = policies
+        self.people: People | None = None
+        self.watch: KvWatch | None = None
+        self.now = 0.0
+        """As it was told last."""
+        self.wake_at: float | None = None
+        """When a policy that was asked since `tell_time` or `wished` wishes to be asked again."""
+        self._unit = unit
+        self._kv, self._host, self._known = kv, host, known
+        self._transfers, self._lanes = transfers, lanes
+        self._next_use: NextUse | None = None
+        self._orders: dict[str, Order] = {}
+        """By tier, and of what may lack a copy on the host."""
+
+    def meet(self, people: People, next_use: NextUse) -> None:
+        """Who says what people do, and when they will need their KV."""
+        self.people, self._next_use = people, next_use
+        orders = ("device", "host", "dirty") if self._host.num_blocks else ("device",)
+        self._orders = {order: next_use.order() for order in orders}
+
+    @property
+    def num_changes(self) -> int:
+        """Of when people will need their KV."""
+        return 0 if self._next_use is None else self._next_use.num_changes
+
+    def tell_time(self, now: float) -> None:
+        """Before facts of `now` are folded in."""
+        self.now, self.wake_at = now, None
+
+    def wished(self) -> float | None:
+        """What those that were asked wish, told once."""
+        wake_at, self.wake_at = self.wake_at, None
+        return wake_at
+
+    # -- questions -----------------------------------------------------------------------------------
+
+    def evict(self, view: View) -> Selection:
+        return self._noted(self.policies.evict.decide(view, self.now))
+
+    def write(self, step_s: Callable[[], float]) -> Selection:
+        return self._noted(self.policies.write.decide(self.view("device", 0, step_s), self.now))
+
+    def fetch(self) -> Selection:
+        return self._noted(self.policies.fetch.decide(self.view("device", 0), self.now))
+
+    def _noted(self, selection: Selection) -> Selection:
+        """Note when the policy wishes to be asked again."""
+        self.wake_at = soonest(self.wake_at, selection.wake_at)
+        return selection
+
+    def view(
+        self,
+        tier: Tier,
+        num_wanted: int,
+        step_s: Callable[[], float] = unknown,
+    ) -> View:
+        return View(
+            tier,
+            num_wanted,
+            self._kv,
+            self._host,
+            self._known,
+            self.now,
+            self.people,
+            self._next_use,
+            self._orders,
+            self.lane,
+            step_s,
+        )
+
+    def lane(self, to: Tier) -> Lane:
+        """The link to the host, or back."""
+        queued_s = self._lanes.queued_s(to)
+        block_s = self._lanes.block_s(self._unit, self._kv.groups, to)
+        return Lane(self._transfers.num_blocks[to], queued_s, block_s)
+
+    # -- what is told --------------------------------------------------------------------------------
+
+    def lacks_copies(self, owner: str) -> None:
+        """Full blocks of it may have no copy on the host."""
+        if self._host.num_blocks:
+            self._known.unwritten.setdefault(owner)
+            self.rests(owner, "dirty")
+
+    def rests(self, owner: str, order: str) -> None:
+        """There is KV of it in the tier, to be found by when it is due."""
+        if self._next_use is not None:
+            self._next_use.rests(owner, self._orders[order])
+
+    def tell(self, move: KvMove, owners: Mapping[str, int], tickets: Set[int] = frozenset()) -> None:
+        """So many blocks of each owner."""
+        assert self.watch is not None
+        for owner, num_blocks in owners.items():
+            if num_blocks:
+                session = self._known.session.get(owner, owner)
+                self.watch(self._unit, move, owner, session, num_blocks, tickets)
