@@ -22,7 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from antiphon import Omni, Request
 from antiphon.checkpoint.demo_cascade import WINDOW_S
 from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart
-from antiphon.core.facts import ResponseRequested
+from antiphon.core.facts import ResponseRequested, SpeechEnded, WordsWanted
 from antiphon.core.model_source import PARTS, source_of
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
@@ -218,6 +218,12 @@ def check(found: Said, expected: list[int], oracle: Oracle, omni: Omni) -> None:
     np.testing.assert_allclose(found.wav, wave, atol=1e-4)
 
 
+def spelled(omni: Omni, ids: tuple[int, ...]) -> str:
+    """A transcript as text."""
+    speller = Tokenizer.from_file(str(Path(omni.engine.info.path).parent / "transcriber/tokenizer.json"))
+    return speller.decode(ids).strip()
+
+
 def ask(talk: Talk, session: str, **wanted: Any) -> None:
     talk.ask(session, voice=None, sampling=GREEDY, codes=False, **wanted)
 
@@ -313,6 +319,40 @@ def test_what_was_read_in_pauses_changes_nothing(omni: Omni, oracle: Oracle, tai
     check_all_free(talk)
 
 
+def test_the_words_so_far_are_the_transcript_of_what_was_said_so_far(omni: Omni, oracle: Oracle, tail: bool):
+    """In a pause they cost nothing; and the reply to the turn is as if nothing had been shown before."""
+    orders = Orders()
+    talk = Talk(omni.engine, recorder=orders)
+    talk.open("s")
+    asked = ResponseRequested("s", "", "")
+    for part, is_pause in ((SPOKEN[0], False), (SPOKEN[1], False), (SPOKEN[3], True)):
+        if is_pause:
+            talk.foresee("s", said(part), asked)
+        talk.tell(WordsWanted("s", "q", part, is_pause))
+        talk.step(80)
+    texts = []
+    for words, part in zip(talk.words, (SPOKEN[0], SPOKEN[1], SPOKEN[3]), strict=True):
+        ids = oracle.transcript(np.frombuffer(part.samples, np.float32), tail=tail)
+        texts.append(spelled(omni, ids))
+        assert oracle.text.decode(words.tokens.tolist()) == texts[-1]
+    assert len(set(texts)) > 1
+    assert orders.num_encoded == 3
+    talk.tell(SpeechEnded("s"))
+    talk.tell(WordsWanted("s", "q", SPOKEN[2], False))  # of the next turn: a reply comes first
+    talk.step()
+    talk.add("s", QUESTIONS[3])
+    ask(talk, "s")
+    talk.run()
+    check(talk.said["s"], oracle.reply((QUESTIONS[3],), tail=tail), oracle, omni)
+    end = talk.said["s"].end
+    assert end is not None
+    assert end.usage.cached_tokens > 0
+    assert len(talk.words) == 3
+    talk.close("s")
+    talk.run()
+    check_all_free(talk)
+
+
 def test_a_reply_that_nobody_waits_for_is_not_written_down(omni: Omni):
     talk = Talk(omni.engine)
     talk.open("s", QUESTIONS[3])
@@ -371,8 +411,7 @@ def test_a_transcript_is_told_to_who_asks_for_it(omni: Omni, oracle: Oracle, tai
     talk.tell(request)
     talk.run()
     samples = np.frombuffer(SPOKEN[0].samples, np.float32)
-    speller = Tokenizer.from_file(str(Path(omni.engine.info.path).parent / "transcriber/tokenizer.json"))
-    expected = speller.decode(oracle.transcript(samples, tail=tail)).strip()
+    expected = spelled(omni, oracle.transcript(samples, tail=tail))
     assert expected
     assert oracle.text.decode(talk.said["t"].text) == expected
     assert not talk.said["t"].audio

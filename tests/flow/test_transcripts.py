@@ -19,6 +19,8 @@ from antiphon.core.facts import (
     ResponseRequested,
     SessionClosed,
     SessionOpened,
+    SpeechEnded,
+    SpeechStarted,
     StagePrompt,
     StepDone,
     StepFailed,
@@ -26,6 +28,7 @@ from antiphon.core.facts import (
     TurnForeseen,
     UnitLost,
     UnitReady,
+    WordsWanted,
 )
 from antiphon.core.plans import (
     AdvisoryAnswered,
@@ -39,6 +42,7 @@ from antiphon.core.plans import (
     RenderPrompt,
     ResponseEnded,
     TokensOut,
+    WordsHeard,
     ints,
 )
 from antiphon.core.sampling import Sampling
@@ -94,6 +98,7 @@ class World:
         self.text: dict[str, list[int]] = defaultdict(list)
         self.ends: dict[str, ResponseEnded] = {}
         self.advised: list[AdvisoryAnswered] = []
+        self.so_far: list[tuple[str, str, tuple[int, ...], bool]] = []
 
     def ask(self, session: str, *said: AudioPart | str) -> None:
         parts = tuple(TextPart(part) if isinstance(part, str) else part for part in said)
@@ -131,6 +136,9 @@ class World:
         match output:
             case AdvisoryAnswered():
                 self.advised.append(output)
+            case WordsHeard():
+                tokens = tuple(output.tokens.tolist())
+                self.so_far.append((output.session, output.item_id, tokens, output.is_pause))
             case TokensOut():
                 self.text[output.response] += output.tokens[:, 0].tolist()
             case AudioOut():
@@ -490,4 +498,113 @@ def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.M
     assert world.ends["s"].status == "completed"
     assert world.encoded == [1]
     assert len(world.read) == 1, "a transcript is not spoken"
+    world.check_empty()
+
+
+def wanted(number: int, session: str = "s", is_pause: bool = False) -> WordsWanted:
+    return WordsWanted(session, "q", recording(number), is_pause)
+
+
+def test_the_words_so_far_are_shown_while_a_person_speaks():
+    world = World()
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts.append(wanted(2))
+    world.run()
+    assert world.so_far == [("s", "q", written(1), False), ("s", "q", written(2), False)]
+    assert not world.ends
+    world.check_empty()
+
+
+def test_the_words_before_a_pause_cost_no_transcript_of_their_own():
+    """Neither while the pause is read, nor afterwards; and the turn that ends in it is not heard again."""
+    for turns in (0, 3, 100):
+        world = World()
+        world.facts += [SessionOpened("s"), foreseen(1)]
+        for _ in range(turns):
+            world.turn()
+        world.facts.append(wanted(1, is_pause=True))
+        world.run()
+        assert world.so_far == [("s", "q", written(1), True)]
+        world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
+        world.run()
+        assert world.encoded == [1]
+        assert world.ends["s"].usage.cached_tokens > 0
+        world.check_empty()
+
+
+def test_the_words_so_far_wait_for_replies_and_only_the_newest_of_a_turn_is_written_down():
+    world = World()
+    world.reply_length = 30
+    world.ask("other", "hello")
+    for _ in range(4):
+        world.turn()
+    world.facts += [SessionOpened("s"), wanted(1)]
+    world.turn()
+    world.facts.append(wanted(2))
+    world.turn()
+    assert not world.encoded
+    world.run()
+    assert world.encoded == [2]
+    assert [one[2] for one in world.so_far] == [written(2)]
+    world.check_empty()
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_the_words_so_far_give_way_to_a_reply_and_to_a_pause_that_is_read(turns: int):
+    """What stands in their way is as it would be alone, and no words come late."""
+    for other in (ResponseRequested("o", "o", "b"), foreseen(3)):
+        world = World()
+        world.facts += [SessionOpened("o"), ItemAdded("o", Item("p", "user", (TextPart("hello"),)))]
+        world.facts += [SessionOpened("s"), wanted(1)]
+        for _ in range(turns):
+            world.turn()
+        before = list(world.so_far)
+        world.facts.append(other)
+        world.run()
+        assert not before
+        assert not world.so_far
+        assert {one.status for one in world.ends.values()} <= {"completed"}
+        assert world.prompts[-1].transcripts == ({} if "o" in world.ends else {3: written(3)})
+        world.check_empty()
+
+
+def test_the_words_of_several_people_are_written_down_one_after_the_other():
+    world = World()
+    world.facts += [SessionOpened("a"), SessionOpened("b"), wanted(1, "a"), wanted(2, "b")]
+    world.turn()
+    world.turn()
+    assert world.encoded == [1]
+    world.run()
+    assert [one[:3:2] for one in world.so_far] == [("a", written(1)), ("b", written(2))]
+    world.check_empty()
+
+
+def test_the_words_of_a_turn_that_is_over_are_not_begun_nor_those_of_a_session_that_is_closed():
+    world = World()
+    world.reply_length = 30
+    world.ask("other", "hello")
+    for _ in range(4):
+        world.turn()
+    world.facts += [SessionOpened("s"), wanted(1), SpeechEnded("s"), SessionOpened("t"), wanted(2, "t")]
+    world.turn()
+    world.facts += [SessionClosed("t"), wanted(3, "t")]
+    world.run()
+    assert not world.encoded
+    world.facts.append(wanted(4))
+    world.turn()
+    world.facts.append(SessionClosed("s"))
+    world.run()
+    assert not world.so_far
+    world.check_empty()
+
+
+def test_words_that_cannot_be_heard_cost_nothing():
+    world = World()
+    world.bad = {1}
+    world.facts += [SessionOpened("s"), wanted(1)]
+    world.run()
+    world.facts.append(wanted(2))
+    world.run()
+    assert [one[2] for one in world.so_far] == [written(2)]
     world.check_empty()

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.conversation import Item
+from antiphon.core.conversation import AudioPart, Item
 from antiphon.core.sampling import Sampling
 
 Ints = NDArray[np.int64]
@@ -111,6 +111,21 @@ class TurnForeseen(msgspec.Struct, frozen=True, tag=True):
     session: str
     item: Item
     reply: ResponseRequested
+
+
+class WordsWanted(msgspec.Struct, frozen=True, tag=True):
+    """The client wants to see what the person has said so far in a turn that is not over. Answered by a
+    WordsHeard once there is time for it, or not at all. Advice: it changes no reply.
+
+    item_id   of the item that the turn will become
+    audio     the turn so far
+    is_pause  the person has paused behind it; else it may end within a word
+    """
+
+    session: str
+    item_id: str
+    audio: AudioPart
+    is_pause: bool
 
 
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
@@ -344,6 +359,7 @@ PersonFact = (
     | SpeechEnded
     | TurnAdvised
     | TurnForeseen
+    | WordsWanted
     | PlaybackReported
     | OutputHeld
     | OutputReleased

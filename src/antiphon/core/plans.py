@@ -311,8 +311,21 @@ class AdvisoryAnswered(msgspec.Struct, frozen=True, tag=True):
     is_likely: bool = True
 
 
+class WordsHeard(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """What the person has said so far, as a WordsWanted asked: `tokens` int64 [n], of the text of the stage
+    that replies."""
+
+    session: str
+    item_id: str
+    tokens: Ints
+    is_pause: bool
+
+
 ResponseOutput = TokensOut | AudioOut | ResponseEnded
-Output = ResponseOutput | AdvisoryAnswered
+TurnOutput = AdvisoryAnswered | WordsHeard
+"""About a turn that is coming, and no response's."""
+
+Output = ResponseOutput | TurnOutput
 
 
 class Decision(msgspec.Struct, frozen=True, eq=False):

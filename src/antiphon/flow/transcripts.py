@@ -58,6 +58,18 @@ class Transcripts:
             if running is None or not self._serves(running, response):
                 self._begin(part, response, now)
 
+    @property
+    def can_write(self) -> bool:
+        """Does the model write down what is said?"""
+        return self._stages.transcriber_stage is not None
+
+    def has_begun(self, part: AudioPart) -> bool:
+        """Was the recording written down, or is it being?"""
+        running = self._running.get(part.key)
+        return part.key in self._known or (
+            running is not None and running.request in self._sessions.by_request
+        )
+
     def progressed(self, progress: Progress) -> bool:
         """A step of the transcriber brought a request something. False if it is over with that, and has to be
         ended."""
