@@ -550,7 +550,7 @@ def test_the_words_so_far_wait_for_replies_and_only_the_newest_of_a_turn_is_writ
     world.check_empty()
 
 
-@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("turns", range(1, 5))
 def test_the_words_so_far_give_way_to_a_reply_and_to_a_pause_that_is_read(turns: int):
     """What stands in their way is as it would be alone, and no words come late."""
     for other in (ResponseRequested("o", "o", "b"), foreseen(3)):
