@@ -14,6 +14,7 @@ from antiphon.core.facts import (
     NO_TOKENS,
     Fact,
     ItemAdded,
+    PromptFailed,
     PromptReady,
     ResponseCancelled,
     ResponseRequested,
@@ -24,6 +25,7 @@ from antiphon.core.facts import (
     StagePrompt,
     StepDone,
     StepFailed,
+    TranscriptOptions,
     TurnAdvised,
     TurnForeseen,
     UnitLost,
@@ -94,6 +96,7 @@ class World:
         self.is_voicing = True
         self.encoded: list[int] = []
         self.prompts: list[RenderPrompt] = []
+        self.transcribed: list[Join] = []
         self.words: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.text: dict[str, list[int]] = defaultdict(list)
         self.ends: dict[str, ResponseEnded] = {}
@@ -150,6 +153,15 @@ class World:
     def _carried_out(self, order: Order) -> list[Fact]:
         match order:
             case RenderPrompt():
+                if order.options is not None:
+                    if order.options.language == "xx":
+                        return [PromptFailed(order.request, "language: xx")]
+                    before = ints([7, 1, 2])
+                    return [
+                        PromptReady(
+                            order.request, {"transcriber": StagePrompt(before, before, (), 0, NO_INTS)}
+                        )
+                    ]
                 self.prompts.append(order)
                 if order.transcribe:
                     reply = [token for tokens in order.transcripts.values() for token in tokens]
@@ -187,9 +199,11 @@ class World:
         self.drawn[stage, join.request] += 1
         if stage == "thinker":
             return WORD if at < self.reply_length else STOP
-        assert join.prompt.token_ids.tolist() == [1, 2]
+        self.transcribed.append(join)
         (span,) = join.prompt.spans
-        return (*written(span.key), STOP)[at]
+        assert span.length == len(join.prompt.token_ids)
+        asked = 50 * (join.prompt.token_ids.tolist() == [7, 1, 2])
+        return (*(asked + token for token in written(span.key)), STOP)[at]
 
     def _voiced(self, order: CodecStep) -> Fact:
         """Each step speaks all that it was given, in two windows; or nothing."""
@@ -608,3 +622,63 @@ def test_words_that_cannot_be_heard_cost_nothing():
     world.run()
     assert [one[2] for one in world.so_far] == [written(2)]
     world.check_empty()
+
+
+def asked_so(world: World, name: str, options: TranscriptOptions | None, transcribe: bool = False) -> None:
+    """A reply to what was said in session s, which is written down so."""
+    world.facts.append(ResponseRequested("s", name, f"a-{name}", transcribe=transcribe, transcripts=options))
+    world.run()
+
+
+def test_a_recording_is_written_down_once_for_each_way_to_do_it():
+    world = World()
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    german = TranscriptOptions(language="de", prompt="Ada")
+    for name, options in (("a", None), ("b", german), ("c", german), ("d", None)):
+        asked_so(world, name, options)
+    mine = {1: tuple(50 + token for token in written(1))}
+    plain = {1: written(1)}
+    assert [one.transcripts for one in world.prompts] == [plain, mine, mine, plain]
+    assert world.encoded == [1], "the encoder's output serves both"
+    assert sum(stage == "transcriber" for stage, _ in world.drawn) == 2
+    warm = TranscriptOptions(temperature=0.5, seed=9)
+    asked_so(world, "e", warm, transcribe=True)
+    join = world.transcribed[-1]
+    assert (join.sampling.temperature, join.sampling.seed, join.sampling.max_tokens) == (0.5, 9, 8)
+    assert world.transcribed[0].sampling == CONFIG.ar["transcriber"].sampling
+    world.check_empty()
+
+
+def test_a_way_that_the_transcriber_does_not_know_is_the_clients_error_and_is_tried_again():
+    world = World()
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    for name in "ab":
+        asked_so(world, name, TranscriptOptions(language="xx"))
+        assert (world.ends[name].status, world.ends[name].reason) == ("failed", "invalid_prompt")
+        assert world.ends[name].message == "language: xx"
+    asked_so(world, "c", None)
+    assert world.ends["c"].status == "completed"
+    world.check_empty()
+
+
+def test_the_words_so_far_are_those_of_the_turns_own_transcript():
+    german = TranscriptOptions(language="de")
+    world = World()
+    reply = ResponseRequested("s", "", "", transcripts=german)
+    item = Item("q", "user", (recording(1),))
+    world.facts += [SessionOpened("s"), TurnForeseen("s", item, reply)]
+    world.facts.append(WordsWanted("s", "q", recording(1), True, german))
+    world.run()
+    assert world.so_far == [("s", "q", tuple(50 + token for token in written(1)), True)]
+    assert len(world.transcribed) == 3
+    world.check_empty()
+
+
+def test_a_transcriber_that_is_lost_before_its_prompt_is_there_fails_what_waits():
+    world = World()
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    world.facts.append(ResponseRequested("s", "a", "x", transcripts=TranscriptOptions(prompt="Ada")))
+    world.turn()
+    world.facts.insert(0, UnitLost("transcriber", "gone"))
+    world.run()
+    assert (world.ends["a"].status, world.ends["a"].reason) == ("failed", "stage_lost")

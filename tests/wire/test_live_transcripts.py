@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.core.facts import ItemAdded, ResponseRequested, TurnForeseen, WordsWanted
+from antiphon.core.facts import ItemAdded, ResponseRequested, TranscriptOptions, TurnForeseen, WordsWanted
 from antiphon.core.plans import WordsHeard, ints
 from antiphon.wire.limits import Limits
 from antiphon.wire.transcription import stable
@@ -18,11 +18,11 @@ from wire.speaking import QUIET, VOICE
 KIND = "conversation.item.input_audio_transcription."
 
 
-def talking(limits: Limits | None = None, **session: Any) -> Driver:
+def talking(limits: Limits | None = None, languages: tuple[str, ...] = ("en",)) -> Driver:
     """A session that wants its input in writing, of a model that writes down what is said."""
-    info = msgspec.structs.replace(INFO, reads_ahead=True)
+    info = msgspec.structs.replace(INFO, reads_ahead=True, languages=languages)
     driver = Driver(limits, PlainEar, info=info)
-    asked = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}, **session}
+    asked = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
     assert kinds(driver.send("session.update", session=asked)) == ["session.updated"]
     return driver
 
@@ -115,6 +115,28 @@ def test_no_words_are_wanted_of_a_turn_that_there_is_no_room_for() -> None:
     driver.ask()
     driver.hear((VOICE, 2.0))
     assert not driver.facts_of(WordsWanted)
+
+
+def test_language_and_prompt_hold_for_transcripts_words_and_replies() -> None:
+    driver = talking(languages=("en", "de"))
+    audio = {"input": {"transcription": {"language": "de-DE", "prompt": "Ada"}}}
+    (updated,) = driver.send("session.update", session={"type": "realtime", "audio": audio})
+    assert updated["session"]["audio"]["input"]["transcription"] == {"language": "de", "prompt": "Ada"}
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    driver.hear((QUIET, 0.5))
+    asked = TranscriptOptions("de", "Ada")
+    assert driver.fact(WordsWanted).options == driver.facts_of(TurnForeseen)[-1].reply.transcripts == asked
+    assert [(one.transcribe, one.transcripts) for one in driver.facts_of(ResponseRequested)] == [
+        (True, asked),
+        (False, asked),
+    ]
+    error = driver.error(
+        "session.update", session={"audio": {"input": {"transcription": {"language": "fr"}}}}
+    )
+    assert (error["code"], error["param"]) == (
+        "unsupported_language",
+        "session.audio.input.transcription.language",
+    )
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,9 @@ class Orchestrator:
         response = self._sessions.by_request.get(fact.request)
         if response is None or self._words.rendered(response, fact):
             return
+        if response.transcribes is not None:
+            self._transcripts.prompted(response, fact, now)
+            return
         if not self._preparation.rendered(response, fact, now):
             return
         if fact.reply is None:

@@ -68,7 +68,7 @@ class Words:
             if response.request not in self._sessions.by_request:
                 del self._running[session]
         for session, wanted in list(self._wanted.items()):
-            is_free = self._transcripts.has_begun(wanted.audio)
+            is_free = self._transcripts.has_begun(wanted.audio, wanted.options)
             if session not in self._running and (is_free or not self._sessions.by_request):
                 del self._wanted[session]
                 self._begin(wanted, now)
@@ -76,7 +76,14 @@ class Words:
     def _begin(self, wanted: WordsWanted, now: float) -> None:
         item = Item(wanted.item_id, "user", (wanted.audio,))
         spec = ResponseRequested(
-            wanted.session, "", "", speech=False, remember=False, items=(item,), transcribe=True
+            wanted.session,
+            "",
+            "",
+            speech=False,
+            remember=False,
+            items=(item,),
+            transcribe=True,
+            transcripts=wanted.options,
         )
         response = self._sessions.begin_ahead(spec, (item,))
         self._running[wanted.session] = response, wanted

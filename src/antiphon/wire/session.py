@@ -51,6 +51,7 @@ from antiphon.wire.config import Scope, SessionConfig, session_object, updated
 from antiphon.wire.content import ItemReader
 from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
+from antiphon.wire.input_settings import transcript_options
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.listener import (
@@ -103,7 +104,7 @@ class RealtimeSession:
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
         self._listener = Listener(self.limits, ids, detectors, info.reads_ahead)
         self._input_audio = InputAudio(media)
-        self._transcripts = Transcripts(self.id, ids, detokenisers)
+        self._transcripts = Transcripts(self.id, info, ids, detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)
         self._advisories = Advisories(self.id)
@@ -313,7 +314,8 @@ class RealtimeSession:
     def _words_wanted(self, speech: SpeechPaused | SpeechContinues) -> list[Step]:
         """Have the turn so far written down, where the session asks for its input in writing; nothing, where
         it could not be taken."""
-        if self._shared.config.transcription is None:
+        asked = self._shared.config.transcription
+        if asked is None:
             return []
         try:
             (part,) = self._items.spoken(speech.audio, speech.item_id).record.parts
@@ -321,7 +323,8 @@ class RealtimeSession:
             return []
         assert isinstance(part, AudioPart)
         self._transcripts.expect(speech.item_id)
-        return [WordsWanted(self.id, speech.item_id, part, isinstance(speech, SpeechPaused))]
+        options = transcript_options(asked, self._shared.scope.info)
+        return [WordsWanted(self.id, speech.item_id, part, isinstance(speech, SpeechPaused), options)]
 
     def _over(self, speech: SpeechOver) -> list[Step]:
         stopped: Payload = {

@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass
 
 from antiphon.core.conversation import AudioPart, Item, TextPart
-from antiphon.core.facts import ResponseCancelled, ResponseRequested
+from antiphon.core.facts import ResponseCancelled, ResponseRequested, TranscriptOptions
 from antiphon.core.ids import IdSource
+from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage, WordsHeard
 from antiphon.wire.conversation import WireItem
 from antiphon.wire.effects import Payload
-from antiphon.wire.input_settings import Transcription
+from antiphon.wire.input_settings import Transcription, transcript_options
 from antiphon.wire.ports import Detokeniser, DetokeniserFactory
 
 WORD = re.compile(r"\S+")
@@ -24,9 +25,14 @@ INSTRUCTION = "Transcribe the audio into text. Write down exactly what is said, 
 
 
 def transcription_request(
-    session: str, response: str, audio: AudioPart, asked: Transcription
+    session: str,
+    response: str,
+    audio: AudioPart,
+    asked: Transcription,
+    options: TranscriptOptions | None = None,
 ) -> ResponseRequested:
-    """Have the model write down `audio`: best effort, text only, outside the record."""
+    """Have the model write down `audio`: best effort, text only, outside the record. A transcriber follows
+    `options`, any other model the instruction."""
     parts = [INSTRUCTION]
     if asked.language:
         parts.append(f"The language of the audio is {asked.language}.")
@@ -42,6 +48,7 @@ def transcription_request(
         items=(item,),
         tier="best_effort",
         transcribe=True,
+        transcripts=options,
     )
 
 
@@ -82,8 +89,11 @@ class _Live:
 class Transcripts:
     """A session's transcriptions under way. They hold up nothing: not a response, not the session's end."""
 
-    def __init__(self, session: str, ids: IdSource, detokenisers: DetokeniserFactory) -> None:
+    def __init__(
+        self, session: str, info: ModelInfo, ids: IdSource, detokenisers: DetokeniserFactory
+    ) -> None:
         self._session = session
+        self._info = info
         self._ids = ids
         self._detokenisers = detokenisers
         self._open: dict[str, _Transcript] = {}
@@ -103,7 +113,8 @@ class Transcripts:
         sent = self._live.sent if self._live is not None and self._live.item_id == item.id else ""
         self._live = None
         self._open[response] = _Transcript(item, self._detokenisers(), sent=sent)
-        return transcription_request(self._session, response, audio, asked)
+        options = transcript_options(asked, self._info)
+        return transcription_request(self._session, response, audio, asked, options)
 
     def expect(self, item_id: str) -> None:
         """Of the turn that becomes this item, the words so far may come by `heard`."""
