@@ -130,13 +130,10 @@ def test_language_and_prompt_hold_for_transcripts_words_and_replies() -> None:
         (True, asked),
         (False, asked),
     ]
-    error = driver.error(
-        "session.update", session={"audio": {"input": {"transcription": {"language": "fr"}}}}
-    )
-    assert (error["code"], error["param"]) == (
-        "unsupported_language",
-        "session.audio.input.transcription.language",
-    )
+    audio = {"input": {"transcription": {"language": "fr"}}}
+    error = driver.error("session.update", session={"type": "realtime", "audio": audio})
+    assert error["code"] == "unsupported_language"
+    assert error["param"] == "session.audio.input.transcription.language"
 
 
 @pytest.mark.parametrize(
