@@ -17,6 +17,7 @@ from antiphon.models.prompt import NoMedia, Prompter
 from antiphon.models.vocabulary import Vocabulary, load_template, load_tokenizer
 
 TRANSCRIBER = "transcriber"
+PREVIOUS = "<|startofprev|>"
 
 
 class CascadePrompter:
@@ -27,6 +28,8 @@ class CascadePrompter:
         self._thinker = thinker
         self._transcriber = transcriber
         self._config = config
+        named = transcriber.special(PREVIOUS)
+        self._previous = named if config.previous is None else config.previous
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """What was said is the reply to an order that asks for it; it needs no prompt."""
@@ -41,18 +44,19 @@ class CascadePrompter:
     def _before(self, request: int, options: TranscriptOptions) -> PromptReady | PromptFailed:
         """What a transcript begins with, as Whisper's own code has it."""
         text = (options.prompt or "").strip()
-        if text and self._config.previous is None:
-            return PromptFailed(
-                request, "prompt: this model's transcripts follow no other text; leave it out"
-            )
+        if text and self._previous is None:
+            return PromptFailed(request, "prompt: this model's transcripts follow no text; leave it out")
         if options.language is not None and options.language not in self._config.languages:
             known = ", ".join(self._config.languages)
             return PromptFailed(request, f"language: this model hears {known}; got {options.language!r}")
-        try:
-            before = self._transcriber.encode(f" {text}") if text else ()
-        except ProtocolError as error:
-            return PromptFailed(request, str(error))
-        ids = np.array(self._config.prompt_of(options.language, before), np.int64)
+        before: tuple[int, ...] = ()
+        if text and self._previous is not None:
+            try:
+                spelled = self._transcriber.encode(f" {text}")
+            except ProtocolError as error:
+                return PromptFailed(request, str(error))
+            before = self._previous, *spelled[-(self._config.targets // 2 - 1) :]
+        ids = np.array((*before, *self._config.prompt_of(options.language)), np.int64)
         return PromptReady(request, {TRANSCRIBER: StagePrompt(ids, ids, (), 0, NO_INTS)})
 
     def _written(self, item: Item, transcripts: dict[int, tuple[int, ...]]) -> Item:

@@ -39,7 +39,7 @@ class WhisperConfig:
 
     prompt       ids that a transcript begins with
     languages    ids of those that it hears by their codes, its own first; None: it hears only that one
-    previous     id before the text that a transcript follows; None: it takes none
+    previous     id before the text that a transcript follows; None: generation_config.json names none
     suppressed   ids that are never drawn; `begin_suppressed`: nor as the first
     """
 
@@ -89,14 +89,10 @@ class WhisperConfig:
         except KeyError as error:
             raise CheckpointError(f"transcriber: config.json has no {error}") from None
 
-    def prompt_of(self, language: str | None, before: Sequence[int]) -> tuple[int, ...]:
-        """Ids that a transcript begins with which follows `before`, of which the last half of the context is
-        taken. Raises KeyError for a language that it does not hear."""
+    def prompt_of(self, language: str | None) -> tuple[int, ...]:
+        """Ids that a transcript in a language begins with; None: its own. Raises KeyError for others."""
         number = None if language is None else self.languages[language]
-        own = self.prompt if number is None else (self.prompt[0], number, *self.prompt[2:])
-        if not before or self.previous is None:
-            return own
-        return (self.previous, *before[-(self.targets // 2 - 1) :], *own)
+        return self.prompt if number is None else (self.prompt[0], number, *self.prompt[2:])
 
 
 def _languages(generation: Mapping[str, Any]) -> dict[str, int | None]:
