@@ -37,6 +37,7 @@ from antiphon.core.plans import (
     ArStep,
     AudioOut,
     CodecStep,
+    Decision,
     EncodeStep,
     Join,
     Order,
@@ -49,6 +50,8 @@ from antiphon.core.plans import (
 )
 from antiphon.core.sampling import Sampling
 from antiphon.flow import transcripts
+from antiphon.runtime.codec import encode
+from antiphon.runtime.record import without_media
 
 STOP, WORD = 3, 20
 SAMPLES = 240
@@ -87,6 +90,7 @@ class World:
         self.node = Node(CONFIG)
         self.now = 0.0
         self.facts: list[Fact] = []
+        self.log: list[tuple[tuple[Fact, ...], float, Decision]] = []
         self.rows: dict[str, dict[int, Join]] = defaultdict(dict)
         self.drawn: Counter[tuple[str, int]] = Counter()
         self.read: Counter[int] = Counter()
@@ -113,6 +117,7 @@ class World:
         self.now += 0.01
         decision = self.node.decide(facts, self.now)
         self.node.check_integrity()
+        self.log.append((tuple(facts), self.now, decision))
         for output in decision.outputs:
             self._hear(output)
         for order in decision.orders:
@@ -679,3 +684,24 @@ def test_a_transcriber_that_is_lost_before_its_prompt_is_there_fails_what_waits(
     world.facts.insert(0, UnitLost("transcriber", "gone"))
     world.run()
     assert (world.ends["a"].status, world.ends["a"].reason) == ("failed", "stage_lost")
+
+
+def test_the_words_so_far_are_decided_by_facts_alone():
+    """A record, which has no sound, gives the same orders and outputs again."""
+    world = World()
+    options = TranscriptOptions(language="de")
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts += [foreseen(2), wanted(2, is_pause=True)]
+    for _ in range(3):
+        world.turn()
+    world.facts.append(WordsWanted("s", "q", recording(3), False, options))
+    world.run()
+    world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(2),)))]
+    world.facts.append(ResponseRequested("s", "s", "a"))
+    world.run()
+    assert len(world.so_far) == 3
+    node = Node(CONFIG)
+    for facts, now, decision in world.log:
+        again = node.decide(without_media(facts), now)
+        assert encode(without_media(again)) == encode(without_media(decision))
