@@ -2,225 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-
 import pytest
 
-from antiphon.assembly.node import Node
-from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
-from antiphon.core.conversation import AudioPart, Item, TextPart
+from antiphon.core.conversation import Item
 from antiphon.core.facts import (
-    NO_INTS,
-    NO_TOKENS,
-    Fact,
     ItemAdded,
-    PromptFailed,
-    PromptReady,
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
-    SpeechEnded,
-    SpeechStarted,
-    StagePrompt,
     StepDone,
-    StepFailed,
     TranscriptOptions,
     TurnAdvised,
-    TurnForeseen,
     UnitLost,
     UnitReady,
-    WordsWanted,
 )
-from antiphon.core.plans import (
-    AdvisoryAnswered,
-    ArStep,
-    AudioOut,
-    CodecStep,
-    Decision,
-    EncodeStep,
-    Join,
-    Order,
-    Output,
-    RenderPrompt,
-    ResponseEnded,
-    TokensOut,
-    WordsHeard,
-    ints,
-)
-from antiphon.core.sampling import Sampling
 from antiphon.flow import transcripts
-from antiphon.runtime.codec import encode
-from antiphon.runtime.record import without_media
-
-STOP, WORD = 3, 20
-SAMPLES = 240
-"""Of one step of the voice."""
-CREDIT = 256
-CONFIG = NodeConfig(
-    graph="cascade",
-    ar={
-        "transcriber": ArConfig(
-            max_rows=2, num_blocks=8, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=8)
-        ),
-        "thinker": ArConfig(
-            max_rows=4, num_blocks=500, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=900)
-        ),
-    },
-    codec={"voice": CodecConfig(4)},
-    encoder={"ears": EncoderConfig(step_media=2, cached_media=2)},
-    end_inputs={},
-    transcript_prompt=(1, 2),
+from fakes.transcribing import (
+    CREDIT,
+    World,
+    foreseen,
+    recording,
+    written,
 )
-
-
-def recording(number: int) -> AudioPart:
-    return AudioPart(bytes(4 * number), number)
-
-
-def written(number: int) -> tuple[int, ...]:
-    """What the transcriber writes of a recording."""
-    return 30 + number, 31 + number
-
-
-class World:
-    """A node whose orders are carried out at once, by hand: nothing is computed."""
-
-    def __init__(self) -> None:
-        self.node = Node(CONFIG)
-        self.now = 0.0
-        self.facts: list[Fact] = []
-        self.log: list[tuple[tuple[Fact, ...], float, Decision]] = []
-        self.rows: dict[str, dict[int, Join]] = defaultdict(dict)
-        self.drawn: Counter[tuple[str, int]] = Counter()
-        self.read: Counter[int] = Counter()
-        self.sounded: Counter[int] = Counter()
-        self.bad: set[int] = set()
-        self.reply_length = 3
-        self.is_voicing = True
-        self.encoded: list[int] = []
-        self.prompts: list[RenderPrompt] = []
-        self.transcribed: list[Join] = []
-        self.words: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self.text: dict[str, list[int]] = defaultdict(list)
-        self.ends: dict[str, ResponseEnded] = {}
-        self.advised: list[AdvisoryAnswered] = []
-        self.so_far: list[tuple[str, str, tuple[int, ...], bool]] = []
-
-    def ask(self, session: str, *said: AudioPart | str) -> None:
-        parts = tuple(TextPart(part) if isinstance(part, str) else part for part in said)
-        self.facts += [SessionOpened(session), ItemAdded(session, Item(f"q-{session}", "user", parts))]
-        self.facts.append(ResponseRequested(session, session, f"a-{session}"))
-
-    def turn(self) -> bool:
-        facts, self.facts = self.facts, []
-        self.now += 0.01
-        decision = self.node.decide(facts, self.now)
-        self.node.check_integrity()
-        self.log.append((tuple(facts), self.now, decision))
-        for output in decision.outputs:
-            self._hear(output)
-        for order in decision.orders:
-            self.facts += self._carried_out(order)
-        return bool(self.facts)
-
-    def run(self) -> World:
-        for _ in range(3000):
-            if not self.turn():
-                return self
-        raise AssertionError("it never comes to rest")
-
-    def check_empty(self) -> None:
-        for ar in self.node.stages.ar.values():
-            assert not ar.requests
-        for session in list(self.node.monitor.sessions):
-            self.facts.append(SessionClosed(session))
-        self.run()
-        assert all(ar.kv.num_free == ar.kv.num_blocks for ar in self.node.stages.ar.values())
-        assert not any(encoder.pins for encoder in self.node.stages.encoders.values())
-        assert not any(codec.requests for codec in self.node.stages.codec.values())
-
-    def _hear(self, output: Output) -> None:
-        match output:
-            case AdvisoryAnswered():
-                self.advised.append(output)
-            case WordsHeard():
-                tokens = tuple(output.tokens.tolist())
-                self.so_far.append((output.session, output.item_id, tokens, output.is_pause))
-            case TokensOut():
-                self.text[output.response] += output.tokens[:, 0].tolist()
-            case AudioOut():
-                self.words[output.response] += output.words
-            case ResponseEnded():
-                assert output.response not in self.ends, "it ends once"
-                self.ends[output.response] = output
-
-    def _carried_out(self, order: Order) -> list[Fact]:
-        match order:
-            case RenderPrompt():
-                if order.options is not None:
-                    if order.options.language == "xx":
-                        return [PromptFailed(order.request, "language: xx")]
-                    before = ints([7, 1, 2])
-                    prompt = StagePrompt(before, before, (), 0, NO_INTS)
-                    return [PromptReady(order.request, {"transcriber": prompt})]
-                self.prompts.append(order)
-                if order.transcribe:
-                    reply = [token for tokens in order.transcripts.values() for token in tokens]
-                    return [PromptReady(order.request, {}, reply=ints(reply))]
-                ids = ints([9, *(token for tokens in order.transcripts.values() for token in tokens)])
-                prompt = StagePrompt(ids, ids, (), len(ids), NO_INTS)
-                return [PromptReady(order.request, {"thinker": prompt})]
-            case EncodeStep():
-                keys = [part.key for part in order.media]
-                if self.bad.intersection(keys):
-                    return [StepFailed(order.stage, order.step, NO_INTS, ints(keys), "too loud")]
-                self.encoded += keys
-                return [StepDone(order.stage, order.step, NO_INTS, NO_TOKENS, NO_INTS, ints(keys))]
-            case ArStep():
-                return [self._drawn(order)]
-            case CodecStep():
-                return [self._voiced(order)]
-            case _:
-                return []
-
-    def _drawn(self, order: ArStep) -> Fact:
-        rows = self.rows[order.stage]
-        for row in order.leaves.tolist():
-            del rows[row]
-        for join in order.joins:
-            rows[join.row] = join
-        emitting = [rows[row] for row in order.rows[order.emits == 1].tolist()]
-        tokens = [[self._token(order.stage, join)] for join in emitting]
-        requests = ints([join.request for join in emitting])
-        drawn = ints([token for row in tokens for token in row]).reshape(-1, 1)
-        return StepDone(order.stage, order.step, requests, drawn, NO_INTS, NO_INTS)
-
-    def _token(self, stage: str, join: Join) -> int:
-        at = self.drawn[stage, join.request]
-        self.drawn[stage, join.request] += 1
-        if stage == "thinker":
-            return WORD if at < self.reply_length else STOP
-        self.transcribed.append(join)
-        (span,) = join.prompt.spans
-        assert span.length == len(join.prompt.token_ids)
-        asked = 50 * (join.prompt.token_ids.tolist() == [7, 1, 2])
-        return (*(asked + token for token in written(span.key)), STOP)[at]
-
-    def _voiced(self, order: CodecStep) -> Fact:
-        """Each step speaks all that it was given, in two windows; or nothing."""
-        samples, owing, words = [], [], []
-        for request, count in zip(order.requests.tolist(), order.counts.tolist(), strict=True):
-            self.read[request] += count
-            samples.append(SAMPLES if self.is_voicing else 0)
-            self.sounded[request] += samples[-1]
-            if self.is_voicing and count:
-                owing.append(request)
-            elif self.is_voicing:
-                words += [request, self.read[request], self.sounded[request]]
-        audio = tuple(bytes(4 * count) for count in samples)
-        about = order.stage, order.step, order.requests, NO_TOKENS, ints(samples), NO_INTS, audio
-        return StepDone(*about, owing=ints(owing), words=ints(words))
 
 
 def test_a_prompt_waits_for_all_that_it_shows():
@@ -350,10 +154,6 @@ def test_a_turn_that_is_coming_is_written_down_and_read_ahead():
     assert world.encoded == [1]
     assert world.ends["s"].usage.cached_tokens > 0
     world.check_empty()
-
-
-def foreseen(number: int) -> TurnForeseen:
-    return TurnForeseen("s", Item("q", "user", (recording(number),)), ResponseRequested("s", "", ""))
 
 
 def test_what_was_said_before_a_pause_is_written_down_and_read_in_it():
@@ -517,115 +317,6 @@ def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.M
     world.check_empty()
 
 
-def wanted(number: int, session: str = "s", is_pause: bool = False) -> WordsWanted:
-    return WordsWanted(session, "q", recording(number), is_pause)
-
-
-def test_the_words_so_far_are_shown_while_a_person_speaks():
-    world = World()
-    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
-    world.run()
-    world.facts.append(wanted(2))
-    world.run()
-    assert world.so_far == [("s", "q", written(1), False), ("s", "q", written(2), False)]
-    assert not world.ends
-    world.check_empty()
-
-
-def test_the_words_before_a_pause_cost_no_transcript_of_their_own():
-    """Neither while the pause is read, nor afterwards; and the turn that ends in it is not heard again."""
-    for turns in (0, 3, 100):
-        world = World()
-        world.facts += [SessionOpened("s"), foreseen(1)]
-        for _ in range(turns):
-            world.turn()
-        world.facts.append(wanted(1, is_pause=True))
-        world.run()
-        assert world.so_far == [("s", "q", written(1), True)]
-        world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
-        world.run()
-        assert world.encoded == [1]
-        assert world.ends["s"].usage.cached_tokens > 0
-        world.check_empty()
-
-
-def test_the_words_so_far_wait_for_replies_and_only_the_newest_of_a_turn_is_written_down():
-    world = World()
-    world.reply_length = 30
-    world.ask("other", "hello")
-    for _ in range(4):
-        world.turn()
-    world.facts += [SessionOpened("s"), wanted(1)]
-    world.turn()
-    world.facts.append(wanted(2))
-    world.turn()
-    assert not world.encoded
-    world.run()
-    assert world.encoded == [2]
-    assert [one[2] for one in world.so_far] == [written(2)]
-    world.check_empty()
-
-
-@pytest.mark.parametrize("turns", range(1, 5))
-def test_the_words_so_far_give_way_to_a_reply_and_to_a_pause_that_is_read(turns: int):
-    """What stands in their way is as it would be alone, and no words come late."""
-    for other in (ResponseRequested("o", "o", "b"), foreseen(3)):
-        world = World()
-        world.facts += [SessionOpened("o"), ItemAdded("o", Item("p", "user", (TextPart("hello"),)))]
-        world.facts += [SessionOpened("s"), wanted(1)]
-        for _ in range(turns):
-            world.turn()
-        before = list(world.so_far)
-        world.facts.append(other)
-        world.run()
-        assert not before
-        assert not world.so_far
-        assert {one.status for one in world.ends.values()} <= {"completed"}
-        assert world.prompts[-1].transcripts == ({} if "o" in world.ends else {3: written(3)})
-        world.check_empty()
-
-
-def test_the_words_of_several_people_are_written_down_one_after_the_other():
-    world = World()
-    world.facts += [SessionOpened("a"), SessionOpened("b"), wanted(1, "a"), wanted(2, "b")]
-    world.turn()
-    world.turn()
-    assert world.encoded == [1]
-    world.run()
-    assert [one[:3:2] for one in world.so_far] == [("a", written(1)), ("b", written(2))]
-    world.check_empty()
-
-
-def test_the_words_of_a_turn_that_is_over_are_not_begun_nor_those_of_a_session_that_is_closed():
-    world = World()
-    world.reply_length = 30
-    world.ask("other", "hello")
-    for _ in range(4):
-        world.turn()
-    world.facts += [SessionOpened("s"), wanted(1), SpeechEnded("s"), SessionOpened("t"), wanted(2, "t")]
-    world.turn()
-    world.facts += [SessionClosed("t"), wanted(3, "t")]
-    world.run()
-    assert not world.encoded
-    world.facts.append(wanted(4))
-    world.turn()
-    world.facts.append(SessionClosed("s"))
-    world.run()
-    assert not world.so_far
-    world.check_empty()
-
-
-def test_words_that_cannot_be_heard_cost_nothing():
-    world = World()
-    world.bad = {1}
-    world.facts += [SessionOpened("s"), wanted(1)]
-    world.run()
-    world.facts.append(wanted(2))
-    world.run()
-    assert [one[2] for one in world.so_far] == [written(2)]
-    world.check_empty()
-
-
 def asked_so(world: World, name: str, options: TranscriptOptions | None, transcribe: bool = False) -> None:
     """A reply to what was said in session s, which is written down so."""
     world.facts.append(ResponseRequested("s", name, f"a-{name}", transcribe=transcribe, transcripts=options))
@@ -663,19 +354,6 @@ def test_a_way_that_the_transcriber_does_not_know_is_the_clients_error_and_is_tr
     world.check_empty()
 
 
-def test_the_words_so_far_are_those_of_the_turns_own_transcript():
-    german = TranscriptOptions(language="de")
-    world = World()
-    reply = ResponseRequested("s", "", "", transcripts=german)
-    item = Item("q", "user", (recording(1),))
-    world.facts += [SessionOpened("s"), TurnForeseen("s", item, reply)]
-    world.facts.append(WordsWanted("s", "q", recording(1), True, german))
-    world.run()
-    assert world.so_far == [("s", "q", tuple(50 + token for token in written(1)), True)]
-    assert len(world.transcribed) == 3
-    world.check_empty()
-
-
 def test_a_transcriber_that_is_lost_before_its_prompt_is_there_fails_what_waits():
     world = World()
     world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
@@ -684,24 +362,3 @@ def test_a_transcriber_that_is_lost_before_its_prompt_is_there_fails_what_waits(
     world.facts.insert(0, UnitLost("transcriber", "gone"))
     world.run()
     assert (world.ends["a"].status, world.ends["a"].reason) == ("failed", "stage_lost")
-
-
-def test_the_words_so_far_are_decided_by_facts_alone():
-    """A record, which has no sound, gives the same orders and outputs again."""
-    world = World()
-    options = TranscriptOptions(language="de")
-    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
-    world.run()
-    world.facts += [foreseen(2), wanted(2, is_pause=True)]
-    for _ in range(3):
-        world.turn()
-    world.facts.append(WordsWanted("s", "q", recording(3), False, options))
-    world.run()
-    world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(2),)))]
-    world.facts.append(ResponseRequested("s", "s", "a"))
-    world.run()
-    assert len(world.so_far) == 3
-    node = Node(CONFIG)
-    for facts, now, decision in world.log:
-        again = node.decide(without_media(facts), now)
-        assert encode(without_media(again)) == encode(without_media(decision))
