@@ -17,7 +17,7 @@ from antiphon.flow.transcripts import Transcripts
 
 
 class Words:
-    """Owner of what is wanted, at most one recording a session, and of what of that is being made."""
+    """Owner of the recordings that wait, at most one a session, and of those that are being written down."""
 
     def __init__(self, sessions: Sessions, transcripts: Transcripts, outbox: Outbox) -> None:
         self._sessions = sessions
@@ -29,16 +29,16 @@ class Words:
         """By session."""
 
     def want(self, fact: WordsWanted) -> None:
-        """Show this recording's words once there is time, and no earlier one's of the turn."""
+        """Show the words of this recording once nothing else runs. It replaces one of the session that waits."""
         if self._transcripts.can_write and self._sessions.is_open(fact.session):
             self._wanted[fact.session] = fact
 
     def forget(self, session: str) -> None:
-        """Its turn is over: what has not begun is wanted no more."""
+        """The turn is over: drop the recording that waits."""
         self._wanted.pop(session, None)
 
     def stop(self) -> None:
-        """Something that somebody waits for begins. What ended so is not tried again."""
+        """Cancel what runs: a reply, or the reading of a pause, begins. It is not tried again."""
         for response, _ in self._running.values():
             if response.request in self._sessions.by_request:
                 self._sessions.end(response, "cancelled", "")
@@ -52,7 +52,7 @@ class Words:
             self._sessions.end(response, "cancelled", "")
 
     def rendered(self, response: ResponseState, fact: PromptReady) -> bool:
-        """If the words of a recording are there: show them. False where the response is another's."""
+        """Send the words, which are this response's reply. False if the response shows no words."""
         running, wanted = self._running.get(response.session, (None, None))
         if running is not response or wanted is None:
             return False
@@ -63,7 +63,7 @@ class Words:
         return True
 
     def settle(self, now: float) -> None:
-        """Begin what there is time for."""
+        """Begin recordings whose transcript exists or is being made, and one other if nothing else runs."""
         for session, (response, _) in list(self._running.items()):
             if response.request not in self._sessions.by_request:
                 del self._running[session]
