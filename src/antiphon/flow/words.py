@@ -29,7 +29,7 @@ class Words:
         """By session."""
 
     def want(self, fact: WordsWanted) -> None:
-        """Show the words of this recording once nothing else runs. It replaces one of the session that waits."""
+        """Show the words of this recording once nothing else runs, instead of an earlier one that waits."""
         if self._transcripts.can_write and self._sessions.is_open(fact.session):
             self._wanted[fact.session] = fact
 
