@@ -18,6 +18,7 @@ from antiphon.core.facts import (
     UnitReady,
 )
 from antiphon.flow import transcripts
+from fakes import transcribing
 from fakes.transcribing import (
     CREDIT,
     World,
@@ -301,7 +302,8 @@ def test_a_reply_without_words_is_not_spoken():
 def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.MonkeyPatch, is_empty: bool):
     """Beside the reply to the same recording, of which there is one transcript."""
     if is_empty:
-        monkeypatch.setitem(globals(), "written", lambda number: ())
+        for names in (globals(), vars(transcribing)):
+            monkeypatch.setitem(names, "written", lambda number: ())
     world = World()
     said = Item("said", "user", (recording(1),))
     world.ask("s", recording(1))
