@@ -24,7 +24,6 @@ DRIVEN = {
     "flow/test_turns.py": "orchestrator sessions",
     "sim/test_people.py": "client",
     "wire/test_chat_reading.py": "sampled",
-    "wire/test_input_settings.py": "transcription",
     "wire/test_session.py": "asked audio config content conversation items outputs reply response responses",
     "wire/test_turns.py": "listener",
     "workload/test_draw.py": "dialogue turns",

@@ -21,7 +21,7 @@ from antiphon.core.facts import (
     SessionOpened,
     TurnForeseen,
 )
-from antiphon.core.plans import AdvisoryAnswered, AudioOut, Output, ResponseEnded, TokensOut
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, TurnOutput, WordsHeard
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 from antiphon.runtime.driver import Driver, Recorder
@@ -65,6 +65,7 @@ class Talk:
         self.engine = replace(engine, node=msgspec.structs.replace(engine.node, ar=stages))
         self.driver = Driver(self.engine, self._hear_all, recorder=recorder)
         self.said: dict[str, Said] = defaultdict(Said)
+        self.words: list[WordsHeard] = []
         self._facts: list[Fact] = []
 
     def open(self, session: str, *items: Item) -> None:
@@ -128,7 +129,9 @@ class Talk:
             self._hear(output)
 
     def _hear(self, output: Output) -> None:
-        if isinstance(output, AdvisoryAnswered):
+        if isinstance(output, WordsHeard):
+            self.words.append(output)
+        if isinstance(output, TurnOutput):
             return
         said = self.said[output.response]
         assert said.end is None, "the end comes last"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from antiphon import Omni, Request
 from antiphon.checkpoint.demo_cascade import WINDOW_S
 from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart
-from antiphon.core.facts import ResponseRequested
+from antiphon.core.facts import ResponseRequested, SpeechEnded, TranscriptOptions, WordsWanted
 from antiphon.core.model_source import PARTS, source_of
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
@@ -218,6 +220,12 @@ def check(found: Said, expected: list[int], oracle: Oracle, omni: Omni) -> None:
     np.testing.assert_allclose(found.wav, wave, atol=1e-4)
 
 
+def spelled(omni: Omni, ids: tuple[int, ...]) -> str:
+    """A transcript as text."""
+    speller = Tokenizer.from_file(str(Path(omni.engine.info.path).parent / "transcriber/tokenizer.json"))
+    return speller.decode(ids).strip()
+
+
 def ask(talk: Talk, session: str, **wanted: Any) -> None:
     talk.ask(session, voice=None, sampling=GREEDY, codes=False, **wanted)
 
@@ -313,6 +321,40 @@ def test_what_was_read_in_pauses_changes_nothing(omni: Omni, oracle: Oracle, tai
     check_all_free(talk)
 
 
+def test_the_words_so_far_are_the_transcript_of_what_was_said_so_far(omni: Omni, oracle: Oracle, tail: bool):
+    """In a pause they cost nothing; and the reply to the turn is as if nothing had been shown before."""
+    orders = Orders()
+    talk = Talk(omni.engine, recorder=orders)
+    talk.open("s")
+    asked = ResponseRequested("s", "", "")
+    for part, is_pause in ((SPOKEN[0], False), (SPOKEN[1], False), (SPOKEN[3], True)):
+        if is_pause:
+            talk.foresee("s", said(part), asked)
+        talk.tell(WordsWanted("s", "q", part, is_pause))
+        talk.step(80)
+    texts = []
+    for words, part in zip(talk.words, (SPOKEN[0], SPOKEN[1], SPOKEN[3]), strict=True):
+        ids = oracle.transcript(np.frombuffer(part.samples, np.float32), tail=tail)
+        texts.append(spelled(omni, ids))
+        assert oracle.text.decode(words.tokens.tolist()) == texts[-1]
+    assert len(set(texts)) > 1
+    assert orders.num_encoded == 3
+    talk.tell(SpeechEnded("s"))
+    talk.tell(WordsWanted("s", "q", SPOKEN[2], False))  # of the next turn: a reply comes first
+    talk.step()
+    talk.add("s", QUESTIONS[3])
+    ask(talk, "s")
+    talk.run()
+    check(talk.said["s"], oracle.reply((QUESTIONS[3],), tail=tail), oracle, omni)
+    end = talk.said["s"].end
+    assert end is not None
+    assert end.usage.cached_tokens > 0
+    assert len(talk.words) == 3
+    talk.close("s")
+    talk.run()
+    check_all_free(talk)
+
+
 def test_a_reply_that_nobody_waits_for_is_not_written_down(omni: Omni):
     talk = Talk(omni.engine)
     talk.open("s", QUESTIONS[3])
@@ -371,8 +413,66 @@ def test_a_transcript_is_told_to_who_asks_for_it(omni: Omni, oracle: Oracle, tai
     talk.tell(request)
     talk.run()
     samples = np.frombuffer(SPOKEN[0].samples, np.float32)
-    speller = Tokenizer.from_file(str(Path(omni.engine.info.path).parent / "transcriber/tokenizer.json"))
-    expected = speller.decode(oracle.transcript(samples, tail=tail)).strip()
+    expected = spelled(omni, oracle.transcript(samples, tail=tail))
     assert expected
     assert oracle.text.decode(talk.said["t"].text) == expected
     assert not talk.said["t"].audio
+
+
+HINTS = [
+    TranscriptOptions(),
+    TranscriptOptions(language="de"),
+    TranscriptOptions(prompt="hello world"),
+    TranscriptOptions("de", "hello world, how are you today? " * 5),
+]
+
+
+def test_language_and_prompt_of_a_transcript_are_those_of_transformers(
+    cascade_checkpoint: Path, tmp_path: Path
+):
+    """Of whole windows, by its own `generate`; a prompt that is too long loses its beginning."""
+    path = tmp_path / "two"
+    shutil.copytree(cascade_checkpoint / "transcriber", path / "transcriber")
+    tokenizer = Tokenizer.from_file(str(path / "transcriber/tokenizer.json"))
+    ids = [tokenizer.token_to_id(f"<|{name}|>") for name in ("vision_start", "vision_end", "image_pad")]
+    file = path / "transcriber/generation_config.json"
+    generation = json.loads(file.read_text()) | {
+        "is_multilingual": True,
+        "lang_to_id": {"<|en|>": ids[0], "<|de|>": ids[1]},
+        "task_to_id": {"transcribe": ids[2], "translate": ids[2]},
+    }
+    file.write_text(json.dumps(generation))
+    parts = {part: str(cascade_checkpoint / part) for part in ("thinker", "voice")}
+    content = {"model_type": "cascade", "transcriber": "transcriber", **parts, "silent_tail": False}
+    (path / "config.json").write_text(json.dumps(content))
+    whisper: Any = WhisperForConditionalGeneration.from_pretrained(path / "transcriber", dtype=torch.float64)
+    extract = WhisperFeatureExtractor.from_pretrained(path / "transcriber")
+    omni = Omni(path, device="cpu", dtype="float64")
+    try:
+        assert omni.engine.info.languages == ("en", "de")
+        talk = Talk(omni.engine)
+        talk.open("s")
+        for i, options in enumerate(HINTS):
+            talk.tell(transcription_request("s", f"t{i}", SPOKEN[1], Transcription(), options))
+        warm = TranscriptOptions(temperature=1.0, seed=5)
+        for name in ("w0", "w1"):
+            talk.tell(transcription_request("s", name, SPOKEN[1], Transcription(), warm))
+        talk.run()
+    finally:
+        omni.close()
+    samples = np.frombuffer(SPOKEN[1].samples, np.float32)
+    mel = extract(samples, sampling_rate=16000, return_tensors="pt")["input_features"].double()
+    said_so = set()
+    for i, options in enumerate(HINTS):
+        before = tokenizer.encode(f" {options.prompt.strip()}").ids[-11:] if options.prompt else []
+        prompt = torch.tensor([generation["prev_sot_token_id"], *before]) if before else None
+        made = whisper.generate(mel, prompt_ids=prompt, language=options.language or "en", task="transcribe")
+        made = made[0].tolist()
+        start = generation["no_timestamps_token_id"]
+        made = made[len(made) - made[::-1].index(start) :] if start in made else made
+        expected = tokenizer.decode(made, skip_special_tokens=True).strip()
+        thinker = Tokenizer.from_file(str(cascade_checkpoint / "thinker/tokenizer.json"))
+        assert thinker.decode(talk.said[f"t{i}"].text) == expected
+        said_so.add(expected)
+    assert len(said_so) == len(HINTS), "each hint changes what is written"
+    assert talk.said["w0"].text == talk.said["w1"].text != talk.said["t0"].text

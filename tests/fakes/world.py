@@ -34,6 +34,7 @@ from antiphon.core.plans import (
     ResponseEnded,
     SendMedia,
     TokensOut,
+    WordsHeard,
 )
 from antiphon.core.sampling import Sampling
 from antiphon.flow.response import ResponseState
@@ -217,6 +218,7 @@ class World:
             if isinstance(output, AdvisoryAnswered):
                 self.advised.append(output)
                 continue
+            assert not isinstance(output, WordsHeard), "no transcriber is there"
             self.responses[output.session, output.response].take(output)
         before = {place: device.num_in_flight for place, device in self.fleet.devices.items()}
         for order in decision.orders:

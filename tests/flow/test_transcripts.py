@@ -2,201 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-
 import pytest
 
-from antiphon.assembly.node import Node
-from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
-from antiphon.core.conversation import AudioPart, Item, TextPart
+from antiphon.core.conversation import Item
 from antiphon.core.facts import (
-    NO_INTS,
-    NO_TOKENS,
-    Fact,
     ItemAdded,
-    PromptReady,
     ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
-    StagePrompt,
     StepDone,
-    StepFailed,
+    TranscriptOptions,
     TurnAdvised,
-    TurnForeseen,
     UnitLost,
     UnitReady,
 )
-from antiphon.core.plans import (
-    AdvisoryAnswered,
-    ArStep,
-    AudioOut,
-    CodecStep,
-    EncodeStep,
-    Join,
-    Order,
-    Output,
-    RenderPrompt,
-    ResponseEnded,
-    TokensOut,
-    ints,
-)
-from antiphon.core.sampling import Sampling
 from antiphon.flow import transcripts
-
-STOP, WORD = 3, 20
-SAMPLES = 240
-"""Of one step of the voice."""
-CREDIT = 256
-CONFIG = NodeConfig(
-    graph="cascade",
-    ar={
-        "transcriber": ArConfig(
-            max_rows=2, num_blocks=8, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=8)
-        ),
-        "thinker": ArConfig(
-            max_rows=4, num_blocks=500, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=900)
-        ),
-    },
-    codec={"voice": CodecConfig(4)},
-    encoder={"ears": EncoderConfig(step_media=2, cached_media=2)},
-    end_inputs={},
-    transcript_prompt=(1, 2),
+from fakes import transcribing
+from fakes.transcribing import (
+    CREDIT,
+    World,
+    foreseen,
+    recording,
+    written,
 )
-
-
-def recording(number: int) -> AudioPart:
-    return AudioPart(bytes(4 * number), number)
-
-
-def written(number: int) -> tuple[int, ...]:
-    """What the transcriber writes of a recording."""
-    return 30 + number, 31 + number
-
-
-class World:
-    """A node whose orders are carried out at once, by hand: nothing is computed."""
-
-    def __init__(self) -> None:
-        self.node = Node(CONFIG)
-        self.now = 0.0
-        self.facts: list[Fact] = []
-        self.rows: dict[str, dict[int, Join]] = defaultdict(dict)
-        self.drawn: Counter[tuple[str, int]] = Counter()
-        self.read: Counter[int] = Counter()
-        self.sounded: Counter[int] = Counter()
-        self.bad: set[int] = set()
-        self.reply_length = 3
-        self.is_voicing = True
-        self.encoded: list[int] = []
-        self.prompts: list[RenderPrompt] = []
-        self.words: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self.text: dict[str, list[int]] = defaultdict(list)
-        self.ends: dict[str, ResponseEnded] = {}
-        self.advised: list[AdvisoryAnswered] = []
-
-    def ask(self, session: str, *said: AudioPart | str) -> None:
-        parts = tuple(TextPart(part) if isinstance(part, str) else part for part in said)
-        self.facts += [SessionOpened(session), ItemAdded(session, Item(f"q-{session}", "user", parts))]
-        self.facts.append(ResponseRequested(session, session, f"a-{session}"))
-
-    def turn(self) -> bool:
-        facts, self.facts = self.facts, []
-        self.now += 0.01
-        decision = self.node.decide(facts, self.now)
-        self.node.check_integrity()
-        for output in decision.outputs:
-            self._hear(output)
-        for order in decision.orders:
-            self.facts += self._carried_out(order)
-        return bool(self.facts)
-
-    def run(self) -> World:
-        for _ in range(3000):
-            if not self.turn():
-                return self
-        raise AssertionError("it never comes to rest")
-
-    def check_empty(self) -> None:
-        for ar in self.node.stages.ar.values():
-            assert not ar.requests
-        for session in list(self.node.monitor.sessions):
-            self.facts.append(SessionClosed(session))
-        self.run()
-        assert all(ar.kv.blocks.num_free == ar.kv.num_blocks for ar in self.node.stages.ar.values())
-        assert not any(encoder.pins for encoder in self.node.stages.encoders.values())
-        assert not any(codec.requests for codec in self.node.stages.codec.values())
-
-    def _hear(self, output: Output) -> None:
-        match output:
-            case AdvisoryAnswered():
-                self.advised.append(output)
-            case TokensOut():
-                self.text[output.response] += output.tokens[:, 0].tolist()
-            case AudioOut():
-                self.words[output.response] += output.words
-            case ResponseEnded():
-                assert output.response not in self.ends, "it ends once"
-                self.ends[output.response] = output
-
-    def _carried_out(self, order: Order) -> list[Fact]:
-        match order:
-            case RenderPrompt():
-                self.prompts.append(order)
-                if order.transcribe:
-                    reply = [token for tokens in order.transcripts.values() for token in tokens]
-                    return [PromptReady(order.request, {}, reply=ints(reply))]
-                ids = ints([9, *(token for tokens in order.transcripts.values() for token in tokens)])
-                prompt = StagePrompt(ids, ids, (), len(ids), NO_INTS)
-                return [PromptReady(order.request, {"thinker": prompt})]
-            case EncodeStep():
-                keys = [part.key for part in order.media]
-                if self.bad.intersection(keys):
-                    return [StepFailed(order.stage, order.step, NO_INTS, ints(keys), "too loud")]
-                self.encoded += keys
-                return [StepDone(order.stage, order.step, NO_INTS, NO_TOKENS, NO_INTS, ints(keys))]
-            case ArStep():
-                return [self._drawn(order)]
-            case CodecStep():
-                return [self._voiced(order)]
-            case _:
-                return []
-
-    def _drawn(self, order: ArStep) -> Fact:
-        rows = self.rows[order.stage]
-        for row in order.leaves.tolist():
-            del rows[row]
-        for join in order.joins:
-            rows[join.row] = join
-        emitting = [rows[row] for row in order.rows[order.emits == 1].tolist()]
-        tokens = [[self._token(order.stage, join)] for join in emitting]
-        requests = ints([join.request for join in emitting])
-        drawn = ints([token for row in tokens for token in row]).reshape(-1, 1)
-        return StepDone(order.stage, order.step, requests, drawn, NO_INTS, NO_INTS)
-
-    def _token(self, stage: str, join: Join) -> int:
-        at = self.drawn[stage, join.request]
-        self.drawn[stage, join.request] += 1
-        if stage == "thinker":
-            return WORD if at < self.reply_length else STOP
-        assert join.prompt.token_ids.tolist() == [1, 2]
-        (span,) = join.prompt.spans
-        return (*written(span.key), STOP)[at]
-
-    def _voiced(self, order: CodecStep) -> Fact:
-        """Each step speaks all that it was given, in two windows; or nothing."""
-        samples, owing, words = [], [], []
-        for request, count in zip(order.requests.tolist(), order.counts.tolist(), strict=True):
-            self.read[request] += count
-            samples.append(SAMPLES if self.is_voicing else 0)
-            self.sounded[request] += samples[-1]
-            if self.is_voicing and count:
-                owing.append(request)
-            elif self.is_voicing:
-                words += [request, self.read[request], self.sounded[request]]
-        audio = tuple(bytes(4 * count) for count in samples)
-        about = order.stage, order.step, order.requests, NO_TOKENS, ints(samples), NO_INTS, audio
-        return StepDone(*about, owing=ints(owing), words=ints(words))
 
 
 def test_a_prompt_waits_for_all_that_it_shows():
@@ -326,10 +155,6 @@ def test_a_turn_that_is_coming_is_written_down_and_read_ahead():
     assert world.encoded == [1]
     assert world.ends["s"].usage.cached_tokens > 0
     world.check_empty()
-
-
-def foreseen(number: int) -> TurnForeseen:
-    return TurnForeseen("s", Item("q", "user", (recording(number),)), ResponseRequested("s", "", ""))
 
 
 def test_what_was_said_before_a_pause_is_written_down_and_read_in_it():
@@ -477,7 +302,8 @@ def test_a_reply_without_words_is_not_spoken():
 def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.MonkeyPatch, is_empty: bool):
     """Beside the reply to the same recording, of which there is one transcript."""
     if is_empty:
-        monkeypatch.setitem(globals(), "written", lambda number: ())
+        for names in (globals(), vars(transcribing)):
+            monkeypatch.setitem(names, "written", lambda number: ())
     world = World()
     said = Item("said", "user", (recording(1),))
     world.ask("s", recording(1))
@@ -491,3 +317,50 @@ def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.M
     assert world.encoded == [1]
     assert len(world.read) == 1, "a transcript is not spoken"
     world.check_empty()
+
+
+def asked_so(world: World, name: str, options: TranscriptOptions | None, transcribe: bool = False) -> None:
+    """A reply to what was said in session s, which is written down so."""
+    world.facts.append(ResponseRequested("s", name, f"a-{name}", transcribe=transcribe, transcripts=options))
+    world.run()
+
+
+def test_a_recording_is_written_down_once_for_each_way_to_do_it():
+    world = World()
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    german = TranscriptOptions(language="de", prompt="Ada")
+    for name, options in (("a", None), ("b", german), ("c", german), ("d", None)):
+        asked_so(world, name, options)
+    mine = {1: tuple(50 + token for token in written(1))}
+    plain = {1: written(1)}
+    assert [one.transcripts for one in world.prompts] == [plain, mine, mine, plain]
+    assert world.encoded == [1], "the encoder's output serves both"
+    assert sum(stage == "transcriber" for stage, _ in world.drawn) == 2
+    warm = TranscriptOptions(temperature=0.5, seed=9)
+    asked_so(world, "e", warm, transcribe=True)
+    join = world.transcribed[-1]
+    assert (join.sampling.temperature, join.sampling.seed, join.sampling.max_tokens) == (0.5, 9, 8)
+    assert {one.sampling.temperature for one in world.transcribed[:6]} == {0.0}
+    world.check_empty()
+
+
+def test_a_way_that_the_transcriber_does_not_know_is_the_clients_error_and_is_tried_again():
+    world = World()
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    for name in "ab":
+        asked_so(world, name, TranscriptOptions(language="xx"))
+        assert (world.ends[name].status, world.ends[name].reason) == ("failed", "invalid_prompt")
+        assert world.ends[name].message == "language: xx"
+    asked_so(world, "c", None)
+    assert world.ends["c"].status == "completed"
+    world.check_empty()
+
+
+def test_a_transcriber_that_is_lost_before_its_prompt_is_there_fails_what_waits():
+    world = World()
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    world.facts.append(ResponseRequested("s", "a", "x", transcripts=TranscriptOptions(prompt="Ada")))
+    world.turn()
+    world.facts.insert(0, UnitLost("transcriber", "gone"))
+    world.run()
+    assert (world.ends["a"].status, world.ends["a"].reason) == ("failed", "stage_lost")

@@ -6,9 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnPaused, TurnStarted, TurnStopped
+from antiphon.core.turns import (
+    ReplyPaused,
+    ReplyResumed,
+    TurnContinued,
+    TurnEvent,
+    TurnPaused,
+    TurnStarted,
+    TurnStopped,
+)
 from antiphon.interaction.pauses import Semantic, Silence
-from antiphon.interaction.turns import FRAME_MS, PAUSE_MS, TurnSettings, TurnTaker
+from antiphon.interaction.turns import CONTINUED_MS, FRAME_MS, PAUSE_MS, TurnSettings, TurnTaker
 
 PROBABILITIES = st.lists(st.sampled_from([0.0, 0.1, 0.34, 0.36, 0.45, 0.5, 0.7, 1.0]), max_size=120)
 
@@ -52,6 +60,17 @@ def test_hysteresis_and_short_gaps_do_not_end_a_turn() -> None:
     now = len("##....##..-..#" + "." * 6) * 32 + 50 * 32
     assert heard(taker, "." * 6) == [TurnPaused(now)]
     assert heard(taker, ".") == [TurnStopped(now + 32, now)]
+
+
+def test_a_turn_that_goes_on_without_a_pause_is_told_of_by_its_voice() -> None:
+    """Neither silence nor what lies between counts, and a pause that is told begins the count anew."""
+    taker = TurnTaker(TurnSettings(prefix_padding_ms=0), Silence(500))
+    num = CONTINUED_MS // FRAME_MS
+    assert heard(taker, "#" * num) == [TurnStarted(0)]
+    assert heard(taker, "...---#") == [TurnContinued((num + 7) * FRAME_MS)]
+    assert heard(taker, "#" * (num - 1) + "." * 6) == [TurnPaused((2 * num + 12) * FRAME_MS)]
+    assert heard(taker, "#" * (num - 1)) == []
+    assert heard(taker, "#") == [TurnContinued((3 * num + 12) * FRAME_MS)]
 
 
 def test_a_soft_voice_behind_a_pause_belongs_to_the_turn() -> None:
@@ -180,6 +199,9 @@ class Turns(RuleBasedStateMachine):
                 assert self.said_end != event.said_end_ms == self.now
                 assert event.said_end_ms - PAUSE_MS > self.start
                 self.said_end = event.said_end_ms
+            case TurnContinued():
+                assert self.start is not None
+                assert self.start + CONTINUED_MS <= event.so_far_ms == self.now
             case ReplyPaused():
                 assert self.start is None
                 assert not self.is_paused

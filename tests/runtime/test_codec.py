@@ -41,6 +41,7 @@ from antiphon.core.facts import (
     TurnForeseen,
     UnitLost,
     UnitReady,
+    WordsWanted,
 )
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import (
@@ -64,6 +65,7 @@ from antiphon.core.plans import (
     StagePrepared,
     TokensOut,
     Usage,
+    WordsHeard,
     ints,
 )
 from antiphon.core.sampling import Sampling
@@ -117,6 +119,7 @@ OUTPUTS = (
     AudioOut("s", "r", b"\x01\x02"),
     ResponseEnded("s", "r", "failed", "why", "how", Usage(1, 2, 3, 4, 5, 6)),
     AdvisoryAnswered("s", "turn", (StagePrepared("thinker", 3, 4, 2, True),)),
+    WordsHeard("s", "i", ints([5, 6]), True),
 )
 MESSAGES: list[Any] = [
     SessionOpened("s"),
@@ -128,6 +131,7 @@ MESSAGES: list[Any] = [
     SpeechEnded("s"),
     TurnAdvised("s", "turn", 2.5, 0.5),
     TurnForeseen("s", Item("i", "user", (TextPart("x"),)), ResponseRequested("s", "", "")),
+    WordsWanted("s", "i", AudioPart.of(b"\0" * 8), True),
     OutputHeld("s", "r"),
     OutputReleased("s", "r"),
     PlaybackReported("s", "r", 1.5),

@@ -115,6 +115,39 @@ def test_kv_of_a_request_that_would_not_fit_is_not_brought() -> None:
     assert not stage.tiers.fetches.is_unfit("session-1")
 
 
+def test_what_is_there_for_the_first_in_the_queue_is_not_given_up_for_those_behind_it() -> None:
+    """Not even where it is all there, so that nothing is brought for it: they would take turns for ever."""
+    stage = small()
+    step = run(stage, away(stage), 2, 200)
+    stage.submit(request(2, 9, first=200))
+    stage.submit(request(1, 9))
+    assert ordered(stage, 10.0) == []
+    assert stage.tiers.fetches.is_unfit("session-1")
+    assert len(stage.kv.resting.owners) == 1
+    order = stage.plan(step, 10.0)
+    assert order is not None
+    assert [(join.cached, join.request) for join in order.joins] == [(8, 2)]
+
+
+def test_what_is_there_of_one_that_does_not_fit_is_not_given_up_for_those_behind_it() -> None:
+    stage = small(num_blocks=8, max_rows=3)
+    step = run(stage, away(stage), 2, 200, length=4)
+    stage.tiers.room.make_room(stage.kv.num_blocks)
+    answered(stage)
+    step = run(stage, step, 3, 300, length=4)
+    stage.submit(request(4, 9, first=400))
+    assert stage.plan(step, 10.0) is not None
+    stage.submit(request(3, 9, first=300))
+    stage.submit(request(2, 5, first=200))
+    before = stage.kv.resting.get("session-3")
+    assert before is not None
+    num_before = len(before.blocks)
+    ordered(stage, 11.0)
+    after = stage.kv.resting.get("session-3")
+    assert after is not None
+    assert len(after.blocks) == num_before
+
+
 def test_blocks_that_rows_wait_for_are_not_taken_by_what_is_fetched() -> None:
     stage = small()
     away(stage)

@@ -11,7 +11,7 @@ from antiphon.core.facts import (
     ResponseCancelled,
     ResponseRequested,
 )
-from antiphon.core.plans import AdvisoryAnswered, Output, ResponseEnded, TokensOut
+from antiphon.core.plans import Output, ResponseEnded, TokensOut, TurnOutput
 from antiphon.flow.record import Record
 
 
@@ -43,7 +43,7 @@ class Recorder:
 
     def output(self, output: Output) -> None:
         """Before the session sees it."""
-        if isinstance(output, AdvisoryAnswered) or output.response not in self._asked:
+        if isinstance(output, TurnOutput) or output.response not in self._asked:
             return
         match output:
             case TokensOut():

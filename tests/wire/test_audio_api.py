@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.core.conversation import AudioPart, TextPart
 from antiphon.core.errors import LimitExceeded, ProtocolError
-from antiphon.core.facts import ResponseRequested
+from antiphon.core.facts import ResponseRequested, TranscriptOptions
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.core.sampling import Sampling
 from antiphon.wire.audio_api import (
@@ -83,6 +83,36 @@ def test_speech_is_written_down_greedily_while_somebody_waits() -> None:
     assert SOUND in (request.items or ())[0].parts
     hinted = written(language="de", prompt="Antiphon")
     assert hinted.items != request.items or hinted.instructions != request.instructions
+
+
+def heard(info_languages: tuple[str, ...] = ("en", "de"), **fields: Any) -> TranscriptOptions | None:
+    info = msgspec.structs.replace(INFO, languages=info_languages)
+    asked = converted(fields, TranscriptionRequest)
+    return read_transcription(asked, SOUND, info, LIMITS, "session", "reply").transcripts
+
+
+def test_a_transcriber_is_told_of_the_language_the_text_before_and_the_temperature() -> None:
+    assert heard() is heard(language="en") is heard(language="EN-us", temperature=0, prompt=" ") is None
+    assert heard(language="de-AT", prompt=" Ada ") == TranscriptOptions("de", "Ada")
+    warm = heard(temperature=0.5)
+    assert warm is not None
+    assert (warm.language, warm.temperature) == (None, 0.5)
+    assert warm == heard(temperature=0.5), "one reply's name, one seed"
+    assert heard((), language="xx", temperature=0.5) is None, "another model is told in words"
+
+
+@pytest.mark.parametrize(("languages", "language"), [(("en",), "de"), (("en", "de"), "xx")])
+def test_a_language_that_is_not_heard(languages: tuple[str, ...], language: str) -> None:
+    with pytest.raises(ProtocolError, match="writes down only en") as caught:
+        heard(languages, language=language)
+    assert (caught.value.code, caught.value.param) == ("unsupported_language", "language")
+
+
+@pytest.mark.parametrize("temperature", [-0.1, 1.1, "hot"])
+def test_a_temperature_that_cannot_be(temperature: Any) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        heard(temperature=temperature)
+    assert caught.value.param == "temperature"
 
 
 @pytest.mark.parametrize("name", ["include", "timestamp_granularities"])

@@ -113,7 +113,8 @@ class Node:
             self._watch.planned(steps, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
         wake_at = self._patience.wake_at(self._wake_at)
-        return Decision((*orders, *copies, *steps), (*outputs, *self._answers(advised)), wake_at)
+        told = (*outputs, *self._orchestrator.words(), *self._answers(advised))
+        return Decision((*orders, *copies, *steps), told, wake_at)
 
     @property
     def _wake_at(self) -> float | None:
@@ -205,7 +206,7 @@ class Node:
         orders: list[Order] = []
         outputs: list[ResponseOutput] = []
         while True:
-            ordered, said = self._orchestrator.drain()
+            ordered, said = self._orchestrator.drain(now)
             orders += ordered
             outputs += said
             if said:

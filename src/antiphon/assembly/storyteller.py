@@ -47,6 +47,7 @@ from antiphon.core.plans import (
     ResponseOutput,
     TokensOut,
     TurnAnswer,
+    WordsHeard,
 )
 from antiphon.core.playback import Playback
 from antiphon.flow.response import Phase, ResponseState
@@ -179,6 +180,8 @@ class Storyteller:
         for output in decision.outputs:
             if isinstance(output, AdvisoryAnswered):
                 self._advised(output)
+                continue
+            if isinstance(output, WordsHeard):  # the person is shown them, and nothing follows
                 continue
             reply = self._find(output.session, output.response)
             if reply is not None:

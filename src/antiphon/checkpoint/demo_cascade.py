@@ -73,6 +73,7 @@ def _write_transcriber(directory: Path, seed: int) -> None:
     others = [token for token in ids.values() if token != ids["<|im_end|>"]]
     model.generation_config = GenerationConfig(
         no_timestamps_token_id=ids["<|audio_start|>"],
+        prev_sot_token_id=ids["<|audio_end|>"],
         is_multilingual=False,
         suppress_tokens=sorted(others),
         begin_suppress_tokens=[ids["<|im_end|>"]],

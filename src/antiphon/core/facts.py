@@ -13,12 +13,31 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.conversation import Item
+from antiphon.core.conversation import AudioPart, Item
+from antiphon.core.ids import content_key
 from antiphon.core.sampling import Sampling
 
 Ints = NDArray[np.int64]
 NO_INTS: Ints = np.zeros(0, np.int64)
 NO_TOKENS: Ints = np.zeros((0, 1), np.int64)
+
+
+class TranscriptOptions(msgspec.Struct, frozen=True):
+    """How a recording is written down, where a stage transcribes.
+
+    language     code of what is spoken in it; None: the transcriber's own
+    prompt       text that it is to be taken to follow
+    temperature  0 is greedy; else `seed` says what is drawn
+    """
+
+    language: str | None = None
+    prompt: str | None = None
+    temperature: float = 0.0
+    seed: int = 0
+
+    def key(self, recording: int) -> int:
+        """Of the transcript that is made so of a recording of this key."""
+        return content_key(b"transcript", recording.to_bytes(8, "little"), msgspec.json.encode(self))
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
@@ -113,6 +132,23 @@ class TurnForeseen(msgspec.Struct, frozen=True, tag=True):
     reply: ResponseRequested
 
 
+class WordsWanted(msgspec.Struct, frozen=True, tag=True):
+    """The client wants to see what the person has said so far in a turn that is not over. Answered by a
+    WordsHeard once there is time for it, or not at all. Advice: it changes no reply.
+
+    item_id   of the item that the turn will become
+    audio     the turn so far
+    is_pause  the person has paused behind it; else it may end within a word
+    options   of its transcript; None: the transcriber's own
+    """
+
+    session: str
+    item_id: str
+    audio: AudioPart
+    is_pause: bool
+    options: TranscriptOptions | None = None
+
+
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
     """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""
 
@@ -154,6 +190,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     tier       best_effort: work nobody waits for; it may be overtaken by all else
     say        this text is the reply, word for word: nothing is written, it is only spoken
     transcribe the items ask for what is said in them. A model that has it in writing anyway replies with that
+    transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
     """
 
     session: str
@@ -173,6 +210,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     say: str | None = None
     retention: float | None = None
     transcribe: bool = False
+    transcripts: TranscriptOptions | None = None
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
@@ -344,6 +382,7 @@ PersonFact = (
     | SpeechEnded
     | TurnAdvised
     | TurnForeseen
+    | WordsWanted
     | PlaybackReported
     | OutputHeld
     | OutputReleased

@@ -18,6 +18,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     max_context_tokens  prompt plus reply
     sampling     each decoder's own way to draw, by stage of a reply; the first stage writes the text
     max_recording_s     the longest recording that it hears; inf: any
+    languages    codes of those that its transcriber hears, its own first; none: it has no transcriber
     reads_ahead  the server tells of turns before they are over: instructions when the first one begins, and
                  what was said in every pause
     """
@@ -31,4 +32,5 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     dtype: str
     sampling: dict[str, Sampling] = {}
     max_recording_s: float = inf
+    languages: tuple[str, ...] = ()
     reads_ahead: bool = False

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from antiphon.core.conversation import Item, Media
-from antiphon.core.facts import NO_INTS, Ints, StagePrompt
+from antiphon.core.facts import NO_INTS, Ints, StagePrompt, TranscriptOptions
 from antiphon.core.sampling import Sampling
 
 
@@ -25,6 +25,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     transcribe   what is wanted is what was said, in the text of the stage that replies
     transcripts  of a model that reads what was said: by the key of each recording in the items, the tokens of
                  the stage that wrote it down
+    options      what is wanted is the prompt of a transcript that is made so, of the stage that transcribes
     """
 
     request: int
@@ -35,6 +36,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     say: str | None = None
     transcripts: dict[int, tuple[int, ...]] = {}
     transcribe: bool = False
+    options: TranscriptOptions | None = None
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):
@@ -311,8 +313,21 @@ class AdvisoryAnswered(msgspec.Struct, frozen=True, tag=True):
     is_likely: bool = True
 
 
+class WordsHeard(msgspec.Struct, frozen=True, tag=True, eq=False):
+    """What the person has said so far, as a WordsWanted asked: `tokens` int64 [n], of the text of the stage
+    that replies."""
+
+    session: str
+    item_id: str
+    tokens: Ints
+    is_pause: bool
+
+
 ResponseOutput = TokensOut | AudioOut | ResponseEnded
-Output = ResponseOutput | AdvisoryAnswered
+TurnOutput = AdvisoryAnswered | WordsHeard
+"""About a turn that is coming, and no response's."""
+
+Output = ResponseOutput | TurnOutput
 
 
 class Decision(msgspec.Struct, frozen=True, eq=False):

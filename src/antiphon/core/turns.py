@@ -18,6 +18,12 @@ class TurnPaused(msgspec.Struct, frozen=True, tag=True):
     said_end_ms: int
 
 
+class TurnContinued(msgspec.Struct, frozen=True, tag=True):
+    """The person has spoken for a while, and no pause of it was told. The turn so far ends at `so_far_ms`."""
+
+    so_far_ms: int
+
+
 class TurnStopped(msgspec.Struct, frozen=True, tag=True):
     """The person's turn is over. Its audio ends at `audio_end_ms`, the silence that told so included.
 
@@ -36,4 +42,4 @@ class ReplyResumed(msgspec.Struct, frozen=True, tag=True):
     """It was no interruption: go on with the reply, and forget the voice."""
 
 
-TurnEvent = TurnStarted | TurnPaused | TurnStopped | ReplyPaused | ReplyResumed
+TurnEvent = TurnStarted | TurnPaused | TurnContinued | TurnStopped | ReplyPaused | ReplyResumed

@@ -210,6 +210,7 @@ def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
             if name != opened.graph.transcriber
         },
         max_recording_s=opened.family.max_recording_s(opened.config),
+        languages=opened.family.languages(opened.config),
         reads_ahead=opened.graph.transcriber is not None,
     )
 

@@ -35,9 +35,10 @@ from antiphon.core.facts import (
     TurnForeseen,
     UnitLost,
     UnitReady,
+    WordsWanted,
 )
 from antiphon.core.graph import StageGraph
-from antiphon.core.plans import Order, ResponseOutput, TurnAnswer
+from antiphon.core.plans import Order, ResponseOutput, TurnAnswer, WordsHeard
 from antiphon.flow.advance import Advance, Prepared
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
@@ -47,6 +48,7 @@ from antiphon.flow.response import ResponseState, Voice
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.flow.transcripts import Transcripts
+from antiphon.flow.words import Words
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.stage.ar import ArScheduler
@@ -77,6 +79,7 @@ class Orchestrator:
         self._preparation = Preparation(stages, self._sessions, self._moves, self._outbox, written)
         self._transcripts = Transcripts(stages, self._sessions, self._preparation, written, transcript_prompt)
         self._advance = Advance(stages, self._sessions, self._transcripts)
+        self._words = Words(self._sessions, self._transcripts, self._outbox)
         self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox, frontier)
 
     @property
@@ -95,6 +98,8 @@ class Orchestrator:
 
     def advise(self, fact: TurnAdvised, now: float) -> TurnAnswer:
         """An advisory: what there is of the turn may be read ahead."""
+        if fact.prepare == "turn":
+            self._words.stop()
         return self._advance.advise(fact, now)
 
     def observe(self, fact: Fact, now: float) -> None:
@@ -106,6 +111,7 @@ class Orchestrator:
                 self._sessions.open(fact.session)
             case SessionClosed():
                 self._advance.forget(fact.session)
+                self._words.close(fact.session)
                 self._sessions.close(fact.session)
             case ItemAdded():
                 self._sessions.edit(fact)
@@ -114,6 +120,7 @@ class Orchestrator:
                 self._sessions.edit(fact)
             case ResponseRequested():
                 self._advance.stop()
+                self._words.stop()
                 response = self._sessions.begin(fact)
                 if response is not None:
                     self._advance.begun(response)
@@ -128,20 +135,30 @@ class Orchestrator:
                 self._unit(fact)
             case PolicySuspended():
                 pass  # the node's
-            case SpeechStarted() | SpeechEnded() | PlaybackReported() | OutputHeld() | OutputReleased():
+            case SpeechEnded():
+                self._words.forget(fact.session)
+            case SpeechStarted() | PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
+            case WordsWanted():
+                self._words.want(fact)
             case TurnForeseen():
+                self._words.stop()
                 self._advance.foresee(fact, now)
             case TurnAdvised():
                 pass  # advice; the node hands it to `advise`, and answers it
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact)
 
-    def drain(self) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
+    def words(self) -> tuple[WordsHeard, ...]:
+        """What people have said so far, since the last call."""
+        return self._outbox.words()
+
+    def drain(self, now: float) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
         """Orders and outputs since the last call."""
         self._moves.settle()
         self._advance.settle()
         self._transcripts.settle()
+        self._words.settle(now)
         self._preparation.want_lacking()
         self._preparation.drop_surplus()
         return self._outbox.drain()
@@ -158,7 +175,12 @@ class Orchestrator:
 
     def _prompt_ready(self, fact: PromptReady, now: float) -> None:
         response = self._sessions.by_request.get(fact.request)
-        if response is None or not self._preparation.rendered(response, fact, now):
+        if response is None or self._words.rendered(response, fact):
+            return
+        if response.transcribes is not None:
+            self._transcripts.prompted(response, fact, now)
+            return
+        if not self._preparation.rendered(response, fact, now):
             return
         if fact.reply is None:
             self._preparation.queue(response, now)

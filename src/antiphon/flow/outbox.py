@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.core.plans import Order, ResponseOutput
+from antiphon.core.plans import Order, ResponseOutput, WordsHeard
 
 
 class Outbox:
@@ -11,9 +11,18 @@ class Outbox:
     def __init__(self) -> None:
         self.orders: list[Order] = []
         self.outputs: list[ResponseOutput] = []
+        self._words: list[WordsHeard] = []
+
+    def hear(self, words: WordsHeard) -> None:
+        self._words.append(words)
+
+    def words(self) -> tuple[WordsHeard, ...]:
+        """All since the last call."""
+        words, self._words = tuple(self._words), []
+        return words
 
     def drain(self) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
-        """All since the last call."""
+        """All but the words, since the last call."""
         orders, outputs = tuple(self.orders), tuple(self.outputs)
         self.orders, self.outputs = [], []
         return orders, outputs

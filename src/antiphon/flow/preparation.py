@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import ceil, isnan
 
 from antiphon.core.conversation import AudioPart, media_of
-from antiphon.core.facts import PromptReady, StageFact, StepFailed
+from antiphon.core.facts import PromptReady, StageFact, StepFailed, TranscriptOptions
 from antiphon.core.plans import RenderPrompt
 from antiphon.flow.media import MediaRoutes
 from antiphon.flow.moves import Moves
@@ -37,7 +37,7 @@ class Preparation:
         outbox: Outbox,
         transcripts: Mapping[int, tuple[int, ...]],
     ) -> None:
-        """transcripts: by the key of their recording; what a prompt shows is there before it is rendered."""
+        """transcripts: by `transcript_key`; what a prompt shows is there before it is rendered."""
         self._transcripts = transcripts
         self._stages = stages
         self._sessions = sessions
@@ -51,7 +51,9 @@ class Preparation:
         """Order its prompt."""
         spec = response.spec
         speaks = spec.speech and self._stages.has_voice
-        written = {part.key: self._transcripts[part.key] for part in self.recordings(response)}
+        written = {
+            part.key: self._transcripts[transcript_key(response, part)] for part in self.recordings(response)
+        }
         order = RenderPrompt(
             response.request,
             response.items,
@@ -63,6 +65,10 @@ class Preparation:
             spec.transcribe,
         )
         self._outbox.orders.append(order)
+
+    def render_transcript(self, running: ResponseState, options: TranscriptOptions) -> None:
+        """Order what a transcript begins with."""
+        self._outbox.orders.append(RenderPrompt(running.request, (), False, options=options))
 
     def rendered(self, response: ResponseState, fact: PromptReady, now: float) -> bool:
         """Its prompt is there: choose its units, and check that it fits. False where that has ended it, or it
@@ -197,6 +203,12 @@ class Preparation:
             here = [one for one in responses if one.path is not None and one.path.encode == name]
             pins = Counter(part.key for response in here for part in response.pinned)
             assert encoder.pins == pins, "media are pinned for no response, or needed and not pinned"
+
+
+def transcript_key(response: ResponseState, recording: AudioPart) -> int:
+    """Of the transcript that its prompt shows for a recording."""
+    options = response.spec.transcripts
+    return recording.key if options is None else options.key(recording.key)
 
 
 def _said(refused: Refuse) -> str:

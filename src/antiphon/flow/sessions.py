@@ -48,6 +48,9 @@ class Sessions:
         """All that has a request: open responses, and what no client asked for."""
         return self._by_request
 
+    def is_open(self, session: str) -> bool:
+        return session in self._sessions
+
     def record(self, session: str) -> Record:
         """Of a session that is open."""
         return self._sessions[session].record

@@ -7,10 +7,20 @@ response whose transcripts lack waits (its phase is RENDERING); its prompt is or
 
 from __future__ import annotations
 
+import msgspec
+
 from antiphon.core.conversation import AudioPart
-from antiphon.core.facts import NO_INTS, ResponseRequested, Span, StagePrompt
+from antiphon.core.facts import (
+    NO_INTS,
+    Ints,
+    PromptReady,
+    ResponseRequested,
+    Span,
+    StagePrompt,
+    TranscriptOptions,
+)
 from antiphon.core.plans import ints
-from antiphon.flow.preparation import STAGE_LOST, Preparation
+from antiphon.flow.preparation import STAGE_LOST, Preparation, transcript_key
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
@@ -35,15 +45,15 @@ class Transcripts:
         known: dict[int, tuple[int, ...]],
         prompt: tuple[int, ...],
     ) -> None:
-        """known: tokens by the key of their recording, which `preparation` reads; prompt: what every
-        transcript begins with."""
+        """known: tokens by `transcript_key`, which `preparation` reads; prompt: what a transcript begins with
+        for which nothing else was asked."""
         self._stages = stages
         self._sessions = sessions
         self._preparation = preparation
         self._known = known
         self._prompt = prompt
         self._running: dict[int, ResponseState] = {}
-        """By the key of the recording."""
+        """By `transcript_key`."""
         self._waiting: dict[int, ResponseState] = {}
         """By request."""
 
@@ -54,9 +64,25 @@ class Transcripts:
             return
         self._waiting[response.request] = response
         for part in self._lacking(response):
-            running = self._running.get(part.key)
+            running = self._running.get(transcript_key(response, part))
             if running is None or not self._serves(running, response):
                 self._begin(part, response, now)
+
+    @property
+    def can_write(self) -> bool:
+        """Does the model write down what is said?"""
+        return self._stages.transcriber_stage is not None
+
+    def has_begun(self, part: AudioPart, options: TranscriptOptions | None) -> bool:
+        """Was the recording written down so, or is it being?"""
+        key = part.key if options is None else options.key(part.key)
+        running = self._running.get(key)
+        return key in self._known or (running is not None and running.request in self._sessions.by_request)
+
+    def prompted(self, running: ResponseState, fact: PromptReady, now: float) -> None:
+        """What a transcript begins with for which something was asked."""
+        assert self._stages.transcriber_stage is not None
+        self._queue(running, fact.prompts[self._stages.transcriber_stage].token_ids, now)
 
     def progressed(self, progress: Progress) -> bool:
         """A step of the transcriber brought a request something. False if it is over with that, and has to be
@@ -66,7 +92,7 @@ class Transcripts:
             running.reply.append(progress.first)
         if progress.end is not None:
             assert isinstance(running.transcribes, AudioPart)
-            self._known[running.transcribes.key] = tuple(running.reply)
+            self._known[transcript_key(running, running.transcribes)] = tuple(running.reply)
         return progress.end is None
 
     def settle(self) -> None:
@@ -85,7 +111,11 @@ class Transcripts:
                 del self._waiting[request]
                 if not is_over:
                     self._preparation.render(response)
-        wanted = {part.key for response in self._waiting.values() for part in self._lacking(response)}
+        wanted = {
+            transcript_key(response, part)
+            for response in self._waiting.values()
+            for part in self._lacking(response)
+        }
         for key, running in list(self._running.items()):
             if key not in wanted:
                 self._sessions.end(running, "cancelled", "")
@@ -93,7 +123,8 @@ class Transcripts:
         self._forget()
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
-        return tuple(part for part in self._preparation.recordings(response) if part.key not in self._known)
+        parts = self._preparation.recordings(response)
+        return tuple(part for part in parts if transcript_key(response, part) not in self._known)
 
     def _serves(self, running: ResponseState, response: ResponseState) -> bool:
         """May the response wait for it? One that was begun ahead and has no row yet would wait behind all: it
@@ -107,15 +138,28 @@ class Transcripts:
         return False
 
     def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
-        stage = self._stages.transcriber_stage
+        options = response.spec.transcripts
+        asked = ResponseRequested(response.session, "", "", False, remember=False, transcripts=options)
+        running = self._sessions.begin_transcript(asked, part, response.slot)
+        self._running[transcript_key(response, part)] = running
+        if options is None:
+            self._queue(running, ints(list(self._prompt)), now)
+        else:
+            self._preparation.render_transcript(running, options)
+
+    def _queue(self, running: ResponseState, ids: Ints, now: float) -> None:
+        """It begins with these."""
+        stage, part, options = self._stages.transcriber_stage, running.transcribes, running.spec.transcripts
         assert stage is not None
-        asked = ResponseRequested(response.session, "", "", False, remember=False)
-        running = self._running[part.key] = self._sessions.begin_transcript(asked, part, response.slot)
-        running.path = self._stages.transcribe(response.session, now)
+        assert part is not None
+        running.path = self._stages.transcribe(running.session, now)
         if running.path is None:
             self._sessions.end(running, "failed", STAGE_LOST, f"The {stage} stage is starting again")
             return
-        ids = ints(list(self._prompt))
+        if options is not None:
+            own = self._stages.ar[running.path.entry].config.sampling
+            drawn = msgspec.structs.replace(own, temperature=options.temperature, seed=options.seed)
+            running.spec = msgspec.structs.replace(running.spec, sampling={stage: drawn})
         span = Span(part.key, "audio", 0, len(ids))
         running.prompts = {stage: StagePrompt(ids, ids, (span,), 0, NO_INTS)}
         self._preparation.queue(running, now)
@@ -128,7 +172,7 @@ class Transcripts:
             response
             for response in self._waiting.values()
             if response.request in self._sessions.by_request
-            and any(part.key == key for part in response.media)
+            and any(transcript_key(response, part) == key for part in self._preparation.recordings(response))
         ]
         if running.failure[0] == UNHEARD and any(not response.is_ahead for response in ended):
             self._known[key] = ()
@@ -140,6 +184,10 @@ class Transcripts:
         excess = len(self._known) - MOST_KEPT
         if excess <= 0:
             return
-        shown = {part.key for one in self._sessions.by_request.values() for part in one.media}
+        shown = {
+            transcript_key(one, part)
+            for one in self._sessions.by_request.values()
+            for part in self._preparation.recordings(one)
+        }
         for key in [key for key in self._known if key not in shown][:excess]:
             del self._known[key]

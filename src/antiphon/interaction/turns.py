@@ -5,6 +5,7 @@
     DOUBTFUL ──voice lasted min_speech_ms, or the reply is over── Started ──> SPEAKING
     DOUBTFUL ──silence before that───────────────────────── Resumed ──> QUIET
     SPEAKING ──silence of PAUSE_MS───────────────────────── Paused, again after what lies between
+    SPEAKING ──CONTINUED_MS of voice since Started, Paused or this── Continued
     SPEAKING ──a pause that ends the turn────────────────── Stopped ──> QUIET
 
 Voice is a probability of at least `threshold`; silence one below `threshold - 0.15` (Silero's VADIterator);
@@ -17,7 +18,15 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
-from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnPaused, TurnStarted, TurnStopped
+from antiphon.core.turns import (
+    ReplyPaused,
+    ReplyResumed,
+    TurnContinued,
+    TurnEvent,
+    TurnPaused,
+    TurnStarted,
+    TurnStopped,
+)
 from antiphon.interaction.pauses import FALL_PART, EndOfTurn, Pause, Silence
 
 FRAME_MS = 32
@@ -30,6 +39,8 @@ BACKCHANNEL_GAP_MS = 200
 NUM_KNOWN_PAUSES = 16
 PAUSE_MS = 192
 """Silence after which a turn may be over: longer than the stops within words."""
+CONTINUED_MS = 1504
+"""Voice after which a turn that has not paused is told."""
 LEAST_PAUSE_MS = 96
 """Shorter silences are parts of words."""
 CONTOUR_FRAMES = 8
@@ -69,6 +80,8 @@ class TurnTaker:
         """Start of the silence that follows it, if there is one."""
         self._said_ms: int | None = None
         """Where the turn's recording ends if the turn ends in this pause."""
+        self._untold_ms = 0
+        """Voice since the turn's start, its last pause or its last continuation was told."""
         self._free_ms = 0
         """Audio before this belongs to a turn that is over."""
         self._known_ms = deque[float](maxlen=NUM_KNOWN_PAUSES)
@@ -107,7 +120,9 @@ class TurnTaker:
     def _voiced(self, start_ms: int, probability: float, reply_is_heard: bool) -> TurnEvent | None:
         self._note_pause(start_ms)
         self._contour.append(probability)
-        if self.phase is not TurnPhase.QUIET:
+        if self.phase is TurnPhase.SPEAKING:
+            return self._continued()
+        if self.phase is TurnPhase.DOUBTFUL:
             return self._resolved(reply_is_heard)
         self._voice_ms = start_ms
         if reply_is_heard and self._settings.min_speech_ms > FRAME_MS:
@@ -128,8 +143,15 @@ class TurnTaker:
             return self.end()
         if self._said_ms is not None or silence_ms < PAUSE_MS:
             return None
-        self._said_ms = self._now_ms
+        self._said_ms, self._untold_ms = self._now_ms, 0
         return TurnPaused(self._now_ms)
+
+    def _continued(self) -> TurnContinued | None:
+        self._untold_ms += FRAME_MS
+        if self._untold_ms < CONTINUED_MS:
+            return None
+        self._untold_ms = 0
+        return TurnContinued(self._now_ms)
 
     def _resolved(self, reply_is_heard: bool) -> TurnEvent | None:
         """The start, once a doubtful voice has proved to be one."""
@@ -140,7 +162,7 @@ class TurnTaker:
         return None
 
     def _started(self) -> TurnStarted:
-        self.phase = TurnPhase.SPEAKING
+        self.phase, self._untold_ms = TurnPhase.SPEAKING, 0
         return TurnStarted(max(self._free_ms, self._voice_ms - self._settings.prefix_padding_ms))
 
     def _to_quiet(self) -> None:

@@ -78,6 +78,10 @@ class Family(ABC):
         """The longest recording that it hears, in seconds."""
         return inf
 
+    def languages(self, config: Any) -> tuple[str, ...]:
+        """Codes of those that a transcriber hears, its own first; none for a model that has none."""
+        return ()
+
     def layout(self, stage: str, config: Any) -> Layout:
         """Parameters and sources of a stage. Raises ValueError for one that the family doesn't have, and
         CheckpointError for one that the checkpoint doesn't have."""

@@ -238,8 +238,8 @@ class Urgency:
         return order[~prompts]
 
     def _hurried(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:
-        """Without what is well buffered, while somebody is at the brink and the step is shorter for it. Not in
-        the paper: it counts where a step takes longer for each row, and right after the first sound."""
+        """Without what is well buffered, while somebody is at the brink and the step is shorter for it. Not
+        in the paper: it counts where a step takes longer for each row, and right after the first sound."""
         dry = order[urgency[order] == RUNS_DRY]
         if not self._brink_s or not (view.lead_s[dry] < self._brink_s).any():
             return order

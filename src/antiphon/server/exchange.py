@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
-from antiphon.core.plans import AdvisoryAnswered, AudioOut, Output, ResponseEnded, Usage
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
 from antiphon.wire.pieces import EndPiece, Piece, Pieces, SoundPiece
@@ -122,7 +122,7 @@ class Exchange:
         await self._arrived.wait()
 
     def _on_output(self, output: Output) -> None:
-        if self._is_over or isinstance(output, AdvisoryAnswered):  # one request has no next turn
+        if self._is_over or isinstance(output, TurnOutput):  # one request has no next turn
             return
         self._measure(output)
         if isinstance(output, AudioOut):

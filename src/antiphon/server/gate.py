@@ -10,12 +10,12 @@ from typing import Literal
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.facts import PersonFact, ResponseRequested
 from antiphon.core.plans import (
-    AdvisoryAnswered,
     AudioOut,
     Output,
     ResponseEnded,
     ResponseOutput,
     TokensOut,
+    TurnOutput,
     Usage,
 )
 from antiphon.core.snapshot import Snapshot
@@ -108,7 +108,7 @@ class GatedEngine:
         sink = self._sinks.get(output.session)
         if sink is None:
             return
-        if not isinstance(output, AdvisoryAnswered):
+        if not isinstance(output, TurnOutput):
             self._follow(output)
         sink(output)
 

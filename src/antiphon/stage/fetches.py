@@ -126,6 +126,11 @@ class Fetches:
         sequence = self._kv.resting.get(owner)
         return sequence is not None and sequence.num_ready < sequence.num_coming
 
+    def _num_resting(self, owner: str) -> int:
+        """Blocks that it has on the device, those that others use too included."""
+        sequence = self._kv.resting.get(owner)
+        return 0 if sequence is None else len(sequence.blocks)
+
     def num_lacking(self, owner: str) -> int:
         """Blocks that the host has and the device neither has nor is being brought."""
         return (
@@ -147,15 +152,22 @@ class Fetches:
 
     def fetch(self, queue: Sequence[Wanted], apart: int) -> None:
         """What a request waits for comes only if the request would fit beside `apart` blocks and the others
-        that wait: otherwise their KV, and that of rows, would chase each other from the device."""
+        that wait: otherwise their KV, and that of rows, would chase each other from the device. What is there
+        of the KV of those before it in the queue, all of it or a part that does not fit now, stays."""
         wanted = {one.owner: one for one in queue if self._is_on_host(one)}
+        there, before = list[Wanted](), dict[str, int]()
+        for one in queue:
+            if one.owner in wanted:
+                before[one.owner] = len(there)
+            elif self._num_resting(one.owner):
+                there.append(one)
         waiting = list(wanted)
         self.num_changes += waiting != self._known.waiting
         self._known.waiting = waiting
         coming: set[str] = set()
         self._unfit.clear()
         selection = self._asks.fetch()
-        count, fit, prepared = selection.count, set[str](), set[str]()
+        count, kept, prepared, num_before = selection.count, set[str](), set[str](), 0
         for owner in selection.owners if count else ():
             if count <= 0:
                 break
@@ -165,14 +177,20 @@ class Fetches:
                 if self._transfers.num_blocks["device"] < MAX_CHUNKS * CHUNK_BLOCKS:
                     prepared.add(owner)
                     count -= self._prepare(owner, min(count, CHUNK_BLOCKS), reach, {*wanted, *prepared})
-            elif self._kv.fits(owner, one.prefix, one.promise, apart):
+                continue
+            for other in there[num_before : before[owner]]:
+                apart += other.promise
+                kept.add(other.owner)
+            num_before = max(num_before, before[owner])
+            if self._kv.fits(owner, one.prefix, one.promise, apart):
                 apart += one.promise
-                count -= self._bring(one, count, reach, fit)
-                fit.add(owner)
+                count -= self._bring(one, count, reach, kept)
                 if not self._is_there(owner, reach):
                     coming.add(owner)
             else:
                 self._unfit.add(owner)
+                apart += self._num_resting(owner)
+            kept.add(owner)
         coming |= {owner for owner in wanted if self._is_filling(owner)}
         for owner in self.coming - coming:
             self._known.states.pop(owner, None)

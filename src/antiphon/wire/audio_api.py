@@ -10,11 +10,12 @@ from msgspec import Meta
 from antiphon.core.conversation import AudioPart, Item, TextPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import ResponseRequested
+from antiphon.core.ids import content_key
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Usage
 from antiphon.core.sampling import Sampling
 from antiphon.wire import input_settings
-from antiphon.wire.chat import Temperature, Voice
+from antiphon.wire.chat import Voice
 from antiphon.wire.chat_reading import check_format, speaker
 from antiphon.wire.chat_replies import Shown
 from antiphon.wire.client_events import Strict
@@ -69,7 +70,7 @@ class TranscriptionRequest(Strict, frozen=True, kw_only=True):
     language: str | None = None
     prompt: str | None = None
     response_format: Literal["json", "text", "verbose_json"] = "json"
-    temperature: Temperature | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     stream: bool = False
     include: tuple[str, ...] = ()
     timestamp_granularities: tuple[str, ...] = ()
@@ -144,8 +145,8 @@ def read_transcription(
     session: str,
     response: str,
 ) -> ResponseRequested:
-    """The chat model is told to write down what it hears; greedily, unless a temperature is given. Somebody
-    waits for it, unlike for what a session has written down beside its talk."""
+    """A transcriber writes down what it hears, or the chat model is told to: greedily, unless a temperature
+    is given. Somebody waits for it, unlike for what a session has written down beside its talk."""
     for name in ("include", "timestamp_granularities"):
         if getattr(asked, name):
             raise ProtocolError(
@@ -155,9 +156,11 @@ def read_transcription(
             )
     check("max_text_chars", limits.max_text_chars, len(asked.prompt or ""), "prompt is too long")
     check("max_name_chars", MAX_NAME_CHARS, len(asked.language or ""), "language is too long")
-    written = transcription_request(
-        session, response, audio, input_settings.Transcription(language=asked.language, prompt=asked.prompt)
-    )
+    language = input_settings.read_language(asked.language, info, "language")
+    hints = input_settings.Transcription(language=language, prompt=asked.prompt)
+    seed = content_key(response.encode())
+    options = input_settings.transcript_options(hints, info, asked.temperature or 0.0, seed)
+    written = transcription_request(session, response, audio, hints, options)
     return msgspec.structs.replace(written, sampling=_drawn(asked, info, response), tier="latency")
 
 

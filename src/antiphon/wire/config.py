@@ -102,7 +102,7 @@ def updated(config: SessionConfig, patch: SessionPatch, scope: Scope) -> Session
     if patch.audio is None:
         return config
     if patch.audio.input is not None:
-        config = _with_input(config, patch.audio.input)
+        config = _with_input(config, patch.audio.input, scope)
     return with_output(config, patch.audio.output, scope.defaults, "session")
 
 
@@ -240,12 +240,12 @@ def _tools(
     return tools, choice
 
 
-def _with_input(config: SessionConfig, patch: AudioInputPatch) -> SessionConfig:
+def _with_input(config: SessionConfig, patch: AudioInputPatch, scope: Scope) -> SessionConfig:
     """The config with `audio.input` over it. Null turns a thing off, and resets the format."""
     at = "session.audio.input"
     changes: dict[str, Any] = {"input_format": _format(patch.format, config.input_format, "audio/pcm", at)}
     if patch.transcription is not UNSET:
-        changes["transcription"] = read_transcription(patch.transcription, f"{at}.transcription")
+        changes["transcription"] = read_transcription(patch.transcription, scope.info, f"{at}.transcription")
     if patch.noise_reduction is not UNSET:
         changes["noise_reduction"] = read_noise_reduction(patch.noise_reduction, f"{at}.noise_reduction")
     if patch.turn_detection is not UNSET:

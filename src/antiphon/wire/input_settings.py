@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from antiphon.core.errors import ProtocolError
+from antiphon.core.facts import TranscriptOptions
+from antiphon.core.model_info import ModelInfo
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.client_events import Strict
 from antiphon.wire.effects import Payload
@@ -55,14 +57,43 @@ class _Reduction(Strict, frozen=True, kw_only=True):
     strength: float | None = None
 
 
-def read_transcription(value: Any, at: str) -> Transcription | None:
+def read_language(language: str | None, info: ModelInfo, param: str) -> str | None:
+    """A code ("de", "de-AT") as the model's transcriber has it. As it stands, where a model that hears by
+    itself is only told of it. Raises ProtocolError for one that the transcriber does not hear."""
+    if not language or not info.languages:
+        return language
+    code = language.strip().lower().partition("-")[0]
+    if code not in info.languages:
+        raise ProtocolError(
+            f"This model writes down only {', '.join(info.languages)}; got {shown(language)}. Leave language"
+            f" out for {info.languages[0]}.",
+            code="unsupported_language",
+            param=param,
+        )
+    return code
+
+
+def transcript_options(
+    asked: Transcription | None, info: ModelInfo, temperature: float = 0.0, seed: int = 0
+) -> TranscriptOptions | None:
+    """For a model with a transcriber; None for its own way. Of `asked` the language is read."""
+    asked = asked or Transcription()
+    if not info.languages:
+        return None
+    language = None if asked.language in (None, "", info.languages[0]) else asked.language
+    prompt = (asked.prompt or "").strip() or None
+    options = TranscriptOptions(language, prompt, temperature, seed if temperature else 0)
+    return None if options == TranscriptOptions() else options
+
+
+def read_transcription(value: Any, info: ModelInfo, at: str) -> Transcription | None:
     """None for null: input is not transcribed. Raises ProtocolError, LimitExceeded."""
     if value is None:
         return None
     patch = converted(value, TranscriptionPatch, at)
     num_chars = sum(len(text or "") for text in (patch.model, patch.language, patch.prompt))
     check("max_transcription_chars", MAX_TRANSCRIPTION_CHARS, num_chars, f"{at} is too long")
-    return Transcription(patch.model, patch.language, patch.prompt)
+    return Transcription(patch.model, read_language(patch.language, info, f"{at}.language"), patch.prompt)
 
 
 def read_noise_reduction(value: Any, at: str) -> Payload | None:

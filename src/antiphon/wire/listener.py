@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from antiphon.core.ids import IdSource
-from antiphon.core.turns import ReplyPaused, ReplyResumed, TurnEvent, TurnPaused, TurnStarted, TurnStopped
+from antiphon.core.turns import (
+    ReplyPaused,
+    ReplyResumed,
+    TurnContinued,
+    TurnEvent,
+    TurnPaused,
+    TurnStarted,
+    TurnStopped,
+)
 from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ, pcm16_ms
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.ports import TurnDetector, TurnDetectorFactory
@@ -39,6 +47,14 @@ class SpeechPaused:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeechContinues:
+    """A turn goes on, and has this `audio` so far."""
+
+    item_id: str
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechOver:
     """A turn ended. `audio` is all of it; None: it stays in the buffer, and the client will commit it."""
 
@@ -57,7 +73,16 @@ class PushOver:
     """It committed or cleared, or has turns detected from here on."""
 
 
-Noticed = SpeechBegan | SpeechPaused | SpeechOver | PushBegan | PushOver | ReplyPaused | ReplyResumed
+Noticed = (
+    SpeechBegan
+    | SpeechPaused
+    | SpeechContinues
+    | SpeechOver
+    | PushBegan
+    | PushOver
+    | ReplyPaused
+    | ReplyResumed
+)
 
 
 class Listener:
@@ -66,8 +91,8 @@ class Listener:
     def __init__(
         self, limits: Limits, ids: IdSource, detectors: TurnDetectorFactory | None, tells_pauses: bool = False
     ) -> None:
-        """tells_pauses: every pause of a turn is told, and the turn's audio ends where its last one was;
-        else all of the silence that ended it belongs to it."""
+        """tells_pauses: every pause of a turn is told, and that it goes on without one, and the turn's audio
+        ends where its last pause was; else all of the silence that ended it belongs to it."""
         self._limits, self._ids, self._detectors = limits, ids, detectors
         self._tells_pauses = tells_pauses
         self._buffer = bytearray()
@@ -77,8 +102,8 @@ class Listener:
         self._detector_base = 0
         self._kept_ms = 0
         self._item_id: str | None = None
-        self._said_ms: int | None = None
-        """Of a pause that has been found and not told."""
+        self._untold: TurnPaused | TurnContinued | None = None
+        """Found in this append."""
         self._is_pushed = False
         """Without a detector: audio was appended since the last commit or clear."""
 
@@ -125,7 +150,7 @@ class Listener:
             self._buffer += piece
             noticed += self._noticed(self._detector.feed(piece, reply_is_heard))
             noticed += self._bounded()
-        return [*noticed, *self._paused()]
+        return [*noticed, *self._so_far()]
 
     @property
     def audio(self) -> bytes:
@@ -148,23 +173,25 @@ class Listener:
         for event in events:
             match event:
                 case TurnStarted():
-                    self._item_id, self._said_ms = self._ids.new("item"), None
+                    self._item_id, self._untold = self._ids.new("item"), None
                     start = self._position(event.audio_start_ms)
                     self._drop(start - self._base)
                     yield SpeechBegan(self._item_id, start // MS_BYTES)
-                case TurnPaused():
-                    self._said_ms = event.said_end_ms
+                case TurnPaused() | TurnContinued():
+                    self._untold = event
                 case TurnStopped():
                     yield self._over(event)
                 case _:
                     yield event
 
-    def _paused(self) -> list[Noticed]:
-        """The last pause of an append: earlier ones are worth nothing by now."""
-        said_ms, self._said_ms = self._said_ms, None
-        if said_ms is None or self._item_id is None or not self._tells_pauses:
+    def _so_far(self) -> list[Noticed]:
+        """The last pause or continuation of an append: earlier ones are worth nothing by now."""
+        untold, self._untold = self._untold, None
+        if untold is None or self._item_id is None or not self._tells_pauses:
             return []
-        return [SpeechPaused(self._item_id, self._until(said_ms))]
+        if isinstance(untold, TurnPaused):
+            return [SpeechPaused(self._item_id, self._until(untold.said_end_ms))]
+        return [SpeechContinues(self._item_id, self._until(untold.so_far_ms))]
 
     def _over(self, stopped: TurnStopped) -> SpeechOver:
         item_id, self._item_id = self._item_id, None

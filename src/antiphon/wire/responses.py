@@ -17,6 +17,7 @@ from antiphon.wire.audio import encoder_for
 from antiphon.wire.client_events import PlaybackAck, TruncateItem
 from antiphon.wire.effects import Payload, Step
 from antiphon.wire.errors import shown
+from antiphon.wire.input_settings import transcript_options
 from antiphon.wire.limits import check
 from antiphon.wire.ports import DetokeniserFactory, Media
 from antiphon.wire.reply import Reply
@@ -229,6 +230,7 @@ class Responses:
             tools=tuple(tool.schema() for tool in spec.config.tools),
             tool_choice=spec.config.tool_choice,
             retention=spec.config.truncation.retention,
+            transcripts=transcript_options(spec.config.transcription, self._shared.scope.info),
         )
 
     def _cancel(self, reply: Reply, reason: str, now: float) -> list[Step]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from antiphon.core.conversation import Item, TextPart
+from antiphon.core.conversation import AudioPart, Item, TextPart
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone, Throttled
 from antiphon.core.facts import (
     SessionClosed,
@@ -21,10 +21,11 @@ from antiphon.core.facts import (
     SpeechStarted,
     TurnAdvised,
     TurnForeseen,
+    WordsWanted,
 )
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.plans import AdvisoryAnswered, Output
+from antiphon.core.plans import AdvisoryAnswered, Output, WordsHeard
 from antiphon.core.turns import ReplyPaused, ReplyResumed
 from antiphon.wire.advisories import Advisories, AdvisoryRequest
 from antiphon.wire.asked import Asked, read_response
@@ -50,6 +51,7 @@ from antiphon.wire.config import Scope, SessionConfig, session_object, updated
 from antiphon.wire.content import ItemReader
 from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
+from antiphon.wire.input_settings import transcript_options
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.listener import (
@@ -58,6 +60,7 @@ from antiphon.wire.listener import (
     PushBegan,
     PushOver,
     SpeechBegan,
+    SpeechContinues,
     SpeechOver,
     SpeechPaused,
 )
@@ -101,7 +104,7 @@ class RealtimeSession:
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
         self._listener = Listener(self.limits, ids, detectors, info.reads_ahead)
         self._input_audio = InputAudio(media)
-        self._transcripts = Transcripts(self.id, ids, detokenisers)
+        self._transcripts = Transcripts(self.id, info, ids, detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)
         self._advisories = Advisories(self.id)
@@ -155,6 +158,8 @@ class RealtimeSession:
         if isinstance(output, AdvisoryAnswered):
             told = self._advisories.answered(output)
             return [] if told is None else self._effects([told])
+        if isinstance(output, WordsHeard):
+            return self._effects([*self._transcripts.heard(output)])
         if output.response in self._transcripts:
             return self._effects([*self._transcripts.deliver(output)])
         return self._effects([*self._responses.deliver(output, now), *self._owed()])
@@ -271,7 +276,10 @@ class RealtimeSession:
             case SpeechBegan():
                 return self._began(noticed, now)
             case SpeechPaused():
-                return self._foreseen(lambda: self._items.spoken(noticed.audio, noticed.item_id).record)
+                foreseen = self._foreseen(lambda: self._items.spoken(noticed.audio, noticed.item_id).record)
+                return [*foreseen, *self._words_wanted(noticed)]
+            case SpeechContinues():
+                return self._words_wanted(noticed)
             case SpeechOver():  # pragma: no branch
                 return self._over(noticed)
 
@@ -302,6 +310,21 @@ class RealtimeSession:
             return [TurnForeseen(self.id, item(), self._responses.expected(self._read(ResponseParams())))]
         except (ProtocolError, LimitExceeded):
             return []
+
+    def _words_wanted(self, speech: SpeechPaused | SpeechContinues) -> list[Step]:
+        """Have the turn so far written down, where the session asks for its input in writing; nothing, where
+        it could not be taken."""
+        asked = self._shared.config.transcription
+        if asked is None:
+            return []
+        try:
+            (part,) = self._items.spoken(speech.audio, speech.item_id).record.parts
+        except (ProtocolError, LimitExceeded):
+            return []
+        assert isinstance(part, AudioPart)
+        self._transcripts.expect(speech.item_id)
+        options = transcript_options(asked, self._shared.scope.info)
+        return [WordsWanted(self.id, speech.item_id, part, isinstance(speech, SpeechPaused), options)]
 
     def _over(self, speech: SpeechOver) -> list[Step]:
         stopped: Payload = {

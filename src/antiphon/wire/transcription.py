@@ -1,25 +1,38 @@
-"""Writing down what a person said: a side request that nobody waits for, and the events that come of it."""
+"""Writing down what a person said: a side request that nobody waits for, and the events that come of it.
+
+Where the turn is written down while it lasts, deltas come before its end. Nothing takes a delta back, so only
+those words are sent that a longer recording is expected to show again (`stable`). The transcript of the whole
+turn goes on from there; where it begins otherwise, no further delta is sent, and `completed` is what counts.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from antiphon.core.conversation import AudioPart, Item, TextPart
-from antiphon.core.facts import ResponseCancelled, ResponseRequested
+from antiphon.core.facts import ResponseCancelled, ResponseRequested, TranscriptOptions
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage, WordsHeard
 from antiphon.wire.conversation import WireItem
 from antiphon.wire.effects import Payload
-from antiphon.wire.input_settings import Transcription
+from antiphon.wire.input_settings import Transcription, transcript_options
 from antiphon.wire.ports import Detokeniser, DetokeniserFactory
 
+WORD = re.compile(r"\S+")
 INSTRUCTION = "Transcribe the audio into text. Write down exactly what is said, and nothing else."
 
 
 def transcription_request(
-    session: str, response: str, audio: AudioPart, asked: Transcription
+    session: str,
+    response: str,
+    audio: AudioPart,
+    asked: Transcription,
+    options: TranscriptOptions | None = None,
 ) -> ResponseRequested:
-    """Have the model write down `audio`: best effort, text only, outside the record."""
+    """Have the model write down `audio`: best effort, text only, outside the record. A transcriber follows
+    `options`, any other model the instruction."""
     parts = [INSTRUCTION]
     if asked.language:
         parts.append(f"The language of the audio is {asked.language}.")
@@ -35,6 +48,7 @@ def transcription_request(
         items=(item,),
         tier="best_effort",
         transcribe=True,
+        transcripts=options,
     )
 
 
@@ -55,19 +69,35 @@ def transcript_usage(usage: Usage) -> Payload:
 
 @dataclass(slots=True)
 class _Transcript:
+    """`sent`: what all deltas so far say."""
+
     item: WireItem
     detokeniser: Detokeniser
     text: str = ""
+    sent: str = ""
+
+
+@dataclass(slots=True)
+class _Live:
+    """A turn that is not over. `last`: its last transcript; `sent`: what all deltas so far say."""
+
+    item_id: str
+    last: str = ""
+    sent: str = ""
 
 
 class Transcripts:
     """A session's transcriptions under way. They hold up nothing: not a response, not the session's end."""
 
-    def __init__(self, session: str, ids: IdSource, detokenisers: DetokeniserFactory) -> None:
+    def __init__(
+        self, session: str, info: ModelInfo, ids: IdSource, detokenisers: DetokeniserFactory
+    ) -> None:
         self._session = session
+        self._info = info
         self._ids = ids
         self._detokenisers = detokenisers
         self._open: dict[str, _Transcript] = {}
+        self._live: _Live | None = None
 
     def __contains__(self, response: str) -> bool:
         return response in self._open
@@ -80,8 +110,30 @@ class Transcripts:
     def begin(self, item: WireItem, audio: AudioPart, asked: Transcription) -> ResponseRequested:
         """Have an item's audio, its first content part, written down."""
         response = self._ids.new("transcript")
-        self._open[response] = _Transcript(item, self._detokenisers())
-        return transcription_request(self._session, response, audio, asked)
+        sent = self._live.sent if self._live is not None and self._live.item_id == item.id else ""
+        self._live = None
+        self._open[response] = _Transcript(item, self._detokenisers(), sent=sent)
+        options = transcript_options(asked, self._info)
+        return transcription_request(self._session, response, audio, asked, options)
+
+    def expect(self, item_id: str) -> None:
+        """Of the turn that becomes this item, the words so far may come by `heard`."""
+        if self._live is None or self._live.item_id != item_id:
+            self._live = _Live(item_id)
+
+    def heard(self, words: WordsHeard) -> list[Payload]:
+        """The words so far; nothing of a turn that is over."""
+        live = self._live
+        if live is None or live.item_id != words.item_id:
+            return []
+        detokeniser = self._detokenisers()
+        text = (detokeniser.push(words.tokens.tolist()) + detokeniser.flush()).strip()
+        before, live.last = live.last, text
+        certain = stable(before, text, words.is_pause)
+        if not certain.startswith(live.sent) or certain == live.sent:
+            return []
+        delta, live.sent = certain.removeprefix(live.sent), certain
+        return [_event(live.item_id, "delta", delta=delta)]
 
     def forget(self, item_id: str) -> list[ResponseCancelled]:
         """The item is gone: nothing more is said of it."""
@@ -100,6 +152,7 @@ class Transcripts:
 
     def clear(self) -> None:
         self._open.clear()
+        self._live = None
 
     def deliver(self, output: ResponseOutput) -> list[Payload]:
         """What the engine writes down."""
@@ -122,22 +175,39 @@ class Transcripts:
         if end.status not in ("completed", "incomplete"):
             message = end.message or f"The transcription was {end.status}."
             error = {"type": "server_error", "code": end.reason, "message": message}
-            return [*events, _event(open_, "failed", error=error)]
+            return [*events, _event(open_.item.id, "failed", error=error)]
         transcript = open_.text.strip()
         open_.item.content[0]["transcript"] = transcript
         usage = transcript_usage(end.usage)
-        return [*events, _event(open_, "completed", transcript=transcript, usage=usage)]
+        return [*events, _event(open_.item.id, "completed", transcript=transcript, usage=usage)]
 
 
 def _delta(open_: _Transcript, text: str) -> list[Payload]:
+    """What the text says beyond the deltas so far, if it begins with them."""
     open_.text += text
-    return [_event(open_, "delta", delta=text)] if text else []
+    if not open_.text.startswith(open_.sent) or open_.text == open_.sent:
+        return []
+    delta, open_.sent = open_.text.removeprefix(open_.sent), open_.text
+    return [_event(open_.item.id, "delta", delta=delta)]
 
 
-def _event(open_: _Transcript, kind: str, **fields: object) -> Payload:
+def stable(before: str, text: str, is_pause: bool) -> str:
+    """The leading words of a transcript that one of more sound is expected to begin with: in a pause all,
+    else those that the transcript before has too; never the last one, whose ending depends on what follows.
+    """
+    earlier, words = WORD.findall(before), list(WORD.finditer(text))
+    end = 0
+    for i, word in enumerate(words[:-1]):
+        if not is_pause and earlier[i : i + 1] != [word.group()]:
+            break
+        end = word.end()
+    return text[:end]
+
+
+def _event(item_id: str, kind: str, **fields: object) -> Payload:
     return {
         "type": f"conversation.item.input_audio_transcription.{kind}",
-        "item_id": open_.item.id,
+        "item_id": item_id,
         "content_index": 0,
         **fields,
     }

@@ -103,6 +103,9 @@ class Cascade(Family):
         """The transcriber's window: 100 frames are a second."""
         return config.transcriber.positions * FRAMES_PER_POSITION / 100
 
+    def languages(self, config: CascadeConfig) -> tuple[str, ...]:
+        return tuple(config.transcriber.languages)
+
     def read_shape(self, config: CascadeConfig, name: str) -> ModelShape:
         """The transcriber's attention to an encoder and its plain MLP weigh what a gated MLP of this size
         does."""
@@ -146,8 +149,8 @@ class Cascade(Family):
     def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
         from antiphon.models.cascade.prompt import load_prompter
 
-        parts = _directories(config)
-        return load_prompter(parts["transcriber"], parts["thinker"], max_prompt_tokens)
+        transcriber = WhisperConfig.from_dict(config["transcriber"], config["generation"]["transcriber"])
+        return load_prompter(_directories(config), transcriber, max_prompt_tokens)
 
     def voices(self, config: CascadeConfig, path: Path) -> tuple[str, ...]:
         return (VOICE,)

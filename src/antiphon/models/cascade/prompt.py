@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from antiphon.core.conversation import AudioPart, Item, Part, TextPart
-from antiphon.core.facts import PromptFailed, PromptReady
+from antiphon.core.errors import ProtocolError
+from antiphon.core.facts import NO_INTS, PromptFailed, PromptReady, StagePrompt, TranscriptOptions
 from antiphon.core.plans import RenderPrompt
+from antiphon.models.cascade.whisper import WhisperConfig
 from antiphon.models.prompt import NoMedia, Prompter
 from antiphon.models.vocabulary import Vocabulary, load_template, load_tokenizer
+
+TRANSCRIBER = "transcriber"
+PREVIOUS = "<|startofprev|>"
 
 
 class CascadePrompter:
     """Implements `core.ports.Prompter` over that of the text model."""
 
-    def __init__(self, thinker: Prompter, transcriber: Vocabulary) -> None:
+    def __init__(self, thinker: Prompter, transcriber: Vocabulary, config: WhisperConfig) -> None:
+        """config: of the transcriber."""
         self._thinker = thinker
         self._transcriber = transcriber
+        self._config = config
+        named = transcriber.special(PREVIOUS)
+        self._previous = named if config.previous is None else config.previous
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """What was said is the reply to an order that asks for it; it needs no prompt."""
+        if order.options is not None:
+            return self._before(order.request, order.options)
         if order.transcribe:
             text = " ".join(self._text(tokens) for tokens in order.transcripts.values())
             return PromptReady(order.request, {}, reply=np.array(self._thinker.encode(text), np.int64))
         items = tuple(self._written(item, order.transcripts) for item in order.items)
         return self._thinker.render(msgspec.structs.replace(order, items=items, transcripts={}))
+
+    def _before(self, request: int, options: TranscriptOptions) -> PromptReady | PromptFailed:
+        """What a transcript begins with, as Whisper's own code has it."""
+        text = (options.prompt or "").strip()
+        if text and self._previous is None:
+            return PromptFailed(request, "prompt: this model's transcripts follow no text; leave it out")
+        if options.language is not None and options.language not in self._config.languages:
+            known = ", ".join(self._config.languages)
+            return PromptFailed(request, f"language: this model hears {known}; got {options.language!r}")
+        before: tuple[int, ...] = ()
+        if text and self._previous is not None:
+            try:
+                spelled = self._transcriber.encode(f" {text}")
+            except ProtocolError as error:
+                return PromptFailed(request, str(error))
+            before = self._previous, *spelled[-(self._config.targets // 2 - 1) :]
+        ids = np.array((*before, *self._config.prompt_of(options.language)), np.int64)
+        return PromptReady(request, {TRANSCRIBER: StagePrompt(ids, ids, (), 0, NO_INTS)})
 
     def _written(self, item: Item, transcripts: dict[int, tuple[int, ...]]) -> Item:
         return msgspec.structs.replace(
@@ -43,10 +73,13 @@ class CascadePrompter:
         return self._transcriber.decode(tokens).strip()
 
 
-def load_prompter(transcriber: Path, thinker: Path, max_prompt_tokens: int) -> CascadePrompter:
-    """From the parts' directories; raises CheckpointError."""
+def load_prompter(
+    parts: Mapping[str, Path], config: WhisperConfig, max_prompt_tokens: int
+) -> CascadePrompter:
+    """From the parts' directories by name, and the transcriber's config; raises CheckpointError."""
+    transcriber, thinker = parts["transcriber"], parts["thinker"]
     tokenizer = load_tokenizer(thinker)
     vocabulary = Vocabulary(tokenizer.backend_tokenizer)
     template = load_template(thinker, tokenizer)
     prompter = Prompter(vocabulary, template, NoMedia(), max_prompt_tokens, has_voice=True)
-    return CascadePrompter(prompter, Vocabulary(load_tokenizer(transcriber).backend_tokenizer))
+    return CascadePrompter(prompter, Vocabulary(load_tokenizer(transcriber).backend_tokenizer), config)

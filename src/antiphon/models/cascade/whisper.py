@@ -38,6 +38,8 @@ class WhisperConfig:
     """Sizes. `positions`: of the encoder, 20 ms each; `targets`: tokens of the decoder, prompt included.
 
     prompt       ids that a transcript begins with
+    languages    ids of those that it hears by their codes, its own first; None: it hears only that one
+    previous     id before the text that a transcript follows; None: generation_config.json names none
     suppressed   ids that are never drawn; `begin_suppressed`: nor as the first
     """
 
@@ -53,6 +55,8 @@ class WhisperConfig:
     targets: int
     vocab: int
     prompt: tuple[int, ...]
+    languages: Mapping[str, int | None]
+    previous: int | None
     suppressed: tuple[int, ...]
     begin_suppressed: tuple[int, ...]
     stop_ids: tuple[int, ...]
@@ -76,12 +80,27 @@ class WhisperConfig:
                 targets=config["max_target_positions"],
                 vocab=config["vocab_size"],
                 prompt=_prompt(config, generation),
+                languages=_languages(generation),
+                previous=generation.get("prev_sot_token_id"),
                 suppressed=tuple(generation.get("suppress_tokens") or ()),
                 begin_suppressed=tuple(generation.get("begin_suppress_tokens") or ()),
                 stop_ids=(generation.get("eos_token_id", config.get("eos_token_id")),),
             )
         except KeyError as error:
             raise CheckpointError(f"transcriber: config.json has no {error}") from None
+
+    def prompt_of(self, language: str | None) -> tuple[int, ...]:
+        """Ids that a transcript in a language begins with; None: its own. Raises KeyError for others."""
+        number = None if language is None else self.languages[language]
+        return self.prompt if number is None else (self.prompt[0], number, *self.prompt[2:])
+
+
+def _languages(generation: Mapping[str, Any]) -> dict[str, int | None]:
+    if not generation.get("is_multilingual"):
+        return {"en": None}
+    known = {name.strip("<|>"): number for name, number in (generation.get("lang_to_id") or {}).items()}
+    own = (generation.get("language") or "en").strip("<|>")
+    return {own: known[own], **known} if own in known else known
 
 
 def _prompt(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
@@ -296,7 +315,11 @@ class Decoder:
         return [(self._positions.new_zeros(shape), self._positions.new_zeros(shape)) for _ in self._layers]
 
     def positions(self, prompt: StagePrompt) -> Positions:
-        return plain_positions(prompt)
+        """Three rows, of which the second differs from the first at the prompt's last token."""
+        positions, following = plain_positions(prompt)
+        positions = positions.copy()
+        positions[1, -1] += 1
+        return positions, following
 
     def embed(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, hidden]."""
@@ -318,7 +341,8 @@ class Decoder:
             q = cross.of("q", cross.norm(x))
             x = x + cross.out(self._attention(q, other.k_pages, other.v_pages, other.batch))
             x = x + mlp(x)
-        begins = (positions == len(self.config.prompt) - 1).to(x)[:, None]
+        is_marked = step.positions[1] != step.positions[0] if step.positions.dim() == 2 else positions < 0
+        begins = is_marked.to(x)[:, None]
         if step.wanted is not None:
             x, begins = x[step.wanted], begins[step.wanted]
         return torch.cat((self._norm(x), begins), 1), None

@@ -1,0 +1,168 @@
+"""What people have said so far, shown while they speak, at the cost of no reply."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.assembly.node import Node
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import (
+    ItemAdded,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+    SpeechEnded,
+    SpeechStarted,
+    TranscriptOptions,
+    TurnForeseen,
+    WordsWanted,
+)
+from antiphon.runtime.codec import encode
+from antiphon.runtime.record import without_media
+from fakes.transcribing import (
+    CONFIG,
+    World,
+    foreseen,
+    recording,
+    wanted,
+    written,
+)
+
+
+def test_the_words_so_far_are_shown_while_a_person_speaks():
+    world = World()
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts.append(wanted(2))
+    world.run()
+    assert world.so_far == [("s", "q", written(1), False), ("s", "q", written(2), False)]
+    assert not world.ends
+    world.check_empty()
+
+
+def test_the_words_before_a_pause_cost_no_transcript_of_their_own():
+    """Neither while the pause is read, nor afterwards; and the turn that ends in it is not heard again."""
+    for turns in (0, 3, 100):
+        world = World()
+        world.facts += [SessionOpened("s"), foreseen(1)]
+        for _ in range(turns):
+            world.turn()
+        world.facts.append(wanted(1, is_pause=True))
+        world.run()
+        assert world.so_far == [("s", "q", written(1), True)]
+        world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
+        world.run()
+        assert world.encoded == [1]
+        assert world.ends["s"].usage.cached_tokens > 0
+        world.check_empty()
+
+
+def test_the_words_so_far_wait_for_replies_and_only_the_newest_of_a_turn_is_written_down():
+    world = World()
+    world.reply_length = 30
+    world.ask("other", "hello")
+    for _ in range(4):
+        world.turn()
+    world.facts += [SessionOpened("s"), wanted(1)]
+    world.turn()
+    world.facts.append(wanted(2))
+    world.turn()
+    assert not world.encoded
+    world.run()
+    assert world.encoded == [2]
+    assert [one[2] for one in world.so_far] == [written(2)]
+    world.check_empty()
+
+
+@pytest.mark.parametrize("turns", range(1, 5))
+def test_the_words_so_far_give_way_to_a_reply_and_to_a_pause_that_is_read(turns: int):
+    """What stands in their way is as it would be alone, and no words come late."""
+    for other in (ResponseRequested("o", "o", "b"), foreseen(3)):
+        world = World()
+        world.facts += [SessionOpened("o"), ItemAdded("o", Item("p", "user", (TextPart("hello"),)))]
+        world.facts += [SessionOpened("s"), wanted(1)]
+        for _ in range(turns):
+            world.turn()
+        before = list(world.so_far)
+        world.facts.append(other)
+        world.run()
+        assert not before
+        assert not world.so_far
+        assert {one.status for one in world.ends.values()} <= {"completed"}
+        assert world.prompts[-1].transcripts == ({} if "o" in world.ends else {3: written(3)})
+        world.check_empty()
+
+
+def test_the_words_of_several_people_are_written_down_one_after_the_other():
+    world = World()
+    world.facts += [SessionOpened("a"), SessionOpened("b"), wanted(1, "a"), wanted(2, "b")]
+    world.turn()
+    world.turn()
+    assert world.encoded == [1]
+    world.run()
+    assert [one[:3:2] for one in world.so_far] == [("a", written(1)), ("b", written(2))]
+    world.check_empty()
+
+
+def test_the_words_of_a_turn_that_is_over_are_not_begun_nor_those_of_a_session_that_is_closed():
+    world = World()
+    world.reply_length = 30
+    world.ask("other", "hello")
+    for _ in range(4):
+        world.turn()
+    world.facts += [SessionOpened("s"), wanted(1), SpeechEnded("s"), SessionOpened("t"), wanted(2, "t")]
+    world.turn()
+    world.facts += [SessionClosed("t"), wanted(3, "t")]
+    world.run()
+    assert not world.encoded
+    world.facts.append(wanted(4))
+    world.turn()
+    world.facts.append(SessionClosed("s"))
+    world.run()
+    assert not world.so_far
+    world.check_empty()
+
+
+def test_words_that_cannot_be_heard_cost_nothing():
+    world = World()
+    world.bad = {1}
+    world.facts += [SessionOpened("s"), wanted(1)]
+    world.run()
+    world.facts.append(wanted(2))
+    world.run()
+    assert [one[2] for one in world.so_far] == [written(2)]
+    world.check_empty()
+
+
+def test_the_words_so_far_are_those_of_the_turns_own_transcript():
+    german = TranscriptOptions(language="de")
+    world = World()
+    reply = ResponseRequested("s", "", "", transcripts=german)
+    item = Item("q", "user", (recording(1),))
+    world.facts += [SessionOpened("s"), TurnForeseen("s", item, reply)]
+    world.facts.append(WordsWanted("s", "q", recording(1), True, german))
+    world.run()
+    assert world.so_far == [("s", "q", tuple(50 + token for token in written(1)), True)]
+    assert len(world.transcribed) == 3
+    world.check_empty()
+
+
+def test_the_words_so_far_are_decided_by_facts_alone():
+    """A record, which has no sound, gives the same orders and outputs again."""
+    world = World()
+    options = TranscriptOptions(language="de")
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts += [foreseen(2), wanted(2, is_pause=True)]
+    for _ in range(3):
+        world.turn()
+    world.facts.append(WordsWanted("s", "q", recording(3), False, options))
+    world.run()
+    world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(2),)))]
+    world.facts.append(ResponseRequested("s", "s", "a"))
+    world.run()
+    assert len(world.so_far) == 3
+    node = Node(CONFIG)
+    for facts, now, decision in world.log:
+        again = node.decide(without_media(facts), now)
+        assert encode(without_media(again)) == encode(without_media(decision))

@@ -1,0 +1,153 @@
+"""What a person says, in writing, while they say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from antiphon.core.facts import ItemAdded, ResponseRequested, TranscriptOptions, TurnForeseen, WordsWanted
+from antiphon.core.plans import WordsHeard, ints
+from antiphon.wire.limits import Limits
+from antiphon.wire.transcription import stable
+from wire.ears import PlainEar
+from wire.harness import INFO, Driver, kinds
+from wire.speaking import QUIET, VOICE
+
+KIND = "conversation.item.input_audio_transcription."
+
+
+def talking(limits: Limits | None = None, languages: tuple[str, ...] = ("en",)) -> Driver:
+    """A session that wants its input in writing, of a model that writes down what is said."""
+    info = msgspec.structs.replace(INFO, reads_ahead=True, languages=languages)
+    driver = Driver(limits, PlainEar, info=info)
+    asked = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
+    assert kinds(driver.send("session.update", session=asked)) == ["session.updated"]
+    return driver
+
+
+def written(driver: Driver, text: str) -> list[dict[str, Any]]:
+    """The engine has written down the recording that was wanted last; the events."""
+    wanted = driver.fact(WordsWanted)
+    tokens = ints([ord(char) for char in text])
+    return driver.output(WordsHeard(driver.session.id, wanted.item_id, tokens, wanted.is_pause))
+
+
+def finished(driver: Driver, text: str) -> list[dict[str, Any]]:
+    """The transcript of the whole turn, token by token; its events."""
+    side = next(fact for fact in reversed(driver.facts_of(ResponseRequested)) if fact.transcribe).response
+    return [event for char in text for event in driver.tokens(side, char)] + driver.end(side)
+
+
+def deltas(events: list[dict[str, Any]]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == KIND + "delta")
+
+
+def test_the_words_so_far_are_shown_at_a_bounded_rate_in_pauses_and_go_on_to_the_end() -> None:
+    driver = talking()
+    (started,) = driver.hear((VOICE, 1.4))
+    assert not driver.facts_of(WordsWanted)
+    driver.hear((VOICE, 0.2))
+    assert [one.is_pause for one in driver.facts_of(WordsWanted)] == [False]
+    assert written(driver, " The capital of") == []
+    driver.hear((VOICE, 1.6))
+    first = written(driver, " The capital of France is")
+    assert kinds(first) == [KIND + "delta"]
+    assert {event["item_id"] for event in first} == {started["item_id"]}
+    assert deltas(first) == "The capital of"
+    driver.hear((VOICE, 0.3), (QUIET, 0.3))
+    second = written(driver, " The capital of France is big.")
+    assert deltas(second) == " France is"
+    foreseen, wanted = driver.facts_of(TurnForeseen)[-1], driver.fact(WordsWanted)
+    assert wanted.is_pause
+    assert driver.facts.index(foreseen) == driver.facts.index(wanted) - 1, "first the reply, then the words"
+    assert wanted.audio == foreseen.item.parts[0], "which is written down once for both"
+    driver.hear((QUIET, 0.4))
+    assert driver.fact(ItemAdded).item.parts[0] == wanted.audio
+    assert len(driver.facts_of(WordsWanted)) == 3, "silence is not written down"
+    last = finished(driver, "The capital of France is big.")
+    assert last[-1]["type"] == KIND + "completed"
+    assert deltas(first + second + last) == last[-1]["transcript"] == "The capital of France is big."
+    assert {event["item_id"] for event in last} == {started["item_id"]}
+
+
+def test_where_the_whole_turn_begins_otherwise_the_end_is_right_and_nothing_more_is_added() -> None:
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    assert deltas(written(driver, "I scream for you.")) == "I scream for"
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    assert written(driver, "Ice cream for you and me.") == []
+    driver.hear((QUIET, 0.5))
+    (completed,) = finished(driver, "Ice cream for you and me.")
+    assert completed["transcript"] == "Ice cream for you and me."
+
+
+def test_words_that_come_late_or_of_another_turn_are_not_shown() -> None:
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    first = driver.fact(WordsWanted)
+    driver.hear((QUIET, 0.5))
+    late = WordsHeard(driver.session.id, first.item_id, ints([ord(char) for char in "one two"]), True)
+    assert driver.output(late) == []
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    assert driver.output(late) == []
+    assert deltas(written(driver, "three four")) == "three"
+    assert deltas(finished(driver, "one two")) == "one two", "of the first turn nothing was sent"
+    driver._keep(driver.session.close(0.0))
+    assert written(driver, "three four five") == []
+
+
+def test_no_words_are_wanted_by_a_session_without_transcripts_nor_of_a_model_that_reads_its_input() -> None:
+    silent = Driver(detectors=PlainEar, info=msgspec.structs.replace(INFO, reads_ahead=True))
+    model = Driver(detectors=PlainEar)
+    audio = {"input": {"transcription": {"model": "whisper-1"}}}
+    model.send("session.update", session={"type": "realtime", "audio": audio})
+    for driver in (silent, model):
+        driver.hear((VOICE, 2.0))
+        driver.hear((QUIET, 0.3))
+        driver.hear((QUIET, 0.3))
+        assert not driver.facts_of(WordsWanted)
+
+
+def test_no_words_are_wanted_of_a_turn_that_there_is_no_room_for() -> None:
+    driver = talking(Limits(max_items=1))
+    driver.ask()
+    driver.hear((VOICE, 2.0))
+    assert not driver.facts_of(WordsWanted)
+
+
+def test_language_and_prompt_hold_for_transcripts_words_and_replies() -> None:
+    driver = talking(languages=("en", "de"))
+    audio = {"input": {"transcription": {"language": "de-DE", "prompt": "Ada"}}}
+    (updated,) = driver.send("session.update", session={"type": "realtime", "audio": audio})
+    assert updated["session"]["audio"]["input"]["transcription"] == {"language": "de", "prompt": "Ada"}
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    driver.hear((QUIET, 0.5))
+    asked = TranscriptOptions("de", "Ada")
+    assert driver.fact(WordsWanted).options == driver.facts_of(TurnForeseen)[-1].reply.transcripts == asked
+    assert [(one.transcribe, one.transcripts) for one in driver.facts_of(ResponseRequested)] == [
+        (True, asked),
+        (False, asked),
+    ]
+    audio = {"input": {"transcription": {"language": "fr"}}}
+    error = driver.error("session.update", session={"type": "realtime", "audio": audio})
+    assert error["code"] == "unsupported_language"
+    assert error["param"] == "session.audio.input.transcription.language"
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "in_speech", "in_pause"),
+    [
+        ("", "", "", ""),
+        ("", "one two three", "", "one two"),
+        ("one two", "one two three", "one two", "one two"),
+        ("one two.", "one two three", "one", "one two"),
+        ("one two three", "one two three", "one two", "one two"),
+        ("one two three", "one", "", ""),
+        ("one  two three", "one  two four", "one  two", "one  two"),
+    ],
+)
+def test_what_is_sent_of_a_turn_that_goes_on(before: str, text: str, in_speech: str, in_pause: str) -> None:
+    assert stable(before, text, is_pause=False) == in_speech
+    assert stable(before, text, is_pause=True) == in_pause
