@@ -186,8 +186,8 @@ class Storyteller:
             reply = self._find(output.session, output.response)
             if reply is not None:
                 self._out(reply, output)
-        for step in decision.orders:
-            for join in step.joins if isinstance(step, ArStep) else ():
+        for step in (order for order in decision.orders if isinstance(order, ArStep)):
+            for join in step.joins:
                 reply = self._of_request(join.request)
                 if reply is not None:
                     self._has_row(reply, step.stage, join)
