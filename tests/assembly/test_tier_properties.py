@@ -117,8 +117,8 @@ class Returning(Turning):
         for heard in self.world.responses.values():
             assert heard.end.reason != "stage_failed", "a copy that breaks off is nobody's end"
         tiers = [ar.tiers for ar in self.world.node.stages.ar.values()]
-        event(f"written {any(one.num_written_blocks for one in tiers)}")
-        event(f"reloaded {any(one.num_fetched_blocks for one in tiers)}")
+        event(f"written {any(one.writes.num_written_blocks for one in tiers)}")
+        event(f"reloaded {any(one.fetches.num_fetched_blocks for one in tiers)}")
         event(f"broken {self.world.mover.num_failed > 0}")
 
 
