@@ -23,6 +23,7 @@ from antiphon.core.facts import (
     StepDone,
     StepFailed,
     TurnAdvised,
+    TurnDropped,
     TurnForeseen,
     UnitLost,
     UnitReady,
@@ -490,4 +491,42 @@ def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.M
     assert world.ends["s"].status == "completed"
     assert world.encoded == [1]
     assert len(world.read) == 1, "a transcript is not spoken"
+    world.check_empty()
+
+
+def test_what_is_read_of_a_turn_that_does_not_come_ends_at_once():
+    for end in (TurnDropped("s", "q"), SessionClosed("s")):
+        world = World()
+        world.facts += [SessionOpened("s"), foreseen(1)]
+        for _ in range(3):
+            world.turn()
+        assert world.node.stages.ar["transcriber"].requests
+        world.facts = [fact for fact in world.facts if isinstance(fact, StepDone)] + [end]
+        world.turn()
+        assert not world.node.stages.ar["transcriber"].requests
+        world.run()
+        assert not world.prompts
+        world.check_empty()
+
+
+def test_the_clear_of_another_turn_ends_nothing():
+    world = World()
+    world.facts += [SessionOpened("s"), foreseen(1), TurnDropped("s", "other"), TurnDropped("t", "q")]
+    world.run()
+    assert len(world.prompts) == 1
+    world.check_empty()
+
+
+def test_a_pause_goes_before_a_preface():
+    """Whoever has paused may want a reply in 300 ms; whoever begins to speak does not."""
+    preface = TurnForeseen("b", Item("", "user", (TextPart(""),)), ResponseRequested("b", "", ""))
+    world = World()
+    world.facts += [SessionOpened("s"), SessionOpened("b"), preface]
+    world.turn()
+    world.facts += [foreseen(1), preface]
+    world.run()
+    assert [one.transcripts for one in world.prompts] == [{}, {1: written(1)}]
+    world.facts.append(preface)
+    world.run()
+    assert len(world.prompts) == 3, "it may be told again"
     world.check_empty()

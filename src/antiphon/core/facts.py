@@ -113,6 +113,13 @@ class TurnForeseen(msgspec.Struct, frozen=True, tag=True):
     reply: ResponseRequested
 
 
+class TurnDropped(msgspec.Struct, frozen=True, tag=True):
+    """The client dropped what was said: the turn that was foreseen as item `item_id` does not come."""
+
+    session: str
+    item_id: str
+
+
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
     """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""
 
@@ -344,6 +351,7 @@ PersonFact = (
     | SpeechEnded
     | TurnAdvised
     | TurnForeseen
+    | TurnDropped
     | PlaybackReported
     | OutputHeld
     | OutputReleased

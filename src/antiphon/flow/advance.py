@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from antiphon.core.conversation import Item
-from antiphon.core.facts import ResponseRequested, TurnAdvised, TurnForeseen
+from antiphon.core.facts import ResponseRequested, TurnAdvised, TurnDropped, TurnForeseen
 from antiphon.core.plans import TurnAnswer
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
@@ -38,6 +38,11 @@ class _Turn:
 
     spec: ResponseRequested
     items: tuple[Item, ...]
+
+    @property
+    def is_preface(self) -> bool:
+        """Nothing of it was said yet: its reply is further away than that of any other."""
+        return bool(self.items) and not self.items[-1].id
 
 
 @dataclass(slots=True)
@@ -110,13 +115,16 @@ class Advance:
 
     def foresee(self, fact: TurnForeseen, now: float) -> None:
         """Begin with the turn as it is in this pause, if no reply is being made; what is read of an earlier
-        pause ends. A turn that was read, or is being read, is not read again."""
+        pause ends, and so does a preface: the turn of a pause may be over in 300 ms. A turn that was read, or
+        is being read, is not read again."""
         spec = _reading(fact.reply)
         turn = _Turn(spec, self._sessions.foreseen(spec, fact.item))
         left = self._left.get(fact.session)
         if (self._running is not None and self._turn == turn) or (left is not None and left.turn == turn):
             return
         self.stop_of(fact.session)
+        if self._turn is not None and self._turn.is_preface and not turn.is_preface:
+            self.stop()
         if turn.items and self._running is None and not self._sessions.responses:
             self._begin(turn, now)
 
@@ -149,6 +157,11 @@ class Advance:
         running = self._running
         if running is not None and running.session == session:
             self.stop()
+
+    def drop(self, fact: TurnDropped) -> None:
+        """What is read of it would be found by no turn."""
+        if self._turn is not None and self._turn.items and self._turn.items[-1].id == fact.item_id:
+            self.stop_of(fact.session)
 
     # -- what becomes of it --------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from antiphon.core.facts import (
     StepDone,
     StepFailed,
     TurnAdvised,
+    TurnDropped,
     TurnForeseen,
     UnitLost,
     UnitReady,
@@ -132,6 +133,8 @@ class Orchestrator:
                 pass  # advice: what a turn says does not depend on it
             case TurnForeseen():
                 self._advance.foresee(fact, now)
+            case TurnDropped():
+                self._advance.drop(fact)
             case TurnAdvised():
                 pass  # advice; the node hands it to `advise`, and answers it
             case CopyDone() | CopyFailed():
