@@ -84,8 +84,8 @@ class Preparation:
 
     def shorten(self, response: ResponseState) -> bool:
         """Leave the oldest message behind and render anew; False where the client wants none left behind, or
-        none may be. The record's next prompts go on without it, so that they begin with the same tokens; what is
-        read ahead leaves the record as it is, since its turn may not come."""
+        none may be. The record's next prompts go on without it, so that they begin with the same tokens;
+        what is read ahead leaves the record as it is, since its turn may not come."""
         kept = None if response.spec.retention is None else shortened(response.items)
         if kept is None:
             return False
