@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.core.conversation import Item, TextPart, ToolCallPart, ToolOutputPart
-from antiphon.core.facts import ItemAdded, PromptFailed, SessionOpened
+from antiphon.core.facts import ItemAdded, PromptFailed, ResponseRequested, SessionOpened, TurnForeseen
 from antiphon.flow.retention import shortened
 from fakes.world import World, toy_config
 from flow.test_turns import ROOMY, ask, finish, talk, user
@@ -119,3 +119,25 @@ def test_given_items_are_shortened_without_the_record() -> None:
     assert heard.end is not None
     assert heard.end.status in ("completed", "incomplete")
     assert [item.id for item in world.node._orchestrator._sessions.record("s").items] == ["u0"]
+
+
+def test_what_is_read_in_a_pause_is_shortened_as_its_turn_will_be() -> None:
+    world = World(toy_config(**{**ROOMY, "context": 60}))
+    conversation(world, 9)
+    world.run()
+    record = world.node._orchestrator._sessions.record("s")
+    pause = TurnForeseen("s", user("u9", WORDS), ResponseRequested("s", "", "", retention=0.5))
+    world.send(pause)
+    world.run()
+    read = world.node._orchestrator.prepared["thinker"].tokens
+    assert 30 - 9 <= read < 30
+    assert len(record.items) == 9, "the turn may not come"
+    world.send(pause)
+    world.run()
+    assert world.node._orchestrator.prepared["thinker"].tokens == read, "what was read is not read again"
+    world.send(ItemAdded("s", user("u9", WORDS)))
+    heard = ask(world, "s", "r1", retention=0.5)
+    finish(world)
+    assert heard.end is not None
+    assert len(heard.prompts["thinker"].token_ids) == read
+    assert heard.end.usage.cached_tokens > read - 9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.core.conversation import Item
+from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (
     ItemAdded,
     ResponseCancelled,
@@ -14,6 +14,8 @@ from antiphon.core.facts import (
     StepDone,
     TranscriptOptions,
     TurnAdvised,
+    TurnDropped,
+    TurnForeseen,
     UnitLost,
     UnitReady,
 )
@@ -364,3 +366,41 @@ def test_a_transcriber_that_is_lost_before_its_prompt_is_there_fails_what_waits(
     world.facts.insert(0, UnitLost("transcriber", "gone"))
     world.run()
     assert (world.ends["a"].status, world.ends["a"].reason) == ("failed", "stage_lost")
+
+
+def test_what_is_read_of_a_turn_that_does_not_come_ends_at_once():
+    for end in (TurnDropped("s", "q"), SessionClosed("s")):
+        world = World()
+        world.facts += [SessionOpened("s"), foreseen(1)]
+        for _ in range(3):
+            world.turn()
+        assert world.node.stages.ar["transcriber"].requests
+        world.facts = [fact for fact in world.facts if isinstance(fact, StepDone)] + [end]
+        world.turn()
+        assert not world.node.stages.ar["transcriber"].requests
+        world.run()
+        assert not world.prompts
+        world.check_empty()
+
+
+def test_the_clear_of_another_turn_ends_nothing():
+    world = World()
+    world.facts += [SessionOpened("s"), foreseen(1), TurnDropped("s", "other"), TurnDropped("t", "q")]
+    world.run()
+    assert len(world.prompts) == 1
+    world.check_empty()
+
+
+def test_a_pause_goes_before_a_preface():
+    """Whoever has paused may want a reply in 300 ms; whoever begins to speak does not."""
+    preface = TurnForeseen("b", Item("", "user", (TextPart(""),)), ResponseRequested("b", "", ""))
+    world = World()
+    world.facts += [SessionOpened("s"), SessionOpened("b"), preface]
+    world.turn()
+    world.facts += [foreseen(1), preface]
+    world.run()
+    assert [one.transcripts for one in world.prompts] == [{}, {1: written(1)}]
+    world.facts.append(preface)
+    world.run()
+    assert len(world.prompts) == 3, "it may be told again"
+    world.check_empty()

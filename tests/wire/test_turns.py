@@ -10,6 +10,7 @@ from antiphon.core.facts import (
     ResponseCancelled,
     SpeechEnded,
     SpeechStarted,
+    TurnDropped,
     TurnForeseen,
 )
 from antiphon.wire.limits import Limits
@@ -74,6 +75,19 @@ def test_only_the_last_pause_of_an_append_is_told() -> None:
     preface, pause = driver.facts_of(TurnForeseen)
     assert preface.item == NOTHING_SAID
     assert pause.item.parts[0].num_samples > 2 * 24_000
+
+
+def test_a_turn_that_is_cleared_is_told_as_one_that_does_not_come() -> None:
+    for reads_ahead in (False, True):
+        driver = Driver(detectors=PlainEar, info=msgspec.structs.replace(INFO, reads_ahead=reads_ahead))
+        driver.send("input_audio_buffer.clear")
+        (started,) = driver.hear((VOICE, 0.5), (QUIET, 0.3))
+        driver.send("input_audio_buffer.clear")
+        dropped = [TurnDropped(driver.session.id, started["item_id"])]
+        assert driver.facts_of(TurnDropped) == dropped * reads_ahead
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    driver.send("input_audio_buffer.commit")
+    assert len(driver.facts_of(TurnDropped)) == 1, "what is committed is a turn"
 
 
 def test_what_a_first_turn_follows_is_told_when_a_button_is_pressed() -> None:

@@ -37,6 +37,7 @@ class What(StrEnum):
     SPEAKS_OVER = "the person speaks over the reply, with {left_s:.3f} s of it sent and not yet heard"
     BEGINS = "the first turn begins: its instructions are read ahead, if no reply is being made"
     PAUSES = "the person pauses: the turn so far is read ahead, if no reply is being made"
+    CLEARED = "the client drops what was said: no turn comes of it"
     SILENT = "the person is silent"
     SAID = "the person's words are in the conversation"
     ADVISED = "the client says that the next turn is coming"

@@ -35,6 +35,7 @@ from antiphon.core.facts import (
     SpeechEnded,
     SpeechStarted,
     TurnAdvised,
+    TurnDropped,
     TurnForeseen,
 )
 from antiphon.core.plans import (
@@ -290,6 +291,8 @@ class Storyteller:
                 reply.add(now, What.ASKED)
             case TurnForeseen():
                 story.add(now, What.PAUSES if fact.item.id else What.BEGINS)
+            case TurnDropped():
+                story.add(now, What.CLEARED)
             case TurnAdvised():
                 due = "" if isnan(fact.expected_s) else f"due in {fact.expected_s:.1f} s"
                 story.add(now, What.ADVISED, reason=due)

@@ -149,6 +149,13 @@ class WordsWanted(msgspec.Struct, frozen=True, tag=True):
     options: TranscriptOptions | None = None
 
 
+class TurnDropped(msgspec.Struct, frozen=True, tag=True):
+    """The client dropped what was said: the turn that was foreseen as item `item_id` does not come."""
+
+    session: str
+    item_id: str
+
+
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
     """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""
 
@@ -383,6 +390,7 @@ PersonFact = (
     | TurnAdvised
     | TurnForeseen
     | WordsWanted
+    | TurnDropped
     | PlaybackReported
     | OutputHeld
     | OutputReleased

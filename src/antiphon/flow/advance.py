@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from antiphon.core.conversation import Item
-from antiphon.core.facts import ResponseRequested, TurnAdvised, TurnForeseen
+from antiphon.core.facts import ResponseRequested, TurnAdvised, TurnDropped, TurnForeseen
 from antiphon.core.plans import TurnAnswer
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
@@ -32,17 +32,30 @@ class Prepared:
     wasted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a reply would be asked for, and of what. Equal ones have equal prompts."""
+
+    spec: ResponseRequested
+    items: tuple[Item, ...]
+
+    @property
+    def is_preface(self) -> bool:
+        """Nothing of it was said yet: its reply is further away than that of any other."""
+        return bool(self.items) and not self.items[-1].id
+
+
 @dataclass(slots=True)
 class _Left:
     """Positions [start, end) of a session's prompt that a unit computed ahead and no turn has looked for.
 
-    items  what was read to its end; none if it was not
+    turn  what was read to its end; None if it was not
     """
 
     unit: str
     start: int
     end: int
-    items: tuple[Item, ...]
+    turn: _Turn | None
 
 
 class Advance:
@@ -54,6 +67,8 @@ class Advance:
         self._transcripts = transcripts
         self._last: ResponseState | None = None
         """It runs while it has a request."""
+        self._turn: _Turn | None = None
+        """What it was begun with. It reads fewer items where the conversation has outgrown the context."""
         self._left: dict[str, _Left] = {}
         """By session."""
         self._turns: list[ResponseState] = []
@@ -88,32 +103,33 @@ class Advance:
         if running is not None and running.session == fact.session:
             return "running"
         spec = _reading(fact.reply or ResponseRequested(fact.session, "", ""))
-        items, left = self._sessions.ahead(spec), self._left.get(fact.session)
-        if not items:
+        turn, left = _Turn(spec, self._sessions.ahead(spec)), self._left.get(fact.session)
+        if not turn.items:
             return "nothing"
-        if left is not None and left.items == items:
+        if left is not None and left.turn == turn:
             return "done"
         if running is not None or self._sessions.responses:
             return "busy"
-        self._begin(spec, items, now)
+        self._begin(turn, now)
         return "begun"
 
     def foresee(self, fact: TurnForeseen, now: float) -> None:
         """Begin with the turn as it is in this pause, if no reply is being made; what is read of an earlier
-        pause ends. A turn that was read, or is being read, is not read again."""
+        pause ends, and so does a preface: the turn of a pause may be over in 300 ms. A turn that was read, or
+        is being read, is not read again."""
         spec = _reading(fact.reply)
-        items = self._sessions.foreseen(spec, fact.item)
-        running, left = self._running, self._left.get(fact.session)
-        if running is not None and running.session == fact.session and running.items == items:
-            return
-        if left is not None and left.items == items:
+        turn = _Turn(spec, self._sessions.foreseen(spec, fact.item))
+        left = self._left.get(fact.session)
+        if (self._running is not None and self._turn == turn) or (left is not None and left.turn == turn):
             return
         self.stop_of(fact.session)
-        if items and self._running is None and not self._sessions.responses:
-            self._begin(spec, items, now)
+        if self._turn is not None and self._turn.is_preface and not turn.is_preface:
+            self.stop()
+        if turn.items and self._running is None and not self._sessions.responses:
+            self._begin(turn, now)
 
-    def _begin(self, spec: ResponseRequested, items: tuple[Item, ...], now: float) -> None:
-        self._last = self._sessions.begin_ahead(spec, items)
+    def _begin(self, turn: _Turn, now: float) -> None:
+        self._last, self._turn = self._sessions.begin_ahead(turn.spec, turn.items), turn
         self._transcripts.render(self._last, now)
 
     def finish(self) -> None:
@@ -121,7 +137,7 @@ class Advance:
         response = self._running
         assert response is not None
         assert response.entry is not None
-        self._keep(response, len(response.entry.prompt.token_ids), 0, response.items)
+        self._keep(response, len(response.entry.prompt.token_ids), 0, self._turn)
         self._sessions.end(response, "completed", "")
 
     def stop(self) -> None:
@@ -133,7 +149,7 @@ class Advance:
         if row is not None and response.path is not None:
             rows = self._stages.ar[response.path.entry].rows
             end = int(rows.confirmed[row])
-            self._keep(response, end, int(rows.planned[row]) - end, ())
+            self._keep(response, end, int(rows.planned[row]) - end, None)
         self._sessions.end(response, "cancelled", "")
 
     def stop_of(self, session: str) -> None:
@@ -141,6 +157,11 @@ class Advance:
         running = self._running
         if running is not None and running.session == session:
             self.stop()
+
+    def drop(self, fact: TurnDropped) -> None:
+        """What is read of it would be found by no turn."""
+        if self._turn is not None and self._turn.items and self._turn.items[-1].id == fact.item_id:
+            self.stop_of(fact.session)
 
     # -- what becomes of it --------------------------------------------------------------------------
 
@@ -174,7 +195,7 @@ class Advance:
         if left is not None:
             self._count(left, left.start)
 
-    def _keep(self, response: ResponseState, end: int, num_lost: int, items: tuple[Item, ...]) -> None:
+    def _keep(self, response: ResponseState, end: int, num_lost: int, turn: _Turn | None) -> None:
         """It has read up to `end`, and beyond that what is lost. What an earlier one left before its start
         stays; what lies behind is read anew."""
         assert response.path is not None
@@ -190,7 +211,7 @@ class Advance:
             kept = start if stays else before.start
             self._prepared[before.unit].wasted += before.end - kept
             start = before.start if stays else start
-        self._left[response.session] = _Left(unit, start, end, items)
+        self._left[response.session] = _Left(unit, start, end, turn)
 
     def _count(self, left: _Left, found: int) -> None:
         """The turn found its first `found` tokens."""
@@ -201,6 +222,4 @@ class Advance:
 
 def _reading(reply: ResponseRequested) -> ResponseRequested:
     """What reads the prompt of such a reply, and draws one token."""
-    return msgspec.structs.replace(
-        reply, speech=False, remember=True, items=None, retention=None, max_tokens=1
-    )
+    return msgspec.structs.replace(reply, speech=False, remember=True, items=None, max_tokens=1)

@@ -32,6 +32,7 @@ from antiphon.core.facts import (
     StepDone,
     StepFailed,
     TurnAdvised,
+    TurnDropped,
     TurnForeseen,
     UnitLost,
     UnitReady,
@@ -144,6 +145,8 @@ class Orchestrator:
             case TurnForeseen():
                 self._words.stop()
                 self._advance.foresee(fact, now)
+            case TurnDropped():
+                self._advance.drop(fact)
             case TurnAdvised():
                 pass  # advice; the node hands it to `advise`, and answers it
             case CopyDone() | CopyFailed():

@@ -90,11 +90,12 @@ class Preparation:
 
     def shorten(self, response: ResponseState) -> bool:
         """Leave the oldest message behind and render anew; False where the client wants none left behind, or
-        none may be. The record's next prompts go on without it, so that they begin with the same tokens."""
+        none may be. The record's next prompts go on without it, so that they begin with the same tokens;
+        what is read ahead leaves the record as it is, since its turn may not come."""
         kept = None if response.spec.retention is None else shortened(response.items)
         if kept is None:
             return False
-        if response.spec.items is None:
+        if response.spec.items is None and not response.is_ahead:
             gone = {item.id for item in response.items} - {item.id for item in kept}
             self._sessions.record(response.session).leave_behind(gone)
         response.items, response.media, response.is_shortened = kept, media_of(kept), True

@@ -20,6 +20,7 @@ from antiphon.core.facts import (
     SpeechEnded,
     SpeechStarted,
     TurnAdvised,
+    TurnDropped,
     TurnForeseen,
     WordsWanted,
 )
@@ -210,8 +211,7 @@ class RealtimeSession:
             case CommitAudio():
                 return self._commit(now)
             case ClearAudio():
-                steps = self._all_noticed(self._listener.clear(), now)
-                return [*steps, {"type": "input_audio_buffer.cleared"}]
+                return self._clear(now)
             case CreateItem():
                 return self._items.create(event)
             case RetrieveItem():
@@ -352,6 +352,14 @@ class RealtimeSession:
             return self._create_response(ResponseParams())
         except (ProtocolError, LimitExceeded) as error:
             return [_error(error)]
+
+    def _clear(self, now: float) -> list[Step]:
+        """Drop what was said; the engine learns that the turn it may be reading does not come."""
+        dropped: list[Step] = []
+        if self._listener.is_speaking and self._shared.scope.info.reads_ahead:
+            dropped = [TurnDropped(self.id, self._listener.item_id)]
+        steps = self._all_noticed(self._listener.clear(), now)
+        return [*steps, *dropped, {"type": "input_audio_buffer.cleared"}]
 
     def _commit(self, now: float) -> list[Step]:
         buffered_ms = self._listener.buffered_ms
