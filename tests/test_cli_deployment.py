@@ -375,7 +375,10 @@ def test_a_policy_is_explained_with_what_its_options_mean() -> None:
     assert (
         "brink_s       0.0  (float, default 0.0)  lead below which a reply is at the brink: what is" in said
     )
-    assert "is at the brink: what is well buffered then stays out of its steps, if\n" in said, "all its lines"
+    assert (
+        "is at the brink: what is well buffered then stays out of its steps, if they are shorter for it"
+        in said
+    ), "all its lines"
     said = explain("liveserve")
     assert "Equals take turns, in pipeline order.\n" in said, "not only the first line"
     assert "spare_s       0.5  (float, default .inf)  least lead with which" in said

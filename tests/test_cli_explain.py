@@ -45,7 +45,7 @@ def test_a_story_says_what_was_waited_for_and_why(short: str) -> None:
         "4.989 talker-4/resp-3 talker preempted, its KV given up (first come first served)",
         "talker KV blocks fetched from the host on demand: 2 (a request waits for it)",
         "s for KV blocks (first come first served)",
-        "ended: 46 tokens of text, 11.566 s of audio (completed)",
+        "ended: 46 tokens of text, 11.565 s of audio (completed)",
     ):
         assert words in said
 

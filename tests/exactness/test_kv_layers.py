@@ -28,7 +28,7 @@ def test_groups_of_layers(world: World, num_groups: int) -> None:
     """Text, frames and sound of everybody, with groups that don't deal out the same block ids."""
     talk = Talk(regrouped(world.omni.engine, num_groups))
     for scheduler in talk.driver.node.stages.ar.values():
-        for turn, pool in enumerate(scheduler.kv._pools):
+        for turn, pool in enumerate(scheduler.kv.blocks._pools):
             pool._free.rotate(7 * turn)
     indices = range(len(world.contents))
     for index in indices:
