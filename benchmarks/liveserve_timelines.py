@@ -5,8 +5,8 @@
 Simulated at the times calibrated to the paper's baseline (liveserve-calibrated.json), Algorithm 1 without
 pacing.
 
-residency (Figures 8 and 17): sixteen conversations of long turns on one thinker and one talker, whose thinker
-holds a third of what they amount to; Algorithm 1 with the KV that a request holds in its utility and without
+residency (Figures 8 and 17): 64 conversations of long turns on one thinker and one talker, each of which
+holds 8192 tokens; Algorithm 1 with the KV that a request holds in its utility and without
 (beta 0), and first come first served. `in_use` is the share of the thinker's blocks that requests hold, by
 second; `long_s` the mean time from start to end of the quarter of requests that have the longest prompts.
 
@@ -50,7 +50,7 @@ from antiphon.workload.spec import Workload
 
 SEEDS = (0, 1, 2, 3, 4)
 RESIDENCY, CONTINUITY = ("fcfs", "kv-unaware", "algorithm-1"), ("fcfs", "algorithm-1", "liveserve")
-CONVERSATIONS, DURATION_S, KV_TOKENS = 64, 300.0, 8192
+CONVERSATIONS, DURATION_S, KV_TOKENS = 64, 120.0, 8192
 PLACES, RATE_PER_S, BARGE_IN = 32, 12.0, (0.0, 0.5)
 WINDOW_S = 5.0
 
