@@ -28,7 +28,7 @@ def test_what_the_policy_leaves_short_goes_oldest_first() -> None:
 def test_what_requests_wait_for_leaves_after_all_other_and_the_next_one_in_the_end() -> None:
     stage = three_resting()
     says(stage, "evict")
-    stage.tiers.known.waiting = ["session-1", "session-2"]
+    stage.tiers.known.queue = ["session-1", "session-2"]
     stage.tiers.room.make_room(2, last="session-1")
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 4, 0]
     stage.tiers.room.make_room(4, last="session-1")
@@ -47,8 +47,18 @@ def test_what_is_to_be_kept_stays_whatever_is_wanted() -> None:
 def test_nothing_that_a_request_waits_for_is_evicted_only_to_have_room_ahead() -> None:
     stage = three_resting()
     says(stage, "evict", Selection(["session-1", "session-2"], 4, "ahead"))
-    stage.tiers.known.waiting = ["session-1"]
+    stage.tiers.known.queue = ["session-1"]
     stage.tiers.room.evict(0, "")
+    assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 4]
+
+
+def test_what_a_request_in_the_queue_has_wholly_here_is_not_evicted_only_to_have_room_ahead() -> None:
+    """It would be brought again at once, to be evicted again."""
+    stage = three_resting()
+    says(stage, "evict", Selection(["session-1", "session-2"], 4, "ahead"))
+    stage.submit(request(3, 5, first=300))
+    stage.submit(request(1, 5, first=100))
+    stage.tend(10.0)
     assert [stage.kv.resting.held_tokens(f"session-{n}") for n in (1, 2, 3)] == [4, 0, 4]
 
 

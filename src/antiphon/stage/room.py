@@ -67,15 +67,15 @@ class Room:
         if not selection.count and not wanted:
             return
         goal = max(view.num_free + selection.count, wanted)
-        waiting = self._known.waiting
+        queue = self._known.queue
         paused = (owner for owner, state in self._known.states.items() if state is KvState.PAUSED)
-        put_off = {last, *waiting} - {*paused} | keep
+        put_off = {last, *queue} - {*paused} | keep
         chosen, taken = dict[str, int](), dict[str, int]()
         evicted = self._evict_from(selection.owners, goal, put_off, keep, chosen, self._groups(selection))
         if not by_policy and self._kv.blocks.num_free_soon < wanted:
-            put_off |= {last, *waiting}
+            put_off |= {last, *queue}
             others = (owner for owner in view.oldest() if owner not in put_off)
-            late = chain(others, (owner for owner in reversed(waiting) if owner != last), [last])
+            late = chain(others, (owner for owner in reversed(queue) if owner != last), [last])
             evicted += self._evict_from(late, wanted, keep, keep, taken)
         if self._asks.watch is not None:
             self._asks.tell(KvMove.EVICTED, chosen)

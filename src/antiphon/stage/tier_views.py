@@ -85,7 +85,8 @@ class Owners:
     states   of those that are not merely resting
     session  of those that do not go by its name
     running  sequences of requests in rows, by owner
-    waiting  owners that requests without a row begin with and that are not wholly on the device, in order
+    queue    owners that requests begin with for which there is a row, in order
+    waiting  those of them that are not wholly on the device
     unwritten  owners that may have full blocks without a copy on the host, oldest first
     preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
     unread   of KV that was brought though no request waited, until one reads it
@@ -95,10 +96,16 @@ class Owners:
     states: dict[str, KvState] = field(default_factory=dict[str, KvState])
     session: dict[str, str] = field(default_factory=dict[str, str])
     running: dict[str, Kv] = field(default_factory=dict[str, Kv])
+    queue: list[str] = field(default_factory=list[str])
     waiting: list[str] = field(default_factory=list[str])
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
     preloaded: Counter[str] = field(default_factory=Counter[str])
     unread: dict[str, Unread] = field(default_factory=dict[str, Unread])
+
+    def left_queue(self, owner: str) -> None:
+        """Its request has a row, or is over."""
+        if owner in self.queue:
+            self.queue.remove(owner)
 
     def forget(self, owner: str) -> None:
         """Nothing of its KV is left, or of use."""

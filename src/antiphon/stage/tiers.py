@@ -85,6 +85,7 @@ class Tiers:
         asked again."""
         self.room.begin_fetches()
         self.asks.wished()
+        self.known.queue = [one.owner for one in wanted]
         self.room.evict(0, last)
         if self.host.num_blocks:
             self.fetches.fetch(wanted, apart)
@@ -111,6 +112,7 @@ class Tiers:
         self.known.running[owner], self.known.session[owner] = sequence, session
         self.known.used_s[owner] = self.asks.now
         self.known.states.pop(owner, None)
+        self.known.left_queue(owner)
         self.fetches.coming.discard(owner)
         self.known.unread.pop(owner, None)
         self.known.preloaded.pop(owner, None)
@@ -132,6 +134,7 @@ class Tiers:
         """The request that was to begin with it is over."""
         if self.known.states.get(owner) is KvState.WAITING:
             del self.known.states[owner]
+        self.known.left_queue(owner)
         self.fetches.coming.discard(owner)
 
     def rest(self, owner: str, session: str, state: KvState = KvState.RESTING) -> None:
