@@ -38,14 +38,14 @@ def test_without_a_session_all_are_listed(short: str) -> None:
 
 
 def test_a_story_says_what_was_waited_for_and_why(short: str) -> None:
-    said = explained(short, "--session", "talker-4")
+    said = explained(short, "--session", "talker-6")
     for words in (
-        "4.240 talker-4/resp-3 the turn is complete: a reply is asked for",
-        "first audio, 0.473 s after the turn was complete",
-        "4.989 talker-4/resp-3 talker preempted, its KV given up (first come first served)",
+        "7.527 talker-6/resp-7 the turn is complete: a reply is asked for",
+        "first audio, 1.035 s after the turn was complete",
+        "8.935 talker-6/resp-7 talker preempted, its KV given up (first come first served)",
         "talker KV blocks fetched from the host on demand: 2 (a request waits for it)",
-        "s for KV blocks (first come first served)",
-        "ended: 46 tokens of text, 11.565 s of audio (completed)",
+        "waited 0.776 s for KV blocks (first come first served)",
+        "ended: 93 tokens of text, 1.036 s of audio (cancelled: client_cancelled)",
     ):
         assert words in said
 

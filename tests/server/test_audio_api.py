@@ -153,6 +153,8 @@ async def test_what_cannot_be_written_down(served: Running) -> None:
             ({"files": {"other": b"a"}}, "file"),
             ({"files": {"file": wav()}, "data": {"stream": "perhaps"}}, "stream"),
             ({"files": {"file": wav()}, "data": {"temperature": "warm"}}, "temperature"),
+            ({"files": {"file": wav(0.0)}}, "file"),
+            ({"files": {"file": wav(0.05)}}, "file"),
             ({"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}, None),
         ):
             answer = await client.post("/v1/audio/transcriptions", **options)  # type: ignore[arg-type]

@@ -18,6 +18,8 @@ from antiphon.wire.limits import Limits, check
 
 AUDIO_FORMATS = ("WAV", "WAVEX", "MP3", "FLAC", "OGG")
 RATES_HZ = (1_000, 400_000)
+LEAST_AUDIO_S = 0.1
+"""As much as a turn that is committed has at least."""
 MAX_CHANNELS = 16
 BLOCK_FRAMES = {"FLAC": 256}
 LOUDEST = 1000.0
@@ -44,6 +46,11 @@ class MediaFiles:
                 rate = file.samplerate
         except (soundfile.LibsndfileError, RuntimeError, TypeError, ValueError):
             raise ProtocolError(f"The audio is none of {_names()}, or broken.") from None
+        if len(samples) < LEAST_AUDIO_S * rate:
+            raise ProtocolError(
+                f"The audio is {len(samples) / rate:.3f} s long; it has to be at least {LEAST_AUDIO_S:g} s.",
+                code="audio_too_short",
+            )
         resampled = soxr.resample(samples, rate, MODEL_SAMPLE_RATE_HZ)
         bounded = np.clip(np.nan_to_num(resampled), -LOUDEST, LOUDEST)
         return AudioPart.of(bounded.astype("<f4").tobytes())
