@@ -33,12 +33,10 @@ PRESETS = Path(__file__).parents[2] / "src" / "antiphon" / "assembly" / "presets
 
 
 def liveserve(folder: Path, name: str, **lines: str) -> str:
-    """LiveServe's preset with some lines of one's own."""
-    kept = [
-        line
-        for line in (PRESETS / "liveserve.yaml").read_text().splitlines()
-        if line.partition(":")[0] not in lines
-    ]
+    """LiveServe's preset with some lines of one's own, and so little weight of KV that replies are held even
+    where each has a large share of it."""
+    text = (PRESETS / "liveserve.yaml").read_text().replace("beta: 40.0", "beta: 1.0")
+    kept = [line for line in text.splitlines() if line.partition(":")[0] not in lines]
     path = folder / f"{name}.yaml"
     path.write_text("\n".join([*kept, *(f"{key}: {value}" for key, value in lines.items())]) + "\n")
     return str(path)

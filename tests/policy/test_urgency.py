@@ -235,6 +235,16 @@ def test_a_crowded_pool_is_emptied_sooner_by_holding_nobody() -> None:
     assert held(stage(2, 2, **told | {"num_promised": 12}), holds_to=0.9)[0] == []
 
 
+def test_rows_are_freed_sooner_before_anybody_waits_for_one() -> None:
+    """A reply that is held keeps its row for as long as it is heard."""
+    told = begun(3, 9.0, 9.0, 9.0, num_free_rows=1)
+    assert held(stage(3, 3, **told), rows_to=0.5) == ([], None)
+    assert held(stage(3, 3, **told), rows_to=0.75)[0] == [0, 1, 2]
+    assert held(stage(3, 3, **told | {"num_free_rows": 0}), rows_to=0.75)[0] == []
+    pending = {"num_free_rows": 0, "num_pending_rows": 1}
+    assert held(stage(3, 3, **told | pending), rows_to=0.75)[0] == [0, 1, 2], "it is about to be free"
+
+
 def test_a_stage_without_kv_or_candidates() -> None:
     assert chosen(stage(0, 0, num_blocks=0)).order.tolist() == []
     assert chosen(stage(2, 2, num_blocks=0, held=[0, 0], **begun(2, 3.0, 0.1))).order.tolist() == [1, 0]
@@ -248,6 +258,7 @@ def test_a_stage_without_kv_or_candidates() -> None:
         ({"beta": -1.0}, "beta is -1.0; it must be 0 or above"),
         ({"ahead_s": np.inf}, "ahead_s is inf"),
         ({"brink_s": -0.1}, "brink_s is -0.1; it must be 0 or above"),
+        ({"rows_to": -0.5}, "rows_to is -0.5; it must be 0 or above"),
         ({"unsure": 0.5}, "unsure is 0.5; it must be 1 or above"),
     ],
 )

@@ -42,7 +42,7 @@ class SweepOptions:
     )
     ratios: Annotated[
         str, typer.Option(help="Values of beta/alpha, of which only the ratio counts; empty: as it is.")
-    ] = "0,0.3,1,3"
+    ] = "0,1,10,40"
     brink_s: Annotated[
         str, typer.Option(help="Values of brink_s, in seconds, for the step; empty: it stays as it is.")
     ] = ""

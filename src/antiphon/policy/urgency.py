@@ -57,6 +57,7 @@ class Urgency:
     after_gap  the same for each gap that was heard in it, up to three
     holds_to   share of the stage's blocks in use up to which anything is held: beyond it, what is over sooner
                frees its KV sooner
+    rows_to    the same for its rows: a held reply keeps its own
     patient    keep prompts out of a step that would outlast the least lead in it, for a step that does not
     literal    Algorithm 1 to the letter: the first candidate that does not fit ends the step, and not only
                the admissions
@@ -78,13 +79,20 @@ class Urgency:
         unsure: float = 1.5,
         after_gap: float = 1.5,
         holds_to: float = 1.0,
+        rows_to: float = 1.0,
         patient: bool = True,
         literal: bool = False,
     ) -> None:
         for name, value in (("alpha", alpha), ("safe_s", safe_s)):
             if not 0 < value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be above 0")
-        least = {"beta": beta, "ahead_s": ahead_s, "brink_s": brink_s, "holds_to": holds_to}
+        least = {
+            "beta": beta,
+            "ahead_s": ahead_s,
+            "brink_s": brink_s,
+            "holds_to": holds_to,
+            "rows_to": rows_to,
+        }
         for name, value in least.items():
             if not 0 <= value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be 0 or above")
@@ -97,7 +105,8 @@ class Urgency:
         """By source."""
         self._after_gaps: Floats = np.power(after_gap, np.arange(MOST_GAPS + 1), dtype=np.float64)
         """By their number."""
-        self._holds_to, self._patient, self._literal = holds_to, patient and not literal, literal
+        self._holds_to, self._rows_to = holds_to, rows_to
+        self._patient, self._literal = patient and not literal, literal
         counted = "lead_unknown", "first_sound_waits", "prompt_spared", "left_out", "held"
         self.events = dict.fromkeys(counted, 0)
         self._held = frozenset[int]()
@@ -141,7 +150,7 @@ class Urgency:
         lead_s = view.lead_s
         can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf)
         can_hold &= (view.tier == LATENCY) & ~view.reading
-        if not can_hold.any() or self._occupied(view) > self._holds_to or self._is_in_the_way(view):
+        if not can_hold.any() or self._is_crowded(view) or self._is_in_the_way(view):
             return NO_HOLD
         limits_s = self._last_limits_s = self._limits_s(view)
         beyond_s = np.where(can_hold, lead_s - limits_s, -np.inf)
@@ -172,6 +181,11 @@ class Urgency:
         until = now + lead_s - limit_s - self._ahead_s / 2
         why = f"{lead_s:.1f} s ahead of the listener, over {limit_s:.1f} s"
         return Told("", why, until)
+
+    def _is_crowded(self, view: StepView) -> bool:
+        """Are so many blocks or rows in use that what is held would soon be in the way?"""
+        num_rows = view.num_rows + view.num_free_rows + view.num_pending_rows
+        return self._occupied(view) > self._holds_to or view.num_rows > self._rows_to * num_rows
 
     def _is_in_the_way(self, view: StepView) -> bool:
         """Somebody waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
