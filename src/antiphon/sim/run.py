@@ -284,12 +284,12 @@ def machine(setup: Setup) -> Machine:
     engine = setup.engine
     node, graph = engine.node, find_graph(engine.node.graph)
     devices = Devices(setup.costs, node.placed, engine.block_bytes, engine.position_bytes)
-    writer, *speakers = [stage for stage in graph.reply_stages if stage in node.ar]
+    _, *talkers = [stage for stage in graph.reply_stages if stage in node.ar]
     ears = Ears()
     return Machine(
         {unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in node.placed},
         devices,
-        SimPrompter(writer, next(iter(speakers), None), graph),
+        SimPrompter(graph, has_voice=bool(talkers)),
         decide_s=setup.costs.decide_s,
         clock=setup.clock,
         inline=engine.inline,
