@@ -36,6 +36,7 @@ from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
+from antiphon.models.family import StageSource
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.cpu import told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
@@ -350,9 +351,8 @@ class Loader:
         tensors = opened.checkpoint.read(names, progress=progress)
         shard = None if self._followers is None else self._followers.shard_of(name)
         with self._told_of_kernels():
-            return opened.family.load_stage(
-                name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
-            )
+            source = StageSource(name, tensors, opened.config)
+            return opened.family.load_stage(source, opened.place, opened.checkpoint.path, shard)
 
     def decoder(self, name: str) -> Any:
         """A paged decoder, with an attention of its own, on all ranks if there are several. Loaded once."""
