@@ -66,7 +66,7 @@ from antiphon.sim.executors import (
     FRAME_SAMPLES,
     FRAMES_PER_TOKEN,
     ReplyLengths,
-    Speaker,
+    Talker,
     Vocoder,
     WindowedVocoder,
     Writer,
@@ -154,12 +154,12 @@ def test_a_prompt_in_chunks_draws_nothing_before_its_end() -> None:
 
 
 def test_a_text_is_spoken_in_so_many_frames_a_token() -> None:
-    speaker, first = Speaker(CONFIG.ar["talker"], model.END_INPUT), join(0, 1, 4)
+    talker, first = Talker(CONFIG.ar["talker"], model.END_INPUT), join(0, 1, 4)
     length, words = len(first.prompt.token_ids), 10
     step = ar_step("talker", joins=(first,), rows=[0], starts=[0], counts=[length], emits=[1])
     frames = 0
     while True:
-        fact = speaker.run(step)
+        fact = talker.run(step)
         assert isinstance(fact, StepDone)
         assert fact.tokens.shape == (1, 16)
         if fact.tokens[0, 0] == model.CODEC_STOP:

@@ -281,7 +281,7 @@ def build_executors(
             kind = windowed if stage.windowed else CodecExecutor
             executors[unit.name] = kind(loader.stage(stage.name), loader.device)
         elif stage.conditioned:
-            targets[unit.name] = SpeechRunner(loader.speaker(stage.name), node.ar[stage.name])
+            targets[unit.name] = SpeechRunner(loader.talker(stage.name), node.ar[stage.name])
             executors[unit.name] = ArExecutor(targets[unit.name])
         else:
             model, config = loader.decoder(stage.name), node.ar[stage.name]
@@ -371,7 +371,7 @@ class Loader:
     def _told_of_kernels(self) -> AbstractContextManager[None]:
         return told_of_kernels(lambda done: self.progress(COMPILING, done, 0))
 
-    def speaker(self, name: str) -> Any:
+    def talker(self, name: str) -> Any:
         """A paged decoder that speaks."""
         model = self.decoder(name)
         return model if self._capture is None else FrameGraphs(model, self._capture)

@@ -15,7 +15,7 @@ from antiphon.engine.features import Features
 from antiphon.engine.load import LoadedUnits
 from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
-from antiphon.runtime.crossings import PARCELS, Arrivals, Parcel, RemoteOrder, pages, parcels
+from antiphon.runtime.ipc_messages import PARCELS, Arrivals, Parcel, RemoteOrder, pages, parcels
 from antiphon.runtime.page_moves import PageMoves
 
 Outgoing = tuple[str, Message]

@@ -32,7 +32,7 @@ from antiphon.sim.costs import CostModel
 from antiphon.sim.devices import Devices
 from antiphon.sim.driver import Machine, Recorder, StageModel, VirtualDriver
 from antiphon.sim.events import Agenda, Rank
-from antiphon.sim.executors import ReplyLengths, Speaker, Vocoder, WindowedVocoder, Writer
+from antiphon.sim.executors import ReplyLengths, Talker, Vocoder, WindowedVocoder, Writer
 from antiphon.sim.links import Network
 from antiphon.sim.log import Log
 from antiphon.sim.model import SimEngine, released
@@ -322,5 +322,5 @@ def stage_model(engine: SimEngine, stage: Stage, ears: Ears) -> StageModel:
             if stage.conditioned:
                 sounds = 0 if node.codec else engine.served.frame_samples
                 end_input = node.end_inputs[stage.name]
-                return Speaker(config, end_input, engine.replies.frames_per_token, sounds)
+                return Talker(config, end_input, engine.replies.frames_per_token, sounds)
             return Writer(config, ReplyLengths(config.sampling.max_tokens, engine.replies))

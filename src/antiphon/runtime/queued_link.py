@@ -10,7 +10,7 @@ from antiphon.core.message import Message
 from antiphon.core.ports import Connector
 
 
-class Way:
+class QueuedLink:
     """A link, and behind each channel a queue of what has no credit yet. Who sends looks at `num_waiting` and
     `waiting_bytes`: nothing here is refused."""
 
