@@ -23,7 +23,7 @@ Outgoing = tuple[str, Message]
 
 
 class LocalUnits:
-    """For one thread, beside the lane's. Who has the links empties `outgoing`, which the lane fills."""
+    """For one thread, beside the lane's. The owner of the links empties `outgoing`, which the lane fills."""
 
     def __init__(self, loaded: LoadedUnits, born: int = 0) -> None:
         """born: the number of the first order that is for these units."""

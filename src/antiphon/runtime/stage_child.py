@@ -21,7 +21,7 @@ REAP_WAIT_S = 1.0
 DYING_S = 0.2
 """From the end of its link to the end of a process."""
 MOST_PATIENCE = 10
-"""Times the limit of silence, for who uses its cores meanwhile: a long step, or a kernel that is compiled."""
+"""Times the limit of silence, for a process that uses its cores meanwhile: a long step, a kernel compiled."""
 
 
 FIRST_WAIT_S = 0.2

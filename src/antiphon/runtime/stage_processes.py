@@ -88,8 +88,8 @@ class StageProcesses:
             self._start(child)
 
     def wait_until_ready(self, show: Show) -> None:
-        """All of them, whose progress is shown. Raises AntiphonError with the name of who is late, or the
-        words of who failed."""
+        """All of them, whose progress is shown. Raises AntiphonError with the name of the one that is
+        late, or the words of the one that failed."""
         while not all(child.is_ready for child in self._children.values()):
             self._epoll.poll(TICK_S)
             for child in self._children.values():
@@ -104,7 +104,7 @@ class StageProcesses:
         return self._epoll.fileno()
 
     def pump(self) -> None:
-        """Take in what has come, notice who has gone, start whose time has come."""
+        """Take in what has come, notice which have gone, start those whose time has come."""
         now = time.monotonic()
         for child in self._children.values():
             if child.link is not None:
@@ -232,9 +232,9 @@ class StageProcesses:
             self._bury(child, f"said what cannot be read ({error})")
 
     def _look_after(self, now: float) -> None:
-        """Whoever has been silent is asked whether it is there, and answers between two steps. Who doesn't
-        hangs, and has to go. Others may wait for just that one, so they have their time again; so have all
-        after a pause of this process, in which they may have been stopped as well.
+        """A silent process is asked if it is there, and answers between two steps. One that doesn't hangs,
+        and has to go. Others may wait for just that one, so they have their time again; so have all after a
+        pause of this process, in which they may have been stopped as well.
         """
         there = [child for child in self._children.values() if child.is_ready and child.process is not None]
         hanging = [child for child in there if child.hangs(now, self._silence_limit_s)]

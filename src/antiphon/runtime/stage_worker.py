@@ -66,7 +66,7 @@ class OfferSocket:
         self._socket = socket.socket(fileno=descriptor)
 
     def wait(self) -> tuple[str, QueuedLink]:
-        """The next link. Raises ConnectorClosed once nobody is there who could send one."""
+        """The next link. Raises ConnectorClosed once no process is there that could send one."""
         data, descriptors, _, _ = socket.recv_fds(self._socket, OFFER_BYTES, 1)
         if not descriptors:
             raise ConnectorClosed("the engine's process is gone")
