@@ -17,10 +17,10 @@ from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionClose
 from antiphon.core.plans import ArStep, Handoff, Output, RenderPrompt, ResponseEnded, Step
 from antiphon.core.ports import Executor
 from antiphon.core.rng import stream
-from antiphon.runtime.crafted import recording
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.profiler import load_subject
 from antiphon.runtime.stage_times import Stopwatch
+from antiphon.runtime.synthetic_steps import recording
 from antiphon.sim.costs import CostModel
 from antiphon.sim.twin import Around
 

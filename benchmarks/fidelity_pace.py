@@ -17,9 +17,9 @@ from antiphon.core.ports import Executor
 from antiphon.core.rng import stream
 from antiphon.engine.load import Engine
 from antiphon.latency.profile import Profile
-from antiphon.runtime.crafted import recording
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.stage_times import Stopwatch
+from antiphon.runtime.synthetic_steps import recording
 from antiphon.sim.twin import Around
 
 CONVERSATIONS, TURNS, REPLY_TOKENS = 3, 4, 14

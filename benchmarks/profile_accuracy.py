@@ -30,10 +30,10 @@ from antiphon.core.rng import stream
 from antiphon.engine.load import Engine
 from antiphon.latency.fit import residuals
 from antiphon.latency.profile import Profile, Provenance
-from antiphon.runtime.crafted import recording
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.profiler import load_subject, profile
 from antiphon.runtime.stage_times import Effort, Stopwatch
+from antiphon.runtime.synthetic_steps import recording
 
 PREDICTED_ROWS = (16, 64, 256)
 PEOPLE = (1, 3, 8)

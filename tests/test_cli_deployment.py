@@ -309,6 +309,10 @@ def test_a_cascade_looked_at(cascade: Path, tmp_path: Path) -> None:
     rows = [line.split() for line in run("doctor", str(apart)).output.splitlines()]
     assert ["voice", "cpu", "mouth", "1", "8"] in rows
     assert ["ears", "cpu", "head", "1"] in rows
+    heads = next(row for row in rows if "ranks" in row)
+    assert "KV" in heads
+    transcriber = next(row for row in rows if row[0] == "transcriber")
+    assert len(transcriber) == len(next(row for row in rows if row[0] == "thinker")), "both are decoders"
     weights = next(row for row in rows if row[:2] == ["cpu", "voice"])
     assert float(weights[2]) > 0
     shown = run("config", "show", str(cascade))

@@ -28,7 +28,7 @@ from antiphon.policy.base import Told
 from antiphon.policy.memory import NOTHING
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import RecordWriter, read_record, replay, without_media
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_moves import KvMove, KvMoved
 from fakes import toy
 from fakes.world import HURRIED, World, toy_config
 
@@ -146,8 +146,8 @@ def test_a_preload_that_is_evicted_was_not_used() -> None:
     assert world.node._watch is not None
     reasons = world.node._watch.reasons
     for count in (2, 3):
-        reasons.moved("thinker", KvMove.PRELOADED, "s", "s", count, frozenset())
-    reasons.moved("thinker", KvMove.TAKEN, "s", "s", 5, frozenset())
+        reasons.moved(KvMoved("thinker", KvMove.PRELOADED, "s", "s", count))
+    reasons.moved(KvMoved("thinker", KvMove.TAKEN, "s", "s", 5))
     (thinker, *_) = world.node.snapshot(world.now).sessions[0].stages
     assert thinker.preload is not None
     assert (thinker.preload.what, thinker.preload.blocks) == ("unused", 5)
@@ -166,11 +166,11 @@ def test_of_a_preload_that_is_evicted_in_part_the_rest_is_still_unread() -> None
     assert world.node._watch is not None
     reasons = world.node._watch.reasons
     for move, count in ((KvMove.PRELOADED, 5), (KvMove.EVICTED, 2)):
-        reasons.moved("thinker", move, "s", "s", count, frozenset())
+        reasons.moved(KvMoved("thinker", move, "s", "s", count))
     found = reasons.preload("thinker", "s")
     assert found is not None
     assert (found.what, found.blocks) == ("preloaded", 3)
-    reasons.moved("thinker", KvMove.EVICTED, "s", "s", 9, frozenset())
+    reasons.moved(KvMoved("thinker", KvMove.EVICTED, "s", "s", 9))
     found = reasons.preload("thinker", "s")
     assert found is not None
     assert (found.what, found.blocks) == ("unused", 3)
@@ -182,8 +182,8 @@ def test_a_response_beside_the_conversation_does_not_read_what_was_preloaded() -
     world.turn()
     assert world.node._watch is not None
     reasons = world.node._watch.reasons
-    reasons.moved("thinker", KvMove.PRELOADED, "s", "s", 5, frozenset())
-    reasons.moved("thinker", KvMove.EVICTED, "s beside", "s", 5, frozenset())
+    reasons.moved(KvMoved("thinker", KvMove.PRELOADED, "s", "s", 5))
+    reasons.moved(KvMoved("thinker", KvMove.EVICTED, "s beside", "s", 5))
     aside = Item("x", "user", (TextPart("write this down"), toy.tone(0)))
     world.send(ResponseRequested("s", "aside", "x", speech=False, remember=False, items=(aside,)))
     world.run()

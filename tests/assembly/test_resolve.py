@@ -221,7 +221,7 @@ def apart(*names: str) -> dict[str, Any]:
         (stage("encoders", replicas=2), "stages.encoders: 2 units in process 'shared'"),
         (
             {"stages": {"thinker": {"tensor_parallel": 2}, "talker": {"tensor_parallel": 4}}},
-            "and talker differ: who is divided is so alike",
+            "and talker differ: all tensor-parallel stages must use the same degree",
         ),
         (stage("code2wav", tensor_parallel=2), "only decoders are divided (thinker, talker)"),
         (

@@ -25,7 +25,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import ResponseEnded
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_moves import KvMove, KvMoved
 from fakes.world import World, toy_config
 from flow.test_advance import advise, ask, prepared, say, until_reading
 
@@ -148,7 +148,9 @@ def test_what_is_preloaded_is_told_with_what_became_of_it(tmp_path: Path) -> Non
     def open_and_preload(entry: Entry) -> None:
         opened = [fact.session for fact in entry.facts if isinstance(fact, SessionOpened)]
         for session in opened:
-            teller.moved("thinker", KvMove.PRELOADED, session, session, 2, {10_000 + len(teller.sessions)})
+            teller.moved(
+                KvMoved("thinker", KvMove.PRELOADED, session, session, 2, {10_000 + len(teller.sessions)})
+            )
 
     for entry in entries:
         teller.decide(entry.facts, entry.now)
@@ -166,13 +168,13 @@ def small() -> tuple[Storyteller, Story]:
 
 def test_what_is_preloaded_for_nothing_is_told() -> None:
     teller, story = small()
-    teller.moved("thinker", KvMove.PRELOADED, "a", "a", 3, {70, 71})
+    teller.moved(KvMoved("thinker", KvMove.PRELOADED, "a", "a", 3, {70, 71}))
     teller.decide((CopyDone("thinker", 70), CopyDone("thinker", 71)), 2.0)
-    teller.moved("thinker", KvMove.EVICTED, "a beside", "a", 9, frozenset())
+    teller.moved(KvMoved("thinker", KvMove.EVICTED, "a beside", "a", 9))
     assert not list(story.of(What.PRELOAD_UNUSED)), "a response beside the conversation has KV of its own"
-    teller.moved("thinker", KvMove.TAKEN, "a", "a", 2, frozenset())
-    teller.moved("thinker", KvMove.EVICTED, "a", "a", 9, frozenset())
-    teller.moved("talker", KvMove.PRELOADED, "a", "a", 1, {72})
+    teller.moved(KvMoved("thinker", KvMove.TAKEN, "a", "a", 2))
+    teller.moved(KvMoved("thinker", KvMove.EVICTED, "a", "a", 9))
+    teller.moved(KvMoved("talker", KvMove.PRELOADED, "a", "a", 1, {72}))
     teller.decide((CopyFailed("talker", 72, "the link broke"),), 3.0)
     teller.decide((SessionClosed("a"),), 4.0)
     words = [(event.where, event.words, event.reason) for event in story.events]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from base64 import b64decode
+from itertools import groupby
 from typing import cast
 
 import pytest
@@ -18,6 +20,8 @@ class Wire:
 
     def __init__(self, slow_s: float = 0.0) -> None:
         self.frames: list[tuple[float, float]] = []
+        self.voiced: list[bool] = []
+        self.has_new = asyncio.Event()
         self.slow_s = slow_s
         self.is_lost = False
 
@@ -25,7 +29,16 @@ class Wire:
         if self.is_lost:
             raise ConnectionLost("gone")
         self.frames.append((time.monotonic(), len(json.loads(frame)["audio"]) * 3 // 4 / 48_000))
+        self.voiced.append(any(b64decode(json.loads(frame)["audio"])))
+        self.has_new.set()
         await asyncio.sleep(self.slow_s)
+
+    async def until(self, num_frames: int) -> None:
+        """So many have come."""
+        async with asyncio.timeout(10):
+            while len(self.frames) < num_frames:
+                self.has_new.clear()
+                await self.has_new.wait()
 
 
 def microphone(wire: Wire, *, is_open: bool) -> tuple[Microphone, asyncio.Task[None]]:
@@ -50,10 +63,10 @@ async def test_a_second_takes_a_second(slow_s: float) -> None:
 async def test_an_open_microphone_hears_silence_too() -> None:
     wire = Wire()
     speaker, running = microphone(wire, is_open=True)
-    await asyncio.sleep(0.2)
+    await wire.until(3)
     await speaker.say(b"\1" * 4800)
-    await asyncio.sleep(0.2)
-    assert 8 <= len(wire.frames) <= 14
+    await wire.until(len(wire.frames) + 3)
+    assert [voiced for voiced, _ in groupby(wire.voiced)] == [False, True, False]
     running.cancel()
 
 

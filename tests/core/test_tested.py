@@ -26,8 +26,10 @@ DRIVEN = {
     "kv/test_sequences.py": "block_names stage_blocks",
     "sim/test_people.py": "client",
     "stage/test_room.py": "kv_moves tiers",
-    "wire/test_chat_reading.py": "sampled",
-    "wire/test_session.py": "asked audio config content conversation items outputs reply response responses",
+    "wire/test_chat_reading.py": "sampling_overrides",
+    "wire/test_session.py": (
+        "audio config content conversation items outputs reply response response_params responses"
+    ),
     "wire/test_turns.py": "listener",
     "workload/test_draw.py": "dialogue turns",
     "workload/test_traces.py": "trace_json",

@@ -23,9 +23,10 @@ EXCEPTIONS = {
     "sim-short-host-fcfs": (1388, "what the next request begins with is not evicted ahead of need"),
     "toy-short-depth1": (64, "evicted media of the first waiting request are sought before a row is free"),
     "toy-short-host": (50, "what a request waits for is fetched, into room made for it, before it joins"),
+    "toy-split": (12, "a row whose KV is on its way from another unit holds up no other row"),
 }
-"""The first decision that differs, and why. Memory runs short in all of them, and what comes after it answers
-steps that were not ordered."""
+"""The first decision that differs, and why. Memory runs short, or replies are written by another unit than
+their prompts are read by; and what comes after it answers steps that were not ordered."""
 
 
 def unpacked(packed: Path, folder: Path) -> Path:
@@ -46,7 +47,7 @@ def test_decisions_of_a_lifted_record_are_equal(packed: Path, tmp_path: Path) ->
         assert decided(new) == decided(unpacked(HERE / packed.name, tmp_path))
         return
     index, _ = EXCEPTIONS[packed.stem]
-    assert "short" in packed.stem
+    assert "short" in packed.stem or "split" in packed.stem
     assert differences[0].index == index, "and none before it"
     if "host" in packed.stem:
         assert "CopyBlocks" in differences[0].recorded + differences[0].replayed
@@ -78,12 +79,12 @@ def said(record: Path) -> dict[tuple[str, ...], list[object]]:
 
 
 def test_a_record_of_version_1_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    old, new = unpacked(HERE / "v1" / "toy-split.xz", tmp_path), tmp_path / "new"
-    with pytest.raises(ConfigError, match=r"has record version 1; .*`antiphon lift .*toy-split NEW`"):
+    old, new = unpacked(HERE / "v1" / "toy-lost.xz", tmp_path), tmp_path / "new"
+    with pytest.raises(ConfigError, match=r"has record version 1; .*`antiphon lift .*toy-lost NEW`"):
         replay(old)
     result = CliRunner().invoke(app, ["lift", str(old), str(new)])
-    assert (result.exit_code, result.output) == (0, "89 decisions\n")
-    assert replay(new) == (89, [])
+    assert (result.exit_code, result.output) == (0, "129 decisions\n")
+    assert replay(new) == (129, [])
     for message, source, target in (
         ("exists already", old, new),
         ("the record has version 2", new, tmp_path / "other"),

@@ -99,6 +99,22 @@ def test_replies_are_written_where_their_kv_was_moved(groups, depth, copy_lag, u
     leave(world)
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_row_whose_kv_is_on_its_way_holds_up_no_other(depth: int) -> None:
+    world = World(toy_config(rows=4, blocks=60, units=PD, step_tokens=16), depth, copy_lag=3)
+    seen = Seen(world)
+    meet(world)
+    for turn in range(3):
+        for person in PEOPLE:
+            ask(world, turn, person)
+        world.run()
+    waiting = [step for step in seen.steps if step.stage == "thinker.d" and step.tickets]
+    assert waiting, "where nothing else can run, the step waits layer by layer"
+    for step in waiting:
+        assert set(step.rows.tolist()) == set(step.waits[0].tolist())
+    leave(world)
+
+
 def test_what_is_left_there_is_not_sent_again() -> None:
     world = World(toy_config(rows=3, blocks=60, units=PD, step_tokens=64))
     seen = Seen(world)

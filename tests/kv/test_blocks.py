@@ -1,4 +1,4 @@
-"""A pool hands blocks out in order and keeps in limbo what a step in flight may touch."""
+"""A pool hands blocks out in order and keeps pending what a step in flight may touch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_more_than_there_is_raises_and_takes_nothing() -> None:
     assert pool.num_free == 2
 
 
-def test_limbo_lasts_until_the_step_is_settled() -> None:
+def test_blocks_are_pending_until_the_step_is_settled() -> None:
     pool = BlockPool(4)
     held = pool.allocate(4)
     pool.release(held[:1], 5)

@@ -50,6 +50,27 @@ def give_up(kv: StageKv, session: str, count: int) -> None:
     kv.blocks.take_back([block for run in kv.resting.evict(session, count) for block in run.blocks])
 
 
+def test_a_prompt_that_waits_is_looked_up_anew_only_once_something_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kv, looked_up, look_up = StageKv(("kv",), 8, 2), list[str](), StageKv._look_up
+    parked(kv, "a", keys(1, 2, 3, 4, 5))
+
+    def counted(self: StageKv, owner: str, *how: Any) -> Any:
+        looked_up.append(owner)
+        return look_up(self, owner, *how)
+
+    monkeypatch.setattr(StageKv, "_look_up", counted)
+    waiting = prefix(1, 2, 3, 4, 9)
+    for _ in range(10):
+        assert kv.cached("a", waiting) == 4
+        assert kv.fits("a", waiting, 3)
+    assert looked_up == ["a"]
+    give_up(kv, "a", 2)
+    assert kv.cached("a", waiting) == 2
+    assert looked_up == ["a", "a"]
+
+
 def test_the_longest_equal_prefix_is_reused_with_its_blocks() -> None:
     kv = StageKv(("kv", "hidden"), 8, 2)
     parked(kv, "a", keys(1, 2, 3, 4, 5))

@@ -11,6 +11,7 @@ import torch
 from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.files import open_checkpoint
 from antiphon.core.errors import CheckpointError
+from antiphon.models.family import StageSource
 from antiphon.models.qwen2_5_omni.family import FAMILY
 from antiphon.models.qwen2_5_omni.noise import start_noise
 from antiphon.models.qwen2_5_omni.token2wav import Token2Wav, Window, next_window
@@ -32,7 +33,8 @@ def model(checkpoint: Path) -> Token2Wav:
     opened = open_checkpoint(str(checkpoint))
     config = FAMILY.read_config(opened.config)
     tensors = opened.read(FAMILY.tensor_names("token2wav", config))
-    return FAMILY.load_stage("token2wav", tensors, config, (torch.device("cpu"), torch.float64), checkpoint)
+    source = StageSource("token2wav", tensors, config)
+    return FAMILY.load_stage(source, (torch.device("cpu"), torch.float64), checkpoint)
 
 
 def test_a_block_sounds_once_two_more_are_there() -> None:

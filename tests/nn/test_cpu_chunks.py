@@ -8,9 +8,9 @@ import torch
 pytest.importorskip("numba")
 
 from antiphon.nn.attention import PagedBatch, attend_chunk
-from antiphon.nn.cpu.asking import Soon
 from antiphon.nn.cpu.attention import over_pages
 from antiphon.nn.cpu.chunks import Chunks, can_take, chunk_job, chunk_loop
+from antiphon.nn.cpu.kv_prefetch import Soon
 
 ROWS = {
     "one": [(5, 0)],

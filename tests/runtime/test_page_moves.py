@@ -11,7 +11,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyDone, CopyFailed
 from antiphon.core.plans import MoveBlocks, ints
 from antiphon.engine.kv_pool import KvPool
-from antiphon.runtime.crossings import pages
+from antiphon.runtime.ipc_messages import pages
 from antiphon.runtime.page_moves import PageMoves
 
 LAYERS, BLOCKS, SIZE = 3, 6, 2

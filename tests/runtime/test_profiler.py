@@ -21,12 +21,15 @@ from antiphon.latency.features import SpeechFeatures, ar_features, codec_feature
 from antiphon.latency.models import ArModel, EncoderModel, SpeechModel
 from antiphon.latency.profile import Profile, Provenance, SoundWindow
 from antiphon.metrics.log import AudioDelta, ResponseEnded
-from antiphon.runtime.crafted import (
-    ArCraft,
+from antiphon.runtime.profiler import Subject, load_subject, profile
+from antiphon.runtime.stage_times import Effort, Stopwatch, done, measure_stages, spoken_tokens, timed
+from antiphon.runtime.synthetic_speech import TEXTS, SpeechSynthesis, drawn_speaking, speaking
+from antiphon.runtime.synthetic_steps import (
     ArMix,
+    ArSynthesis,
     Chunk,
-    CodecCraft,
     CodecMix,
+    CodecSynthesis,
     chunking,
     doublings,
     drawing,
@@ -34,9 +37,6 @@ from antiphon.runtime.crafted import (
     drawn_mix,
     recording,
 )
-from antiphon.runtime.crafted_speech import TEXTS, SpeechCraft, drawn_speaking, speaking
-from antiphon.runtime.profiler import Subject, load_subject, profile
-from antiphon.runtime.stage_times import Effort, Stopwatch, done, measure_stages, spoken_tokens, timed
 from antiphon.sim.model import engine_of
 from antiphon.sim.run import Setup, Simulation
 from antiphon.workload.load import changed, named
@@ -114,7 +114,7 @@ def test_an_engine_says_afterwards_what_it_said_before(tiny_checkpoint: Path) ->
 def test_a_step_that_fails_is_told(tiny_checkpoint: Path) -> None:
     engine = subject(tiny_checkpoint).engine
     graph = find_graph(engine.info.family)
-    craft = ArCraft(graph.stage("thinker"), engine.node.ar["thinker"], stream(0, "x"), 256)
+    craft = ArSynthesis(graph.stage("thinker"), engine.node.ar["thinker"], stream(0, "x"), 256)
     mix = ArMix(chunks=(Chunk(0, 5),))
     for step in craft.prepare(mix):
         timed(engine, step, Stopwatch())
@@ -123,9 +123,9 @@ def test_a_step_that_fails_is_told(tiny_checkpoint: Path) -> None:
         timed(engine, broken, Stopwatch())
 
 
-def test_crafted_steps_are_what_was_asked_for(tiny_checkpoint: Path) -> None:
+def test_synthetic_steps_are_what_was_asked_for(tiny_checkpoint: Path) -> None:
     node, graph = subject(tiny_checkpoint).engine.node, find_graph("qwen3_omni_moe")
-    craft = ArCraft(graph.stage("talker"), node.ar["talker"], stream(0, "ids"), 256)
+    craft = ArSynthesis(graph.stage("talker"), node.ar["talker"], stream(0, "ids"), 256)
     assert craft.reach_tokens == 256
     rng = stream(0, "mixes")
     for mix in (*drawing(craft), *chunking(craft, (1, 8, 96)), *(drawn_mix(craft, rng) for _ in range(200))):
@@ -141,9 +141,9 @@ def test_crafted_steps_are_what_was_asked_for(tiny_checkpoint: Path) -> None:
     assert craft.leave().leaves.tolist() == [0, 1, 2, 3]
 
 
-def test_crafted_chunks_of_a_codec(tiny_checkpoint: Path) -> None:
+def test_synthetic_chunks_of_a_codec(tiny_checkpoint: Path) -> None:
     graph, rng = find_graph("qwen3_omni_moe"), stream(0, "codec")
-    craft = CodecCraft(graph.stage("code2wav"), 16, rng)
+    craft = CodecSynthesis(graph.stage("code2wav"), 16, rng)
     assert [step.joins.tolist() for step in craft.prepare(CodecMix((4, 4, 4), 1))] == [[1, 2]]
     for mix in [drawn_decoding(8, (2, 4), rng) for _ in range(50)]:
         assert all(step.stage == "code2wav" for step in craft.prepare(mix))
@@ -199,7 +199,7 @@ def test_a_rehearsed_reply_is_spoken_again_as_it_was(cascade_checkpoint: Path) -
     """What a row says at its place is what was heard there, beside other rows and when it comes back."""
     engine = subject(cascade_checkpoint).engine
     replies = [spoken_tokens(engine, text) for text in TEXTS]
-    craft = SpeechCraft("voice", 4, replies, lambda step: done(engine, step))
+    craft = SpeechSynthesis("voice", 4, replies, lambda step: done(engine, step))
     rng = stream(0, "speech")
     mixes = [*speaking(craft, rng), *(drawn_speaking(craft, rng) for _ in range(20))]
     assert {len(mix) for mix in mixes} == {1, 2, 3, 4}

@@ -23,7 +23,7 @@ from antiphon.core.facts import SessionClosed
 from antiphon.core.plans import Output, ResponseEnded
 from antiphon.metrics.names import Metric
 from antiphon.runtime import stage_processes
-from antiphon.runtime.crossings import Arrivals, Begin
+from antiphon.runtime.ipc_messages import Arrivals, Begin
 from antiphon.runtime.launch import EngineProcess
 from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import Start

@@ -13,6 +13,7 @@ from antiphon.core.facts import TurnAdvised
 from antiphon.core.plans import StagePrepared
 from antiphon.server import realtime
 from antiphon.server.settings import ServerSettings
+from antiphon.wire import advisories
 from server.conftest import Running, Socket, eventually, running
 
 KEYS = ServerSettings(api_keys=("one", "two"))
@@ -136,12 +137,12 @@ async def test_an_engine_in_a_long_step_is_not_waited_for(
     served: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(realtime, "ADVISORY_WAIT_S", 0.02)
+    monkeypatch.setattr(advisories, "MIN_GAP_S", 0.0)
     served.engine.prepared = None
     async with served.socket() as socket, client(served) as http:
         asked = {"session_id": await session_of(socket)}
         answer = await http.post(URL, json=asked)
         assert (answer.status_code, answer.json()["action"]) == (202, "pending")
-        await asyncio.sleep(0.6)
         assert (await http.post(URL, json=asked)).status_code == 429, "the first is not answered"
 
 

@@ -71,7 +71,7 @@ class CascadeModel:
             unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in config.placed
         }
         self.payloads = Unmoved({unit.name: unit for unit in config.placed})
-        self.prompter: Prompter = SimPrompter("thinker", None, graph)
+        self.prompter: Prompter = SimPrompter(graph)
         self.said: SpeechFeatures | None = None
         """In the step that ran last."""
 

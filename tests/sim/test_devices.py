@@ -113,5 +113,7 @@ def test_a_link_of_another_rate() -> None:
 @pytest.mark.parametrize("order", [copy("t.p", "host", 0), move(0)])
 def test_kv_of_a_size_that_nobody_knows_is_not_copied_for_nothing(order: CopyBlocks | MoveBlocks) -> None:
     plan = Devices(PER_SECOND, UNITS, {("t", "other"): 1})
-    with pytest.raises(ConfigError, match=r"how many bytes a block of the t's KV group 'kv' .*t/other"):
+    with pytest.raises(
+        ConfigError, match=r"the size of a block of the t's KV group 'kv' is not known .*t/other"
+    ):
         plan.move(order, 0.0) if isinstance(order, MoveBlocks) else plan.copy(order, 0.0)

@@ -51,6 +51,7 @@ from antiphon.core.plans import (
     ints,
 )
 from antiphon.core.sampling import Sampling
+from antiphon.graphs import find_graph
 from antiphon.latency.finding import find_costs
 from antiphon.latency.profile import Profile, Served, SoundWindow
 from antiphon.metrics.log import TextDelta
@@ -65,7 +66,7 @@ from antiphon.sim.executors import (
     FRAME_SAMPLES,
     FRAMES_PER_TOKEN,
     ReplyLengths,
-    Speaker,
+    Talker,
     Vocoder,
     WindowedVocoder,
     Writer,
@@ -79,6 +80,7 @@ from sim.runs import outcome, setup, started
 
 ENGINE = model.released()
 CONFIG = ENGINE.node
+QWEN3_OMNI = find_graph("qwen3_omni_moe")
 
 
 def ar_step(
@@ -95,7 +97,11 @@ def waiting_for(ticket: int) -> ArStep:
 
 
 def join(row: int, request: int, length: int, max_tokens: int = 1024) -> Join:
-    prompt = SimPrompter().render(RenderPrompt(request, (said("word " * length),), False)).prompts["thinker"]
+    prompt = (
+        SimPrompter(QWEN3_OMNI)
+        .render(RenderPrompt(request, (said("word " * length),), False))
+        .prompts["thinker"]
+    )
     return Join(row, request, prompt, 0, Sampling(max_tokens=max_tokens, seed=request), NO_INTS.reshape(0, 1))
 
 
@@ -148,12 +154,12 @@ def test_a_prompt_in_chunks_draws_nothing_before_its_end() -> None:
 
 
 def test_a_text_is_spoken_in_so_many_frames_a_token() -> None:
-    speaker, first = Speaker(CONFIG.ar["talker"], model.END_INPUT), join(0, 1, 4)
+    talker, first = Talker(CONFIG.ar["talker"], model.END_INPUT), join(0, 1, 4)
     length, words = len(first.prompt.token_ids), 10
     step = ar_step("talker", joins=(first,), rows=[0], starts=[0], counts=[length], emits=[1])
     frames = 0
     while True:
-        fact = speaker.run(step)
+        fact = talker.run(step)
         assert isinstance(fact, StepDone)
         assert fact.tokens.shape == (1, 16)
         if fact.tokens[0, 0] == model.CODEC_STOP:
@@ -204,7 +210,7 @@ def test_windows_sound_when_token2wavs_do(counts: list[int]) -> None:
 
 
 def prompts(*items: Item, request: int = 1) -> PromptReady:
-    return SimPrompter().render(RenderPrompt(request, items, True))
+    return SimPrompter(QWEN3_OMNI).render(RenderPrompt(request, items, True))
 
 
 def test_a_second_of_audio_is_thirteen_tokens() -> None:
@@ -249,15 +255,15 @@ def test_the_talker_is_shown_the_users_turns_and_the_hidden_states_of_their_medi
 
 
 def test_who_says_a_text_gets_its_tokens() -> None:
-    made = SimPrompter().render(RenderPrompt(1, (), True, say="good morning to you"))
+    made = SimPrompter(QWEN3_OMNI).render(RenderPrompt(1, (), True, say="good morning to you"))
     assert made.reply is not None
     assert len(made.reply) == round(4 * 1.3)
-    assert "talker" not in SimPrompter(talker=None).render(RenderPrompt(1, (), True)).prompts
+    assert "talker" not in SimPrompter(QWEN3_OMNI, has_voice=False).render(RenderPrompt(1, (), True)).prompts
 
 
 def test_known_texts_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.sim.prompter.KEPT_TEXTS", 2)
-    prompter = SimPrompter()
+    prompter = SimPrompter(QWEN3_OMNI)
     orders = [RenderPrompt(1, (said(f"text {number}"),), False) for number in (0, 1, 2, 0)]
     first, _, _, again = [prompter.render(order).prompts["thinker"].keys.tolist() for order in orders]
     assert first == again

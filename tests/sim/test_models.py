@@ -98,7 +98,7 @@ def test_a_decoder_with_its_own_vocoder_is_whole_on_one_device() -> None:
 def prompts(model: str) -> dict[str, int]:
     said = AudioPart(bytes(4 * 16_000 * 2), 1)
     clip = VideoPart(b"", 160, 120, 4, 0.25, None, 2)
-    render = SimPrompter(graph=find_graph(node_of(model).graph)).render
+    render = SimPrompter(find_graph(node_of(model).graph)).render
     made = render(RenderPrompt(1, (Item("q", "user", (said, clip)),), True)).prompts
     return {
         "sound": made["thinker"].spans[0].length,

@@ -98,7 +98,7 @@ def test_a_transcript_is_as_long_as_what_was_said() -> None:
 
 
 def test_a_prompt_has_the_transcript_in_the_recordings_place() -> None:
-    prompter = SimPrompter("thinker", None, find_graph("cascade"))
+    prompter = SimPrompter(find_graph("cascade"))
     recording = AudioPart(bytes(400), 77)
     items = (Item("i", "user", (recording, TextPart("and more"))),)
     order = RenderPrompt(3, items, True, transcripts={77: (901, 902, 903)})

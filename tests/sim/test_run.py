@@ -13,6 +13,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from antiphon.core.ports import Prompter
+from antiphon.graphs import find_graph
 from antiphon.metrics.log import (
     AckSent,
     AudioDelta,
@@ -293,5 +294,5 @@ def test_all_figures_come_from_any_log(seed: int, rows: int, launch_s: float, va
 
 
 def test_implements_the_port() -> None:
-    prompter: Prompter = SimPrompter()
+    prompter: Prompter = SimPrompter(find_graph("qwen3_omni_moe"))
     assert prompter is not None

@@ -23,8 +23,8 @@ from antiphon.wire.audio_api import (
 from antiphon.wire.chat_replies import Heading, Shown, finish_reason, usage_shown
 from antiphon.wire.limits import Limits
 from antiphon.wire.parsing import converted
-from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
-from antiphon.wire.whole import Whole
+from antiphon.wire.reply_accumulator import ReplyAccumulator
+from antiphon.wire.reply_stream import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
 from wire.harness import INFO, USAGE
 
 SOUND = AudioPart.of(bytes(8))
@@ -179,7 +179,7 @@ def test_why_a_reply_is_over() -> None:
 
 
 def test_a_reply_is_put_together_from_its_pieces() -> None:
-    whole = Whole()
+    whole = ReplyAccumulator()
     end = ResponseEnded("s", "r", "completed", "", "", Usage())
     pieces = (
         TextPiece("So"),

@@ -433,7 +433,7 @@ class Deployment(Written):
     )
     stages: dict[Name, Stage] = Field(
         default_factory=dict,
-        description="Stages of the model's graph by name (encoders, thinker, talker, code2wav); who is not "
+        description="Stages of the model's graph by name (encoders, thinker, talker, code2wav); what is not "
         "listed has one unit.",
         examples=[{"thinker": {"replicas": 2}}],
     )

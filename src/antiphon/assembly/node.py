@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol, get_args
 
@@ -28,7 +28,7 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_moves import KvMoved
 from antiphon.stage.policies import soonest
 
 PERSON_FACTS = frozenset(get_args(PersonFact))
@@ -37,9 +37,7 @@ PERSON_FACTS = frozenset(get_args(PersonFact))
 class Observer(Listener, Protocol):
     """Hears what policies say and where KV goes, call by call. It changes nothing."""
 
-    def moved(
-        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
-    ) -> None: ...
+    def moved(self, moved: KvMoved) -> None: ...
 
 
 class Node:

@@ -21,7 +21,7 @@ from antiphon.core.snapshot import KvShown
 from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Stages
 from antiphon.policy.base import Told
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_moves import KvMove, KvMoved
 
 TELL_EVERY_S = 0.1
 """A policy is asked again for words about the same request or owner this often at most."""
@@ -77,12 +77,11 @@ class Reasons:
     def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
         """What is shown is what was done."""
 
-    def moved(
-        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
-    ) -> None:
+    def moved(self, moved: KvMoved) -> None:
         """Blocks of a session's KV go somewhere. What rests under another name than the session's is not its
         past, and was not preloaded for its turn."""
-        key, why = (unit, session), self._waits.because(move, unit)
+        move, num_blocks = moved.move, moved.num_blocks
+        key, why = (moved.unit, moved.session), self._waits.because(move, moved.unit)
         preload = self._preloads.get(key)
         is_open = preload is not None and preload.what == KvMove.PRELOADED
         if move is KvMove.PRELOADED:
@@ -90,8 +89,7 @@ class Reasons:
             self._preloads[key] = KvShown(move, before + num_blocks, why, self._now)
             return
         self._moved[key] = KvShown(move, num_blocks, why, self._now)
-        is_past = owner == session
-        if move in (KvMove.EVICTED, KvMove.TAKEN) and is_past and preload is not None and is_open:
+        if moved.is_evicted and moved.is_past and preload is not None and is_open:
             if num_blocks < preload.blocks:  # the last ones leave first, and they came last
                 self._preloads[key] = msgspec.structs.replace(preload, blocks=preload.blocks - num_blocks)
             else:

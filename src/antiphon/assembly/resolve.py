@@ -31,6 +31,7 @@ USUAL_FAMILY, USUAL_SHAPE = "qwen3_omni_moe", "qwen3-omni-30b-a3b"
 class Resolved:
     """A deployment with nothing left open.
 
+    graph       of the model, or of the usual one where none is known
     options     what the engine is started with; None where a problem left none
     limits      what one session may ask for
     memory      bytes of each unit by what they are for; empty where no model is known
@@ -40,6 +41,7 @@ class Resolved:
     """
 
     deployment: Deployment
+    graph: StageGraph
     placement: Placement
     options: EngineOptions | None
     limits: Limits
@@ -76,7 +78,7 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     problems += _edges(deployment, placement, graph)
     options = None
     try:
-        options = _options(deployment, placement, sizes)
+        options = _options(deployment, placement, graph, sizes)
         if not problems:
             peers_of(graph, placement.units, options.links)
         if not problems and model is not None and model.check is not None:
@@ -87,7 +89,15 @@ def resolve(deployment: Deployment, model: ModelFacts | None, machine: Machine) 
     rates = rates_of(graph, find_shape(USUAL_SHAPE) if model is None else model.shape)
     is_checked = model is not None and model.check is not None
     return Resolved(
-        deployment, placement, options, limits, memory, tuple(dict.fromkeys(problems)), rates, is_checked
+        deployment,
+        graph,
+        placement,
+        options,
+        limits,
+        memory,
+        tuple(dict.fromkeys(problems)),
+        rates,
+        is_checked,
     )
 
 
@@ -125,7 +135,9 @@ def _ranks(deployment: Deployment, placement: Placement, graph: StageGraph) -> l
         if name not in ar:
             problems.append(f"{key}: only decoders are divided ({', '.join(ar)}); leave it at 1")
         elif others := [other for other in divided if degrees[other] != degrees[name]]:
-            problems.append(f"{key}, and {', '.join(others)} differ: who is divided is so alike")
+            problems.append(
+                f"{key}, and {', '.join(others)} differ: all tensor-parallel stages must use the same degree"
+            )
         if stages[name].replicas > 1 or stages[name].process != "shared":
             problems.append(f"{key}: it runs without replicas and without processes of their own")
         problems += [
@@ -159,10 +171,10 @@ def _edges(deployment: Deployment, placement: Placement, graph: StageGraph) -> l
 
 
 def _options(
-    deployment: Deployment, placement: Placement, sizes: Mapping[str, Mapping[str, int]]
+    deployment: Deployment, placement: Placement, graph: StageGraph, sizes: Mapping[str, Mapping[str, int]]
 ) -> EngineOptions:
     """Raises ConfigError."""
-    main = _main_device(deployment, placement)
+    main = _main_device(deployment, placement, graph)
     defaults: dict[str, Any] = {"kv_tokens": usual_kv_tokens(deployment), **written(deployment.defaults)}
     edges = [_edge(name, edge) for name, edge in deployment.edges.items()]
     is_plain = placement.is_plain
@@ -208,9 +220,9 @@ def _classes(deployment: Deployment) -> dict[str, ClassBounds]:
     return {name: ClassBounds(**bounds) for name, bounds in written.items() if bounds}
 
 
-def _main_device(deployment: Deployment, placement: Placement) -> str:
-    """Where the thinker is (or the first stage there is): what units without a place are on."""
-    first = next(iter(placement.of("thinker")), placement.units[0])
+def _main_device(deployment: Deployment, placement: Placement, graph: StageGraph) -> str:
+    """Where replies are written (or the first stage there is): what units without a place are on."""
+    first = next(iter(placement.of(graph.reply_stages[0])), placement.units[0])
     spec = deployment.devices.get(first.device)
     return "auto" if spec is None else spec.device
 

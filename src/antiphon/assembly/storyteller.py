@@ -6,7 +6,6 @@ The node tells its observer what policies said and where KV went. The observer c
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -55,7 +54,7 @@ from antiphon.flow.response import Phase, ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_moves import KvMove, KvMoved
 
 WOULD = {
     "run": What.WOULD_RUN,
@@ -232,23 +231,22 @@ class Storyteller:
                 if told is not None and done in kinds:
                     told.add(self._now, kinds[done], unit, reason=reason)
 
-    def moved(
-        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
-    ) -> None:
+    def moved(self, moved: KvMoved) -> None:
         """Blocks of a session's KV go somewhere. What rests under another name than the session's is not its
         past, and was not preloaded for its turn."""
-        story = self.stories.get(session)
+        story = self.stories.get(moved.session)
         if story is None:
             return
-        reason = self._waits.because(move, unit)
-        story.add(self._now, What[move.name], unit, reason=reason, blocks=num_blocks)
-        copy = _Copy(story, unit, num_blocks, {*tickets})
-        self._copies.update(dict.fromkeys(tickets, copy))
-        key = unit, session
-        if move is KvMove.PRELOADED:
+        unit, num_blocks = moved.unit, moved.num_blocks
+        reason = self._waits.because(moved.move, unit)
+        story.add(self._now, What[moved.move.name], unit, reason=reason, blocks=num_blocks)
+        copy = _Copy(story, unit, num_blocks, {*moved.tickets})
+        self._copies.update(dict.fromkeys(moved.tickets, copy))
+        key = unit, moved.session
+        if moved.move is KvMove.PRELOADED:
             before, since = self._preloaded.get(key, (0, self._now))
             self._preloaded[key] = before + num_blocks, since
-        elif move in (KvMove.EVICTED, KvMove.TAKEN) and owner == session:
+        elif moved.is_evicted and moved.is_past:
             self._spoil(key, "it was evicted before its turn came", num_blocks)
 
     # -- what happened -------------------------------------------------------------------------------

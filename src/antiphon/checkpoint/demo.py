@@ -9,6 +9,7 @@ that reads them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     Shapes = Callable[[dict[str, Any]], Iterable[tuple[str, tuple[int, ...]]]]
-    Write = Callable[[Path, str, int, Callable[[str], None]], None]
+    Write = Callable[[Path, "Making"], None]
 
 MODELS: dict[str, Any] = {
     "qwen3-omni": SIZES,
@@ -52,6 +53,16 @@ MODELS: dict[str, Any] = {
 }
 """Families, and the sizes that each comes in."""
 VOCAB_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How a demo is made; `dtype` is that of the stored weights."""
+
+    size: str
+    seed: int
+    dtype: str
+    say: Callable[[str], None]
 
 
 def make_demo(
@@ -73,7 +84,7 @@ def make_demo(
     _check_choice("size", size, tuple(MODELS[model]))
     others = {"qwen3-omni": _write_all, "qwen2_5_omni": _write_qwen25, "cascade": _write_cascade}
     write = others.get(model) or partial(_write_text, TEXT_MODELS.get(model, {}), text_shapes)
-    return _make(directory, write, (size, seed, dtype), progress)
+    return _make(directory, write, Making(size, seed, dtype, progress or say_nothing))
 
 
 def make_text_demo(
@@ -92,21 +103,18 @@ def make_text_demo(
     shapes  from a config.json to names and shapes of all tensors
     """
     _check_choice("size", size, tuple(TEXT_SIZES))
-    return _make(directory, partial(_write_text, own, shapes), (size, seed, dtype), progress)
+    making = Making(size, seed, dtype, progress or say_nothing)
+    return _make(directory, partial(_write_text, own, shapes), making)
 
 
-def _make(
-    directory: Path, write: Write, how: tuple[str, int, str], progress: Callable[[str], None] | None
-) -> Path:
-    """how: size, seed and dtype."""
-    size, seed, dtype = how
-    _check_choice("dtype", dtype, DTYPES)
+def _make(directory: Path, write: Write, making: Making) -> Path:
+    _check_choice("dtype", making.dtype, DTYPES)
     directory = Path(directory)
     with made_whole(directory) as unfinished:
-        write(unfinished, size, seed, progress or say_nothing)
-        if dtype != DTYPES[0]:
+        write(unfinished, making)
+        if making.dtype != DTYPES[0]:
             for config in sorted(unfinished.rglob("config.json")):
-                store_as(config.parent, dtype)
+                store_as(config.parent, making.dtype)
     return directory
 
 
@@ -115,26 +123,26 @@ def _check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
         raise CheckpointError(f"there is no demo {what} {value!r}; choose one of {', '.join(allowed)}")
 
 
-def _write_all(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
-    size = SIZES[size_name]
-    progress("training the tokenizer")
+def _write_all(directory: Path, making: Making) -> None:
+    size = SIZES[making.size]
+    making.say("training the tokenizer")
     tokenizer = train_tokenizer()
     write_tokenizer(tokenizer, directory)
     write_processor(directory)
     ids, vocab_size = special_ids(tokenizer), _vocab_size(tokenizer)
     config = model_config(size, ids, vocab_size)
     write_json(directory / "config.json", config)
-    write_json(directory / "generation_config.json", generation_config(ids, size_name))
-    progress("setting the weights")
-    model = _build(config, seed)
-    _set_weights(model, tokenizer, size_name, seed, progress)
-    progress("writing the weights")
+    write_json(directory / "generation_config.json", generation_config(ids, making.size))
+    making.say("setting the weights")
+    model = _build(config, making.seed)
+    _set_weights(model, tokenizer, making)
+    making.say("writing the weights")
     write_weights(model, directory, size.shard_bytes)
 
 
-def _write_qwen25(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
-    size = QWEN25_SIZES[size_name]
-    progress("training the tokenizer")
+def _write_qwen25(directory: Path, making: Making) -> None:
+    size = QWEN25_SIZES[making.size]
+    making.say("training the tokenizer")
     tokenizer = train_tokenizer()
     write_tokenizer(tokenizer, directory)
     write_processor(directory, "Qwen2_5OmniProcessor", patch_size=14)
@@ -143,35 +151,28 @@ def _write_qwen25(directory: Path, size_name: str, seed: int, progress: Callable
     config = qwen25_config(size, ids, _vocab_size(tokenizer))
     write_json(directory / "config.json", config)
     write_json(directory / "generation_config.json", qwen25_generation_config(ids))
-    progress("setting and writing the weights")
-    write_qwen25_weights(config, ids, seed, directory, size.shard_bytes)
+    making.say("setting and writing the weights")
+    write_qwen25_weights(config, ids, making.seed, directory, size.shard_bytes)
 
 
-def _write_text(
-    own: Mapping[str, Any],
-    shapes: Shapes,
-    directory: Path,
-    size_name: str,
-    seed: int,
-    progress: Callable[[str], None],
-) -> None:
-    progress("training the tokenizer")
+def _write_text(own: Mapping[str, Any], shapes: Shapes, directory: Path, making: Making) -> None:
+    making.say("training the tokenizer")
     tokenizer = train_tokenizer()
     write_tokenizer(tokenizer, directory)
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     ids = special_ids(tokenizer)
-    config = text_config(own, TEXT_SIZES[size_name], ids, _vocab_size(tokenizer))
+    config = text_config(own, TEXT_SIZES[making.size], ids, _vocab_size(tokenizer))
     write_json(directory / "config.json", config)
     write_json(directory / "generation_config.json", text_generation_config(ids))
-    progress("writing the weights")
-    write_tensors(shapes(config), seed, directory, is_tied=config["tie_word_embeddings"])
+    making.say("writing the weights")
+    write_tensors(shapes(config), making.seed, directory, is_tied=config["tie_word_embeddings"])
 
 
-def _write_cascade(directory: Path, size_name: str, seed: int, progress: Callable[[str], None]) -> None:
+def _write_cascade(directory: Path, making: Making) -> None:
     """The thinker is a Llama."""
     (directory / "thinker").mkdir()
-    _write_text(TEXT_MODELS["llama"], text_shapes, directory / "thinker", size_name, seed, progress)
-    write_cascade(directory, seed)
+    _write_text(TEXT_MODELS["llama"], text_shapes, directory / "thinker", making)
+    write_cascade(directory, making.seed)
 
 
 def _vocab_size(tokenizer: Tokenizer) -> int:
@@ -187,12 +188,10 @@ def _build(config: dict[str, Any], seed: int) -> Any:
         return Qwen3OmniMoeForConditionalGeneration(Qwen3OmniMoeConfig(**config)).float().eval()
 
 
-def _set_weights(
-    model: Any, tokenizer: Tokenizer, size_name: str, seed: int, progress: Callable[[str], None]
-) -> None:
-    talks = size_name == "small"
+def _set_weights(model: Any, tokenizer: Tokenizer, making: Making) -> None:
+    talks, seed = making.size == "small", making.seed
     fill_weights(model, seed, plain=not talks)
     if talks:
-        train_thinker(model.thinker, tokenizer, seed, progress)
+        train_thinker(model.thinker, tokenizer, seed, making.say)
         scale_towers(model.thinker, generator_for("towers", seed))
         wire_codec_end(model, TALKER_ONLY_FEATURE, generator_for("codec end", seed))

@@ -16,6 +16,7 @@ from antiphon.assembly.resolve import Resolved
 from antiphon.assembly.session_size import session_size
 from antiphon.assembly.sizing import gib
 from antiphon.core.config import EngineOptions
+from antiphon.core.graph import StageKind
 from antiphon.workload.load import find
 
 WHATS: tuple[What, ...] = ("weights", "KV", "codec state", "work space")
@@ -80,10 +81,11 @@ def sessions(found: Resolved, workload: str) -> Iterator[Row]:
         yield ["can't be told before what is wrong is put right"]
         return
     size = session_size(find(workload), found.rates)
-    for stage in [name for name in ("thinker", "talker") if found.placement.of(name)]:
+    writer = found.graph.reply_stages[0]
+    for stage in [name for name in found.graph.reply_stages if _is_decoder(found, name)]:
         own = found.options.of(stage)
-        units, tokens = _keepers(found, stage), size.mean if stage == "thinker" else size.speaking
-        tail = f" (P90 {size.p90})" if stage == "thinker" else " with its longest reply"
+        units, tokens = _keepers(found, stage), size.mean if stage == writer else size.speaking
+        tail = f" (P90 {size.p90})" if stage == writer else " with its longest reply"
         fit = units * (own.held_tokens // max(tokens, 1))
         yield [
             stage,
@@ -157,8 +159,13 @@ def _sizes(found: Resolved, stage: str) -> Row:
     chosen, own = found.options.stages[stage], found.options.of(stage)
     if not chosen.sizes:
         return ["", "", ""]
-    is_decoder = stage in ("thinker", "talker")
-    return [str(own.max_rows), *([str(own.held_tokens), str(own.step_tokens)] if is_decoder else ["", ""])]
+    kv = [str(own.held_tokens), str(own.step_tokens)] if _is_decoder(found, stage) else ["", ""]
+    return [str(own.max_rows), *kv]
+
+
+def _is_decoder(found: Resolved, stage: str) -> bool:
+    """Is it there, and does it hold KV?"""
+    return bool(found.placement.of(stage)) and found.graph.stage(stage).kind is StageKind.AR
 
 
 def _host_tiers(found: Resolved) -> Iterator[Row]:

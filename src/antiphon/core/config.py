@@ -225,8 +225,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     load_format auto: the checkpoint's weights | dummy: random ones, of which no file need be there
     dummy_seed  other dummy weights
     units       replicas of the stages, and where they are; none: one of each, on one device
-    processes   what the processes are given that units name; who is not listed has the defaults
-    links       connectors between stages in different processes; who is not listed has shared memory
+    processes   what the processes are given that units name; one that is not listed has the defaults
+    links       connectors between stages in different processes; one that is not listed has shared memory
     stages      sizes and sampling of single stages, where they differ from those above
     edges       chunks of single edges, where they differ from the graph's
     classes     what requests of a class (latency, best_effort, preparatory) are promised

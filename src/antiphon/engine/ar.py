@@ -57,7 +57,7 @@ class ArExecutor(InlineExecutor):
         return self.launched(step, lambda: self._run(step, requests), lambda: self._lost(step, requests))
 
     def _seat(self, step: ArStep) -> None:
-        """Who sits where from this step on."""
+        """Which request has which row from this step on."""
         if not len(step.leaves) and not step.joins:
             return
         for row in step.leaves.tolist():

@@ -152,7 +152,7 @@ class KvCopies:
         return facts
 
     def _answer(self, unit: str, pending: Pending) -> Fact | None:
-        """What to report of a copy, None while it runs. Whoever waits for one that failed fails too."""
+        """What to report of a copy, None while it runs. A copy that waits for one that failed fails too."""
         ticket = pending.ticket
         try:
             if not pending.copy.poll():

@@ -21,6 +21,7 @@ from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.graph import StageGraph
 from antiphon.core.ports import Prompter
 from antiphon.latency.shapes import ModelShape
+from antiphon.models.family import Place, StageSource
 from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
 from antiphon.nn.shard import Shard
@@ -67,13 +68,7 @@ class Family(Protocol):
     def tensor_shapes(self, stage: str, config: Any) -> dict[str, tuple[int, ...]]: ...
 
     def load_stage(
-        self,
-        stage: str,
-        tensors: Iterable[tuple[str, Tensor]],
-        config: Any,
-        place: tuple[torch.device, torch.dtype],
-        checkpoint: Path,
-        shard: Shard | None = None,
+        self, source: StageSource, place: Place, checkpoint: Path, shard: Shard | None = None
     ) -> Any:
         """MediaModel, TextModel, SpeechModel, VocoderModel or WindowedVocoder, by the stage.
 
@@ -90,7 +85,7 @@ class Family(Protocol):
         stage: str,
         read: Callable[[list[str]], Iterable[tuple[str, Tensor]]],
         config: Any,
-        place: tuple[torch.device, torch.dtype],
+        place: Place,
         shard: Shard,
     ) -> FollowerModel:
         """Another rank's part of a paged decoder; `read` gives the checkpoint tensors of these names."""

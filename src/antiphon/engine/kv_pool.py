@@ -64,7 +64,7 @@ class KvPool:
         self._arrivals[ticket] = arrival
 
     def arrived(self, ticket: int) -> None:
-        """The copy was reported done: nobody has to wait for it any more."""
+        """The copy was reported done: no step has to wait for it any more."""
         del self._arrivals[ticket]
 
     @property

@@ -36,6 +36,7 @@ from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
+from antiphon.models.family import StageSource
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.cpu import told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
@@ -280,7 +281,7 @@ def build_executors(
             kind = windowed if stage.windowed else CodecExecutor
             executors[unit.name] = kind(loader.stage(stage.name), loader.device)
         elif stage.conditioned:
-            targets[unit.name] = SpeechRunner(loader.speaker(stage.name), node.ar[stage.name])
+            targets[unit.name] = SpeechRunner(loader.talker(stage.name), node.ar[stage.name])
             executors[unit.name] = ArExecutor(targets[unit.name])
         else:
             model, config = loader.decoder(stage.name), node.ar[stage.name]
@@ -350,9 +351,8 @@ class Loader:
         tensors = opened.checkpoint.read(names, progress=progress)
         shard = None if self._followers is None else self._followers.shard_of(name)
         with self._told_of_kernels():
-            return opened.family.load_stage(
-                name, tensors, opened.config, opened.place, opened.checkpoint.path, shard
-            )
+            source = StageSource(name, tensors, opened.config)
+            return opened.family.load_stage(source, opened.place, opened.checkpoint.path, shard)
 
     def decoder(self, name: str) -> Any:
         """A paged decoder, with an attention of its own, on all ranks if there are several. Loaded once."""
@@ -371,7 +371,7 @@ class Loader:
     def _told_of_kernels(self) -> AbstractContextManager[None]:
         return told_of_kernels(lambda done: self.progress(COMPILING, done, 0))
 
-    def speaker(self, name: str) -> Any:
+    def talker(self, name: str) -> Any:
         """A paged decoder that speaks."""
         model = self.decoder(name)
         return model if self._capture is None else FrameGraphs(model, self._capture)

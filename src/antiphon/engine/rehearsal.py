@@ -1,4 +1,4 @@
-"""Decode steps that belong to nobody, run before anybody is served: what is captured when a number of rows is
+"""Decode steps of no request, run before anybody is served: what is captured when a number of rows is
 first met, or built by a library then, is there when the first request comes.
 """
 
@@ -23,7 +23,7 @@ class Rehearsing(Protocol):
     pool: KvPool
 
     def rehearse(self, num_rows: int) -> None:
-        """Run a decode step of so many rows that belong to nobody; it writes to the first block only."""
+        """Run a decode step of so many rows of no request; it writes to the first block only."""
         ...
 
 

@@ -44,7 +44,7 @@ class BlockTables:
         return {groups[0]: first, **rest}
 
     def nobodys(self, groups: tuple[str, ...], num_rows: int, device: torch.device) -> dict[str, PagedBatch]:
-        """The flat batch of so many rows that belong to nobody, one token each, all in the first block."""
+        """The flat batch of so many rows of no request, one token each, all in the first block."""
         none, one = np.zeros(num_rows, np.int64), np.ones(num_rows, np.int64)
         tables = np.zeros((num_rows, 1), np.int64)
         first = PagedBatch.build(one.tolist(), none.tolist(), tables, self.block_size, device)

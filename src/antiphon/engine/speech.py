@@ -91,7 +91,7 @@ class SpeechRunner:
         return self._draw(hidden, drawing)
 
     def rehearse(self, num_rows: int) -> None:
-        """Run a decode step of so many rows that belong to nobody; it writes to the first block only. Frames
+        """Run a decode step of so many rows of no request; it writes to the first block only. Frames
         are drawn in both ways: the likeliest, and by chance.
         """
         batches = self._tables.nobodys(self.pool.layer_groups, num_rows, self._device)

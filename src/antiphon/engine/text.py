@@ -124,7 +124,7 @@ class TextRunner:
         return self._draw(hidden, drawing)
 
     def rehearse(self, num_rows: int) -> None:
-        """Run a decode step of so many rows that belong to nobody; it writes to the first block only."""
+        """Run a decode step of so many rows of no request; it writes to the first block only."""
         batches = self._tables.nobodys(self.pool.layer_groups, num_rows, self._device)
         ids = torch.zeros(num_rows, dtype=torch.int64, device=self._device)
         positions = torch.zeros(3, num_rows, device=self._device)

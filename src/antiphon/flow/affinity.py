@@ -35,7 +35,7 @@ class SessionAffinity:
         self._counts.subtract(self._units.pop(session, {}).values())
 
     def lose(self, unit: str) -> None:
-        """The unit is gone: nobody is at home there."""
+        """The unit is gone: no session is at home there."""
         for units in self._units.values():
             for stage in [stage for stage, home in units.items() if home == unit]:
                 del units[stage]

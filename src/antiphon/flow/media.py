@@ -57,7 +57,7 @@ class MediaRoutes:
                 copies[key].has_arrived = True
 
     def drop(self, encoder: str, keys: tuple[int, ...]) -> list[Order]:
-        """The encoder's outputs, and the copies that nobody else made."""
+        """The encoder's outputs, and the copies that no other encoder made."""
         return [DropMedia(encoder, keys), *self._give_up(encoder, keys)]
 
     def lose(self, unit: str) -> list[Order]:

@@ -15,7 +15,7 @@ FIRST_TOKEN = 1
 
 
 class Moves:
-    """From prefill units to decode units. Owns nothing: leases are theirs who gave them."""
+    """From prefill units to decode units. Owns nothing: leases belong to the units that gave them."""
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages

@@ -96,7 +96,7 @@ class Stages:
         """Do both units live in one process?"""
         return self.units[source].process == self.units[target].process
 
-    # -- who serves a turn ---------------------------------------------------------------------------
+    # -- what serves a turn --------------------------------------------------------------------------
     # `settles`: the session is at home there from now on. Responses beside the conversation do not move it.
 
     def begin(self, session: str, now: float, settles: bool) -> Path | None:
@@ -106,11 +106,11 @@ class Stages:
         return None if entry is None or encode is None else Path(encode, entry)
 
     def encoder_of(self, reader: str) -> str | None:
-        """Who encodes for a unit; None while nobody is there."""
+        """The encoder that serves a unit; None while there is none."""
         return self._beside(reader, self.encoders)
 
     def hands_on(self, unit: str) -> bool:
-        """Do others write what this unit begins?"""
+        """Does another unit write what this one begins?"""
         return self.units[unit].role == "prefill"
 
     def write(self, session: str, now: float, settles: bool) -> str | None:
@@ -176,7 +176,7 @@ class Stages:
     # -- units come and go ---------------------------------------------------------------------------
 
     def lose(self, unit: str) -> None:
-        """Its process is gone: what its scheduler knew is void, and nobody is sent there."""
+        """Its process is gone: what its scheduler knew is void, and no request is sent there."""
         self.lost.add(unit)
         self._affinity.lose(unit)
         self._renew(self.units[unit])

@@ -177,7 +177,7 @@ class HostTier:
                 self._free_if_loose(copy)
 
     def lose(self, copies: Iterable[HostCopy]) -> None:
-        """These hold nothing of use: nobody finds or holds them from now on."""
+        """These hold nothing of use: no owner finds or holds them from now on."""
         lost = dict.fromkeys(copies)
         for copy in lost:
             self._unlist(copy)

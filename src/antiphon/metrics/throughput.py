@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antiphon.metrics.rows import ResponseRow, SessionRow
-from antiphon.metrics.tokens import Window, audio_tokens_within, text_tokens_within
+from antiphon.metrics.tokens import TALKER, WRITER, Window, audio_tokens_within, text_tokens_within
 
 
 def steady_window(sessions: Iterable[SessionRow], last_s: float) -> Window | None:
@@ -95,9 +95,9 @@ def tokens_per_s(rows: Iterable[ResponseRow], window: Window) -> dict[str, float
     used = tuple(rows)
     rates: dict[str, float] = {}
     if any(row.output_text_tokens for row in used):
-        rates["thinker"] = sum(text_tokens_within(row, window) for row in used) / (window[1] - window[0])
+        rates[WRITER] = sum(text_tokens_within(row, window) for row in used) / (window[1] - window[0])
     if any(row.output_audio_tokens for row in used):
-        rates["talker"] = sum(audio_tokens_within(row, window) for row in used) / (window[1] - window[0])
+        rates[TALKER] = sum(audio_tokens_within(row, window) for row in used) / (window[1] - window[0])
     return rates
 
 

@@ -9,6 +9,9 @@ from antiphon.metrics.rows import ResponseRow
 
 Window = tuple[float, float]
 """From, to: seconds, both ends included."""
+WRITER, TALKER = "thinker", "talker"
+"""Under which stages figures show the text tokens and the codec frames of a usage: a log names no graph, and
+these are the stages of every graph that make them."""
 
 
 def num_text_tokens(row: ResponseRow) -> int:

@@ -13,9 +13,8 @@ from antiphon.metrics.log import ServerSampled
 from antiphon.metrics.names import Metric
 from antiphon.metrics.rows import ResponseRow
 from antiphon.metrics.samples import increases
+from antiphon.metrics.tokens import TALKER, WRITER
 
-THINKER = "thinker"
-TALKER = "talker"
 SPEECH_TOKENS_PER_S = 4.0
 """Text tokens in a second of unhurried English, where no complete reply of a run tells better."""
 
@@ -116,13 +115,13 @@ class _Rates:
             return self._tokens[session] / self._audio_s[session]
         if self._tokens:
             return sum(self._tokens.values()) / sum(self._audio_s.values())
-        return SPEECH_TOKENS_PER_S if self._stage == THINKER else None
+        return SPEECH_TOKENS_PER_S if self._stage == WRITER else None
 
 
 def _counts(rows: Iterable[ResponseRow]) -> dict[str, list[tuple[ResponseRow, int]]]:
     counts: dict[str, list[tuple[ResponseRow, int]]] = {}
     for row in rows:
-        for stage, count in ((THINKER, row.output_text_tokens), (TALKER, row.output_audio_tokens)):
+        for stage, count in ((WRITER, row.output_text_tokens), (TALKER, row.output_audio_tokens)):
             if count is not None:
                 counts.setdefault(stage, []).append((row, count))
     return counts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,19 @@ from antiphon.nn.shard import Shard
 
 Pairs = Iterable[tuple[str, Tensor]]
 Place = tuple[torch.device, torch.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class StageSource:
+    """What a stage is made of.
+
+    tensors  of its weights, in any order and of any float type
+    config   the family's own type, of the whole model
+    """
+
+    stage: str
+    tensors: Pairs
+    config: Any
 
 
 class Family(ABC):
@@ -113,17 +127,11 @@ class Family(ABC):
             return self.build(stage, config, self.layout(stage, config).fill(tensors, device, dtype))
 
     def load_stage(
-        self,
-        stage: str,
-        tensors: Pairs,
-        config: Any,
-        place: Place,
-        checkpoint: Path,
-        shard: Shard | None = None,
+        self, source: StageSource, place: Place, checkpoint: Path, shard: Shard | None = None
     ) -> Any:
         """A stage's model on a device."""
-        device, dtype = place
-        module = self.load(stage, tensors, config, device, self.dtype_of(stage, dtype))
+        (device, dtype), stage, config = place, source.stage, source.config
+        module = self.load(stage, source.tensors, config, device, self.dtype_of(stage, dtype))
         return self.adapt(stage, module, config, checkpoint)
 
     def check_ranks(self, stage: str, config: Any, ranks: int) -> None:

@@ -6,7 +6,7 @@ from antiphon.policy.base import ReplicaView, least_loaded
 
 
 class LeastLoaded:
-    """Every turn anew; who is served elsewhere than before computes its past again."""
+    """Every turn anew; a session that is served elsewhere than before computes its past again."""
 
     name = "least-loaded"
 

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.checkpoint.demo import MODELS, make_demo, make_text_demo
 from antiphon.core.errors import CheckpointError
 from antiphon.engine.family import Family, family_of
-from antiphon.graphs import all_graphs
+from antiphon.graphs import all_graphs, find_graph
 
 
 def make_any_demo(
@@ -33,7 +33,8 @@ def make_any_demo(
     family = families[model]
 
     def shapes(config: dict[str, Any]) -> Iterable[tuple[str, tuple[int, ...]]]:
-        return family.tensor_shapes("thinker", family.read_config(config)).items()
+        (stage,) = find_graph(model).reply_stages
+        return family.tensor_shapes(stage, family.read_config(config)).items()
 
     how: Any = {"size": size, "seed": seed, "dtype": dtype, "progress": progress}
     return make_text_demo(directory, family.demo, shapes, **how)

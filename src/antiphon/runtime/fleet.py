@@ -19,7 +19,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia, Step
 from antiphon.core.ports import Executor
 from antiphon.metrics.names import Metric
-from antiphon.runtime.crossings import Broken, RemoteOrder
+from antiphon.runtime.ipc_messages import Broken, RemoteOrder
 from antiphon.runtime.local_units import LocalUnits
 from antiphon.runtime.stage_processes import StageProcesses
 
@@ -138,9 +138,9 @@ class Fleet:
             self._local.lane.clear()
         self._send_parcels()
         self.processes.pump()
-        for way, parcel in self.processes.take_parcels():
+        for link, parcel in self.processes.take_parcels():
             self._local.take_in(parcel)
-            way.release(parcel)
+            link.release(parcel)
         for fact in self.processes.take_facts():
             self._sort(fact)
 

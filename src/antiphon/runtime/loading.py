@@ -27,8 +27,8 @@ from antiphon.engine.load import (
 from antiphon.engine.load import load_engine as load_inline
 from antiphon.latency.finding import find_costs
 from antiphon.latency.roofline import datasheet_name
-from antiphon.runtime.crossings import Begin
 from antiphon.runtime.fleet import Fleet
+from antiphon.runtime.ipc_messages import Begin
 from antiphon.runtime.local_units import LocalUnits
 from antiphon.runtime.stage_processes import StageProcesses
 

@@ -15,7 +15,7 @@ from antiphon.engine.features import Features
 from antiphon.engine.load import LoadedUnits
 from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
-from antiphon.runtime.crossings import PARCELS, Arrivals, Parcel, RemoteOrder, pages, parcels
+from antiphon.runtime.ipc_messages import PARCELS, Arrivals, Parcel, RemoteOrder, pages, parcels
 from antiphon.runtime.page_moves import PageMoves
 
 Outgoing = tuple[str, Message]
@@ -23,7 +23,7 @@ Outgoing = tuple[str, Message]
 
 
 class LocalUnits:
-    """For one thread, beside the lane's. Who has the links empties `outgoing`, which the lane fills."""
+    """For one thread, beside the lane's. The owner of the links empties `outgoing`, which the lane fills."""
 
     def __init__(self, loaded: LoadedUnits, born: int = 0) -> None:
         """born: the number of the first order that is for these units."""

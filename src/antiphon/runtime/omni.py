@@ -61,8 +61,9 @@ class Request:
     speech        False: text only
     voice         speaker name; None is the checkpoint's first
     max_tokens    of the text reply; None leaves the checkpoint's default
-    sampling      per stage ("thinker", "talker"), and "predictor" for the further codes of a talker's frame;
-                  what is not named uses the checkpoint's defaults, and the predictor mirrors the talker
+    sampling      per decoder stage of the model's graph (thinker, talker), and under the name of its residual
+                  (predictor) for the further codes of a frame; what is not named uses the checkpoint's
+                  defaults, and the predictor mirrors the talker
     say           read this text aloud as the reply to it all, word for word; the prompt has no media then
 
     A reply of a single text token has nothing to speak: its audio is empty.
@@ -83,7 +84,7 @@ class Reply:
     """A reply, or what a stream brought since its last part.
 
     text       decoded reply
-    token_ids  per stage int64 [n, width]: "thinker" [n, 1], "talker" [frames, codebooks]
+    token_ids  per decoder stage int64 [n, width]: of a thinker [n, 1], of a talker [frames, codebooks]
     audio      float32 [samples] at 24 kHz in [-1, 1]; empty for a reply without speech
     status     in_progress | completed | incomplete | failed | cancelled; `reason` and `message` say why
     """
@@ -124,6 +125,8 @@ class Omni:
             raise ConfigError(f"{error}; options are {known}") from None
         self.engine = load_engine(str(model), chosen, name_of(str(model)), lambda what, done, total: None)
         self.driver = Driver(self.engine, self._collect)
+        self._writer = find_graph(self.engine.node.graph).reply_stages[0]
+        """The stage whose tokens are the reply's text."""
         self._tokenizer = Tokenizer.from_file(str(Path(self.engine.info.path) / "tokenizer.json"))
         self._inbox: dict[str, deque[Output]] = {}
         self._count = itertools.count(1)
@@ -163,7 +166,7 @@ class Omni:
             self._begin([name], facts)
             for output in self._outputs(name):
                 part = self._reply([output])
-                if isinstance(output, TokensOut) and output.stage == "thinker":
+                if isinstance(output, TokensOut) and output.stage == self._writer:
                     ids += output.tokens[:, 0].tolist()
                 whole = self._decode(ids)
                 if isinstance(output, ResponseEnded) or not whole.endswith(REPLACEMENT):
@@ -230,8 +233,8 @@ class Omni:
         reply.token_ids = {stage: np.concatenate(rows) for stage, rows in tokens.items()}
         if audio:
             reply.audio = np.concatenate(audio)
-        if "thinker" in tokens:
-            reply.text = self._decode(reply.token_ids["thinker"][:, 0].tolist())
+        if self._writer in tokens:
+            reply.text = self._decode(reply.token_ids[self._writer][:, 0].tolist())
         return reply
 
     def _decode(self, ids: list[int]) -> str:

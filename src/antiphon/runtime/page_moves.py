@@ -18,7 +18,7 @@ from antiphon.core.plans import MoveBlocks
 from antiphon.engine.kv_pool import KvPool
 from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
-from antiphon.runtime.crossings import PAGES, Pages
+from antiphon.runtime.ipc_messages import PAGES, Pages
 
 MOST_KEPT_TICKETS = 4096
 

@@ -29,9 +29,9 @@ from antiphon.latency.shapes import DecoderShape, ModelShape
 from antiphon.nn.attention import PagedBatch
 from antiphon.nn.backends import BACKENDS
 from antiphon.nn.graphs import cuda_capture
-from antiphon.runtime.crafted import doublings
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.stage_times import QUARTILE, Effort, Stopwatch, block_bytes, measure_stages, pool_of
+from antiphon.runtime.synthetic_steps import doublings
 
 HOST_BLOCKS = 256
 """Blocks of the host tier that copies are measured with, where an engine has none of its own."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.runtime.messages import Progress
-from antiphon.runtime.way import Way
+from antiphon.runtime.queued_link import QueuedLink
 
 REAP_WAIT_S = 1.0
 DYING_S = 0.2
 """From the end of its link to the end of a process."""
 MOST_PATIENCE = 10
-"""Times the limit of silence, for who uses its cores meanwhile: a long step, or a kernel that is compiled."""
+"""Times the limit of silence, for a process that uses its cores meanwhile: a long step, a kernel compiled."""
 
 
 FIRST_WAIT_S = 0.2
@@ -68,8 +68,8 @@ class Child:
     units: tuple[str, ...]
     restarts: Restarts = field(default_factory=Restarts)
     process: subprocess.Popen[bytes] | None = None
-    door: socket.socket | None = None
-    way: Way | None = None
+    offers: socket.socket | None = None
+    link: QueuedLink | None = None
     why: str = "is starting"
     deadline: float = 0.0
     restart_at: float | None = None
@@ -87,10 +87,10 @@ class Child:
     def end(self, is_dying: bool = False) -> int | None:
         """Leave nothing of it. Returns its exit status, its own where it is dying by itself."""
         status = None
-        if self.way is not None:
-            self.way.close()
-        if self.door is not None:
-            self.door.close()
+        if self.link is not None:
+            self.link.close()
+        if self.offers is not None:
+            self.offers.close()
         if self.process is not None:
             assert self.process.stdin is not None
             if is_dying:
@@ -100,7 +100,7 @@ class Child:
             self.process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: killed once it isn't
                 status = self.process.wait(REAP_WAIT_S)
-        self.process = self.door = self.way = None
+        self.process = self.offers = self.link = None
         return status
 
     def asked(self, now: float) -> None:

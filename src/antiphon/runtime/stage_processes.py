@@ -21,15 +21,15 @@ from antiphon.core.facts import Fact, UnitLost, UnitReady
 from antiphon.core.message import Message
 from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors import shared_memory, tcp
-from antiphon.runtime.crossings import (
+from antiphon.runtime.ipc_messages import (
     ORDERS,
     WORDS,
     Ask,
     Begin,
     Broken,
-    Door,
     Happened,
     Here,
+    LinkOffer,
     Ordered,
     Ready,
     RemoteOrder,
@@ -39,8 +39,8 @@ from antiphon.runtime.crossings import (
     upward,
 )
 from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.queued_link import QueuedLink
 from antiphon.runtime.stage_child import Child, outlook, status_words
-from antiphon.runtime.way import Way
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class StageProcesses:
         options: EngineOptions,
     ) -> None:
         self._facts: list[Fact] = []
-        self._parcels: list[tuple[Way, Message]] = []
+        self._parcels: list[tuple[QueuedLink, Message]] = []
         self._number = 0
         self._peers = peers
         self._begin = begin
@@ -88,8 +88,8 @@ class StageProcesses:
             self._start(child)
 
     def wait_until_ready(self, show: Show) -> None:
-        """All of them, whose progress is shown. Raises AntiphonError with the name of who is late, or the
-        words of who failed."""
+        """All of them, whose progress is shown. Raises AntiphonError with the name of the one that is
+        late, or the words of the one that failed."""
         while not all(child.is_ready for child in self._children.values()):
             self._epoll.poll(TICK_S)
             for child in self._children.values():
@@ -104,10 +104,10 @@ class StageProcesses:
         return self._epoll.fileno()
 
     def pump(self) -> None:
-        """Take in what has come, notice who has gone, start whose time has come."""
+        """Take in what has come, notice which have gone, start those whose time has come."""
         now = time.monotonic()
         for child in self._children.values():
-            if child.way is not None:
+            if child.link is not None:
                 self._take(child)
             elif child.restart_at is not None and now >= child.restart_at:
                 self._start(child)
@@ -120,8 +120,8 @@ class StageProcesses:
         facts, self._facts = self._facts, []
         return facts
 
-    def take_parcels(self) -> list[tuple[Way, Message]]:
-        """What came for units of this process, to be released to the way it came by; once."""
+    def take_parcels(self) -> list[tuple[QueuedLink, Message]]:
+        """What came for units of this process, to be released to the link it came by; once."""
         parcels, self._parcels = self._parcels, []
         return parcels
 
@@ -137,15 +137,15 @@ class StageProcesses:
 
     def tell(self, process: str, message: Ordered | Broken | Ask) -> None:
         child = self._children[process]
-        if child.is_ready and child.way is not None:
-            child.way.send(packed(ORDERS if isinstance(message, Ordered) else WORDS, message))
-            if child.way.num_waiting > MOST_WAITING_ORDERS or child.way.waiting_bytes > MOST_WAITING_BYTES:
+        if child.is_ready and child.link is not None:
+            child.link.send(packed(ORDERS if isinstance(message, Ordered) else WORDS, message))
+            if child.link.num_waiting > MOST_WAITING_ORDERS or child.link.waiting_bytes > MOST_WAITING_BYTES:
                 self._bury(child, "takes no orders any more")
 
     def deliver(self, process: str, parcel: Message) -> None:
         child = self._children[process]
-        if child.is_ready and child.way is not None:
-            child.way.send(parcel)
+        if child.is_ready and child.link is not None:
+            child.link.send(parcel)
 
     # -- what is known of them -----------------------------------------------------------------------
 
@@ -180,9 +180,9 @@ class StageProcesses:
 
     def _spawn(self, child: Child) -> None:
         """Raises OSError."""
-        door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        child.door = door
-        door.setblocking(False)
+        offers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        child.offers = offers
+        offers.setblocking(False)
         path = os.pathsep.join(entry for entry in sys.path if entry)
         with theirs:
             child.process = subprocess.Popen(
@@ -192,39 +192,39 @@ class StageProcesses:
                 env={**os.environ, "PYTHONPATH": path},
             )
         link, far = shared_memory.pair()
-        child.way = Way(link)
+        child.link = QueuedLink(link)
         child.progress, child.words = None, ""
         child.num_starts += 1
         child.deadline = time.monotonic() + self._start_limit_s
         child.restart_at = None
         self._epoll.register(link, select.EPOLLIN)
-        self._let_in(child, Door(""), far)
-        child.way.send(packed(ORDERS, self._begin(child.name, self._number + 1)))
+        self._let_in(child, LinkOffer(""), far)
+        child.link.send(packed(ORDERS, self._begin(child.name, self._number + 1)))
         for other in self._children.values():
             connector = self._peers.get(frozenset((child.name, other.name)))
-            if other is not child and other.door is not None and connector is not None:
+            if other is not child and other.offers is not None and connector is not None:
                 self._introduce(child, other, connector)
 
     def _introduce(self, one: Child, other: Child, connector: str) -> None:
         ends = shared_memory.between() if connector == "shared_memory" else tcp.between()
-        self._let_in(one, Door(other.name, connector), ends[0])
-        self._let_in(other, Door(one.name, connector), ends[1])
+        self._let_in(one, LinkOffer(other.name, connector), ends[0])
+        self._let_in(other, LinkOffer(one.name, connector), ends[1])
 
-    def _let_in(self, child: Child, door: Door, connection: socket.socket) -> None:
+    def _let_in(self, child: Child, offer: LinkOffer, connection: socket.socket) -> None:
         """Give the process one end of a link. If it is gone, its own link says so."""
         with connection, contextlib.suppress(OSError):
-            assert child.door is not None
-            socket.send_fds(child.door, [encode(door)], [connection.fileno()])
+            assert child.offers is not None
+            socket.send_fds(child.offers, [encode(offer)], [connection.fileno()])
 
     def _take(self, child: Child) -> None:
-        assert child.way is not None
+        assert child.link is not None
         try:
-            for message in child.way.poll():
+            for message in child.link.poll():
                 if message.kind == "Parcel":
-                    self._parcels.append((child.way, message))
+                    self._parcels.append((child.link, message))
                 else:
                     said = unpacked(message, upward)
-                    child.way.release(message)
+                    child.link.release(message)
                     self._hear(child, said)
         except ConnectorClosed:
             self._bury(child, "")
@@ -232,9 +232,9 @@ class StageProcesses:
             self._bury(child, f"said what cannot be read ({error})")
 
     def _look_after(self, now: float) -> None:
-        """Whoever has been silent is asked whether it is there, and answers between two steps. Who doesn't
-        hangs, and has to go. Others may wait for just that one, so they have their time again; so have all
-        after a pause of this process, in which they may have been stopped as well.
+        """A silent process is asked if it is there, and answers between two steps. One that doesn't hangs,
+        and has to go. Others may wait for just that one, so they have their time again; so have all after a
+        pause of this process, in which they may have been stopped as well.
         """
         there = [child for child in self._children.values() if child.is_ready and child.process is not None]
         hanging = [child for child in there if child.hangs(now, self._silence_limit_s)]
@@ -271,9 +271,9 @@ class StageProcesses:
     def _bury(self, child: Child, why: str) -> None:
         """It is gone, or has to go: its units are lost, and it is started again unless that is of no use."""
         was_ready = child.is_ready
-        if child.way is not None:
-            self._epoll.unregister(child.way)
-        self._parcels = [(way, parcel) for way, parcel in self._parcels if way is not child.way]
+        if child.link is not None:
+            self._epoll.unregister(child.link)
+        self._parcels = [(link, parcel) for link, parcel in self._parcels if link is not child.link]
         status = child.end(is_dying=not why)
         child.why = why or child.words or status_words(status)
         now = time.monotonic()
@@ -285,7 +285,7 @@ class StageProcesses:
 
     def _wait_for(self, child: Child, show: Show) -> None:
         """Of the first start, which is not tried again."""
-        if child.way is not None:
+        if child.link is not None:
             self._take(child)
         if child.process is None:
             raise AntiphonError(f"the process {child.name!r} of {_names(child)} could not start: {child.why}")

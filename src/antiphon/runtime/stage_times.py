@@ -37,13 +37,14 @@ from antiphon.latency.fit import dense_threshold, fit_ar, fit_codec, fit_encoder
 from antiphon.latency.ladder import interpolate
 from antiphon.latency.models import StageModel
 from antiphon.latency.profile import Reading, StageProfile
-from antiphon.runtime.crafted import (
+from antiphon.runtime.synthetic_speech import TEXTS, SpeechMix, SpeechSynthesis, drawn_speaking, speaking
+from antiphon.runtime.synthetic_steps import (
     REASON,
-    ArCraft,
     ArMix,
+    ArSynthesis,
     Chunk,
-    CodecCraft,
     CodecMix,
+    CodecSynthesis,
     Senses,
     chunking,
     decoding,
@@ -56,7 +57,6 @@ from antiphon.runtime.crafted import (
     most_tokens,
     recording,
 )
-from antiphon.runtime.crafted_speech import TEXTS, SpeechCraft, SpeechMix, drawn_speaking, speaking
 
 FLAT_SHARE = 0.1
 """Algorithm 1 counts as flat what rises by less than this share of the longest step."""
@@ -205,7 +205,7 @@ class StageBench:
 
     def _decoder(self) -> Finish:
         name = self.stage.name
-        craft = ArCraft(
+        craft = ArSynthesis(
             self.stage,
             self.engine.node.ar[name],
             self._stream("ids"),
@@ -246,7 +246,7 @@ class StageBench:
     def _senses(self) -> Senses:
         return Senses(self.engine.info.max_recording_s, self._graph.sees)
 
-    def _fitted_decoder(self, craft: ArCraft, knots: tuple[int, ...]) -> StageProfile:
+    def _fitted_decoder(self, craft: ArSynthesis, knots: tuple[int, ...]) -> StageProfile:
         step_s = float(np.median([timed(self.engine, craft.empty(), self._watch) for _ in range(20)]))
         left = craft.leave()
         timed(self.engine, left, self._watch)
@@ -267,7 +267,7 @@ class StageBench:
 
     def _codec(self) -> Finish:
         edge = next(edge for edge in self._graph.edges if edge.target == self.stage.name)
-        craft = CodecCraft(self.stage, self.engine.node.ar[edge.source].width, self._stream("codes"))
+        craft = CodecSynthesis(self.stage, self.engine.node.ar[edge.source].width, self._stream("codes"))
         rows = self.engine.node.codec[self.stage.name].max_rows
 
         def case(mix: CodecMix, held_out: bool = False) -> Case:
@@ -285,7 +285,7 @@ class StageBench:
         self._progress(f"{name}: a rehearsal", 0, 0)
         replies = [spoken_tokens(self.engine, text) for text in TEXTS]
         rows = self.engine.node.codec[name].max_rows
-        craft = SpeechCraft(name, rows, replies, lambda step: done(self.engine, step))
+        craft = SpeechSynthesis(name, rows, replies, lambda step: done(self.engine, step))
         self.reading = craft.reading
 
         def case(mix: SpeechMix, held_out: bool = False) -> Case:

@@ -1,7 +1,7 @@
 """The process of some of an engine's units: loads them, then carries out what the engine's process orders.
 
 Started as `python -m antiphon.runtime.stage_worker DESCRIPTOR` by `runtime.stage_processes`. The descriptor
-is its door: a socket through which links come, the first from the engine's process, others from the processes
+is a socket through which links come, the first from the engine's process, others from the processes
 of units that exchange payloads with these. The end of standard input is the end of the engine's process, and
 of this one.
 """
@@ -27,29 +27,29 @@ from antiphon.core.plans import Step
 from antiphon.engine.load import LoadedUnits, load_units, open_source
 from antiphon.engine.load import Progress as Report
 from antiphon.runtime.connectors import shared_memory, tcp
-from antiphon.runtime.crossings import (
+from antiphon.runtime.heap import give_back
+from antiphon.runtime.ipc_messages import (
     FACTS,
     Begin,
-    Door,
     Happened,
     Here,
+    LinkOffer,
     Ordered,
     Ready,
     Upward,
-    doors,
     downward,
+    link_offers,
     packed,
     unpacked,
 )
-from antiphon.runtime.heap import give_back
 from antiphon.runtime.local_units import LocalUnits
 from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.queued_link import QueuedLink
 from antiphon.runtime.stage_child import end_with_parent
-from antiphon.runtime.way import Way
 
 log = logging.getLogger(__name__)
 
-DOOR_BYTES = 4096
+OFFER_BYTES = 4096
 PROGRESS_EVERY_S = 0.1
 COPY_POLL_MS = 1
 LAST_WORDS_S = 1.0
@@ -59,24 +59,24 @@ MOST_WAITING_BYTES = 256 << 20
 """Of parcels for processes that don't take them: no order is begun while more wait."""
 
 
-class Doorway:
+class OfferSocket:
     """Where links come in."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
 
-    def wait(self) -> tuple[str, Way]:
-        """The next link. Raises ConnectorClosed once nobody is there who could send one."""
-        data, descriptors, _, _ = socket.recv_fds(self._socket, DOOR_BYTES, 1)
+    def wait(self) -> tuple[str, QueuedLink]:
+        """The next link. Raises ConnectorClosed once no process is there that could send one."""
+        data, descriptors, _, _ = socket.recv_fds(self._socket, OFFER_BYTES, 1)
         if not descriptors:
             raise ConnectorClosed("the engine's process is gone")
         self._socket.setblocking(False)
-        door = doors.decode(data)
-        return door.process, Way(_join(door, socket.socket(fileno=descriptors[0])))
+        offer = link_offers.decode(data)
+        return offer.process, QueuedLink(_join(offer, socket.socket(fileno=descriptors[0])))
 
-    def take(self) -> list[tuple[str, Way]]:
+    def take(self) -> list[tuple[str, QueuedLink]]:
         """All links that have come."""
-        found: list[tuple[str, Way]] = []
+        found: list[tuple[str, QueuedLink]] = []
         with contextlib.suppress(BlockingIOError):
             while True:
                 found.append(self.wait())
@@ -89,10 +89,10 @@ class Doorway:
 class Stage:
     """The process's loop: orders in, facts out, parcels both ways."""
 
-    def __init__(self, doorway: Doorway, engine: Way) -> None:
-        self._doorway = doorway
+    def __init__(self, offers: OfferSocket, engine: QueuedLink) -> None:
+        self._offers = offers
         self._engine = engine
-        self._peers: dict[str, Way] = {}
+        self._peers: dict[str, QueuedLink] = {}
         self._orders: deque[Message] = deque()
         self._held: Ordered | None = None
         """The next order, which waits for pages of another process."""
@@ -141,7 +141,7 @@ class Stage:
 
     @property
     def _is_crowded(self) -> bool:
-        return sum(way.waiting_bytes for way in self._peers.values()) > MOST_WAITING_BYTES
+        return sum(link.waiting_bytes for link in self._peers.values()) > MOST_WAITING_BYTES
 
     def _progress(self, what: str, done: int, total: int) -> None:
         """Also how it is noticed in a load that nobody waits for it any more."""
@@ -153,7 +153,7 @@ class Stage:
 
     def _wait(self) -> None:
         poller = select.poll()
-        for end in (self._doorway, self._engine, *self._peers.values()):
+        for end in (self._offers, self._engine, *self._peers.values()):
             poller.register(end, select.POLLIN)
         if self._units.lane is not None:
             poller.register(self._units.lane, select.POLLIN)
@@ -163,33 +163,33 @@ class Stage:
             poller.poll(COPY_POLL_MS if self._units.mover.num_in_flight else None)
 
     def _take(self) -> None:
-        """The engine's link before the door: an order for a new peer comes after the link with it."""
+        """The engine's link first: an order for a new peer comes after the offer of a link with it."""
         messages = self._engine.poll()
-        for process, way in self._doorway.take():
+        for process, link in self._offers.take():
             if process in self._peers:
                 self._peers[process].close()
-            self._peers[process] = way
+            self._peers[process] = link
         for message in messages:
             self._sort(self._engine, message)
-        for process, way in list(self._peers.items()):
+        for process, link in list(self._peers.items()):
             try:
-                for message in way.poll():
-                    self._sort(way, message)
+                for message in link.poll():
+                    self._sort(link, message)
             except ConnectorClosed:
-                way.close()
+                link.close()
                 del self._peers[process]
 
-    def _sort(self, way: Way, message: Message) -> None:
+    def _sort(self, link: QueuedLink, message: Message) -> None:
         """An order keeps its credit until it is carried out."""
         if message.kind in ("Parcel", "Pages"):
             self._units.take_in(message)
-            way.release(message)
+            link.release(message)
         elif message.kind == "Broken":
             broken = unpacked(message, downward)
-            way.release(message)
+            link.release(message)
             self._units.moves.break_off(broken.ticket)
         elif message.kind == "Ask":
-            way.release(message)
+            link.release(message)
             if not self._num_running:
                 self.tell(Here())  # else the report of the step is the answer
         else:
@@ -218,21 +218,21 @@ class Stage:
         while self._units.outgoing:
             unit, message = self._units.outgoing.popleft()
             process = self._places[unit]
-            way = self._peers.get(process) if process else self._engine
-            if way is not None:
-                way.send(message)
+            link = self._peers.get(process) if process else self._engine
+            if link is not None:
+                link.send(message)
         self._send_pages()
 
     def _send_pages(self) -> None:
         """As far as the links take them."""
         for target in self._units.moves.targets:
-            way = self._peers.get(self._places[target])
-            while way is None or way.waiting_bytes <= MOST_MOVING_BYTES:
+            link = self._peers.get(self._places[target])
+            while link is None or link.waiting_bytes <= MOST_MOVING_BYTES:
                 pages = self._units.moves.next_layer(target)
                 if pages is None:
                     break
-                if way is not None:
-                    way.send(pages)
+                if link is not None:
+                    link.send(pages)
 
 
 def load(begin: Begin, progress: Report) -> tuple[LoadedUnits, dict[str, str]]:
@@ -256,11 +256,11 @@ def main(descriptor: int) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s stage %(name)s: %(message)s", level=logging.INFO)
     end_with_parent()
     try:
-        doorway = Doorway(descriptor)
-        _, engine = doorway.wait()
+        offers = OfferSocket(descriptor)
+        _, engine = offers.wait()
     except (AntiphonError, OSError):
         return 1
-    stage = Stage(doorway, engine)
+    stage = Stage(offers, engine)
     try:
         stage.begin()
         stage.run()
@@ -281,8 +281,8 @@ def _last_words(stage: Stage, text: str) -> int:
     return 1
 
 
-def _join(door: Door, connection: socket.socket) -> shared_memory.StreamConnector:
-    return shared_memory.join(connection) if door.connector == "shared_memory" else tcp.adopt(connection)
+def _join(offer: LinkOffer, connection: socket.socket) -> shared_memory.StreamConnector:
+    return shared_memory.join(connection) if offer.connector == "shared_memory" else tcp.adopt(connection)
 
 
 if __name__ == "__main__":

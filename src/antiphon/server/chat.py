@@ -34,8 +34,8 @@ from antiphon.wire.chat_replies import (
     usage_shown,
 )
 from antiphon.wire.media_urls import remote_urls
-from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
-from antiphon.wire.whole import Whole
+from antiphon.wire.reply_accumulator import ReplyAccumulator
+from antiphon.wire.reply_stream import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
 
 router = APIRouter()
 
@@ -87,7 +87,7 @@ async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
 
 
 async def _whole(exchange: Exchange, chat: ChatAsked, heading: Heading, serving: Serving) -> Response:
-    said = Whole()
+    said = ReplyAccumulator()
     async for piece in exchange:
         match piece:
             case EndPiece():
@@ -117,7 +117,7 @@ async def _audio(
 
 def _keep(exchange: Exchange, audio_id: str, serving: Serving) -> int:
     """Keep the reply's exact tokens under its id; until when, in Unix seconds."""
-    serving.replies.keep(audio_id, exchange.pieces.token_ids, time.monotonic())
+    serving.replies.keep(audio_id, exchange.stream.token_ids, time.monotonic())
     return int(time.time() + serving.replies.ttl_s)
 
 
@@ -160,7 +160,7 @@ def _closing(
     chunks = []
     if heading.audio_id is not None:
         chunks.append(heading.expiry(_keep(exchange, heading.audio_id, serving)))
-    chunks.append(heading.chunk({}, finish_reason(end.status, exchange.pieces.num_calls)))
+    chunks.append(heading.chunk({}, finish_reason(end.status, exchange.stream.num_calls)))
     if chat.include_usage:
         chunks.append(heading.usage(end.usage))
     return chunks

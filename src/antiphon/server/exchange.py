@@ -20,7 +20,7 @@ from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
-from antiphon.wire.pieces import EndPiece, Piece, Pieces, SoundPiece
+from antiphon.wire.reply_stream import EndPiece, Piece, ReplyStream, SoundPiece
 
 logger = logging.getLogger("antiphon.server")
 
@@ -37,7 +37,7 @@ class Exchange:
         """key: which of the configured API keys it came with; None: there are none."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
-        self.pieces = Pieces(
+        self.stream = ReplyStream(
             serving.detokenisers(), serving.ids, bool(request.tools), serving.settings.retry_after_s
         )
         self._serving = serving
@@ -132,7 +132,7 @@ class Exchange:
                 self._fail("slow_reader", "max_queued_bytes: the client does not read what it asked for.")
                 return
         self._is_over = isinstance(output, ResponseEnded)
-        self._ready += self.pieces.take(output)
+        self._ready += self.stream.take(output)
         self._arrived.set()
 
     def _fail(self, code: str, message: str) -> None:

@@ -17,7 +17,7 @@ from antiphon.server.openapi import answers, json_body
 from antiphon.server.sound import ENCODINGS, SoundStream
 from antiphon.server.sse import EVENT_STREAM, error_event, sse
 from antiphon.wire.audio_api import SpeechDelta, SpeechDone, SpeechRequest, flat_usage, read_speech
-from antiphon.wire.pieces import EndPiece, SoundPiece
+from antiphon.wire.reply_stream import EndPiece, SoundPiece
 
 router = APIRouter()
 SOUNDS = sorted({encoding.media_type for encoding in ENCODINGS.values()})

@@ -30,7 +30,7 @@ from antiphon.wire.audio_api import (
 )
 from antiphon.wire.limits import check
 from antiphon.wire.parsing import converted
-from antiphon.wire.pieces import EndPiece, TextPiece
+from antiphon.wire.reply_stream import EndPiece, TextPiece
 
 router = APIRouter()
 LISTS = ("include", "timestamp_granularities")

@@ -94,7 +94,7 @@ class Devices:
         return Span(self._reported(order.target, order.ticket, end_s), taken_s)
 
     def hand_over(self, order: Handoff, now: float) -> float:
-        """Returns when it is there: within one device at once. Within one process nobody reports it, and
+        """Returns when it is there: within one device at once. Within one process it is not reported, and
         steps of its request wait."""
         if self._place(order.source) == self._place(order.target):
             return now
@@ -130,8 +130,8 @@ class Devices:
         if (stage, group) not in self._block_bytes:
             known = ", ".join("/".join(key) for key in self._block_bytes) or "none"
             raise ConfigError(
-                f"nobody knows how many bytes a block of the {stage}'s KV group {group!r} has (known are: "
-                f"{known}); profile the engine with these groups: antiphon profile"
+                f"the size of a block of the {stage}'s KV group {group!r} is not known (known are: {known}); "
+                "profile the engine with these groups: antiphon profile"
             )
         return num_blocks * self._block_bytes[stage, group]
 

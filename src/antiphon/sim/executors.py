@@ -78,7 +78,7 @@ class Writer:
         self._length[join.row] = self._lengths.of(join.sampling)
 
 
-class Speaker:
+class Talker:
     """A decoder that is given a text, token by token, and speaks it in frames: so many a token, once the text
     is over.
 

@@ -25,15 +25,14 @@ from antiphon.core.conversation import (
     VideoPart,
 )
 from antiphon.core.facts import NO_INTS, Ints, PromptReady, Span, StagePrompt
-from antiphon.core.graph import StageGraph
+from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.ids import content_key
 from antiphon.core.plans import RenderPrompt, ints
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
-from antiphon.graphs import find_graph
+from antiphon.latency.features import AUDIO_TOKENS_PER_S
 from antiphon.models.qwen3_omni.preprocess_shapes import FRAME_PIXELS, AudioShape, ImageShape, VideoShape
 from antiphon.workload.fitted import TOKENS_PER_WORD
 
-QWEN3_OMNI = find_graph("qwen3_omni_moe")
 AUDIO = AudioShape(hop=160, n_fft=400)
 MERGE, IMAGE_PIXELS = 2, (3136, 12_845_056)
 """Qwen3-Omni's as released."""
@@ -49,15 +48,15 @@ KEPT_TEXTS = 4096
 class SimPrompter:
     """Renders what `core.ports.Prompter` asks. A talker that gets states of the thinker is shown the user's
     turns.
-
-    thinker, talker: names of the stages; None: the model has no voice
     """
 
-    def __init__(
-        self, thinker: str = "thinker", talker: str | None = "talker", graph: StageGraph = QWEN3_OMNI
-    ) -> None:
-        self._thinker, self._talker = thinker, talker
-        self._shows_turns = talker is not None and graph.edge(thinker, talker).prompt_group is not None
+    def __init__(self, graph: StageGraph, *, has_voice: bool = True) -> None:
+        """has_voice: the decoder that speaks is there, where the graph has one."""
+        decoders = [name for name in graph.reply_stages if graph.stage(name).kind is StageKind.AR]
+        self._writer = decoders[0]
+        self._talker = decoders[1] if has_voice and len(decoders) > 1 else None
+        talker = self._talker
+        self._shows_turns = talker is not None and graph.edge(self._writer, talker).prompt_group is not None
         self._spans = _Spans(graph)
         self._texts: dict[str, Ints] = {}
 
@@ -69,11 +68,11 @@ class SimPrompter:
         for item in order.items:
             self._add(line, item)
         line.put(ints([START, ROLES["assistant"], NEWLINE]))
-        thinker = line.prompt()
-        prompts = {self._thinker: thinker}
+        written = line.prompt()
+        prompts = {self._writer: written}
         if order.speech and self._talker is not None:
             turns = line.user if self._shows_turns else []
-            prompts[self._talker] = _talker_prompt(turns, thinker, order.request)
+            prompts[self._talker] = _talker_prompt(turns, written, order.request)
         reply = None if order.say is None else self._text(order.say)
         return PromptReady(order.request, prompts, reply=reply)
 
@@ -144,24 +143,24 @@ class _Line:
         return StagePrompt(ids, keys, tuple(self.spans), len(ids), NO_INTS)
 
 
-def _talker_prompt(turns: list[tuple[int, int]], thinker: StagePrompt, request: int) -> StagePrompt:
+def _talker_prompt(turns: list[tuple[int, int]], written: StagePrompt, request: int) -> StagePrompt:
     """These turns of the thinker's prompt, and nine positions that no other request shares."""
     kept = np.concatenate([NO_INTS, *(np.arange(start, end) for start, end in turns)])
     header_keys = (request << 8) + np.arange(HEADER) | KEY_BIT
-    keys = np.concatenate([_talker_keys(thinker)[kept], header_keys])
-    ids = np.concatenate([thinker.token_ids[kept], np.full(HEADER, PAD)])
+    keys = np.concatenate([_talker_keys(written)[kept], header_keys])
+    ids = np.concatenate([written.token_ids[kept], np.full(HEADER, PAD)])
     spans = tuple(
-        msgspec.structs.replace(span, start=int(np.searchsorted(kept, span.start))) for span in thinker.spans
+        msgspec.structs.replace(span, start=int(np.searchsorted(kept, span.start))) for span in written.spans
     )
-    gather = [np.arange(span.start, span.start + span.length) for span in thinker.spans]
+    gather = [np.arange(span.start, span.start + span.length) for span in written.spans]
     return StagePrompt(ids, keys, spans, len(kept), np.concatenate([NO_INTS, *gather]))
 
 
-def _talker_keys(thinker: StagePrompt) -> Ints:
+def _talker_keys(written: StagePrompt) -> Ints:
     """At media the talker sees hidden states, which depend on all that came before; so does the key."""
-    keys, context, hashed = thinker.keys.copy(), blake2b(digest_size=7), 0
-    for span in thinker.spans:
-        context.update(thinker.keys[hashed : span.start].tobytes())
+    keys, context, hashed = written.keys.copy(), blake2b(digest_size=7), 0
+    for span in written.spans:
+        context.update(written.keys[hashed : span.start].tobytes())
         hashed = span.start
         seed = int.from_bytes(context.digest(), "little")
         keys[span.start : span.start + span.length] ^= seed
@@ -193,6 +192,6 @@ class _Spans:
     def _sound(self, num_samples: int) -> int:
         """Shorter than the processor's window counts as one window."""
         num_samples = max(num_samples, AUDIO.min_samples)
-        if self._tokens_per_s == QWEN3_OMNI.audio_tokens_per_s:
+        if self._tokens_per_s == AUDIO_TOKENS_PER_S:
             return AUDIO.tokens(num_samples)
         return -(-num_samples * self._tokens_per_s // MODEL_SAMPLE_RATE_HZ)

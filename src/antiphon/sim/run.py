@@ -32,7 +32,7 @@ from antiphon.sim.costs import CostModel
 from antiphon.sim.devices import Devices
 from antiphon.sim.driver import Machine, Recorder, StageModel, VirtualDriver
 from antiphon.sim.events import Agenda, Rank
-from antiphon.sim.executors import ReplyLengths, Speaker, Vocoder, WindowedVocoder, Writer
+from antiphon.sim.executors import ReplyLengths, Talker, Vocoder, WindowedVocoder, Writer
 from antiphon.sim.links import Network
 from antiphon.sim.log import Log
 from antiphon.sim.model import SimEngine, released
@@ -284,12 +284,12 @@ def machine(setup: Setup) -> Machine:
     engine = setup.engine
     node, graph = engine.node, find_graph(engine.node.graph)
     devices = Devices(setup.costs, node.placed, engine.block_bytes, engine.position_bytes)
-    writer, *speakers = [stage for stage in graph.reply_stages if stage in node.ar]
+    _, *talkers = [stage for stage in graph.reply_stages if stage in node.ar]
     ears = Ears()
     return Machine(
         {unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in node.placed},
         devices,
-        SimPrompter(writer, next(iter(speakers), None), graph),
+        SimPrompter(graph, has_voice=bool(talkers)),
         decide_s=setup.costs.decide_s,
         clock=setup.clock,
         inline=engine.inline,
@@ -322,5 +322,5 @@ def stage_model(engine: SimEngine, stage: Stage, ears: Ears) -> StageModel:
             if stage.conditioned:
                 sounds = 0 if node.codec else engine.served.frame_samples
                 end_input = node.end_inputs[stage.name]
-                return Speaker(config, end_input, engine.replies.frames_per_token, sounds)
+                return Talker(config, end_input, engine.replies.frames_per_token, sounds)
             return Writer(config, ReplyLengths(config.sampling.max_tokens, engine.replies))

@@ -15,7 +15,7 @@ from antiphon.latency.features import SpeechFeatures
 from antiphon.metrics.log import Event
 from antiphon.sim.costs import CostModel
 from antiphon.sim.driver import StageModel
-from antiphon.sim.executors import ReplyLengths, Speaker, Writer
+from antiphon.sim.executors import ReplyLengths, Talker, Writer
 from antiphon.sim.run import Setup, Simulation, machine
 
 
@@ -81,7 +81,7 @@ class Lengths(ReplyLengths):
         return int(stream(sampling.seed, "reply").geometric(self.ends_per_token))
 
 
-class HabitualSpeaker(Speaker):
+class HabitualTalker(Talker):
     """Speaks a frame a token of the text and some more."""
 
     def __init__(self, config: ArConfig, end_input: int, extra_frames: tuple[int, ...], seed: int) -> None:
@@ -105,12 +105,12 @@ def twin(
 ) -> Simulation:
     """A run of the setup's workload on the engine that was profiled, one unit of each stage."""
     node = setup.engine.node
-    writer, speaker = node.ar
+    writer, talker = node.ar
     made = machine(replace(setup, costs=WithJoins(setup.costs, around.joins_s)))
     lengths = Lengths(node.ar[writer].sampling.max_tokens, ends_per_token=habits.ends_per_token)
     talks: dict[str, StageModel] = {
         writer: Writer(node.ar[writer], lengths),
-        speaker: HabitualSpeaker(node.ar[speaker], node.end_inputs[speaker], habits.extra_frames, setup.seed),
+        talker: HabitualTalker(node.ar[talker], node.end_inputs[talker], habits.extra_frames, setup.seed),
     }
     carrier = replace(
         made,

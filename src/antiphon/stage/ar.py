@@ -359,7 +359,7 @@ class ArScheduler(Chooser[ArCandidates]):
         self, step: int, view: ArCandidates, choice: StepChoice, order: Ints, counts: Ints | None
     ) -> ArStep | None:
         rows, counts, joins = self._seated(view, order, counts, choice.stops)
-        rows, counts = self._take(rows, counts, choice.stops)
+        rows, counts = self._take(*self._unhindered(rows, counts), choice.stops)
         return self._ordered(step, rows, counts, joins, choice.reason)
 
     def _seated(
@@ -435,6 +435,19 @@ class ArScheduler(Chooser[ArCandidates]):
             rows, counts = self._take(ints([join.row]), None, choice.stops)
             return self._ordered(step, rows, counts, [join], choice.reason)
         return None
+
+    def _unhindered(self, rows: Ints, counts: Ints | None) -> tuple[Ints, Ints | None]:
+        """Without rows whose KV is on its way, where others can run: a step waits for its copies, and one
+        late layer would hold up every row in it."""
+        if not self.tiers.num_in_flight:
+            return rows, counts
+        is_there = [
+            not self.tiers.bringing(one.sequence) for one in self._of(rows) if one.sequence is not None
+        ]
+        there = np.array(is_there, np.bool_)
+        if there.all() or not there.any():
+            return rows, counts
+        return rows[there], None if counts is None else counts[there]
 
     def _take(self, rows: Ints, counts: Ints | None, stops: bool) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out, or ends the

@@ -293,5 +293,5 @@ class CodecScheduler(Chooser[Listed]):
     def check_integrity(self) -> None:
         """Rows and streams agree; raises AssertionError otherwise."""
         if not self._flights:
-            assert not self._row_pool.num_pending_free, "limbo outlives the steps in flight"
+            assert not self._row_pool.num_pending_free, "rows stay pending behind the steps in flight"
         self._row_pool.check_integrity([s.row for s in self._streams.values() if s.row is not None])

@@ -10,7 +10,7 @@ from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
 from antiphon.policy.memory import KvPolicies, Lane, Selection, Tier
-from antiphon.stage.kv_moves import KvMove, KvWatch
+from antiphon.stage.kv_moves import KvMove, KvMoved, KvWatch
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.policies import soonest
 from antiphon.stage.tier_views import NextUse, Owners, People, View
@@ -129,4 +129,4 @@ class KvAsks:
         for owner, num_blocks in owners.items():
             if num_blocks:
                 session = self._known.session.get(owner, owner)
-                self.watch(self._unit, move, owner, session, num_blocks, tickets)
+                self.watch(KvMoved(self._unit, move, owner, session, num_blocks, tickets))

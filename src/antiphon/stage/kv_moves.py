@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 
 class KvMove(StrEnum):
@@ -26,9 +26,30 @@ class KvMove(StrEnum):
     """Ordered from the host though no request waits."""
 
 
-class KvWatch(Protocol):
-    """Is told of every move of KV, in order."""
+@dataclass(frozen=True, slots=True)
+class KvMoved:
+    """So many blocks of an owner, whose session it is.
 
-    def __call__(
-        self, unit: str, move: KvMove, owner: str, session: str, num_blocks: int, tickets: Set[int]
-    ) -> None: ...
+    tickets  of the copies that were ordered for it
+    """
+
+    unit: str
+    move: KvMove
+    owner: str
+    session: str
+    num_blocks: int
+    tickets: Set[int] = frozenset()
+
+    @property
+    def is_past(self) -> bool:
+        """It is the session's past, and not the KV of one request."""
+        return self.owner == self.session
+
+    @property
+    def is_evicted(self) -> bool:
+        """The blocks left the device."""
+        return self.move in (KvMove.EVICTED, KvMove.TAKEN)
+
+
+KvWatch = Callable[[KvMoved], None]
+"""Is told of every move of KV, in order."""

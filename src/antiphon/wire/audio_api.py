@@ -21,7 +21,7 @@ from antiphon.wire.chat_replies import Shown
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
-from antiphon.wire.sampled import Wishes, sampling_of
+from antiphon.wire.sampling_overrides import Wishes, sampling_of
 from antiphon.wire.transcription import transcription_request
 
 READ_ALOUD = "Read this aloud, word for word: "

@@ -46,7 +46,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
-from antiphon.wire.sampled import Wishes, sampling_of
+from antiphon.wire.sampling_overrides import Wishes, sampling_of
 from antiphon.wire.tools import read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]

@@ -12,7 +12,6 @@ from antiphon.core.facts import (
     ResponseRequested,
 )
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
-from antiphon.wire.asked import Asked
 from antiphon.wire.audio import encoder_for
 from antiphon.wire.client_events import PlaybackAck, TruncateItem
 from antiphon.wire.effects import Payload, Step
@@ -22,6 +21,7 @@ from antiphon.wire.limits import check
 from antiphon.wire.ports import DetokeniserFactory, Media
 from antiphon.wire.reply import Reply
 from antiphon.wire.response import ResponseSpec
+from antiphon.wire.response_params import AskedResponse
 from antiphon.wire.shared import Shared
 from antiphon.wire.spoken import Speeches, Spoken
 
@@ -70,7 +70,7 @@ class Responses:
         """A voice would interrupt a reply: one that is playing, or held back."""
         return self._held_until is not None or bool(self._speeches.audible(now))
 
-    def check_free(self, asked: Asked) -> None:
+    def check_free(self, asked: AskedResponse) -> None:
         """Raise where one more response may not begin."""
         if asked.remember and self.active is not None:
             raise ProtocolError(
@@ -80,7 +80,7 @@ class Responses:
             )
         check("max_open_responses", self._shared.limits.max_open_responses, len(self._open) + 1)
 
-    def create(self, asked: Asked) -> list[Step]:
+    def create(self, asked: AskedResponse) -> list[Step]:
         """Begin a response, which `check_free` allowed."""
         spec = ResponseSpec(
             self._shared.ids.new("resp"),
@@ -97,7 +97,7 @@ class Responses:
             self.done_at = None
         return [self._request(spec, asked), reply.created()]
 
-    def expected(self, asked: Asked) -> ResponseRequested:
+    def expected(self, asked: AskedResponse) -> ResponseRequested:
         """As `create` would ask the engine, without beginning anything."""
         return self._request(ResponseSpec("", "", asked.config, None, None), asked)
 
@@ -216,7 +216,7 @@ class Responses:
         self._open.clear()
         self._held_until = None
 
-    def _request(self, spec: ResponseSpec, asked: Asked) -> ResponseRequested:
+    def _request(self, spec: ResponseSpec, asked: AskedResponse) -> ResponseRequested:
         return ResponseRequested(
             session=self._shared.session,
             response=spec.id,

@@ -29,7 +29,6 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered, Output, WordsHeard
 from antiphon.core.turns import ReplyPaused, ReplyResumed
 from antiphon.wire.advisories import Advisories, AdvisoryRequest
-from antiphon.wire.asked import Asked, read_response
 from antiphon.wire.audio import InputAudio
 from antiphon.wire.client_events import (
     Advise,
@@ -67,6 +66,7 @@ from antiphon.wire.listener import (
 )
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
+from antiphon.wire.response_params import AskedResponse, read_response
 from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
 from antiphon.wire.transcription import Transcripts
@@ -380,7 +380,7 @@ class RealtimeSession:
         self._items.check_room(sum(item.shown.media_bytes for item in asked.items or ()))
         return self._responses.create(asked)
 
-    def _read(self, params: ResponseParams) -> Asked:
+    def _read(self, params: ResponseParams) -> AskedResponse:
         shared = self._shared
         return read_response(params, shared.config, shared.scope, shared.reader, shared.conversation)
 

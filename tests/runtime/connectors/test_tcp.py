@@ -101,7 +101,7 @@ def test_nobody_there() -> None:
             tcp.connect(*address, SECRET, timeout_s=0.1)
         with pytest.raises(ConfigError, match=r"cannot listen"):
             tcp.Listener(*address, SECRET)
-    with pytest.raises(PeerLost, match=r"nobody listens"):
+    with pytest.raises(PeerLost, match=r"no peer listens"):
         tcp.connect(*address, SECRET)
     with pytest.raises(ConfigError, match=r"16 or more"):
         tcp.connect(*address, b"short")

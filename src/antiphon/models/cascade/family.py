@@ -27,7 +27,7 @@ from antiphon.models.cascade.whisper import (
     decoder_layout,
     encoder_layout,
 )
-from antiphon.models.family import Family, Pairs
+from antiphon.models.family import Family, Place, StageSource
 from antiphon.models.geometry import Json, stage_sizes
 from antiphon.models.layout import Layout
 from antiphon.models.text.family import TextFamily
@@ -206,16 +206,10 @@ class Cascade(Family):
         return hearing or Hearing(Encoder(config.transcriber, module), ears, silent_tail=False)
 
     def load_stage(
-        self,
-        stage: str,
-        tensors: Pairs,
-        config: CascadeConfig,
-        place: tuple[torch.device, torch.dtype],
-        checkpoint: Path,
-        shard: Shard | None = None,
+        self, source: StageSource, place: Place, checkpoint: Path, shard: Shard | None = None
     ) -> Any:
         with torch.no_grad():
-            return super().load_stage(stage, tensors, config, place, checkpoint, shard)
+            return super().load_stage(source, place, checkpoint, shard)
 
 
 def _directories(config: Mapping[str, Any]) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.latency.shapes import ModelShape
 from antiphon.models.decoder_stage import DecoderStage, Thinker
-from antiphon.models.family import Family, Pairs, Place
+from antiphon.models.family import Family, Pairs, Place, StageSource
 from antiphon.models.geometry import Json
 from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
@@ -74,18 +74,13 @@ class Qwen3Omni(Family):
         return module
 
     def load_stage(
-        self,
-        stage: str,
-        tensors: Pairs,
-        config: Qwen3OmniConfig,
-        place: Place,
-        checkpoint: Path,
-        shard: Shard | None = None,
+        self, source: StageSource, place: Place, checkpoint: Path, shard: Shard | None = None
     ) -> Any:
         """With `shard`, thinker and talker have rank 0's part of the layers."""
-        if shard is None or stage not in ("thinker", "talker"):
-            return super().load_stage(stage, tensors, config, place, checkpoint)
-        return self.adapt(stage, load_shard(self, stage, tensors, config, place, shard), config, checkpoint)
+        if shard is None or source.stage not in ("thinker", "talker"):
+            return super().load_stage(source, place, checkpoint)
+        module = load_shard(self, source, place, shard)
+        return self.adapt(source.stage, module, source.config, checkpoint)
 
     def check_ranks(self, stage: str, config: Qwen3OmniConfig, ranks: int) -> None:
         """Raises ConfigError unless so many ranks can divide the thinker or the talker among them."""
@@ -101,7 +96,7 @@ class Qwen3Omni(Family):
     ) -> DecoderStage:
         """Another rank's part of the thinker or the talker."""
         names = sorted(shard_layout(self, stage, config, shard).sources)
-        return load_shard(self, stage, read(names), config, place, shard)
+        return load_shard(self, StageSource(stage, read(names), config), place, shard)
 
 
 def scale_of(config: Qwen3OmniConfig) -> Scale:

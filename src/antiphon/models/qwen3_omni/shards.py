@@ -12,7 +12,7 @@ import torch
 
 from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_stage import DecoderStage
-from antiphon.models.family import Family, Pairs, Place
+from antiphon.models.family import Family, Place, StageSource
 from antiphon.models.layout import Layout
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.weights import speech_of
@@ -38,15 +38,14 @@ def shard_layout(family: Family, stage: str, config: Qwen3OmniConfig, shard: Sha
     return layout if shard.rank == 0 else keep_params(layout, FOLLOWED)
 
 
-def load_shard(
-    family: Family, stage: str, tensors: Pairs, config: Qwen3OmniConfig, place: Place, shard: Shard
-) -> Any:
+def load_shard(family: Family, source: StageSource, place: Place, shard: Shard) -> Any:
     """A rank's part of a stage: on rank 0 the family's module, elsewhere the decoder and its head."""
+    stage, config = source.stage, source.config
     layout = shard_layout(family, stage, config, shard)
     whole = family.layout(stage, config).sources
     ours = shard_config(stage, config, shard.ranks)
     with torch.no_grad():
-        params = layout.fill(cut(tensors, whole, layout.sources, (shard.rank, shard.ranks)), *place)
+        params = layout.fill(cut(source.tensors, whole, layout.sources, (shard.rank, shard.ranks)), *place)
         if shard.rank == 0:
             model = family.build(stage, ours, params)
         else:

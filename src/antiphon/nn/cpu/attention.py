@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.nn.attention import PagedBatch
-from antiphon.nn.cpu.asking import NO_BLOCKS, blocks_read
 from antiphon.nn.cpu.blocks import attend_blocks, can_take
 from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.kv_prefetch import NO_BLOCKS, blocks_read
 from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, prefetch, take
 from antiphon.nn.cpu.rows import exp
 

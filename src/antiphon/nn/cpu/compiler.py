@@ -1,4 +1,4 @@
-"""Compiled loops for a CPU, where numba is installed; whoever uses one has a way with torch operators too."""
+"""Compiled loops for a CPU, where numba is installed; without it, torch operators do the same."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.cpu.asking import num_pieces, put_pieces
 from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.kv_prefetch import num_pieces, put_pieces
 from antiphon.nn.cpu.large_pages import on_large_pages
 from antiphon.nn.cpu.openmp import Loop, job_of, take
 from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, PIECE_TERMS, UNROLLED, has_wide_vectors, tile

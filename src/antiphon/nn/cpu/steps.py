@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from antiphon.nn.attention import Chunk, LayerKv, PagedBatch, attend_chunk
-from antiphon.nn.cpu.asking import Soon
 from antiphon.nn.cpu.attention import SingleTokens, attention_job, attention_loop, over_pages
 from antiphon.nn.cpu.chunks import Chunks, can_take, chunk_job, chunk_loop
+from antiphon.nn.cpu.kv_prefetch import Soon
 from antiphon.nn.cpu.large_pages import on_large_pages
 from antiphon.nn.cpu.paged import viewed
 from antiphon.nn.cpu.panels import ask_for, product_job, product_loop

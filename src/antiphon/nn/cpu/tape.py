@@ -89,7 +89,8 @@ def address_in(typingctx: Any, pointer: Any) -> Any:
 
 @intrinsic
 def add_to(typingctx: Any, word: Any, value: Any) -> Any:
-    """Add to the int64 at this address; what was there before. Who sees it sees what was written before."""
+    """Add to the int64 at this address; what was there before. A thread that sees the
+    sum sees what was written before."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         counter = builder.inttoptr(arguments[0], INT64.as_pointer())

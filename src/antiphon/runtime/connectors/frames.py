@@ -21,7 +21,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Garbled(Exception):
-    """The peer said what nobody in his right mind would."""
+    """The peer said what the protocol has no meaning for."""
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True, tag=0):

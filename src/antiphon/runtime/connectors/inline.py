@@ -34,7 +34,7 @@ class _Channel:
 
 
 class InlineConnector:
-    """Implements `core.ports.Connector`. One lock guards the state of both ends; a byte wakes who waits."""
+    """Implements `core.ports.Connector`. A lock guards both ends' state; a byte wakes one that waits."""
 
     peer: InlineConnector
 

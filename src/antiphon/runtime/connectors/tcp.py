@@ -45,7 +45,7 @@ class Listener:
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def accept(self, timeout_s: float) -> StreamConnector:
-        """The next one who knows the secret; others are turned away and logged. Raises PeerLost after the
+        """The next peer that knows the secret; others are turned away and logged. Raises PeerLost after the
         timeout, with what was wrong with the last who came."""
         until, last = time.monotonic() + timeout_s, ""
         while (left_s := until - time.monotonic()) > 0:
@@ -60,10 +60,10 @@ class Listener:
             except (ConfigError, PeerLost) as error:
                 last = f"; the last who came ({address[0]}) was turned away: {error}"
                 log.warning("turned %s away: %s", address[0], error)
-        raise PeerLost(f"nobody connected within {timeout_s:g} s{last}")
+        raise PeerLost(f"no peer connected within {timeout_s:g} s{last}")
 
     def fileno(self) -> int:
-        """Readable when somebody waits to be accepted."""
+        """Readable when a peer waits to be accepted."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -84,12 +84,12 @@ class Listener:
 
 
 def connect(host: str, port: int, secret: bytes, timeout_s: float = 10.0) -> StreamConnector:
-    """Raises ConfigError for a wrong secret or version, PeerLost where nobody listens or nobody answers."""
+    """Raises ConfigError for a wrong secret or version, PeerLost where no peer listens or answers."""
     _check(secret)
     try:
         connection = socket.create_connection((host, port), timeout_s)
     except OSError as error:
-        raise PeerLost(f"nobody listens on {host}:{port} ({error.strerror or error})") from None
+        raise PeerLost(f"no peer listens on {host}:{port} ({error.strerror or error})") from None
 
     def greet(connection: socket.socket, until: float) -> Limits:
         theirs = _receive(connection, _HELLO.size, until)

@@ -19,7 +19,7 @@ from antiphon.core.plans import CodecStep, ints
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.latency.features import SpeechFeatures
 from antiphon.latency.profile import Reading
-from antiphon.runtime.crafted import REASON, doublings, log_uniform
+from antiphon.runtime.synthetic_steps import REASON, doublings, log_uniform
 
 TEXTS = (
     "Yes, of course. The harbour is quiet in the morning, and the boats leave at noon.",
@@ -63,7 +63,7 @@ class _Phrase:
     samples: list[int]
 
 
-class SpeechCraft:
+class SpeechSynthesis:
     """Steps of one codec that reads text. `run` carries a step out and returns its report."""
 
     def __init__(
@@ -187,7 +187,7 @@ def _kind(moment: Moment) -> str:
     return "sounds" if moment.said.windows else "reads"
 
 
-def speaking(craft: SpeechCraft, rng: np.random.Generator) -> list[SpeechMix]:
+def speaking(craft: SpeechSynthesis, rng: np.random.Generator) -> list[SpeechMix]:
     """Rows that do alike, over their number."""
     mixes: list[SpeechMix] = []
     for kind in ("reads", "begins", "sounds"):
@@ -197,7 +197,7 @@ def speaking(craft: SpeechCraft, rng: np.random.Generator) -> list[SpeechMix]:
     return mixes
 
 
-def drawn_speaking(craft: SpeechCraft, rng: np.random.Generator) -> SpeechMix:
+def drawn_speaking(craft: SpeechSynthesis, rng: np.random.Generator) -> SpeechMix:
     """A step as they come: most rows sound on, some begin a phrase, some only read."""
     rows = log_uniform(rng, 1, craft.rows + 1)
     mix: list[Place] = []

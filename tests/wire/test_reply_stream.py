@@ -8,8 +8,16 @@ from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.wire.errors import error_object
-from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, Pieces, SoundPiece, TextPiece, error_of
-from antiphon.wire.whole import Whole
+from antiphon.wire.reply_accumulator import ReplyAccumulator
+from antiphon.wire.reply_stream import (
+    ArgumentsPiece,
+    CallPiece,
+    EndPiece,
+    ReplyStream,
+    SoundPiece,
+    TextPiece,
+    error_of,
+)
 
 
 class Chars:
@@ -36,7 +44,7 @@ def ended(status: str = "completed", reason: str = "", message: str = "") -> Res
 
 
 def test_text_and_sound() -> None:
-    pieces = Pieces(Chars(), IdSource("x"), False, 5.0)
+    pieces = ReplyStream(Chars(), IdSource("x"), False, 5.0)
     assert pieces.take(tokens("a")) == []
     assert pieces.take(tokens("bc")) == [TextPiece("ab")]
     assert pieces.take(AudioOut("s", "r", b"1234")) == [SoundPiece(b"1234")]
@@ -46,8 +54,8 @@ def test_text_and_sound() -> None:
 
 
 def test_a_call_and_one_that_breaks_off() -> None:
-    pieces = Pieces(Chars(), IdSource("x"), True, 5.0)
-    whole = Whole()
+    pieces = ReplyStream(Chars(), IdSource("x"), True, 5.0)
+    whole = ReplyAccumulator()
     call = '<tool_call>\n{"name": "a", "arguments": {"b": 1}}\n</tool_call>'
     for piece in (
         *pieces.take(tokens("hm ")),
@@ -66,7 +74,7 @@ def test_a_call_and_one_that_breaks_off() -> None:
 
 
 def test_a_whole_reply_takes_every_piece() -> None:
-    whole = Whole()
+    whole = ReplyAccumulator()
     for piece in (SoundPiece(b"12"), SoundPiece(b"3"), CallPiece(0, "i", "n"), ArgumentsPiece(0, "{}")):
         whole.add(piece)
     assert bytes(whole.sound) == b"123"

@@ -100,7 +100,7 @@ class Pages(msgspec.Struct, frozen=True, tag=True):
     targets: tuple[int, ...]
 
 
-class Door(msgspec.Struct, frozen=True):
+class LinkOffer(msgspec.Struct, frozen=True):
     """Comes with a socket: a link with that process, "" for the engine's."""
 
     process: str
@@ -114,7 +114,7 @@ downward = decoder(Downward, own_arrays=True)
 upward = decoder(Upward)
 parcels = msgspec.msgpack.Decoder(Parcel)
 pages = msgspec.msgpack.Decoder(Pages)
-doors = msgspec.msgpack.Decoder(Door)
+link_offers = msgspec.msgpack.Decoder(LinkOffer)
 
 
 def packed(channel: str, value: Any) -> Message:

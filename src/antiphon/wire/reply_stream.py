@@ -60,7 +60,7 @@ class EndPiece:
 Piece = TextPiece | SoundPiece | CallPiece | ArgumentsPiece | EndPiece
 
 
-class Pieces:
+class ReplyStream:
     """Turns one response's outputs into pieces, and keeps the reply's exact tokens.
 
     `has_tools`: calls are told apart from the text; otherwise all is text.

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("numba")
 
 from antiphon.nn.attention import PagedBatch
-from antiphon.nn.cpu.asking import Soon, blocks_read, num_pieces, put_pieces
+from antiphon.nn.cpu.kv_prefetch import Soon, blocks_read, num_pieces, put_pieces
 from antiphon.nn.cpu.panels import ask_for, can_lay_out, lay_out, product_job, product_loop
 from antiphon.nn.cpu.tiles import PIECE_BYTES
 

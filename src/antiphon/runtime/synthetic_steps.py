@@ -61,14 +61,14 @@ class ArMix(NamedTuple):
     chunks: tuple[Chunk, ...] = ()
 
 
-class CraftedRow(NamedTuple):
+class SyntheticRow(NamedTuple):
     """What a row is amid: a prompt of so many tokens, or drawing from there on."""
 
     prompt_tokens: int
     draws: bool
 
 
-class ArCraft:
+class ArSynthesis:
     """Steps of one decoder stage. Row 0 and up draw, chunks take rows from the last one down."""
 
     def __init__(
@@ -86,7 +86,7 @@ class ArCraft:
         """The longest context."""
         self._stage = stage
         self._groups = kv_groups(stage, config)
-        self._seats: dict[int, CraftedRow] = {}
+        self._seats: dict[int, SyntheticRow] = {}
         self._ids = rng.integers(1, TOKEN_IDS, self.reach_tokens + FEWEST_TOKENS)
         self._number = count()
         self._laid_out = False
@@ -101,11 +101,11 @@ class ArCraft:
             rows = ints(news)
             columns = rows, 0 * rows, 0 * rows + FEWEST_TOKENS, 0 * rows + 1
             steps.append(self._step(joins, columns))
-            self._seats |= dict.fromkeys(news, CraftedRow(FEWEST_TOKENS, True))
+            self._seats |= dict.fromkeys(news, SyntheticRow(FEWEST_TOKENS, True))
         joins = tuple(
             self._join(row, chunk.prompt_tokens, chunk.start)
             for row, chunk in self._seated(mix)
-            if not chunk.joins and self._seats.get(row) != CraftedRow(chunk.prompt_tokens, False)
+            if not chunk.joins and self._seats.get(row) != SyntheticRow(chunk.prompt_tokens, False)
         )
         if joins:
             steps.append(self._step(joins, (NO_INTS, NO_INTS, NO_INTS, NO_INTS)))
@@ -119,7 +119,9 @@ class ArCraft:
         starts = [*mix.draws, *(chunk.start for _, chunk in seated)]
         counts = [*(1 for _ in mix.draws), *(chunk.count for _, chunk in seated)]
         emits = [*(1 for _ in mix.draws), *(int(chunk.finishes) for _, chunk in seated)]
-        self._seats |= {row: CraftedRow(chunk.prompt_tokens, True) for row, chunk in seated if chunk.finishes}
+        self._seats |= {
+            row: SyntheticRow(chunk.prompt_tokens, True) for row, chunk in seated if chunk.finishes
+        }
         return self._step(joins, (ints(rows), ints(starts), ints(counts), ints(emits)))
 
     def leave(self) -> ArStep:
@@ -141,7 +143,7 @@ class ArCraft:
 
     def _join(self, row: int, num_tokens: int, cached: int) -> Join:
         ids = self._ids[:num_tokens]
-        self._seats[row] = CraftedRow(num_tokens, False)
+        self._seats[row] = SyntheticRow(num_tokens, False)
         spans = () if self._medium is None else (Span(self._medium, "audio", 0, num_tokens),)
         return Join(
             row,
@@ -185,7 +187,7 @@ class CodecMix:
     joins: int = 0
 
 
-class CodecCraft:
+class CodecSynthesis:
     """Steps of a vocoder of so many codebooks."""
 
     def __init__(self, stage: Stage, codebooks: int, rng: np.random.Generator) -> None:
@@ -224,16 +226,16 @@ def doublings(most: int) -> tuple[int, ...]:
     return *(2**i for i in range(most.bit_length()) if 2**i < most), most
 
 
-def contexts(craft: ArCraft) -> tuple[int, ...]:
+def contexts(craft: ArSynthesis) -> tuple[int, ...]:
     most = usual_context(craft)
     return tuple(sorted({FEWEST_TOKENS, min(128, most), min(512, most), most}))
 
 
-def usual_context(craft: ArCraft) -> int:
+def usual_context(craft: ArSynthesis) -> int:
     return min(MOST_CONTEXT_TOKENS, craft.reach_tokens - 1)
 
 
-def drawing(craft: ArCraft) -> Iterator[ArMix]:
+def drawing(craft: ArSynthesis) -> Iterator[ArMix]:
     """Rows that draw, over rows and contexts, and one at the end of the longest context."""
     for rows in doublings(craft.config.max_rows):
         for context in contexts(craft):
@@ -241,7 +243,7 @@ def drawing(craft: ArCraft) -> Iterator[ArMix]:
     yield ArMix((craft.reach_tokens - 1,))
 
 
-def chunking(craft: ArCraft, knots: tuple[int, ...]) -> Iterator[ArMix]:
+def chunking(craft: ArSynthesis, knots: tuple[int, ...]) -> Iterator[ArMix]:
     """One chunk: at the start, of each knot's length; of some lengths, far behind it; with its row's join."""
     most = most_tokens(craft)
     yield from (ArMix(chunks=(Chunk(0, n),)) for n in knots if n > 1)
@@ -255,12 +257,12 @@ def chunking(craft: ArCraft, knots: tuple[int, ...]) -> Iterator[ArMix]:
     yield ArMix(chunks=(Chunk(craft.reach_tokens - 1 - far, far),))
 
 
-def most_tokens(craft: ArCraft) -> int:
+def most_tokens(craft: ArSynthesis) -> int:
     """The longest chunk: a step's tokens, within a context."""
     return min(craft.config.step_tokens, craft.reach_tokens - 1)
 
 
-def drawn_mix(craft: ArCraft, rng: np.random.Generator) -> ArMix:
+def drawn_mix(craft: ArSynthesis, rng: np.random.Generator) -> ArMix:
     """A step as they come: rows that draw somewhere in their replies, beside a few chunks of prompts."""
     most_rows, budget = craft.config.max_rows, craft.config.step_tokens
     most_chunks = min(MOST_CHUNKS, most_rows)

@@ -10,9 +10,9 @@ from antiphon.core.message import Message
 from antiphon.core.ports import Connector
 
 
-class Way:
-    """A link, and behind each channel a queue of what has no credit yet. Who sends looks at `num_waiting` and
-    `waiting_bytes`: nothing here is refused."""
+class QueuedLink:
+    """A link, and behind each channel a queue of what has no credit yet. The sender looks at
+    `num_waiting` and `waiting_bytes`: nothing here is refused."""
 
     def __init__(self, link: Connector) -> None:
         self._link = link

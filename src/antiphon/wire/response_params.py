@@ -21,7 +21,7 @@ MAX_METADATA_VALUE_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedResponse:
     """One response as asked for. `items` replaces the conversation as input."""
 
     config: SessionConfig
@@ -36,7 +36,7 @@ def read_response(
     scope: Scope,
     reader: ItemReader,
     conversation: Conversation,
-) -> Asked:
+) -> AskedResponse:
     """Check everything and decode inline input; raises before anything changes."""
     if params.conversation not in (None, "auto", "none"):
         raise ProtocolError(
@@ -52,7 +52,7 @@ def read_response(
         check("max_parts", scope.limits.max_parts, len(params.input), "response.input has too many items")
         inputs = Inputs(reader, conversation, session.input_format)
         items = inputs.read(params.input)
-    return Asked(config, params.conversation != "none", items, params.metadata)
+    return AskedResponse(config, params.conversation != "none", items, params.metadata)
 
 
 class ItemReference(Strict, frozen=True, kw_only=True):

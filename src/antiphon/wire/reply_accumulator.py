@@ -1,15 +1,15 @@
-"""A reply put together from its pieces, for who wants it at once."""
+"""A reply put together from its pieces, for clients that want all of it at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from antiphon.wire.chat_replies import CalledOut, ToolCallOut
-from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, Piece, SoundPiece, TextPiece
+from antiphon.wire.reply_stream import ArgumentsPiece, CallPiece, EndPiece, Piece, SoundPiece, TextPiece
 
 
 @dataclass(slots=True)
-class Whole:
+class ReplyAccumulator:
     """calls: of each its id, name and arguments so far."""
 
     text: str = ""
