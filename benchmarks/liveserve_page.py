@@ -144,15 +144,61 @@ def draw(result: dict[str, Any], path: Path) -> None:
         smooth.legend(frameon=False)
 
 
+def residency(result: dict[str, Any]) -> list[str]:
+    """Figures 8 and 17, right."""
+    rows: list[list[str]] = []
+    for system, one in result["residency"].items():
+        cells: list[str] = []
+        for name, scale, digits in (("in_use", 100, 1), ("long_s", 1, 1), ("answered", 1, 1)):
+            ratio = f", {interval(one[f'{name} ratio'])}" if f"{name} ratio" in one else ""
+            cells.append(f"{scale * one[name]:.{digits}f}{ratio}")
+        rows.append([system, *cells])
+    return rows_of("system | KV held (%) | long prompts take (s) | answered", rows)
+
+
+def continuity(result: dict[str, Any]) -> list[str]:
+    """Figure 18: over all windows."""
+    rows: list[list[str]] = []
+    for barge_in, systems in result["continuity"].items():
+        for system, windows in systems.items():
+            num_judged = sum(number for _, number, _ in windows)
+            smooth = sum(number * share for _, number, share in windows) / num_judged
+            rows.append([barge_in, system, f"{num_judged}", f"{100 * smooth:.0f}"])
+    return rows_of("barge-in | system | replies | without a gap (%)", rows)
+
+
+def draw_timelines(result: dict[str, Any], path: Path) -> None:
+    """KV that requests hold, and replies without a gap, over time: Figures 8 and 17, left, and 18."""
+    with page(path, 7.2, 2.9) as figure:
+        held, smooth = figure.subplots(1, 2)
+        for shade, (system, one) in zip((GREY, colour(1), colour(0)), result["residency"].items(), strict=True):
+            seconds, shares = zip(*one["timeline"], strict=True)
+            held.plot(seconds, [100 * share for share in shares], color=shade, label=system)
+        held.set_ylabel("thinker's KV held by requests (%)")
+        held.legend(frameon=False)
+        for shade, (system, windows) in zip(
+            (GREY, colour(2), colour(0)), result["continuity"]["p_bi 0.5"].items(), strict=True
+        ):
+            begins, _, shares = zip(*windows, strict=True)
+            smooth.plot(begins, [100 * share for share in shares], "o-", color=shade, label=system)
+        smooth.set_ylabel("replies without a gap (%)")
+        smooth.legend(frameon=False)
+        for axes in (held, smooth):
+            axes.set_xlabel("time (s)")
+
+
 def main() -> None:
-    measured = read("liveserve")
+    measured, timelines = read("liveserve"), read("liveserve-timelines")
     draw(measured, PAGE.parent / "liveserve-loads.png")
+    draw_timelines(timelines, PAGE.parent / "liveserve-timelines.png")
     text = PAGE.read_text()
     for name, lines in {
         "loads": loads(measured),
         "ablation": ablation(measured),
         "memory": memory(read("liveserve-memory")),
         "paper": paper(read("liveserve-paper")),
+        "residency": residency(timelines),
+        "continuity": continuity(timelines),
     }.items():
         text = filled(text, name, "\n".join(lines))
     PAGE.write_text(text)
