@@ -48,7 +48,7 @@ ifeq ($(MODEL),talk)
 			--max-context-tokens 4096 --min-lead-s 0; \
 	else \
 		echo "The released weights are not to be had now. A small random demo is served instead:"; \
-		echo "it answers, but something else, and in a murmur. Run make serve again to try once more."; \
+		echo "its answers have nothing to do with what is said. Run make serve again to try once more."; \
 		$(SERVE_DEMO); \
 	fi
 else ifeq ($(MODEL),demo)

@@ -127,11 +127,72 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
         assert words in result.output
 
 
-@pytest.mark.parametrize("options", [["--max-rows", "0"], ["--kv-tokens", "10"], ["--depth", "2"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--max-rows", "0"], ["--kv-tokens", "10"], ["--depth", "2"], ["--dtype", "float12"]),
+        *(["--attention", "flash"], ["--origins", "example.org"]),
+    ],
+)
 def test_serve_with_a_wrong_option(tiny_checkpoint: Path, options: list[str]) -> None:
     result = CliRunner().invoke(app, ["serve", str(tiny_checkpoint), *options])
     assert result.exit_code == 1
     assert options[0].removeprefix("--").replace("-", "_") in result.output
+    assert "listening" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["org-without-name"], "neither a directory nor a hub id"),
+        (["."], "has no config.json"),
+        (["org/name", "--profile", "none.json"], "none.json cannot be read"),
+        (["org/name", "--profile", "h2000"], "did you mean H200"),
+        (["org/name", "--preset", "bseline"], "did you mean baseline"),
+    ],
+)
+def test_what_can_be_checked_is_checked_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], words: str
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(launch, "run", lambda *asked: started.append(asked))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["serve", *options])
+    assert (result.exit_code, started) == (1, [])
+    assert words in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "is_warned"),
+    [
+        *((["--host", host], True) for host in ("0.0.0.0", "::", "192.168.1.5", "some.host")),
+        *((["--host", host], False) for host in ("127.0.0.1", "::1", "localhost")),
+        (["--host", "0.0.0.0", "--api-keys", "k"], False),
+    ],
+)
+def test_who_serves_everybody_without_keys_is_warned(
+    monkeypatch: pytest.MonkeyPatch, tiny_checkpoint: Path, options: list[str], is_warned: bool
+) -> None:
+    async def run(*_: object) -> None: ...
+
+    monkeypatch.setattr(launch, "run", run)
+    result = CliRunner().invoke(app, ["serve", str(tiny_checkpoint), *options])
+    assert result.exit_code == 0
+    assert ("without --api-keys" in result.output) == is_warned
+
+
+def test_options_of_serve_are_in_groups() -> None:
+    said = CliRunner().invoke(app, ["serve", "-h"]).output
+    for group in ("Memory and limits", "Where it listens", "Decisions and records"):
+        assert group in said
+
+
+def test_an_empty_log_is_no_run(tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.touch()
+    result = CliRunner().invoke(app, ["bench", "summarize", str(path)])
+    assert result.exit_code
+    assert "no log of a run" in result.output
 
 
 def test_serve_without_a_checkpoint(tmp_path: Path) -> None:
@@ -209,7 +270,7 @@ def test_serve_until_terminated(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_serve_hands_its_limits_and_depth_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_hands_its_limits_and_depth_on(monkeypatch: pytest.MonkeyPatch, tiny_checkpoint: Path) -> None:
     seen = []
 
     async def run(start: Any, settings: Any, *_: object) -> None:
@@ -217,13 +278,14 @@ def test_serve_hands_its_limits_and_depth_on(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(launch, "run", run)
     options = ["--depth", "1", "--max-audio-s", "2.5", "--max-items", "7"]
-    assert CliRunner().invoke(app, ["serve", "somewhere", *options]).exit_code == 0
-    assert CliRunner().invoke(app, ["serve", "somewhere"]).exit_code == 0
+    there = str(tiny_checkpoint)
+    assert CliRunner().invoke(app, ["serve", there, *options]).exit_code == 0
+    assert CliRunner().invoke(app, ["serve", there]).exit_code == 0
     assert seen == [1, 2.5, 7, None, 600.0, 1000]
-    assert CliRunner().invoke(app, ["serve", "somewhere", "--record", "nowhere/a"]).exit_code == 1
+    assert CliRunner().invoke(app, ["serve", there, "--record", "nowhere/a"]).exit_code == 1
     wrong = (
         *(("--port", "99999"), ("--port", "-1"), ("--layer-groups", "0"), ("--max-audio-s", "0")),
         *(("--max-items", "0"), ("--depth", "deep"), ("--min-lead-s", "nan")),
     )
     for option, value in (*wrong, ("--max-sessions", "-5"), ("--max-context-tokens", "0")):
-        assert CliRunner().invoke(app, ["serve", "somewhere", option, value]).exit_code == 2
+        assert CliRunner().invoke(app, ["serve", there, option, value]).exit_code == 2

@@ -90,6 +90,20 @@ def test_a_sweep_finds_the_load_that_is_held(url: str, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("server-c*-seed0.jsonl"))) == 2
 
 
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_a_sweep_that_is_stopped_concludes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    async def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("antiphon.bench.sweep.sweep", stop)
+    status, printed = bench("sweep", "--concurrency", "1", "--out", str(tmp_path), *option)
+    assert status == 130
+    assert "nothing is concluded" in printed
+    assert "useful_rps" not in printed
+
+
 def test_a_sweep_needs_loads(tmp_path: Path) -> None:
     for words in ((), ("--concurrency", "1", "--rate", "1"), ("--concurrency", "one")):
         assert bench("sweep", *words, "--out", str(tmp_path))[0] == 1

@@ -228,9 +228,11 @@ async def test_progress_tells_what_is_going_on(tmp_path: Path) -> None:
         with progress, LogWriter(tmp_path / "run.jsonl", watch=progress.saw) as log:
             await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=2), log)
     line = progress.line(12.0)
-    assert "0 sessions  2 replies  TTFP p90 0." in line
+    assert "0 sessions  2 replies, 0 of them failed  TTFP p90 0." in line
     assert "2 gaps  0 refused  0 errors" in line
     assert not progress.refusals()
+    progress.saw(ResponseEnded(t_s=9.0, session="sess", response="resp", status="failed"))
+    assert "3 replies, 1 of them failed" in progress.line(12.0)
 
 
 async def test_progress_tells_why_people_were_refused(tmp_path: Path) -> None:

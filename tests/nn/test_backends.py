@@ -12,7 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from antiphon.core import config as known
+from antiphon.core.config import ATTENTION
 from antiphon.core.errors import ConfigError
+from antiphon.engine.device import DTYPES
 from antiphon.nn.attention import PagedBatch, paged_attention
 from antiphon.nn.backends import BACKENDS, Attention, pick_backend
 from antiphon.nn.cpu import paged as cpu
@@ -95,6 +98,11 @@ def test_auto_takes_what_is_verified_on_the_device() -> None:
     assert pick_backend("auto", CPU, torch.float64) == "cpu"
     assert pick_backend("auto", CUDA, torch.bfloat16) == "reference"
     assert pick_backend("reference", CPU, torch.float32) == "reference"
+
+
+def test_options_know_every_name() -> None:
+    assert set(ATTENTION) == {"auto", *BACKENDS}
+    assert set(known.DTYPES) == {"auto", *DTYPES}
 
 
 def test_what_cannot_run_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

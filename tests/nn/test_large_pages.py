@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,3 +38,13 @@ def test_nobody_waits_for_a_page_later(monkeypatch: pytest.MonkeyPatch) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     memory.numpy()[:] = 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100
+
+
+def test_what_is_not_used_is_not_taken() -> None:
+    def taken_bytes() -> int:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line)
+        return 1024 * int(line.split()[1])
+
+    before, numel = taken_bytes(), HUGE_PAGE_BYTES // 4 + 1
+    pieces = [on_large_pages(numel) for _ in range(20)]
+    assert taken_bytes() - before < len(pieces) * 2.1 * HUGE_PAGE_BYTES

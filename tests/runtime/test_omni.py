@@ -144,6 +144,7 @@ def test_a_failure_while_generating_frees_everything(omni: Omni, monkeypatch: py
     [
         (Request("x", sampling={"speaker": Sampling()}), "thinker, talker"),
         (Request("x", voice="Nobody"), "voices are"),
+        (Request("x", np.zeros(4)), "the parts of one message stand in a list"),  # pyright: ignore
         (Request("x", max_tokens=0), "max_tokens"),
         (Request(messages=[("robot", "x")]), "system, user, assistant"),  # type: ignore[list-item]
         (Request([{"sound": NOISE}]), "sound"),

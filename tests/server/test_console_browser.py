@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,9 +16,10 @@ from playwright.async_api import expect
 
 from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested
 from antiphon.core.snapshot import KvShown
-from server.browser import CHROMIUM, PIXEL, SENTENCE, OmniWire, opened
-from server.conftest import eventually
-from server.fake_engine import Script
+from antiphon.server.settings import ServerSettings
+from server.browser import CHROMIUM, PIXEL, SENTENCE, OmniWire, chromium, opened
+from server.conftest import eventually, running
+from server.fake_engine import INFO, FakeEngine, Script
 from server.test_console import snapshot
 
 pytestmark = [
@@ -38,7 +42,7 @@ async def test_types_a_turn_and_hears_the_answer() -> None:
         await expect(console.page.locator(".user")).to_have_text("Hello")
         await expect(console.page.locator(".assistant .heard")).to_have_text(SENTENCE)
         await expect(console.page.locator(".assistant small")).to_contain_text("0.6 of 0.6 s heard")
-        await expect(console.page.locator(".assistant small")).to_contain_text("TTFP")
+        await expect(console.page.locator(".assistant small")).to_contain_text("first sound after")
         await expect(console.page.locator("#announcer")).to_have_text(SENTENCE)
         await console.state("ready")
 
@@ -179,6 +183,82 @@ async def test_an_engine_that_falls_silent_is_said() -> None:
         await console.page.click("#tab-sessions")
         await expect(console.page.locator("#sessions tbody tr")).to_have_count(1)
         await expect(console.page.locator("#no-sessions")).to_contain_text("feed is not there")
+
+
+async def test_a_full_server_is_watched_and_said_to_be_full() -> None:
+    async with running(ServerSettings(max_sessions=1)) as server, chromium() as browser:
+        page = await browser.new_page()
+        async with server.socket() as taken:
+            await taken.read()
+            await page.goto(server.http)
+            status = page.locator("#status")
+            await expect(status).to_have_attribute("data-state", "full")
+            await expect(page.locator("#headline")).to_have_text("All places are taken")
+            await expect(page.locator("#how")).to_contain_text("all 1 sessions are in use")
+            await eventually(lambda: server.engine.viewer is not None)
+            assert server.engine.viewer is not None
+            server.engine.viewer(snapshot())
+            await expect(page.locator("#sessions tbody tr")).to_have_count(1)
+        await expect(status).to_have_attribute("data-state", "ready", timeout=20_000)
+
+
+async def test_a_model_that_loads_says_how_far_it_is() -> None:
+    async with running() as server, chromium() as browser:
+        page, serving, engine = await browser.new_page(), server.serving, server.serving.engine
+        serving.engine, serving.loading = None, "loading thinker, 40 %"
+        await page.goto(server.http)
+        await expect(page.locator("#status")).to_have_attribute("data-state", "loading")
+        await expect(page.locator("#how")).to_have_text("Now: loading thinker, 40 %.")
+        await expect(page.locator("#hint")).to_contain_text("Space opens")
+        await expect(page.locator("#error")).to_be_hidden()
+        serving.engine = engine
+        await expect(page.locator("#headline")).to_have_text("Say something")
+
+
+async def test_a_session_that_is_lost_is_told_apart_from_the_next() -> None:
+    async with opened(Script(SENTENCE, gate=asyncio.Event())) as console:
+        await console.type("Hello")
+        await expect(console.page.locator(".assistant")).to_have_count(1)
+        console.server.serving.forsake()
+        await expect(console.page.locator(".assistant small")).to_contain_text("failed")
+        await expect(console.page.locator(".divider")).to_contain_text("does not know what stands above")
+        await console.state("ready")
+
+
+async def test_words_are_heard_when_their_sound_is() -> None:
+    wire, ids = OmniWire(), {"response_id": "resp", "item_id": "item"}
+    async with opened(Script(), wire=wire) as console:
+        heard, ahead = console.page.locator(".heard"), console.page.locator(".ahead")
+        wire.say("response.created", response={"id": "resp"})
+        wire.say("response.output_audio_transcript.delta", delta=SENTENCE, **ids)
+        for samples in (8009, 8011, 8017):  # whose times in ms add up to a little more than their sum's
+            wire.say(
+                "response.output_audio.delta", delta=base64.b64encode(bytes(2 * samples)).decode(), **ids
+            )
+        await expect(console.page.locator(".assistant small")).to_contain_text("1.0 of 1.0 s heard")
+        assert len(await ahead.text_content() or "") > 10, "1 s is less than so many words take"
+        wire.say("response.done", response={"id": "resp", "status": "completed"})
+        await expect(heard).to_have_text(SENTENCE)
+        await expect(ahead).to_have_text("")
+
+
+async def test_what_a_transcriber_hears_is_written_down_unasked() -> None:
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, languages=("en",)))
+    async with running(engine=engine) as server, chromium() as browser:
+        page, sent = await browser.new_page(), list[Any]()
+        page.on(
+            "websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(json.loads(frame)))
+        )
+        await page.goto(server.http)
+        await expect(page.locator("#transcribe")).to_be_checked()
+        await eventually(lambda: len(sent) > 1)
+        assert sent[0]["session"]["audio"]["input"]["transcription"] == {"model": "test-omni"}
+        await page.click("#open-settings")
+        await page.uncheck("#transcribe")
+        await eventually(lambda: sent[-2]["session"]["audio"]["input"].get("transcription", 0) is None)
+        await page.reload()
+        await expect(page.locator("#status")).to_have_attribute("data-state", "ready")
+        await expect(page.locator("#transcribe")).not_to_be_checked()
 
 
 async def test_sends_a_picture() -> None:

@@ -166,6 +166,6 @@ async def test_types_and_shows_a_picture(server: str, talk: str) -> None:
         await eventually(lambda: bool(visit.of("response.done")))
         usage = visit.of("response.done")[0]["response"]["usage"]
         assert usage["input_token_details"]["image_tokens"] > 0
-        await expect(visit.page.locator(".assistant small")).to_contain_text("TTFP")
+        await expect(visit.page.locator(".assistant small")).to_contain_text("first sound")
         await visit.page.keyboard.press("Escape")
         await expect(visit.page.locator("#status")).to_have_attribute("data-state", "ready")

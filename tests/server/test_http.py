@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import re
 import signal
 import sys
 import textwrap
@@ -22,7 +23,7 @@ from antiphon.metrics.names import Metric
 from antiphon.server.app import attach_engine, create_app
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.limits import Limits
-from server.conftest import Running, running
+from server.conftest import Running, eventually, running
 from server.fake_engine import INFO, CharDetokeniser, FakeEngine, Script
 
 TESTS = Path(__file__).parents[1]
@@ -143,6 +144,48 @@ async def test_metrics_after_a_turn(served: Running) -> None:
     assert 'antiphon_steps_total{stage="thinker"} 8.0' in text
 
 
+async def test_metrics_of_turns_that_are_spoken_interrupted_and_cut() -> None:
+    script = Script(audio_s=0.4)
+    async with running(engine=FakeEngine(script)) as served:
+        async with served.socket() as client:
+            await client.by_hand()
+            second = base64.b64encode(bytes(48_000)).decode()
+            await client.send("input_audio_buffer.append", audio=second)
+            await client.send("input_audio_buffer.commit")
+            await client.send("response.create")
+            done = (await client.until("response.done"))[-1]["response"]
+            item = done["output"][0]["id"]
+            await client.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=100)
+            await client.until("conversation.item.truncated")
+            script.gate = asyncio.Event()
+            await client.send("response.create")
+            await client.until("response.created")
+            await client.send("response.cancel")
+            await client.until("response.done")
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            text = (await client.get("/metrics")).text
+    assert re.search(r'antiphon_build_info{.*model="test-omni".*version="[\d.]+"} 1.0', text)
+    assert "antiphon_server_turn_to_audio_seconds_count 1.0" in text, "typed turns end with nothing spoken"
+    assert 'antiphon_server_interrupted_total{reason="client_cancelled"} 1.0' in text
+    assert "antiphon_server_truncated_total 1.0" in text
+    assert float(re.findall(r"antiphon_server_audio_seconds_total ([0-9.]+)", text)[0]) >= 0.4
+    (unheard_s,) = re.findall(r"antiphon_server_unheard_audio_seconds_total ([0-9.]+)", text)
+    assert float(unheard_s) == pytest.approx(0.3, abs=0.001)
+    assert "antiphon_server_gaps_total 0.0" in text
+
+
+async def test_log_lines_name_their_session(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "antiphon.server")
+    async with running() as served:
+        async with served.socket() as client:
+            (created,) = await client.until("session.created")
+        await eventually(lambda: not served.serving.connections)
+    told = [
+        record.getMessage() for record in caplog.records if created["session"]["id"] in record.getMessage()
+    ]
+    assert [line.split(": ")[1].split()[0] for line in told] == ["opened", "closed"]
+
+
 async def test_metrics_count_what_limits_refuse() -> None:
     limits = Limits(max_items=1, max_audio_s=0.1)
     script = Script(status="failed", reason="context_length_exceeded", message="9 is over the limit of 8")
@@ -201,7 +244,7 @@ async def test_sigterm_drains_and_serve_returns() -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
-    while b"Uvicorn running" not in (line := await process.stderr.readline()):
+    while b"listening on" not in (line := await process.stderr.readline()):
         assert line, "the server did not start"
     process.send_signal(signal.SIGTERM)
     out, _ = await process.communicate()
@@ -255,8 +298,11 @@ async def test_health_tells_loading_from_full_from_dead() -> None:
             return answer.status_code, answer.json()
 
     assert await told() == (200, {"status": "loading"})
+    app.state.serving.loading = "loading thinker, 40 %"
+    assert await told() == (200, {"status": "loading", "reason": "loading thinker, 40 %"})
     attach_engine(app, engine, CharDetokeniser)
-    assert await told() == (200, {"status": "full"})
+    full = {"status": "full", "reason": "max_sessions: all 0 sessions are in use."}
+    assert await told() == (200, full)
     app.state.serving.is_draining = True
     assert await told() == (200, {"status": "draining"})
     engine.alive, engine.comes_back = False, True

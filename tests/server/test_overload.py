@@ -27,6 +27,17 @@ HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 BOUND_S = ServerSettings().min_lead_s
 
 
+def test_audio_that_ran_out_is_a_gap_when_more_comes() -> None:
+    pressure, gaps = Pressure(), list[str]()
+    pressure.on_gap = lambda: gaps.append("gap")
+    pressure.asked("r", 0.0)
+    for now in (1.0, 1.2, 1.45):  # 0.2 s each: 0.05 s late is not heard
+        pressure.heard("r", 0.2, now)
+    assert not gaps
+    pressure.heard("r", 0.2, 1.9)
+    assert len(gaps) == 1
+
+
 def fed(pressure: Pressure, rate: float, until_s: float, chunk_s: float = 0.32, name: str = "r") -> None:
     """A reply whose audio is made at `rate` seconds of audio a second, after a first chunk of 0.14 s."""
     pressure.asked(name, 0.0)

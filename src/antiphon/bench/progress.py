@@ -42,6 +42,7 @@ class Progress:
         self._refused_last: dict[str, str] = {}
         """The last message of each code."""
         self._num_replies = 0
+        self._num_failed = 0
         self._num_gaps = 0
         self._ttfp_s: list[float] = []
         self._spoke: dict[tuple[str, int], float] = {}
@@ -95,7 +96,7 @@ class Progress:
         waiting = f"  {len(self._queued)} waiting" if self._queued else ""
         return (
             f"{now:5.0f} s  {len(self._open)} sessions{waiting}  "
-            f"{self._num_replies} replies  TTFP p90 {ttfp}  "
+            f"{self._num_replies} replies, {self._num_failed} of them failed  TTFP p90 {ttfp}  "
             f"{self._num_gaps} gaps  {self._refusals.total()} refused  {self._num_errors} errors"
         )
 
@@ -118,5 +119,6 @@ class Progress:
 
     def _ended(self, event: ResponseEnded) -> None:
         self._num_replies += 1
+        self._num_failed += event.status == "failed"
         self._answering.pop(event.response, None)
         self._playing.pop(event.response, None)

@@ -20,6 +20,15 @@ FETCHED_PATTERNS = ["*.json", "*.txt", "*.jinja", "*.safetensors", "spk_dict.pt"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+def check_source(source: str) -> None:
+    """Fetches nothing. Raises CheckpointError for what is neither a directory with a config.json nor may be a
+    hub id."""
+    if Path(source).expanduser().is_dir() or _HUB_ID.fullmatch(source) is None:
+        path = find_directory(source) / "config.json"
+        if not path.is_file():
+            raise CheckpointError(f"{path.parent} has no config.json: it is not a model checkpoint")
+
+
 def find_directory(source: str, progress: Callable[[str], None] | None = None) -> Path:
     """The local directory of `source`. Raises CheckpointError where there is none."""
     path = Path(source).expanduser()

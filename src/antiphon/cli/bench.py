@@ -28,7 +28,7 @@ from antiphon.cli.options import (
     WorkloadName,
 )
 from antiphon.cli.shared import console
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
     from antiphon.bench.target import Pace, Target
@@ -155,6 +155,8 @@ def report(
     from antiphon.metrics.summary import figures
 
     run = fold(read(path))
+    if run.started is None:
+        raise ConfigError(f"{path} is no log of a run: it does not begin with RunStarted")
     asked = {name: bound for name, bound in zip(BOUNDS, bounds, strict=True) if bound is not None}
     found = figures(run, Slo(**asked))
     missed = Slo(**NO_BOUNDS | asked).misses(found) if asked else []

@@ -37,13 +37,16 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-def key_option(path: str) -> Any:
+def key_option(path: str, group: str | None = None) -> Any:
     """The option that stands for a deployment's key: what it means, and the least that it may be, are said
-    there."""
+    there. `group`: under which title help shows it."""
     field = find_key(path).field
     least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
     return typer.Option(
-        min=least, callback=finite if field.annotation is float else None, help=field.description
+        min=least,
+        callback=finite if field.annotation is float else None,
+        help=field.description,
+        rich_help_panel=group,
     )
 
 

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
+from rich.markup import escape
 
 from antiphon.assembly.deployment import Deployment, Limits
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import read_preset
+from antiphon.checkpoint.source import check_source
 from antiphon.cli.options import PRESETS, RecordPreset, key_option
 from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
-from antiphon.core.model_source import PARTS, name_of, source_of
+from antiphon.core.model_source import PARTS, name_of, parts_in, source_of
+from antiphon.latency.finding import find_costs
 
 MAX_PORT = 65535
 LIMITS = Limits()
 """As they are where nothing is said."""
 
-Comma = Annotated[
-    str, typer.Option(help="Comma-separated web origins that may connect beside the server's own.")
-]
+MODEL, ROOM, ACCESS, DECISIONS = (
+    "The model and its machine",
+    "Memory and limits",
+    "Where it listens, and to whom",
+    "Decisions and records",
+)
+"""Groups of options."""
 
 
 def serve(
@@ -42,71 +51,129 @@ def serve(
             help=f"A deployment: {', '.join(deployment_names())}, or a file. Options given beside it win."
         ),
     ] = "",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(rich_help_panel=ACCESS, help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=MAX_PORT, help="Port to listen on; 0 picks a free one.")
+        int,
+        typer.Option(
+            rich_help_panel=ACCESS, min=0, max=MAX_PORT, help="Port to listen on; 0 picks a free one."
+        ),
     ] = 8000,
-    name: Annotated[str, typer.Option(help="Name clients ask for; the checkpoint's name by default.")] = "",
-    preset: Annotated[str, typer.Option(help=f"Which policies decide: {PRESETS}.")] = "baseline",
+    name: Annotated[
+        str,
+        typer.Option(rich_help_panel=MODEL, help="Name clients ask for; the checkpoint's name by default."),
+    ] = "",
+    preset: Annotated[
+        str, typer.Option(rich_help_panel=DECISIONS, help=f"Which policies decide: {PRESETS}.")
+    ] = "baseline",
     profile: Annotated[
         str,
         typer.Option(
+            rich_help_panel=DECISIONS,
             help="What steps and copies take, for policies that ask: a datasheet's hardware, or a file that "
-            "`antiphon profile` wrote; by default what they report."
+            "`antiphon profile` wrote; by default what they report.",
         ),
     ] = "",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
+    device: Annotated[str, typer.Option(rich_help_panel=MODEL, help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(rich_help_panel=MODEL, help="auto, float32, bfloat16, float16 or float64.")
+    ] = "auto",
     attention: Annotated[
         str,
-        typer.Option(help="auto, cpu, reference, or flashinfer or triton (both unverified)."),
+        typer.Option(
+            rich_help_panel=MODEL, help="auto, cpu, reference, or flashinfer or triton (both unverified)."
+        ),
     ] = "auto",
-    max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
-    kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
+    max_rows: Annotated[
+        int, typer.Option(rich_help_panel=ROOM, help="Requests that run at once in a stage.")
+    ] = 16,
+    kv_tokens: Annotated[
+        int, typer.Option(rich_help_panel=ROOM, help="KV capacity of each stage, in tokens.")
+    ] = 32768,
     host_kv_tokens: Annotated[
         int,
-        typer.Option(help="KV of idle sessions that each stage may keep in host memory, in tokens; 0: none."),
+        typer.Option(
+            rich_help_panel=ROOM,
+            help="KV of idle sessions that each stage may keep in host memory, in tokens; 0: none.",
+        ),
     ] = 0,
-    max_context_tokens: Annotated[int, key_option("limits.max_context_tokens")] = LIMITS.max_context_tokens,
-    threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
+    max_context_tokens: Annotated[
+        int, key_option("limits.max_context_tokens", ROOM)
+    ] = LIMITS.max_context_tokens,
+    threads: Annotated[
+        int, typer.Option(rich_help_panel=MODEL, help="CPU threads of the engine; 0 leaves torch's default.")
+    ] = 0,
     depth: Annotated[
-        int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
+        int | None,
+        typer.Option(
+            rich_help_panel=MODEL, help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU."
+        ),
     ] = None,
     cuda_graphs: Annotated[
-        bool, typer.Option("--cuda-graphs", help="Decode with CUDA graphs (unverified; CUDA only).")
+        bool,
+        typer.Option(
+            "--cuda-graphs", rich_help_panel=MODEL, help="Decode with CUDA graphs (unverified; CUDA only)."
+        ),
     ] = False,
     tensor_parallel: Annotated[
-        int, typer.Option(help="Processes that compute each decoder together (CPU only).")
+        int,
+        typer.Option(rich_help_panel=MODEL, help="Processes that compute each decoder together (CPU only)."),
     ] = 1,
     stages_apart: Annotated[
-        bool, typer.Option("--stages-apart", help="Every stage in a process of its own.")
+        bool,
+        typer.Option("--stages-apart", rich_help_panel=MODEL, help="Every stage in a process of its own."),
     ] = False,
     load_format: Annotated[
-        str, typer.Option(help="auto, or dummy: random weights, for which config and tokenizer are enough.")
+        str,
+        typer.Option(
+            rich_help_panel=MODEL,
+            help="auto, or dummy: random weights, for which config and tokenizer are enough.",
+        ),
     ] = "auto",
-    layer_groups: Annotated[int, key_option("layer_groups")] = 1,
-    max_sessions: Annotated[int, key_option("limits.max_sessions")] = LIMITS.max_sessions,
-    max_open_responses: Annotated[int, key_option("limits.max_open_responses")] = LIMITS.max_open_responses,
+    layer_groups: Annotated[int, key_option("layer_groups", MODEL)] = 1,
+    max_sessions: Annotated[int, key_option("limits.max_sessions", ROOM)] = LIMITS.max_sessions,
+    max_open_responses: Annotated[
+        int, key_option("limits.max_open_responses", ROOM)
+    ] = LIMITS.max_open_responses,
     max_best_effort_responses: Annotated[
-        int, key_option("limits.max_best_effort_responses")
+        int, key_option("limits.max_best_effort_responses", ROOM)
     ] = LIMITS.max_best_effort_responses,
-    min_lead_s: Annotated[float, key_option("limits.min_lead_s")] = LIMITS.min_lead_s,
+    min_lead_s: Annotated[float, key_option("limits.min_lead_s", ROOM)] = LIMITS.min_lead_s,
     media_hosts: Annotated[
         str,
-        typer.Option(help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off."),
+        typer.Option(
+            rich_help_panel=ACCESS,
+            help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off.",
+        ),
     ] = "",
-    max_audio_s: Annotated[float, key_option("limits.session.max_audio_s")] = LIMITS.session.max_audio_s,
-    max_items: Annotated[int, key_option("limits.session.max_items")] = LIMITS.session.max_items,
-    origins: Comma = "",
+    max_audio_s: Annotated[
+        float, key_option("limits.session.max_audio_s", ROOM)
+    ] = LIMITS.session.max_audio_s,
+    max_items: Annotated[int, key_option("limits.session.max_items", ROOM)] = LIMITS.session.max_items,
+    origins: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=ACCESS,
+            help="Comma-separated web origins that may connect beside the server's own.",
+        ),
+    ] = "",
     api_keys: Annotated[
-        str, typer.Option(envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open.")
+        str,
+        typer.Option(
+            rich_help_panel=ACCESS, envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open."
+        ),
     ] = "",
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="PEM certificate: serve https and wss.")
+        Path | None, typer.Option(rich_help_panel=ACCESS, help="PEM certificate: serve https and wss.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(rich_help_panel=ACCESS, help="PEM key of the certificate.")
+    ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="Write every fact and decision to this file, which must not exist.")
+        Path | None,
+        typer.Option(
+            rich_help_panel=DECISIONS,
+            help="Write every fact and decision to this file, which must not exist.",
+        ),
     ] = None,
 ) -> None:
     """Serve a model over OpenAI's Realtime and HTTP protocols, and a console page where it says."""
@@ -154,20 +221,48 @@ def serve(
             options, settings = applied(deployed, given_options(context), flags.keywords, settings)
         else:
             options, model = flags(), Deployment().source(model)
-        read_preset(options.preset)  # what is wrong there is said before anything starts
+        # what is wrong there is said before anything starts
+        read_preset(options.preset)
+        if options.profile:
+            find_costs(options.profile)
         if not model:
             raise ConfigError(
                 "no model: name a checkpoint directory, a hub id, or the parts of a cascade "
                 f"({source_of(dict.fromkeys(PARTS, '…'))}), or a --config that does"
             )
+        for one in parts_in(model).values() or (model,):
+            check_source(one)
+        check_origins(settings.origins)
         if record is not None:
             check_new(record)
+        if is_open(host) and not settings.api_keys:
+            console.print(
+                f"[bold yellow]warning:[/] --host {escape(host)} without --api-keys: whoever reaches "
+                "this machine may talk to the model and watch all sessions",
+                soft_wrap=True,
+            )
         start = Start(model, name or name_of(model), options, str(record.absolute()) if record else None)
         where = ServeOptions(host, port, tls_certificate, tls_key)
         with LoadingBar() as progress:
             asyncio.run(run(start, settings, where, progress.show))
     except AntiphonError as error:
         fail(error)
+
+
+def is_open(host: str) -> bool:
+    """Whether others than this machine may come: its address is none of a loopback."""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def check_origins(origins: tuple[str, ...]) -> None:
+    """Raises ConfigError for what no browser says where a page is from."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or not parts.netloc or origin.count("/") > 2:
+            raise ConfigError(f"--origins: {origin!r} is no origin such as https://host or https://host:8443")
 
 
 def replay(

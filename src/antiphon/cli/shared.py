@@ -54,6 +54,7 @@ class LoadingBar:
 
 def log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # the server itself says when it listens
 
 
 def given_options(context: typer.Context) -> frozenset[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from antiphon.cli.bench import STOPPED
 from antiphon.cli.options import (
     LOCAL_URL,
     ApiKey,
@@ -60,12 +61,17 @@ def sweep(
     slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity)
     changes = Changes(max_concurrency=max_concurrency, duration_s=duration, turn_detection=turn_detection)
     points: list[Point] = []
+    is_stopped = False
     try:
         plan = room.Sweep(Target(label, url), workload, _loads(concurrency, rate), changes, seed, out)
         out.mkdir(parents=True, exist_ok=True)
         asyncio.run(room.sweep(plan, points, console, Pace(), api_key))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        console.print("stopped: the loads that were measured are below")
+        is_stopped = True
+        if not points:
+            console.print("stopped before a load was measured: nothing is concluded")
+            raise typer.Exit(STOPPED) from None
+        console.print("stopped: the loads that were measured are below, and others may hold the bounds")
     except (AntiphonError, OSError) as error:
         if not points:
             fail(error)
@@ -74,10 +80,12 @@ def sweep(
     (out / RESULT_FILE).write_text(json.dumps(result, indent=2) + "\n")
     if as_json:
         typer.echo(json.dumps(result, indent=2))
-        return
+        raise typer.Exit(STOPPED if is_stopped else 0)
     Console(width=PAGE_COLUMNS).print(room.sweep_table(f"{label}: {workload}, seed {seed}", points, slo))
     console.print(f"useful_rps: {result.get('useful_rps', 'none: no load held the bounds')}")
     console.print(f"result: {out / RESULT_FILE}", soft_wrap=True)
+    if is_stopped:
+        raise typer.Exit(STOPPED)
 
 
 def _loads(concurrency: str, rate: str) -> tuple[Load, ...]:
@@ -87,8 +95,9 @@ def _loads(concurrency: str, rate: str) -> tuple[Load, ...]:
         raise ConfigError("give loads by --concurrency 1,2,4 or by --rate 0.5,1,2")
     try:
         numbers = [int(value) for value in split(concurrency)] or [float(value) for value in split(rate)]
-    except ValueError as error:
-        raise ConfigError(f"loads are numbers with commas between them: {error}") from None
+    except ValueError:
+        kind = "whole numbers" if concurrency else "numbers"
+        raise ConfigError(f"loads are {kind} with commas between them, not {concurrency or rate!r}") from None
     wrong = [one for one in numbers if not 0 < one < math.inf]
     if wrong:
         raise ConfigError(f"a load of {wrong[0]:g} is none: it must be above 0")

@@ -200,6 +200,8 @@ class LinkOptions(msgspec.Struct, frozen=True):
 
 
 LOAD_FORMATS = ("auto", "dummy")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+ATTENTION = ("auto", "cpu", "flashinfer", "triton", "reference")
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -326,9 +328,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(
                 "units that prefill or decode only need tensor_parallel 1: moves are not divided"
             )
-        if self.load_format not in LOAD_FORMATS:
-            known = ", ".join(LOAD_FORMATS)
-            raise ConfigError(f"load_format is {self.load_format!r}; it must be one of {known}")
+        choices = {"load_format": LOAD_FORMATS, "dtype": DTYPES, "attention": ATTENTION}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
         if self.stages_apart and self.units:
             raise ConfigError("stages_apart and units both say where the stages are: give one of them")
         if self.is_apart and self.tensor_parallel > 1:

@@ -28,6 +28,7 @@ from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel, family_of
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.graphs import FrameGraphs
+from antiphon.engine.heap import give_back
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
@@ -352,7 +353,9 @@ class Loader:
         shard = None if self._followers is None else self._followers.shard_of(name)
         with self._told_of_kernels():
             source = StageSource(name, tensors, opened.config)
-            return opened.family.load_stage(source, opened.place, opened.checkpoint.path, shard)
+            made = opened.family.load_stage(source, opened.place, opened.checkpoint.path, shard)
+        give_back()  # what it was read through, or stages would add that up
+        return made
 
     def decoder(self, name: str) -> Any:
         """A paged decoder, with an attention of its own, on all ranks if there are several. Loaded once."""

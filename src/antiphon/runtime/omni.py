@@ -267,6 +267,13 @@ class Omni:
             raise ConfigError(f"the voice {request.voice!r} is unknown; voices are {', '.join(voices)}")
         if request.max_tokens is not None and request.max_tokens < 1:
             raise ConfigError(f"max_tokens is {request.max_tokens}; it must be 1 or more")
+        if any(
+            isinstance(one, str) or not isinstance(one, Sequence) or len(one) != 2 for one in request.messages
+        ):
+            raise ConfigError(
+                "messages are (role, content) pairs; the parts of one message stand in a list, as in "
+                'Request([{"text": "What is that?"}, {"audio": samples}])'
+            )
         for role, _ in request.messages:
             if role not in ROLES:
                 raise ConfigError(f"a message has the role {role!r}; roles are {', '.join(ROLES)}")

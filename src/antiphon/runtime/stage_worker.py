@@ -24,10 +24,10 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConnectorClosed
 from antiphon.core.message import Message
 from antiphon.core.plans import Step
+from antiphon.engine.heap import give_back
 from antiphon.engine.load import LoadedUnits, load_units, open_source
 from antiphon.engine.load import Progress as Report
 from antiphon.runtime.connectors import shared_memory, tcp
-from antiphon.runtime.heap import give_back
 from antiphon.runtime.ipc_messages import (
     FACTS,
     Begin,

@@ -23,9 +23,9 @@ import zmq
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import Fact
 from antiphon.core.ports import Wakeup
+from antiphon.engine.heap import give_back
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver
-from antiphon.runtime.heap import give_back
 from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import (
     Failed,

@@ -60,11 +60,11 @@ async def model(name: str, serving: KeyedServed) -> JSONResponse:
 
 @router.get("/health", responses={**answers(Status), 503: answers(Status)[200]})
 async def health(serving: Served) -> JSONResponse:
-    """loading, alive, full, draining or restarting; or, with 503 and the reason, dead, or stuck in a decision
-    that does not return: then the server has to be restarted."""
-    reason = serving.why_not_alive()
-    found = {"status": serving.condition()} | ({"reason": reason} if reason else {})
-    return JSONResponse(found, 503 if reason else 200)
+    """loading (what), alive, full (of what), draining or restarting; or, with 503 and the reason, dead, or
+    stuck in a decision that does not return: then the server has to be restarted."""
+    detail = serving.detail()
+    found = {"status": serving.condition()} | ({"reason": detail} if detail else {})
+    return JSONResponse(found, 503 if serving.why_not_alive() else 200)
 
 
 @router.get("/ready", responses=answers(Status, errors=(503,)))
@@ -91,4 +91,5 @@ def _model(serving: Serving) -> dict[str, object]:
         "owned_by": "antiphon",
         "voices": list(info.voices),
         "max_context_tokens": info.max_context_tokens,
+        "languages": list(info.languages),
     }

@@ -15,6 +15,7 @@ from antiphon.runtime.launch import EngineProcess
 from antiphon.runtime.messages import Start
 from antiphon.server.app import attach_engine, create_app
 from antiphon.server.runner import DrainingServer, Tls, server_for
+from antiphon.server.serving import Serving
 from antiphon.server.settings import ServerSettings
 
 logger = logging.getLogger("antiphon.server")
@@ -49,10 +50,16 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
     Raises AntiphonError if the engine cannot start, or dies again and again, or the port cannot be had.
     """
     app = create_app(settings=settings)
+    serving_state: Serving = app.state.serving
+
+    def show(what: str, done: int, total: int) -> None:
+        serving_state.loading = f"{what}, {100 * done // total} %" if total else what
+        progress(what, done, total)
+
     server = server_for(app, where.host, where.port, where.tls())
     engine = EngineProcess(app.state.serving.forsake)
     serving = asyncio.create_task(_listen(server, where))
-    loading = asyncio.create_task(engine.start(start, progress))
+    loading = asyncio.create_task(engine.start(start, show))
     try:
         await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():

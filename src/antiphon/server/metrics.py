@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -10,6 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from antiphon.core.errors import AntiphonError, LimitExceeded, Overloaded
+from antiphon.core.model_info import ModelInfo
+from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.metrics.names import DESCRIPTIONS, parse_key
 from antiphon.wire.advisories import ADVISED
 from antiphon.wire.effects import Payload
@@ -17,6 +20,7 @@ from antiphon.wire.errors import error_object
 
 MOST_LEAD_S = 60.0
 """More is shown as this."""
+WIRE_BYTES_PER_S, G711_BYTES_PER_S = 2 * WIRE_SAMPLE_RATE_HZ, 8000
 FIRST_OUTPUT_BUCKETS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
 
@@ -48,6 +52,12 @@ class ServerMetrics:
     ) -> None:
         registry = self.registry = CollectorRegistry()
         registry.register(EngineStats(stats))
+        self._build = Gauge(
+            "antiphon_build_info",
+            "1: which version serves which model, where, in which type.",
+            ["version", "model", "family", "device", "dtype"],
+            registry=registry,
+        )
         self.sessions = Gauge("antiphon_server_sessions", "Open sessions.", registry=registry)
         self.opened = Counter("antiphon_server_sessions_opened", "Sessions opened.", registry=registry)
         self.refused = Counter(
@@ -87,16 +97,48 @@ class ServerMetrics:
         self.responses = Counter(
             "antiphon_server_responses", "Responses ended, by status.", ["status"], registry=registry
         )
-        self.first_text_s = self._histogram("antiphon_server_first_text_seconds", "text")
-        self.first_audio_s = self._histogram("antiphon_server_first_audio_seconds", "audio")
+        self.interrupted = Counter(
+            "antiphon_server_interrupted",
+            "Replies that ended before they were whole: spoken over (turn_detected), or cancelled.",
+            ["reason"],
+            registry=registry,
+        )
+        self.truncated = Counter(
+            "antiphon_server_truncated", "Spoken replies cut to what was heard of them.", registry=registry
+        )
+        self.audio_s = Counter(
+            "antiphon_server_audio_seconds", "Seconds of speech sent in sessions.", registry=registry
+        )
+        self.unheard_s = Counter(
+            "antiphon_server_unheard_audio_seconds",
+            "Of them, those behind the place where their reply was cut.",
+            registry=registry,
+        )
+        self.gaps = Counter(
+            "antiphon_server_gaps",
+            "Times that a live reply's audio had run out for 0.1 s or longer before more of it came.",
+            registry=registry,
+        )
+        created = "from response.created"
+        self.first_text_s = self._histogram("antiphon_server_first_text_seconds", created, "text")
+        self.first_audio_s = self._histogram("antiphon_server_first_audio_seconds", created, "audio")
+        self.turn_to_audio_s = self._histogram(
+            "antiphon_server_turn_to_audio_seconds",
+            "from the end of a spoken turn (a detected one ends with the silence that tells it)",
+            "audio",
+        )
 
-    def _histogram(self, name: str, what: str) -> Histogram:
+    def _histogram(self, name: str, since: str, what: str) -> Histogram:
         return Histogram(
             name,
-            f"Seconds from response.created to the first {what} delta queued for the client.",
+            f"Seconds {since} to the first {what} delta queued for the client.",
             buckets=FIRST_OUTPUT_BUCKETS_S,
             registry=self.registry,
         )
+
+    def tell(self, info: ModelInfo) -> None:
+        """What is served, from now on."""
+        self._build.labels(version("antiphon"), info.name, info.family, info.device, info.dtype).set(1)
 
     def refuse(self, error: AntiphonError) -> None:
         """Count a request that was answered with this error."""
@@ -114,6 +156,11 @@ class ResponseMeter:
     def __init__(self, metrics: ServerMetrics) -> None:
         self._metrics = metrics
         self._created_s: dict[str, float] = {}
+        self._turn_ended_s: float | None = None
+        """When the person's last spoken turn ended, until a reply is heard."""
+        self._spoken_s: dict[str, float] = {}
+        """Seconds of speech by item, until the item is cut."""
+        self._bytes_per_s = WIRE_BYTES_PER_S
         self._waiting = {
             "response.output_text.delta": (metrics.first_text_s, set[str]()),
             "response.output_audio_transcript.delta": (metrics.first_text_s, set[str]()),
@@ -124,6 +171,17 @@ class ResponseMeter:
         kind = event["type"]
         if kind in self._waiting:
             self._first(kind, event["response_id"], now)
+            if kind == "response.output_audio.delta":
+                self._spoke(event["item_id"], event["delta"], now)
+        elif kind == "input_audio_buffer.committed":
+            self._turn_ended_s = now
+        elif kind in ("session.created", "session.updated"):
+            is_pcm = event["session"]["audio"]["output"]["format"]["type"] == "audio/pcm"
+            self._bytes_per_s = WIRE_BYTES_PER_S if is_pcm else G711_BYTES_PER_S
+        elif kind == "conversation.item.truncated":
+            self._metrics.truncated.inc()
+            unheard_s = self._spoken_s.pop(event["item_id"], 0.0) - event["audio_end_ms"] / 1000
+            self._metrics.unheard_s.inc(max(0.0, unheard_s))
         elif kind == "response.created":
             self._created_s[event["response"]["id"]] = now
         elif kind == "response.done":
@@ -139,16 +197,27 @@ class ResponseMeter:
             seen.add(response)
             histogram.observe(now - self._created_s[response])
 
+    def _spoke(self, item: str, delta: str, now: float) -> None:
+        if self._turn_ended_s is not None:
+            self._metrics.turn_to_audio_s.observe(now - self._turn_ended_s)
+            self._turn_ended_s = None
+        audio_s = 3 * len(delta) / 4 / self._bytes_per_s
+        self._metrics.audio_s.inc(audio_s)
+        self._spoken_s[item] = self._spoken_s.get(item, 0.0) + audio_s
+
     def _refused(self, error: Payload) -> None:
         self._metrics.errors.labels(error["code"]).inc()
         if error["code"] == "limit_exceeded":
             self._metrics.limits.labels(error["param"]).inc()
 
     def _ended(self, response: Payload) -> None:
+        self._turn_ended_s = None
         details = response["status_details"] or {}
         if details.get("error", {}).get("code") == "context_length_exceeded":
             self._metrics.limits.labels("max_context_tokens").inc()
         self._metrics.responses.labels(response["status"]).inc()
+        if response["status"] == "cancelled":
+            self._metrics.interrupted.labels(details["reason"]).inc()
         del self._created_s[response["id"]]
         for _, seen in self._waiting.values():
             seen.discard(response["id"])

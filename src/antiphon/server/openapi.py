@@ -44,7 +44,7 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """The model that is served."""
+    """The model that is served. `languages`: those that its transcriber hears, if it has one."""
 
     id: str
     object: str
@@ -52,6 +52,7 @@ class Model(msgspec.Struct, frozen=True):
     owned_by: str
     voices: list[str]
     max_context_tokens: int
+    languages: list[str]
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """In a word, and why where something is wrong."""
+    """In a word; why, where something is wrong or full; what, while it loads."""
 
     status: str
     reason: str = ""

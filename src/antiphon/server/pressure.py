@@ -20,6 +20,7 @@ lead, and false ones would let one client refuse all others. Pure: times are han
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from math import inf
 
 from antiphon.core.playback import Playback
@@ -60,6 +61,8 @@ class Pressure:
 
     def __init__(self) -> None:
         self._replies: dict[str, _Reply] = {}
+        self.on_gap: Callable[[], object] = lambda: None
+        """Called when more of a reply comes after its audio had run out for GAP_S or longer."""
         self._least = deque[tuple[float, float]](maxlen=int(HOLD_S / BUCKET_S) + 1)
         """When a stretch of time began, and the least lead of it."""
 
@@ -80,6 +83,8 @@ class Pressure:
         reply = self._replies.get(response)
         if reply is not None:
             self._note(reply.lead_s(now), now)
+            if reply.playback.first_at is not None and now - reply.playback.dry_at >= GAP_S:
+                self.on_gap()
             reply.is_writing = False
             reply.playback.add(audio_s, now)
 

@@ -116,6 +116,8 @@ class Connection:
 
     async def run(self) -> None:
         """Until the client leaves, stops reading, or is hung up on."""
+        began_at, client = time.monotonic(), self._socket.client
+        logger.info("session %s: opened%s", self.id, f" from {client.host}" if client else "")
         self._metrics.opened.inc()
         self._metrics.sessions.inc()
         self._engine.attach(self._session.id, self._on_output)
@@ -131,6 +133,7 @@ class Connection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._leave_engine()
+            logger.info("session %s: closed after %.1f s", self.id, time.monotonic() - began_at)
         await self._close_socket()
 
     def hang_up(self, code: int, reason: str) -> None:
@@ -174,7 +177,9 @@ class Connection:
             self._work = asyncio.ensure_future(asyncio.to_thread(self._session.receive, frame, now))
             return await asyncio.shield(self._work)
         except Exception:
-            logger.exception("a client frame of %d bytes met a mistake of ours", len(frame))
+            logger.exception(
+                "session %s: a client frame of %d bytes met a mistake of ours", self.id, len(frame)
+            )
             return [self._session.error(INTERNAL)]
         finally:
             if self._work is not None and self._work.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from antiphon.server.realtime import ABORT_EXTENSION
 from antiphon.server.serving import Serving
+
+logger = logging.getLogger("antiphon.server")
 
 SHUTDOWN_S = 5
 """What plain HTTP requests get after the drain."""
@@ -62,6 +65,12 @@ class DrainingServer(uvicorn.Server):
         with self.capture_signals():
             await self._serve(sockets)
             self._captured_signals.clear()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            logger.info("listening on %s:%d", self.config.host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # listeners are still open here: who comes now is told to come back later

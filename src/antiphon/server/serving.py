@@ -85,6 +85,8 @@ class Serving:
         self.keys: dict[str, int | None] = {}
         """Which of the configured API keys each open session came with, over HTTP too; None: none is."""
         self.engine: GatedEngine | None = None
+        self.loading = ""
+        """What of the model is being loaded, in words."""
         self.detokenisers: DetokeniserFactory | None = None
         self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
@@ -103,6 +105,8 @@ class Serving:
             settings = self.settings = replace(settings, limits=limits)
             self.media, self.files = BoundedMedia(limits), MediaFiles(limits)
         self.engine = GatedEngine(engine, settings.max_open_responses, settings.max_best_effort_responses)
+        self.engine.pressure.on_gap = self.metrics.gaps.inc
+        self.metrics.tell(engine.info)
         self.detokenisers = detokenisers
 
     @property
@@ -133,6 +137,13 @@ class Serving:
         if self.is_draining:
             return "draining"
         return "alive" if self._why_full("latency") is None else "full"
+
+    def detail(self) -> str:
+        """What the condition leaves open: what is being loaded, which limit is reached, what is wrong."""
+        if self.engine is None:
+            return self.loading
+        full = self._why_full("latency") if self.condition() == "full" else None
+        return self.why_not_alive() or full or ""
 
     def forsake(self) -> None:
         """The engine has died and will have forgotten every conversation: clients are told so, and their
@@ -197,7 +208,8 @@ class Serving:
         the wait."""
         self.is_draining = True
         deadline = time.monotonic() + self.settings.drain_s
-        logger.info("draining: %d sessions open", len(self.connections))
+        if self.connections:
+            logger.info("draining: %d sessions open", len(self.connections))
         while self.connections and not hurry() and time.monotonic() < deadline:
             self._hang_up_idle()
             await asyncio.sleep(POLL_S)

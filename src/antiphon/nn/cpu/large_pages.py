@@ -24,16 +24,18 @@ def on_large_pages(numel: int) -> Tensor:
     """
     if 4 * numel < HUGE_PAGE_BYTES:
         whole = torch.zeros(numel + LINE_BYTES // 4)
-    else:
-        size = -(-4 * numel // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-        # one page more, so that so many lie within at their own boundaries
-        memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            # a kernel without large pages refuses: small ones will do
-            with contextlib.suppress(OSError):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        whole = torch.frombuffer(memory, dtype=torch.float32)
-        whole[:: SMALL_PAGE_BYTES // 4] = 0
-    boundary = LINE_BYTES if 4 * numel < HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
-    start = -whole.data_ptr() % boundary // 4
-    return whole[start : start + numel]
+        start = -whole.data_ptr() % LINE_BYTES // 4
+        return whole[start : start + numel]
+    size = -(-4 * numel // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    # one page more, so that so many lie within at their own boundaries; the kernel gives none of what is not
+    # written to
+    memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # a kernel without large pages refuses: small ones will do
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(memory, dtype=torch.float32)
+    start = -whole.data_ptr() % HUGE_PAGE_BYTES // 4
+    used = whole[start : start + numel]
+    used[:: SMALL_PAGE_BYTES // 4] = 0
+    return used

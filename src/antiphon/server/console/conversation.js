@@ -21,6 +21,7 @@ export class Conversation {
     this.active = null; // id of the running response, or "asked" until the server names it
     this.wanted = false; // a response is to be asked for when the running one has ended
     this.askedAt = null;
+    this.appendedMs = 0; // of sound that the session was sent
     this.replies = new Map(); // by response id
     this.byItem = new Map();
     this.spoken = new Map(); // what the person said, by item id
@@ -46,6 +47,10 @@ export class Conversation {
     const words = text ? [{ type: "input_text", text }] : [];
     const item = { type: "message", role: "user", content: [...pictures, ...words] };
     this.wire.send("conversation.item.create", { item });
+  }
+
+  appended(seconds) {
+    this.appendedMs += 1000 * seconds;
   }
 
   // The person types: their turn is coming.
@@ -113,7 +118,7 @@ export class Conversation {
   }
 
   lost() {
-    for (const reply of this.replies.values()) if (!reply.done) reply.bubble.close("interrupted");
+    for (const reply of this.replies.values()) if (!reply.done) reply.bubble.close("lost with the connection");
     this.player.cut();
     this.forget();
   }
@@ -142,7 +147,7 @@ export class Conversation {
     if (!reply.item) {
       reply.item = item_id;
       this.byItem.set(item_id, reply);
-      reply.bubble.fact(`TTFP ${((performance.now() - reply.askedAt) / 1000).toFixed(2)} s`);
+      reply.bubble.fact(`first sound after ${((performance.now() - reply.askedAt) / 1000).toFixed(2)} s`);
     }
     reply.totalMs += (1000 * bytesOf(delta)) / 2 / RATE_HZ;
     this.player.add(item_id, delta);
@@ -152,7 +157,7 @@ export class Conversation {
   played({ item, playedMs, over }) {
     const reply = this.byItem.get(item);
     if (!reply || reply.silenced) return;
-    reply.bubble.progress({ playedMs });
+    reply.bubble.progress({ playedMs: over ? reply.totalMs : playedMs });
     if (over || performance.now() - reply.ackedAt >= ACK_EVERY_MS) this.ack(reply, playedMs);
     if (over) this.onChange();
   }
@@ -190,7 +195,8 @@ export class Conversation {
   }
 
   speechStopped({ audio_end_ms }) {
-    this.askedAt = performance.now();
+    // from the last sound of their voice on: the silence that ends a turn is waited for as well
+    this.askedAt = performance.now() - Math.max(0, this.appendedMs - audio_end_ms);
     const hearing = this.hearing;
     if (!hearing) return;
     if (!hearing.bubble.transcribed) hearing.bubble.words.textContent = "Spoken message";

@@ -12,8 +12,16 @@ export class Feed {
     document.addEventListener("visibilitychange", () => this.turn());
   }
 
+  // From now on, whatever it meets.
+  begin() {
+    if (this.begun) return;
+    this.begun = true;
+    this.turn();
+  }
+
   // Nobody looks at a hidden page: the engine need not show itself to it.
   turn() {
+    if (!this.begun) return;
     if (document.hidden) this.socket?.close();
     else if (!this.socket) this.connect();
   }

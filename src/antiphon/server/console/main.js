@@ -18,7 +18,12 @@ const MIN_SPEECH_S = 0.1;
 const HOLD_MS = 350; // a longer press is "hold to talk", a shorter one toggles
 const STATES = {
   connecting: "Connecting", offline: "Offline", ready: "Ready", listening: "Listening",
-  waiting: "Waiting", replying: "Replying",
+  waiting: "Waiting", replying: "Replying", loading: "Loading", full: "Full", restarting: "Restarting", locked: "Locked",
+  dead: "Broken",
+};
+const HEADLINES = {
+  offline: "No connection", loading: "The model is loading", full: "All places are taken", dead: "The engine is broken",
+  restarting: "One moment", locked: "This server asks for a key",
 };
 const HOW = {
   detected: ["Press the round button and talk; the reply comes when you have finished, and stops when you interrupt it.",
@@ -29,12 +34,12 @@ const HOW = {
 
 const $ = (id) => document.getElementById(id);
 const page = {
-  status: $("status"), model: $("model"), empty: $("empty"), how: $("how"), error: $("error"), dismiss: $("dismiss"),
+  status: $("status"), model: $("model"), empty: $("empty"), headline: $("headline"), how: $("how"), error: $("error"), dismiss: $("dismiss"),
   talk: $("talk"), form: $("type"), text: $("text"), send: $("send"), stop: $("stop"), hint: $("hint"), attach: $("attach"),
 };
 
 let connected = false;
-let everConnected = false;
+let trouble = null; // {state, words} while there is no session
 let listening = false; // the microphone is wanted
 let spokenS = 0;
 let model = null; // as the server lists it
@@ -44,7 +49,7 @@ const transcript = new Transcript({ transcript: $("transcript"), scroll: $("scro
 const conversation = new Conversation(wire, transcript, { onChange: show, onComplaint: complain, onSession: settled });
 const settings = new Settings({
   settings: $("settings"), voice: $("voice"), instructions: $("instructions"), turns: $("turns"),
-  minSpeech: $("min-speech"), transcribe: $("transcribe"), note: $("settings-note"), open: $("open-settings"),
+  minSpeech: $("min-speech"), transcribe: $("transcribe"), written: $("transcribe-note"), note: $("settings-note"), open: $("open-settings"),
 }, conversation);
 const images = new Images({ images: $("images"), file: $("file"), attach: page.attach, panel: $("talk-panel") }, (words) => {
   complain(words);
@@ -52,6 +57,7 @@ const images = new Images({ images: $("images"), file: $("file"), attach: page.a
 });
 const microphone = new Microphone((pcm, level) => {
   spokenS += pcm.length / RATE_HZ;
+  conversation.appended(pcm.length / RATE_HZ);
   wire.send("input_audio_buffer.append", { audio: toBase64(pcm) });
   page.talk.style.setProperty("--level", Math.min(1, level * 6).toFixed(2));
 });
@@ -68,7 +74,7 @@ const feed = new Feed(seen, () => sessions.lost());
 
 function show() {
   const { active, wanted, player } = conversation;
-  const state = !connected ? (everConnected ? "offline" : "connecting")
+  const state = !connected ? trouble?.state ?? "connecting"
     : player.playing ? "replying"
     : active || wanted ? "waiting"
     : listening ? "listening"
@@ -77,8 +83,11 @@ function show() {
     page.status.dataset.state = state;
     page.status.lastElementChild.textContent = STATES[state];
   }
-  const how = conversation.turnDetection ? "detected" : "manual";
+  const detects = conversation.session ? conversation.turnDetection : settings.chosen.turns !== "manual";
+  const how = detects ? "detected" : "manual";
   [page.how.textContent, page.hint.textContent] = HOW[how];
+  page.headline.textContent = HEADLINES[state] ?? "Say something";
+  if (trouble) page.how.textContent = trouble.words;
   page.talk.setAttribute("aria-pressed", listening);
   page.talk.setAttribute("aria-label", how === "manual" ? "Talk: hold to speak, or press to start and press again to send"
     : listening ? "Close the microphone" : "Open the microphone");
@@ -95,17 +104,18 @@ function complain(words) {
 
 function connection(state, words, listed) {
   connected = state === "open";
+  trouble = connected ? null : { state, words };
+  if (connected || state === "full") feed.begin(); // it needs no session
   if (connected) {
-    everConnected = true;
+    transcript.divide("A new session: the model does not know what stands above.");
     model = listed;
     page.model.textContent = page.model.title = model.id;
     complain(null);
-    if (!feed.socket) feed.turn();
   } else {
     conversation.lost();
     listening = false;
     microphone.stop();
-    complain(words);
+    complain(transcript.empty ? null : words); // else it is said in the middle of the page
   }
   show();
 }

@@ -3,16 +3,16 @@
 const KEPT = "antiphon.settings";
 
 export class Settings {
-  // `page`: {settings, voice, instructions, turns, minSpeech, transcribe, note, open}
+  // `page`: {settings, voice, instructions, turns, minSpeech, transcribe, written, note, open}
   constructor(page, conversation) {
     this.page = page;
     this.conversation = conversation;
     this.asked = null; // id of the update that asks for turn detection
     this.canDetect = true; // until the server says otherwise
-    this.chosen = { voice: "", instructions: "", turns: "server_vad", minSpeech: "", transcribe: false, ...kept() };
+    this.chosen = { voice: "", instructions: "", turns: "server_vad", minSpeech: "", transcribe: null, ...kept() };
+    this.hears = false; // whether a transcriber hears the person before the model answers
     page.instructions.value = this.chosen.instructions;
     page.minSpeech.value = this.chosen.minSpeech;
-    page.transcribe.checked = this.chosen.transcribe;
     this.showTurns();
     page.open.addEventListener("click", () => page.settings.showModal());
     page.settings.addEventListener("change", () => this.change());
@@ -20,8 +20,12 @@ export class Settings {
   }
 
   // A new session: everything is told anew.
-  begin({ id, voices = [] }) {
+  begin({ id, voices = [], languages = [] }) {
     this.model = id;
+    this.hears = languages.length > 0;
+    this.page.transcribe.checked = this.chosen.transcribe ?? this.hears;
+    this.page.written.textContent = this.hears ? "As the transcriber understands it, while you speak."
+      : "The model transcribes your speech beside its replies, when it has time to spare.";
     this.page.voice.replaceChildren(...voices.map((voice) => new Option(voice, voice)));
     if (voices.includes(this.chosen.voice)) this.page.voice.value = this.chosen.voice;
     this.canDetect = true;
@@ -32,7 +36,7 @@ export class Settings {
     const { voice, instructions, turns, minSpeech, transcribe } = this.page;
     this.chosen = {
       voice: voice.value, instructions: instructions.value, minSpeech: minSpeech.value,
-      transcribe: transcribe.checked,
+      transcribe: transcribe.checked === this.hears ? null : transcribe.checked, // null: as the model suggests
       turns: turns.querySelector("input:checked")?.value ?? "manual",
     };
     keep(this.chosen);
@@ -40,9 +44,9 @@ export class Settings {
   }
 
   tell() {
-    const { instructions, transcribe } = this.chosen;
+    const { instructions } = this.chosen;
     const voice = this.page.voice.value;
-    const audio = { input: { transcription: transcribe ? { model: this.model } : null }, ...(voice ? { output: { voice } } : {}) };
+    const audio = { input: { transcription: this.page.transcribe.checked ? { model: this.model } : null }, ...(voice ? { output: { voice } } : {}) };
     this.conversation.wire.send("session.update", { session: { type: "realtime", instructions, audio } });
     if (!this.canDetect) return;
     this.asked = this.conversation.sendQuietly("session.update", {

@@ -3,6 +3,9 @@
 import { picture } from "./images.js";
 
 const NEAR_END_PX = 120;
+const FIRST_SOUND = "From the end of what you said, and with it the silence that ends a spoken turn, to the first sound here.";
+
+let charMs = 60; // of speech for a character, until replies have shown how long theirs are
 
 export class Transcript {
   // `page`: {transcript, scroll, announcer}
@@ -29,6 +32,12 @@ export class Transcript {
   show(element) {
     this.page.transcript.append(element);
     this.follow(true);
+  }
+
+  // What follows is another session.
+  divide(words) {
+    const last = this.page.transcript.lastElementChild;
+    if (last && !last.matches(".divider")) this.show(made("li", "divider", words));
   }
 
   announce(words) {
@@ -76,6 +85,7 @@ class Reply {
     this.dots.append(...Array.from({ length: 3 }, () => made("i")));
     this.bar = made("div", "bar");
     this.note = made("small");
+    this.note.title = FIRST_SOUND;
     this.bar.hidden = this.note.hidden = true;
     this.element.append(this.dots, this.heard, this.ahead, this.bar, this.note);
     this.text = "";
@@ -83,6 +93,7 @@ class Reply {
     this.totalMs = 0; // generated
     this.playedMs = 0;
     this.cut = false;
+    this.whole = false; // all of its sound is there
     this.spoken = false; // its words are heard when their sound is
   }
 
@@ -111,6 +122,8 @@ class Reply {
   close(words) {
     this.dots.remove();
     if (!this.totalMs && !this.cut) this.spoken = false; // nothing of it will be heard: then it is read
+    this.whole = !words && !this.cut;
+    if (this.whole && this.totalMs && this.text) charMs = this.totalMs / this.text.length;
     if (!this.text && !words) words = "no words";
     this.fact(words);
   }
@@ -122,7 +135,10 @@ class Reply {
 
   draw() {
     const share = this.totalMs ? this.playedMs / this.totalMs : this.spoken ? 0 : 1;
-    const at = share >= 1 ? this.text.length : wordEnd(this.text, Math.round(share * this.text.length));
+    // words come before their sound: until all of that is there, how long it will be is estimated
+    const ahead = this.whole || !this.totalMs ? 1 : Math.min(1, this.totalMs / (charMs * this.text.length));
+    const said = share * ahead;
+    const at = said >= 1 ? this.text.length : wordEnd(this.text, Math.round(said * this.text.length));
     this.heard.textContent = this.text.slice(0, at);
     this.ahead.textContent = this.text.slice(at);
     this.ahead.setAttribute("role", this.cut ? "deletion" : "presentation");

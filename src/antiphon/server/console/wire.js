@@ -1,11 +1,12 @@
 // The socket: connects, reconnects, says in words why it cannot. Knows the protocol's envelope, not its meaning.
 
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
+const LOADING_MS = 1000; // how far it is, is shown
 
 export class Wire {
   constructor(onEvent, onState) {
     this.onEvent = onEvent; // (event)
-    this.onState = onState; // ("open" | "closed", words or null, model or null)
+    this.onState = onState; // (state, words or null, model or null); "open", or why it is not
     this.tries = 0;
   }
 
@@ -14,8 +15,8 @@ export class Wire {
   }
 
   async connect() {
-    const { model, why } = await findModel();
-    if (!model) return this.later(why);
+    const { model, state, words } = await findModel();
+    if (!model) return this.later(state, words);
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const url = `${scheme}://${location.host}/v1/realtime?model=${encodeURIComponent(model.id)}`;
     const socket = (this.socket = new WebSocket(url, protocols()));
@@ -24,12 +25,16 @@ export class Wire {
       this.onState("open", null, model);
     };
     socket.onmessage = ({ data }) => this.onEvent(JSON.parse(data));
-    socket.onclose = async (event) => this.later(event.reason || (await whyNot()) || "The connection was lost.");
+    socket.onclose = async ({ reason }) => {
+      const { state, words } = await condition();
+      this.later(state, reason ? `The server ended the session: ${reason}.` : words);
+    };
   }
 
-  later(words) {
-    this.onState("closed", words, null);
-    setTimeout(() => this.connect(), RETRY_MS[Math.min(this.tries++, RETRY_MS.length - 1)]);
+  later(state, words) {
+    this.onState(state, words, null);
+    const wait = state === "loading" ? LOADING_MS : RETRY_MS[Math.min(this.tries++, RETRY_MS.length - 1)];
+    setTimeout(() => this.connect(), wait);
   }
 
   send(type, fields = {}) {
@@ -52,18 +57,27 @@ async function findModel() {
     const headers = key() ? { Authorization: `Bearer ${key()}` } : {};
     const answer = await fetch("v1/models", { headers });
     const body = await answer.json();
-    if (!answer.ok) return { why: `${body.error.message} Open this page with #key=YOUR_KEY.` };
-    return body.data.length ? { model: body.data[0] } : { why: "The model is still loading." };
+    if (!answer.ok) return { state: "locked", words: `${body.error.message} Open this page with #key=YOUR_KEY.` };
+    return body.data.length ? { model: body.data[0] } : condition();
   } catch {
-    return { why: "The server cannot be reached." };
+    return { state: "offline", words: "The server cannot be reached." };
   }
 }
 
-async function whyNot() {
+// Why there is no session: {state, words}.
+async function condition() {
+  let status, reason;
   try {
-    const answer = await fetch("ready");
-    return answer.ok ? null : (await answer.json()).error.message;
+    ({ status, reason } = await (await fetch("health")).json());
   } catch {
-    return "The server cannot be reached.";
+    return { state: "offline", words: "The server cannot be reached." };
+  }
+  switch (status) {
+    case "loading": return { state: "loading", words: reason ? `Now: ${reason}.` : "It begins." };
+    case "full": return { state: "full", words: `${reason} This page tries again by itself.` };
+    case "restarting": return { state: "restarting", words: "The engine stopped and is being started again." };
+    case "draining": return { state: "offline", words: "The server is shutting down." };
+    case "alive": return { state: "offline", words: "The connection was lost." };
+    default: return { state: "dead", words: reason };
   }
 }
