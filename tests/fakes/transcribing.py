@@ -85,6 +85,7 @@ class World:
         self.sounded: Counter[int] = Counter()
         self.bad: set[int] = set()
         self.reply_length = 3
+        self.samples = SAMPLES
         self.is_voicing = True
         self.encoded: list[int] = []
         self.prompts: list[RenderPrompt] = []
@@ -200,7 +201,7 @@ class World:
         samples, owing, words = [], [], []
         for request, count in zip(order.requests.tolist(), order.counts.tolist(), strict=True):
             self.read[request] += count
-            samples.append(SAMPLES if self.is_voicing else 0)
+            samples.append(self.samples if self.is_voicing else 0)
             self.sounded[request] += samples[-1]
             if self.is_voicing and count:
                 owing.append(request)

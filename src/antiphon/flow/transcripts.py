@@ -2,7 +2,8 @@
 
 A transcript is made once for each recording, whoever asks, by a request of its own: through the encoder and
 the transcriber as a written reply goes through the encoder and the thinker, and not a word of it goes out. A
-response whose transcripts lack waits (its phase is RENDERING); its prompt is ordered once they are there.
+response whose transcripts lack waits (its phase is RENDERING); its prompt is ordered once they are there. A
+transcript is preparatory while it is wanted only to show words so far (`words`).
 """
 
 from __future__ import annotations
@@ -73,6 +74,17 @@ class Transcripts:
         """Does the model write down what is said?"""
         return self._stages.transcriber_stage is not None
 
+    @property
+    def is_preparing(self) -> bool:
+        """Is a recording written down only to show its words so far?"""
+        return any(running.is_ahead for running in self._running.values())
+
+    def has_row(self, part: AudioPart, options: TranscriptOptions | None) -> bool:
+        """Is the recording being written down so, or was it?"""
+        key = part.key if options is None else options.key(part.key)
+        running = self._running.get(key)
+        return key in self._known or (running is not None and _has_row(running))
+
     def has_begun(self, part: AudioPart, options: TranscriptOptions | None) -> bool:
         """Was the recording written down so, or is it being?"""
         key = part.key if options is None else options.key(part.key)
@@ -111,15 +123,20 @@ class Transcripts:
                 del self._waiting[request]
                 if not is_over:
                     self._preparation.render(response)
-        wanted = {
-            transcript_key(response, part)
-            for response in self._waiting.values()
-            for part in self._lacking(response)
-        }
+        wanted: dict[int, bool] = {}
+        """Only to show words so far?"""
+        for response in self._waiting.values():
+            for part in self._lacking(response):
+                key = transcript_key(response, part)
+                wanted[key] = wanted.get(key, True) and _shows_words(response)
         for key, running in list(self._running.items()):
             if key not in wanted:
                 self._sessions.end(running, "cancelled", "")
                 del self._running[key]
+            elif running.is_ahead != wanted[key]:
+                running.is_ahead = wanted[key]
+                if running.entry is not None and running.path is not None:
+                    self._stages.ar[running.path.entry].rank(running.entry, running.tier)
         self._forget()
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
@@ -131,8 +148,7 @@ class Transcripts:
         ends, and another begins in the place of the response."""
         if running.request not in self._sessions.by_request:
             return False
-        has_row = running.entry is not None and running.entry.row is not None
-        if running.slot != NOWHERE or response.slot == NOWHERE or has_row:
+        if running.slot != NOWHERE or response.slot == NOWHERE or _has_row(running):
             return True
         self._sessions.end(running, "cancelled", "")
         return False
@@ -141,6 +157,7 @@ class Transcripts:
         options = response.spec.transcripts
         asked = ResponseRequested(response.session, "", "", False, remember=False, transcripts=options)
         running = self._sessions.begin_transcript(asked, part, response.slot)
+        running.is_ahead = _shows_words(response)
         self._running[transcript_key(response, part)] = running
         if options is None:
             self._queue(running, ints(list(self._prompt)), now)
@@ -191,3 +208,12 @@ class Transcripts:
         }
         for key in [key for key in self._known if key not in shown][:excess]:
             del self._known[key]
+
+
+def _shows_words(response: ResponseState) -> bool:
+    """Is it for nothing but the words so far?"""
+    return response.is_ahead and response.spec.transcribe
+
+
+def _has_row(running: ResponseState) -> bool:
+    return running.entry is not None and running.entry.row is not None
