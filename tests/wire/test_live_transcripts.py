@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from antiphon.core.facts import ItemAdded, ResponseRequested, TranscriptOptions, TurnForeseen, WordsWanted
-from antiphon.core.plans import WordsHeard, ints
+from antiphon.core.plans import NO_SPEECH, ResponseEnded, Usage, WordsHeard, ints
 from antiphon.wire.limits import Limits
 from antiphon.wire.transcription import stable
 from wire.ears import PlainEar
@@ -136,6 +136,30 @@ def test_words_that_come_late_or_of_another_turn_are_not_shown() -> None:
     assert deltas(finished(driver, "one two")) == "one two", "of the first turn nothing was sent"
     driver._keep(driver.session.close(0.0))
     assert written(driver, "three four five") == []
+
+
+def test_a_turn_in_which_nobody_speaks_is_an_empty_transcript_and_a_response_that_says_so() -> None:
+    """In events that the official SDK knows, with none of them for words that were not said."""
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    assert written(driver, "") == []
+    driver.hear((QUIET, 0.5))
+    reply = driver.request
+    (completed,) = finished(driver, "")
+    assert completed["type"] == KIND + "completed"
+    assert completed["transcript"] == ""
+    assert not reply.transcribe
+    ended = ResponseEnded(
+        driver.session.id, reply.response, "cancelled", NO_SPEECH, "Nobody speaks.", Usage()
+    )
+    done = driver.output(ended)[-1]
+    assert done["type"] == "response.done"
+    assert done["response"]["status"] == "cancelled"
+    assert done["response"]["output"] == []
+    error = {"type": "invalid_request_error", "code": "no_speech"}
+    assert done["response"]["status_details"] == {"type": "cancelled", "error": error}
+    driver.hear((VOICE, 0.5), (QUIET, 0.8))
+    assert driver.request.response != reply.response, "the next turn is answered"
 
 
 def test_no_words_are_wanted_by_a_session_without_transcripts_nor_of_a_model_that_reads_its_input() -> None:

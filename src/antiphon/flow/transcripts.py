@@ -20,7 +20,7 @@ from antiphon.core.facts import (
     StagePrompt,
     TranscriptOptions,
 )
-from antiphon.core.plans import ints
+from antiphon.core.plans import NO_SPEECH, ints
 from antiphon.flow.preparation import STAGE_LOST, Preparation, transcript_key
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
@@ -61,7 +61,7 @@ class Transcripts:
     def render(self, response: ResponseState, now: float) -> None:
         """Order its prompt, now or once it can be written."""
         if not self._lacking(response):
-            self._preparation.render(response)
+            self._go_on(response)
             return
         self._waiting[response.request] = response
         for part in self._lacking(response):
@@ -122,7 +122,7 @@ class Transcripts:
             if is_over or not self._lacking(response):
                 del self._waiting[request]
                 if not is_over:
-                    self._preparation.render(response)
+                    self._go_on(response)
         wanted: dict[int, bool] = {}
         """Only to show words so far?"""
         for response in self._waiting.values():
@@ -138,6 +138,24 @@ class Transcripts:
                 if running.entry is not None and running.path is not None:
                     self._stages.ar[running.path.entry].rank(running.entry, running.tier)
         self._forget()
+
+    def _go_on(self, response: ResponseState) -> None:
+        """All that it shows is written down: order its prompt, unless nobody spoke."""
+        if response.spec.transcribe or not self._is_unheard(response):
+            self._preparation.render(response)
+        else:
+            message = "Nobody speaks in the recording that this would answer."
+            self._sessions.end(response, "cancelled", NO_SPEECH, message)
+
+    def _is_unheard(self, response: ResponseState) -> bool:
+        """Is all that was said since the last reply a recording in which nobody speaks?"""
+        roles = [item.role for item in response.items]
+        since = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
+        said = [part for item in response.items[since:] if item.role != "system" for part in item.parts]
+        return bool(said) and all(
+            isinstance(part, AudioPart) and self._known.get(transcript_key(response, part)) == ()
+            for part in said
+        )
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         parts = self._preparation.recordings(response)
