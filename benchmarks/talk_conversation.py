@@ -4,12 +4,15 @@ answer what was asked, can it be understood, and how long does one wait?
     python benchmarks/talk_conversation.py checkpoints/talk --out benchmarks/results/talk-conversation.json
 
 A server of its own, with the options of `make serve`. The twenty questions of talk_questions.yaml are spoken
-by the checkpoint's own voice, at three pitches and speeds: three voices, of one speaker. Each is asked in a
-conversation of its own, by push-to-talk (`ptt`) and with the server hearing the end of the turn (`vad`, whose
-500 ms of silence are part of the wait). Counted:
+by three voices in turn: the checkpoint's own, and two of Flite (Debian's package `flite`; CMU Arctic's slt, a
+woman, and rms, a man). Without Flite, or with `--own-voice`, the checkpoint's own asks them all, at three
+pitches and speeds; `voices` says whose they were. Each is asked in a conversation of its own, by push-to-talk
+(`ptt`) and with the server hearing the end of the turn (`vad`, whose 500 ms of silence are part of the wait).
+Counted:
 
-- `heard_wer`: words of the input transcription that are wrong; `said_wer`: of the replies, as its
-  transcriber hears them again. Numbers and contractions are made alike first (Whisper's normaliser).
+- `heard_wer`: words of the input transcription that are wrong (`heard_wer_of`: where one voice asks all
+  questions, as files); `said_wer`: of the replies, as its transcriber hears them again. Numbers and
+  contractions are made alike first (Whisper's normaliser).
 - `on_topic`: answers with one of the question's words.
 - `first_audio_ms`: from the end of the speech to the first sound, and which share is within the bound.
 - `two`, `four`: people who ask at once, five questions each: gaps over 100 ms of a listener who plays what
@@ -29,9 +32,11 @@ import io
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import wave
 from collections.abc import AsyncIterator, Sequence
@@ -42,6 +47,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import soxr
 import websockets
 import yaml
 from human_recordings import pieces, recordings
@@ -54,8 +60,11 @@ from antiphon.core.playback import Playback
 RATE_HZ = 24_000
 FRAME_S = 0.02
 GAP_S = 0.1
-VOICES = (1.0, 1.12, 0.9)
-"""Pitch and speed, of what the checkpoint's voice says."""
+OWN = "own"
+FLITE = ("slt", "rms")
+"""Voices of Flite beside the checkpoint's own."""
+PITCHES = {OWN: 1.0, "own, higher": 1.12, "own, deeper": 0.9}
+"""Pitch and speed, of what the checkpoint's voice says where there is no other."""
 OPTIONS = "--kv-tokens", "4096", "--max-context-tokens", "4096", "--min-lead-s", "0"
 QUESTIONS = Path(__file__).with_name("talk_questions.yaml")
 READY = re.compile(r"is ready: open (http://\S+)/")
@@ -104,14 +113,29 @@ def rate(pairs: Sequence[tuple[str, str]]) -> float:
     return round(sum(wrong) / sum(words), 4)
 
 
+def flite(text: str, voice: str) -> bytes:
+    """PCM16 at 24 kHz."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "said.wav")
+        subprocess.run(["flite", "-voice", voice, "-t", text, "-o", str(file)], check=True)
+        with wave.open(str(file)) as said:
+            assert (said.getnchannels(), said.getsampwidth()) == (1, 2)
+            samples = np.frombuffer(said.readframes(said.getnframes()), np.int16)
+            rate_hz = said.getframerate()
+    return soxr.resample(samples, rate_hz, RATE_HZ).tobytes()
+
+
 class Server:
     """One that runs, by its address."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def say(self, text: str, pitch: float) -> bytes:
-        """PCM16 at 24 kHz: the checkpoint's voice, played faster and higher, or slower and deeper."""
+    def say(self, text: str, voice: str) -> bytes:
+        """PCM16 at 24 kHz: the checkpoint's voice, also played faster or slower, or one of Flite's."""
+        if voice in FLITE:
+            return flite(text, voice)
+        pitch = PITCHES[voice]
         body = {"model": "talk", "input": text, "voice": "default", "response_format": "pcm"}
         sound = httpx.post(f"{self.url}/v1/audio/speech", json=body, timeout=60).raise_for_status().content
         samples = np.frombuffer(sound, np.int16).astype(np.float32)
@@ -266,12 +290,17 @@ def waits(replies: Sequence[Heard], most_ms: float) -> dict[str, float]:
     return {"p50": round(statistics.median(all_ms)), "p90": round(p90), "within_bound": round(within, 2)}
 
 
-async def conversation(server: Server) -> dict[str, Any]:
+def heard_of(server: Server, asked: Sequence[str], voice: str) -> float:
+    """The rate of words that are wrong where a voice asks all questions, sent as files."""
+    return rate([(ask, server.hear(server.say(ask, voice))) for ask in asked])
+
+
+async def conversation(server: Server, voices: Sequence[str]) -> dict[str, Any]:
     """All that is counted."""
     questions: list[dict[str, Any]] = yaml.safe_load(QUESTIONS.read_text())
     topics = {one["ask"]: {str(word) for word in one["topic"]} for one in questions}
     sounds = {
-        ask: await asyncio.to_thread(server.say, ask, VOICES[number % len(VOICES)])
+        ask: await asyncio.to_thread(server.say, ask, voices[number % len(voices)])
         for number, ask in enumerate(topics)
     }
     ptt = await one_by_one(server, sounds, is_vad=False)
@@ -287,6 +316,10 @@ async def conversation(server: Server) -> dict[str, Any]:
             cuts.append(await person.interrupt(story, voice, after_s))
     return {
         "questions": len(topics),
+        "voices": list(voices),
+        "heard_wer_of": {
+            voice: await asyncio.to_thread(heard_of, server, list(topics), voice) for voice in voices
+        },
         "heard_wer": rate([(ask, reply.asked) for ask, reply in ptt]),
         "heard_wer_vad": rate([(ask, reply.asked) for ask, reply in vad]),
         "said_wer": rate(again),
@@ -343,10 +376,10 @@ async def served(model: str, threads: int) -> AsyncIterator[Server]:
         await process.wait()
 
 
-async def run(model: str, threads: int, human_only: bool) -> dict[str, Any]:
+async def run(model: str, threads: int, human_only: bool, voices: Sequence[str]) -> dict[str, Any]:
     async with served(model, threads) as server:
         try:
-            found = {} if human_only else await conversation(server)
+            found = {} if human_only else await conversation(server, voices)
             return {**found, **await asyncio.to_thread(people_heard, server)}
         except websockets.InvalidStatus as error:
             raise RuntimeError(f"the server refuses a conversation: {error.response.body!r}") from error
@@ -360,8 +393,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--human-only", action="store_true", help="only the recordings of people")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--own-voice", action="store_true", help="do not take Flite's voices")
     arguments = parser.parse_args()
-    result = asyncio.run(run(arguments.model, arguments.threads, arguments.human_only))
+    is_own = arguments.own_voice or shutil.which("flite") is None
+    voices = tuple(PITCHES) if is_own else (OWN, *FLITE)
+    result = asyncio.run(run(arguments.model, arguments.threads, arguments.human_only, voices))
     provenance.keep(result, arguments.out)
 
 

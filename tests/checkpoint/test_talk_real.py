@@ -21,11 +21,16 @@ from torch import nn
 from transformers import AutoTokenizer, LlamaForCausalLM, WhisperForConditionalGeneration, WhisperProcessor
 from transformers.models.vits import modeling_vits
 
+from antiphon import Omni
 from antiphon.checkpoint.side_files import read_json
 from antiphon.checkpoint.talk import THINKER, VOICE
 from antiphon.checkpoint.talk_thinker import THINKER_FILE
 from antiphon.checkpoint.talk_voice import VOICE_FILE
+from antiphon.core.conversation import AudioPart
 from antiphon.models.phonemes import Phonemiser
+from antiphon.wire.input_settings import Transcription
+from antiphon.wire.transcription import transcription_request
+from exactness.talk import Talk
 
 TALK = Path(os.environ.get("ANTIPHON_TALK", "checkpoints/talk"))
 PACKAGES = Path(os.environ.get("ANTIPHON_TALK_PACKAGES", "no-such-folder"))
@@ -156,6 +161,50 @@ def test_the_transcriber_understands_the_voice(
                 processor.batch_decode(model.generate(features), skip_special_tokens=True)[0].strip()
             )
     assert heard == list(SPOKEN)
+
+
+def _noise(scale: float) -> np.ndarray:
+    return scale * np.random.default_rng(0).standard_normal(48_000)
+
+
+def test_silence_and_noise_are_nobody_and_a_quiet_sentence_is_heard(
+    voice: modeling_vits.VitsModel, phonemiser: Phonemiser
+) -> None:
+    """As it is served: alone among all that the engine writes down at once."""
+    spoken = soxr.resample(say(voice, phonemiser.ids(phonemiser.words(SPOKEN[0]))), 22050, 16000)
+    at = np.arange(48_000) / 16_000
+    click = np.zeros(16_000)
+    click[8000:8800] = _noise(0.5)[:800] * np.exp(-np.arange(800) / 80)
+    nobody = {
+        "silence": np.zeros(16_000),
+        "a moment of silence": np.zeros(4_800),
+        "long silence": np.zeros(480_000),
+        "hiss": _noise(0.001),
+        "noise": _noise(0.03),
+        "loud noise": _noise(0.3),
+        "hum": 0.1 * np.sin(2 * np.pi * 50 * at) + 0.05 * np.sin(2 * np.pi * 150 * at),
+        "tone": 0.1 * np.sin(2 * np.pi * 1000 * at),
+        "click": click,
+    }
+    people = {
+        "loud": spoken,
+        "quiet": 0.01 * spoken,
+        "very quiet": 0.001 * spoken,
+        "over hiss": 0.1 * spoken + 0.001 * np.resize(_noise(1.0), len(spoken)),
+    }
+    omni = Omni(TALK, device="cpu", kv_tokens=2048, max_context_tokens=1024)
+    try:
+        talk = Talk(omni.engine)
+        talk.open("s")
+        for name, samples in (nobody | people).items():
+            part = AudioPart.of(samples.astype(np.float32).tobytes())
+            talk.tell(transcription_request("s", name, part, Transcription()))
+        talk.run()
+        decode = AutoTokenizer.from_pretrained(TALK / "thinker").decode
+        heard = {name: decode(talk.said[name].text).lower() for name in nobody | people}
+    finally:
+        omni.close()
+    assert heard == dict.fromkeys(nobody, "") | dict.fromkeys(people, SPOKEN[0].lower())
 
 
 def test_the_thinker_answers() -> None:

@@ -340,7 +340,7 @@ def test_the_words_so_far_are_the_transcript_of_what_was_said_so_far(omni: Omni,
     assert len(set(texts)) > 1
     assert orders.num_encoded == 3
     talk.tell(SpeechEnded("s"))
-    talk.tell(WordsWanted("s", "q", SPOKEN[2], False))  # of the next turn: a reply comes first
+    talk.tell(WordsWanted("s", "r", SPOKEN[2], False))  # of the next turn, beside the reply
     talk.step()
     talk.add("s", QUESTIONS[3])
     ask(talk, "s")
@@ -349,7 +349,9 @@ def test_the_words_so_far_are_the_transcript_of_what_was_said_so_far(omni: Omni,
     end = talk.said["s"].end
     assert end is not None
     assert end.usage.cached_tokens > 0
-    assert len(talk.words) == 3
+    assert len(talk.words) == 4
+    last = oracle.transcript(np.frombuffer(SPOKEN[2].samples, np.float32), tail=tail)
+    assert oracle.text.decode(talk.words[-1].tokens.tolist()) == spelled(omni, last)
     talk.close("s")
     talk.run()
     check_all_free(talk)
@@ -417,6 +419,48 @@ def test_a_transcript_is_told_to_who_asks_for_it(omni: Omni, oracle: Oracle, tai
     assert expected
     assert oracle.text.decode(talk.said["t"].text) == expected
     assert not talk.said["t"].audio
+
+
+def test_a_recording_in_which_nobody_speaks_is_told_by_the_probability_of_transformers(
+    omni: Omni, oracle: Oracle, tail: bool, cascade_checkpoint: Path, tmp_path: Path
+):
+    """Where a transcript starts; those below the threshold are written down as they would be without one."""
+    config = oracle.whisper.generation_config
+    prompt = torch.tensor([[config.decoder_start_token_id, config.no_timestamps_token_id]])
+    odds: dict[int, float] = {}
+    for part in SPOKEN:
+        samples = np.frombuffer(part.samples, np.float32)
+        states = oracle.states(samples) if tail else oracle.whisper.model.encoder(oracle.mel(samples))[0]
+        logits = oracle.whisper(decoder_input_ids=prompt, encoder_outputs=BaseModelOutput(states)).logits
+        odds[part.key] = float(logits[0, 0].softmax(-1)[config.no_timestamps_token_id - 1])
+    low, high = sorted(odds.values())[1:3]
+    parts = {part: str(cascade_checkpoint / part) for part in PARTS}
+    content = {"model_type": "cascade", **parts, "silent_tail": tail, "no_speech_threshold": (low + high) / 2}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    strict = Omni(tmp_path, device="cpu", dtype="float64", step_tokens=3)
+    try:
+        orders = Orders()
+        talk = Talk(strict.engine, recorder=orders)
+        talk.open("s")
+        for i, part in enumerate(SPOKEN):
+            talk.tell(transcription_request("s", f"t{i}", part, Transcription()))
+            talk.step(1)
+        talk.run()
+        for i, part in enumerate(SPOKEN):
+            written = oracle.transcript(np.frombuffer(part.samples, np.float32), tail=tail)
+            expected = () if odds[part.key] > low else written
+            assert orders.transcripts[part.key] == expected
+            assert oracle.text.decode(talk.said[f"t{i}"].text) == (spelled(omni, written) if expected else "")
+        silent = next(part for part in SPOKEN if odds[part.key] > low)
+        heard = next(part for part in SPOKEN if odds[part.key] <= low)
+        for name, items in {"n": (said(silent),), "y": (said(silent), said(heard, name="r"))}.items():
+            talk.open(name, *items)
+            ask(talk, name)
+            talk.run()
+        assert (talk.said["n"].end.status, talk.said["n"].end.reason) == ("cancelled", "no_speech")
+        check(talk.said["y"], oracle.reply((said(heard),), tail=tail), oracle, omni)
+    finally:
+        strict.close()
 
 
 HINTS = [

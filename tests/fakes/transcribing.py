@@ -41,7 +41,7 @@ from antiphon.core.plans import (
 )
 from antiphon.core.sampling import Sampling
 
-STOP, WORD = 3, 20
+STOP, NOBODY, WORD = 3, 4, 20
 SAMPLES = 240
 """Of one step of the voice."""
 CREDIT = 256
@@ -49,7 +49,7 @@ CONFIG = NodeConfig(
     graph="cascade",
     ar={
         "transcriber": ArConfig(
-            max_rows=2, num_blocks=8, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=8)
+            max_rows=2, num_blocks=8, block_size=4, stop_ids=(STOP, NOBODY), sampling=Sampling(max_tokens=8)
         ),
         "thinker": ArConfig(
             max_rows=4, num_blocks=500, block_size=4, stop_ids=(STOP,), sampling=Sampling(max_tokens=900)
@@ -84,7 +84,10 @@ class World:
         self.read: Counter[int] = Counter()
         self.sounded: Counter[int] = Counter()
         self.bad: set[int] = set()
+        self.silent: set[int] = set()
+        """Recordings in which nobody speaks."""
         self.reply_length = 3
+        self.samples = SAMPLES
         self.is_voicing = True
         self.encoded: list[int] = []
         self.prompts: list[RenderPrompt] = []
@@ -192,6 +195,8 @@ class World:
         self.transcribed.append(join)
         (span,) = join.prompt.spans
         assert span.length == len(join.prompt.token_ids)
+        if span.key in self.silent:
+            return NOBODY
         asked = 50 * (join.prompt.token_ids.tolist() == [7, 1, 2])
         return (*(asked + token for token in written(span.key)), STOP)[at]
 
@@ -200,7 +205,7 @@ class World:
         samples, owing, words = [], [], []
         for request, count in zip(order.requests.tolist(), order.counts.tolist(), strict=True):
             self.read[request] += count
-            samples.append(SAMPLES if self.is_voicing else 0)
+            samples.append(self.samples if self.is_voicing else 0)
             self.sounded[request] += samples[-1]
             if self.is_voicing and count:
                 owing.append(request)

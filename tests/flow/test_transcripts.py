@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from antiphon.core.conversation import Item, TextPart
+from antiphon.assembly.node import Node
+from antiphon.core.conversation import AudioPart, Item, TextPart
 from antiphon.core.facts import (
     ItemAdded,
     ResponseCancelled,
@@ -20,12 +22,16 @@ from antiphon.core.facts import (
     UnitReady,
 )
 from antiphon.flow import transcripts
+from antiphon.runtime.codec import encode
+from antiphon.runtime.record import without_media
 from fakes import transcribing
 from fakes.transcribing import (
+    CONFIG,
     CREDIT,
     World,
     foreseen,
     recording,
+    wanted,
     written,
 )
 
@@ -315,9 +321,9 @@ def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.M
     assert world.text["t"] == list(written(1))
     end = world.ends["t"]
     assert (end.status, end.usage.output_text_tokens) == ("completed", len(written(1)))
-    assert world.ends["s"].status == "completed"
+    assert world.ends["s"].status == ("cancelled" if is_empty else "completed")
     assert world.encoded == [1]
-    assert len(world.read) == 1, "a transcript is not spoken"
+    assert len(world.read) == (not is_empty), "a transcript is not spoken"
     world.check_empty()
 
 
@@ -404,3 +410,65 @@ def test_a_pause_goes_before_a_preface():
     world.run()
     assert len(world.prompts) == 3, "it may be told again"
     world.check_empty()
+
+
+def test_a_turn_in_which_nobody_speaks_is_not_answered():
+    """Its response ends with a reason of its own, without a prompt; the next turn shows nothing of it."""
+    world = World()
+    world.silent = {1, 2}
+    world.ask("s", recording(1), recording(2))
+    world.run()
+    end = world.ends["s"]
+    assert (end.status, end.reason) == ("cancelled", "no_speech")
+    assert end.message
+    assert not world.prompts
+    assert not world.text
+    world.facts += [ItemAdded("s", Item("again", "user", (recording(3),))), ResponseRequested("s", "b", "c")]
+    world.run()
+    assert world.ends["b"].status == "completed"
+    assert world.prompts[-1].transcripts == {1: (), 2: (), 3: written(3)}
+    world.facts += [ItemAdded("s", Item("more", "user", (recording(1),))), ResponseRequested("s", "d", "e")]
+    world.run()
+    assert world.ends["d"].reason == "no_speech", "an answer is behind what was said before"
+    assert world.encoded == [1, 2, 3]
+    world.check_empty()
+
+
+@pytest.mark.parametrize("more", [TextPart("hello"), recording(3)])
+def test_what_is_said_or_typed_beside_a_silent_recording_is_answered(more: TextPart | AudioPart):
+    world = World()
+    world.silent = {1}
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("p", "user", (more,)))]
+    world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
+    world.run()
+    assert world.ends["s"].status == "completed"
+    world.check_empty()
+
+
+def test_silence_is_read_ahead_as_nothing_and_told_as_no_words():
+    world = World()
+    world.silent = {1}
+    world.facts += [SessionOpened("s"), foreseen(1), wanted(1, is_pause=True)]
+    world.run()
+    assert not [one for one in world.prompts if not one.transcribe]
+    assert world.so_far == [("s", "q", (), True)]
+    world.facts += [ItemAdded("s", Item("q", "user", (recording(1),)))]
+    side = ResponseRequested("s", "t", "u", tier="best_effort", transcribe=True, remember=False)
+    item = Item("i", "user", (recording(1),))
+    world.facts += [msgspec.structs.replace(side, items=(item,)), ResponseRequested("s", "s", "a")]
+    world.run()
+    assert world.ends["t"].status == "completed"
+    assert world.ends["s"].reason == "no_speech"
+    world.check_empty()
+
+
+def test_what_follows_silence_is_decided_by_facts_alone():
+    world = World()
+    world.silent = {1}
+    world.ask("s", recording(1))
+    world.ask("t", recording(1), recording(2))
+    world.run()
+    node = Node(CONFIG)
+    for facts, now, decision in world.log:
+        again = node.decide(without_media(facts), now)
+        assert encode(without_media(again)) == encode(without_media(decision))

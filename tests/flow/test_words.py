@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from antiphon.assembly.node import Node
@@ -17,10 +18,13 @@ from antiphon.core.facts import (
     TurnForeseen,
     WordsWanted,
 )
+from antiphon.core.plans import ArStep, CodecStep, EncodeStep
+from antiphon.policy.base import Tier
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import without_media
 from fakes.transcribing import (
     CONFIG,
+    SAMPLES,
     World,
     foreseen,
     recording,
@@ -74,23 +78,119 @@ def test_the_words_so_far_wait_for_replies_and_only_the_newest_of_a_turn_is_writ
     world.check_empty()
 
 
-@pytest.mark.parametrize("turns", range(1, 5))
-def test_the_words_so_far_give_way_to_a_reply_and_to_a_pause_that_is_read(turns: int):
-    """What stands in their way is as it would be alone, and no words come late."""
-    for other in (ResponseRequested("o", "o", "b"), foreseen(3)):
+def stages_of(world: World, begin: int) -> list[str]:
+    """The stages of the steps that were ordered since, in order."""
+    orders = (order for _, _, decision in world.log[begin:] for order in decision.orders)
+    return [order.stage for order in orders if isinstance(order, ArStep | CodecStep | EncodeStep)]
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_the_words_so_far_give_way_to_a_reply_until_its_listener_has_sound_ahead(turns: int):
+    """Of a transcript that has begun, a step that is under way is all that the first sound waits for."""
+    world = World()
+    world.facts += [SessionOpened("o"), ItemAdded("o", Item("p", "user", (TextPart("hello"),)))]
+    world.facts += [SessionOpened("s"), wanted(1)]
+    for _ in range(turns):
+        world.turn()
+    assert not world.so_far
+    begin = len(world.log)
+    world.facts.append(ResponseRequested("o", "o", "b"))
+    world.run()
+    first, steps = stages_of(world, begin).index("voice"), stages_of(world, begin)
+    assert not {"ears", "transcriber"} & set(steps[:first])
+    assert [one[2] for one in world.so_far] == [written(1)]
+    assert world.ends["o"].status == "completed"
+    world.check_empty()
+
+
+@pytest.mark.parametrize("samples", [SAMPLES, 48 * SAMPLES])
+def test_a_long_reply_hides_nobodys_words_once_it_is_well_ahead_of_its_listener(samples: int):
+    """A device that has not enough sound ahead, or whose step may take longer than there is, goes on with the
+    reply."""
+    world = World()
+    world.reply_length, world.samples = 300, samples
+    world.ask("other", "hello")
+    for _ in range(60):
+        world.turn()
+    assert "other" not in world.ends
+    world.facts += [SessionOpened("s"), wanted(1)]
+    for _ in range(40):
+        world.turn()
+    assert "other" not in world.ends
+    assert bool(world.so_far) == (samples > SAMPLES)
+    world.run()
+    assert [one[2] for one in world.so_far] == [written(1)]
+    assert len(world.text["other"]) == 300
+    world.check_empty()
+
+
+def test_the_words_so_far_wait_for_best_effort_work_and_for_what_is_only_read():
+    for more in ({"tier": "best_effort"}, {"speech": False}):
         world = World()
+        world.reply_length, world.samples = 30, 48 * SAMPLES
         world.facts += [SessionOpened("o"), ItemAdded("o", Item("p", "user", (TextPart("hello"),)))]
-        world.facts += [SessionOpened("s"), wanted(1)]
-        for _ in range(turns):
+        world.facts.append(msgspec.structs.replace(ResponseRequested("o", "o", "b"), **more))
+        for _ in range(6):
             world.turn()
-        before = list(world.so_far)
-        world.facts.append(other)
+        begin = len(world.log)
+        world.facts += [SessionOpened("s"), wanted(1)]
         world.run()
-        assert not before
-        assert not world.so_far
-        assert {one.status for one in world.ends.values()} <= {"completed"}
-        assert world.prompts[-1].transcripts == ({} if "o" in world.ends else {3: written(3)})
+        steps = stages_of(world, begin)
+        assert steps.index("ears") > len(steps) - 1 - steps[::-1].index("thinker")
+        assert [one[2] for one in world.so_far] == [written(1)]
         world.check_empty()
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_a_pause_that_is_read_goes_before_the_words_of_others(turns: int):
+    world = World()
+    world.facts += [SessionOpened("s"), SessionOpened("t"), wanted(1, "t")]
+    for _ in range(turns):
+        world.turn()
+    assert not world.so_far
+    begin = len(world.log)
+    world.facts.append(foreseen(3))
+    world.run()
+    steps = stages_of(world, begin)
+    alone = ["ears", *["transcriber"] * 3, "thinker"]
+    assert steps.index("thinker") + 1 <= len(alone) + 2, "a step of others where its prompt is on its way"
+    assert [one[:3:2] for one in world.so_far] == [("t", written(1))]
+    world.check_empty()
+
+
+def test_a_newer_recording_of_a_turn_replaces_one_whose_transcript_has_not_begun():
+    world = World()
+    world.reply_length = 30
+    world.facts += [SessionOpened("s"), wanted(1)]
+    world.turn()
+    world.ask("other", "hello")
+    for _ in range(6):
+        world.turn()
+    world.facts.append(wanted(2))
+    world.run()
+    assert [one[2] for one in world.so_far] == [written(2)]
+    assert len(world.transcribed) == 3, "the first was never written down"
+    world.check_empty()
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+def test_a_turn_that_ends_goes_on_with_what_was_begun_for_its_words(turns: int):
+    """Its transcript is a person's from then on, and nothing is heard twice."""
+    world = World()
+    world.facts += [SessionOpened("s"), wanted(1, is_pause=True)]
+    for _ in range(turns):
+        world.turn()
+    world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    world.facts.append(ResponseRequested("s", "s", "a"))
+    world.turn()
+    assert Tier.PREPARATORY not in [
+        one.tier for one in world.node.stages.ar["transcriber"]._requests.values()
+    ]
+    world.run()
+    assert world.encoded == [1]
+    assert len(world.transcribed) == 3
+    assert world.ends["s"].status == "completed"
+    world.check_empty()
 
 
 def test_the_words_of_several_people_are_written_down_one_after_the_other():

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
+from antiphon.core.conversation import AudioPart
 from antiphon.core.facts import ItemAdded, ItemCut, ResponseCancelled, SpeechEnded, SpeechStarted
+from antiphon.server.media import BoundedMedia
+from antiphon.wire.limits import Limits
 from server.conftest import Running, Socket, eventually, running
 from server.fake_engine import FakeEngine, Script
 from voice import pcm16, silence, voice
-from wire.harness import kinds
+from wire.harness import kinds, pcm
 
 TEXT = "one two three four five six seven eight"
 
@@ -31,6 +35,37 @@ async def detect(client: Socket, **fields: Any) -> None:
     session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
     await client.send("session.update", session=session)
     await client.until("session.updated")
+
+
+class WatchedMedia(BoundedMedia):
+    """Notes where recordings are resampled."""
+
+    def __init__(self) -> None:
+        super().__init__(Limits())
+        self.on_the_loop: list[bool] = []
+
+    def audio_part(self, pcm16_24k: bytes) -> AudioPart:
+        self.on_the_loop.append(threading.current_thread() is threading.main_thread())
+        return super().audio_part(pcm16_24k)
+
+
+async def test_a_long_turn_is_taken_up_beside_the_event_loop_and_a_short_one_on_it(served: Running) -> None:
+    """Resampling 20 s takes 20 ms, in which nobody else's audio would be read."""
+    media = served.serving.media = WatchedMedia()
+    async with served.socket() as client:
+        await say(client, voice(2.6), silence(0.8))
+        events = await client.until("response.done")
+        assert kinds(events).count("input_audio_buffer.committed") == 1
+        await client.by_hand()
+        await client.send("input_audio_buffer.append", audio=pcm(0.4))
+        await client.send("input_audio_buffer.commit")
+        await client.until("input_audio_buffer.committed")
+        await client.send("input_audio_buffer.clear")
+        for _ in range(30):
+            await client.send("input_audio_buffer.append", audio=pcm(0.1))
+        await client.send("input_audio_buffer.commit")
+        await client.until("input_audio_buffer.committed")
+    assert media.on_the_loop == [False, True, False]
 
 
 async def test_speaking_is_answered(served: Running) -> None:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from antiphon.core.facts import ItemAdded, ResponseRequested, TranscriptOptions, TurnForeseen, WordsWanted
-from antiphon.core.plans import WordsHeard, ints
+from antiphon.core.plans import NO_SPEECH, ResponseEnded, Usage, WordsHeard, ints
 from antiphon.wire.limits import Limits
 from antiphon.wire.transcription import stable
 from wire.ears import PlainEar
-from wire.harness import INFO, Driver, kinds
+from wire.harness import INFO, Driver, FakeMedia, kinds
 from wire.speaking import QUIET, VOICE
 
 KIND = "conversation.item.input_audio_transcription."
@@ -72,6 +72,46 @@ def test_the_words_so_far_are_shown_at_a_bounded_rate_in_pauses_and_go_on_to_the
     assert {event["item_id"] for event in last} == {started["item_id"]}
 
 
+def test_the_words_of_a_turn_that_is_committed_by_hand_are_shown_before_that() -> None:
+    driver = talking()
+    driver.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": None}}})
+    driver.hear((VOICE, 1.4))
+    assert not driver.facts_of(WordsWanted)
+    driver.hear((VOICE, 0.2))
+    assert not written(driver, "The capital of")
+    driver.hear((VOICE, 3.0))
+    first = written(driver, "The capital of France is")
+    assert deltas(first) == "The capital of"
+    (wanted, last) = driver.facts_of(WordsWanted)
+    assert not wanted.is_pause
+    assert len(wanted.audio.samples) < len(last.audio.samples)
+    committed = driver.send("input_audio_buffer.commit")[0]
+    assert {committed["item_id"], first[0]["item_id"], wanted.item_id} == {last.item_id}
+    assert driver.fact(ItemAdded).item.parts[0] == last.audio
+    ended = finished(driver, "The capital of France is Paris.")
+    assert deltas(first + ended) == ended[-1]["transcript"]
+    driver.hear((VOICE, 1.6))
+    driver.send("input_audio_buffer.clear")
+    driver.hear((VOICE, 1.6))
+    cleared, anew = driver.facts_of(WordsWanted)[2:]
+    assert cleared.item_id != anew.item_id
+
+
+def test_a_recording_is_resampled_once_for_all_that_it_is_wanted_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    resample = FakeMedia.audio_part
+    monkeypatch.setattr(
+        FakeMedia, "audio_part", lambda self, pcm16: (made.append(len(pcm16)), resample(self, pcm16))[1]
+    )
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    driver.hear((QUIET, 0.5))
+    assert driver.facts_of(TurnForeseen)
+    assert driver.facts_of(WordsWanted)
+    assert driver.fact(ItemAdded)
+    assert len(made) == 1
+
+
 def test_where_the_whole_turn_begins_otherwise_the_end_is_right_and_nothing_more_is_added() -> None:
     driver = talking()
     driver.hear((VOICE, 0.5), (QUIET, 0.3))
@@ -96,6 +136,30 @@ def test_words_that_come_late_or_of_another_turn_are_not_shown() -> None:
     assert deltas(finished(driver, "one two")) == "one two", "of the first turn nothing was sent"
     driver._keep(driver.session.close(0.0))
     assert written(driver, "three four five") == []
+
+
+def test_a_turn_in_which_nobody_speaks_is_an_empty_transcript_and_a_response_that_says_so() -> None:
+    """In events that the official SDK knows, with none of them for words that were not said."""
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    assert written(driver, "") == []
+    driver.hear((QUIET, 0.5))
+    reply = driver.request
+    (completed,) = finished(driver, "")
+    assert completed["type"] == KIND + "completed"
+    assert completed["transcript"] == ""
+    assert not reply.transcribe
+    ended = ResponseEnded(
+        driver.session.id, reply.response, "cancelled", NO_SPEECH, "Nobody speaks.", Usage()
+    )
+    done = driver.output(ended)[-1]
+    assert done["type"] == "response.done"
+    assert done["response"]["status"] == "cancelled"
+    assert done["response"]["output"] == []
+    error = {"type": "invalid_request_error", "code": "no_speech"}
+    assert done["response"]["status_details"] == {"type": "cancelled", "error": error}
+    driver.hear((VOICE, 0.5), (QUIET, 0.8))
+    assert driver.request.response != reply.response, "the next turn is answered"
 
 
 def test_no_words_are_wanted_by_a_session_without_transcripts_nor_of_a_model_that_reads_its_input() -> None:

@@ -86,6 +86,7 @@ def test_a_whole_reply_takes_every_piece() -> None:
     [
         (ended("failed", "invalid_prompt", "m"), "invalid_prompt", "invalid_request_error"),
         (ended("failed", "context_length_exceeded", "m"), "context_length_exceeded", "invalid_request_error"),
+        (ended("cancelled", "no_speech", "m"), "no_speech", "invalid_request_error"),
         (ended("failed", "stage_failed", "m"), "stage_failed", "server_error"),
         (ended("cancelled", "session_closed"), "session_closed", "server_error"),
         (ended("failed", "server_shutting_down", "m"), "server_overloaded", "server_error"),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from math import nan
+from math import isnan, nan
 
 import numpy as np
 
 from antiphon.core.plans import Step
 from antiphon.flow.stages import Scheduler, Stages
-from antiphon.policy.base import DevicePolicy
+from antiphon.flow.words import Words
+from antiphon.policy.base import DevicePolicy, Tier
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.policies import Question, soonest
+from antiphon.stage.policies import Question, soonest, up_to
+
+LEFT_S = 0.5
+"""Sound that each listener has left, at least, after a step that only shows words so far: the next is made
+in that time."""
+UNKNOWN_STEP_S = 0.25
+"""What such a step is taken to last, as long as none was measured."""
+AGAIN_S = 0.05
+"""When it is asked again whether there is time for one."""
 
 
 class UnitHead:
@@ -26,6 +35,13 @@ class UnitHead:
     def urgency(self) -> int:
         _, choice = self._scheduler.choose(self._now)
         return 0 if choice.urgency is None or not len(choice.urgency) else int(choice.urgency.min())
+
+    @property
+    def is_preparatory(self) -> bool:
+        """Would it run something, and only what is preparatory?"""
+        view, choice = self._scheduler.choose(self._now)
+        order, _ = up_to(view, choice, None)
+        return len(order) > 0 and bool((view.tier[order] == Tier.PREPARATORY).all())
 
     @property
     def slack_s(self) -> float:
@@ -47,8 +63,16 @@ class Device:
     flight. If nothing ran when it was asked, nothing does until one of its units has changed, or a policy
     wishes to be asked again."""
 
-    def __init__(self, stages: Stages, units: tuple[str, ...], policy: DevicePolicy, depth: int) -> None:
-        """units: names, in pipeline order."""
+    def __init__(
+        self,
+        stages: Stages,
+        units: tuple[str, ...],
+        policy: DevicePolicy,
+        depth: int,
+        words: Words | None = None,
+    ) -> None:
+        """units: names, in pipeline order; words: which of their work only shows words so far."""
+        self._words = words
         self._stages = stages
         self._units = units
         self._policy = policy
@@ -101,16 +125,21 @@ class Device:
         heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
         before = [one.state for one in schedulers]
         asked: list[tuple[int, int | None]] = []
-        while heads:
-            choice = self._policy.decide(tuple(heads), self._last, now)
-            head = heads.pop(choice.index)
-            asked.append((head.place, choice.most))
-            planned = schedulers[head.place].plan(step, now, choice.most)
-            wished = (one.wake_at for one in schedulers)
-            self._question.wake_at = soonest(self.wake_at, choice.wake_at, *wished)
+        aside = self._aside(heads)
+        heads = [head for head in heads if head not in aside]
+        if heads and self._last not in [head.place for head in aside] and self._has_time(aside, now, False):
+            planned = self._first(aside, step, now, asked)
             if planned is not None:
-                self._last = head.place
                 return planned
+        planned = self._first(heads, step, now, asked)
+        if planned is not None:
+            return planned
+        if self._has_time(aside, now, True):
+            planned = self._first(aside, step, now, asked)
+            if planned is not None:
+                return planned
+        elif aside:
+            self._question.wake_at = soonest(self.wake_at, now + AGAIN_S)
         for place, most in asked:
             scheduler = schedulers[place]
             if most is None and isinstance(scheduler, ArScheduler):
@@ -123,3 +152,37 @@ class Device:
         self.is_running = num_in_flight > 0
         self._question.asked(self._state(before), self.wake_at, now)
         return None
+
+    def _first(
+        self, heads: list[UnitHead], step: int, now: float, asked: list[tuple[int, int | None]]
+    ) -> Step | None:
+        """The step of the first of these units that can run, as the policy orders them. Those that were asked
+        are added to `asked`, with the least urgency that was let through."""
+        schedulers, heads = self._stages.these(self._units), list(heads)
+        while heads:
+            choice = self._policy.decide(tuple(heads), self._last, now)
+            head = heads.pop(choice.index)
+            asked.append((head.place, choice.most))
+            planned = schedulers[head.place].plan(step, now, choice.most)
+            wished = (one.wake_at for one in schedulers)
+            self._question.wake_at = soonest(self.wake_at, choice.wake_at, *wished)
+            if planned is not None:
+                self._last = head.place
+                return planned
+        return None
+
+    # -- what shows words so far ---------------------------------------------------------------------
+
+    def _aside(self, heads: list[UnitHead]) -> list[UnitHead]:
+        """Units that would run nothing but what shows words so far. Where a turn is read ahead, that comes
+        before it."""
+        if self._words is None or not self._words.is_writing:
+            return []
+        return [head for head in heads if not self._stages.is_entry(head.unit) and head.is_preparatory]
+
+    def _has_time(self, aside: list[UnitHead], now: float, is_idle: bool) -> bool:
+        """May the device take a step of any of these, and be back before a listener runs dry?"""
+        if not aside or self._words is None:
+            return False
+        steps_s = [UNKNOWN_STEP_S if isnan(head.step_s) else head.step_s for head in aside]
+        return self._words.spare_s(now, is_idle) >= max(steps_s) + LEFT_S

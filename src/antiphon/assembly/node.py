@@ -23,6 +23,7 @@ from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
 from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Scheduler, Stages
+from antiphon.flow.words import Words
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
@@ -75,7 +76,7 @@ class Node:
             self.graph, self.stages, people, config.end_inputs, config.call_ids, config.transcript_prompt
         )
         self._watch: Watch | None = None
-        self._devices = _devices(self.stages, preset, depth)
+        self._devices = _devices(self.stages, preset, depth, self._orchestrator.words)
         self._patience = Patience(self.guard)
         self._next_step = 0
 
@@ -111,7 +112,7 @@ class Node:
             self._watch.planned(steps, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
         wake_at = self._patience.wake_at(self._wake_at)
-        told = (*outputs, *self._orchestrator.words(), *self._answers(advised))
+        told = (*outputs, *self._orchestrator.heard(), *self._answers(advised))
         return Decision((*orders, *copies, *steps), told, wake_at)
 
     @property
@@ -288,12 +289,13 @@ class Node:
         return tuple(steps)
 
 
-def _devices(stages: Stages, preset: Preset, depth: int) -> tuple[Device, ...]:
+def _devices(stages: Stages, preset: Preset, depth: int, words: Words) -> tuple[Device, ...]:
     """In the order in which the pipeline meets them."""
     units: dict[tuple[str, str], list[str]] = {}
     for name in (*stages.encoders, *stages.ar, *stages.codec):
         unit = stages.units[name]
         units.setdefault((unit.process, unit.device), []).append(name)
     return tuple(
-        Device(stages, tuple(names), preset.device_policy("+".join(names)), depth) for names in units.values()
+        Device(stages, tuple(names), preset.device_policy("+".join(names)), depth, words)
+        for names in units.values()
     )

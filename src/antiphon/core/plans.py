@@ -254,11 +254,15 @@ class Usage(msgspec.Struct, frozen=True):
     cached_image_tokens: int = 0
 
 
+NO_SPEECH = "no_speech"
+"""Why a response is cancelled that was asked for by recordings in which nobody speaks."""
+
+
 class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
     """The one terminal event of a response.
 
     status  completed | cancelled | failed | incomplete
-    reason  for incomplete: max_output_tokens; for cancelled: who; for failed: an error code
+    reason  for incomplete: max_output_tokens; for cancelled: who, or NO_SPEECH; for failed: an error code
     retry_s of one that was refused: after how long its client may try again
     """
 

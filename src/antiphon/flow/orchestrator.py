@@ -80,7 +80,7 @@ class Orchestrator:
         self._preparation = Preparation(stages, self._sessions, self._moves, self._outbox, written)
         self._transcripts = Transcripts(stages, self._sessions, self._preparation, written, transcript_prompt)
         self._advance = Advance(stages, self._sessions, self._transcripts)
-        self._words = Words(self._sessions, self._transcripts, self._outbox)
+        self._words = Words(self._sessions, self._transcripts, self._outbox, frontier)
         self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox, frontier)
 
     @property
@@ -99,8 +99,6 @@ class Orchestrator:
 
     def advise(self, fact: TurnAdvised, now: float) -> TurnAnswer:
         """An advisory: what there is of the turn may be read ahead."""
-        if fact.prepare == "turn":
-            self._words.stop()
         return self._advance.advise(fact, now)
 
     def observe(self, fact: Fact, now: float) -> None:
@@ -112,7 +110,7 @@ class Orchestrator:
                 self._sessions.open(fact.session)
             case SessionClosed():
                 self._advance.forget(fact.session)
-                self._words.close(fact.session)
+                self._words.forget(fact.session)
                 self._sessions.close(fact.session)
             case ItemAdded():
                 self._sessions.edit(fact)
@@ -121,7 +119,6 @@ class Orchestrator:
                 self._sessions.edit(fact)
             case ResponseRequested():
                 self._advance.stop()
-                self._words.stop()
                 response = self._sessions.begin(fact)
                 if response is not None:
                     self._advance.begun(response)
@@ -143,7 +140,6 @@ class Orchestrator:
             case WordsWanted():
                 self._words.want(fact)
             case TurnForeseen():
-                self._words.stop()
                 self._advance.foresee(fact, now)
             case TurnDropped():
                 self._advance.drop(fact)
@@ -152,7 +148,12 @@ class Orchestrator:
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact)
 
-    def words(self) -> tuple[WordsHeard, ...]:
+    @property
+    def words(self) -> Words:
+        """What is written down to show words so far, and when there is time for it; to be read only."""
+        return self._words
+
+    def heard(self) -> tuple[WordsHeard, ...]:
         """What people have said so far, since the last call."""
         return self._outbox.words()
 

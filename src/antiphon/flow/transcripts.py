@@ -2,7 +2,8 @@
 
 A transcript is made once for each recording, whoever asks, by a request of its own: through the encoder and
 the transcriber as a written reply goes through the encoder and the thinker, and not a word of it goes out. A
-response whose transcripts lack waits (its phase is RENDERING); its prompt is ordered once they are there.
+response whose transcripts lack waits (its phase is RENDERING); its prompt is ordered once they are there. A
+transcript is preparatory while it is wanted only to show words so far (`words`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from antiphon.core.facts import (
     StagePrompt,
     TranscriptOptions,
 )
-from antiphon.core.plans import ints
+from antiphon.core.plans import NO_SPEECH, ints
 from antiphon.flow.preparation import STAGE_LOST, Preparation, transcript_key
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
@@ -60,7 +61,7 @@ class Transcripts:
     def render(self, response: ResponseState, now: float) -> None:
         """Order its prompt, now or once it can be written."""
         if not self._lacking(response):
-            self._preparation.render(response)
+            self._go_on(response)
             return
         self._waiting[response.request] = response
         for part in self._lacking(response):
@@ -72,6 +73,17 @@ class Transcripts:
     def can_write(self) -> bool:
         """Does the model write down what is said?"""
         return self._stages.transcriber_stage is not None
+
+    @property
+    def is_preparing(self) -> bool:
+        """Is a recording written down only to show its words so far?"""
+        return any(running.is_ahead for running in self._running.values())
+
+    def has_row(self, part: AudioPart, options: TranscriptOptions | None) -> bool:
+        """Is the recording being written down so, or was it?"""
+        key = part.key if options is None else options.key(part.key)
+        running = self._running.get(key)
+        return key in self._known or (running is not None and _has_row(running))
 
     def has_begun(self, part: AudioPart, options: TranscriptOptions | None) -> bool:
         """Was the recording written down so, or is it being?"""
@@ -110,17 +122,40 @@ class Transcripts:
             if is_over or not self._lacking(response):
                 del self._waiting[request]
                 if not is_over:
-                    self._preparation.render(response)
-        wanted = {
-            transcript_key(response, part)
-            for response in self._waiting.values()
-            for part in self._lacking(response)
-        }
+                    self._go_on(response)
+        wanted: dict[int, bool] = {}
+        """Only to show words so far?"""
+        for response in self._waiting.values():
+            for part in self._lacking(response):
+                key = transcript_key(response, part)
+                wanted[key] = wanted.get(key, True) and _shows_words(response)
         for key, running in list(self._running.items()):
             if key not in wanted:
                 self._sessions.end(running, "cancelled", "")
                 del self._running[key]
+            elif running.is_ahead != wanted[key]:
+                running.is_ahead = wanted[key]
+                if running.entry is not None and running.path is not None:
+                    self._stages.ar[running.path.entry].rank(running.entry, running.tier)
         self._forget()
+
+    def _go_on(self, response: ResponseState) -> None:
+        """All that it shows is written down: order its prompt, unless nobody spoke."""
+        if response.spec.transcribe or not self._is_unheard(response):
+            self._preparation.render(response)
+        else:
+            message = "Nobody speaks in the recording that this would answer."
+            self._sessions.end(response, "cancelled", NO_SPEECH, message)
+
+    def _is_unheard(self, response: ResponseState) -> bool:
+        """Is all that was said since the last reply a recording in which nobody speaks?"""
+        roles = [item.role for item in response.items]
+        since = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
+        said = [part for item in response.items[since:] if item.role != "system" for part in item.parts]
+        return bool(said) and all(
+            isinstance(part, AudioPart) and self._known.get(transcript_key(response, part)) == ()
+            for part in said
+        )
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         parts = self._preparation.recordings(response)
@@ -131,8 +166,7 @@ class Transcripts:
         ends, and another begins in the place of the response."""
         if running.request not in self._sessions.by_request:
             return False
-        has_row = running.entry is not None and running.entry.row is not None
-        if running.slot != NOWHERE or response.slot == NOWHERE or has_row:
+        if running.slot != NOWHERE or response.slot == NOWHERE or _has_row(running):
             return True
         self._sessions.end(running, "cancelled", "")
         return False
@@ -141,6 +175,7 @@ class Transcripts:
         options = response.spec.transcripts
         asked = ResponseRequested(response.session, "", "", False, remember=False, transcripts=options)
         running = self._sessions.begin_transcript(asked, part, response.slot)
+        running.is_ahead = _shows_words(response)
         self._running[transcript_key(response, part)] = running
         if options is None:
             self._queue(running, ints(list(self._prompt)), now)
@@ -191,3 +226,12 @@ class Transcripts:
         }
         for key in [key for key in self._known if key not in shown][:excess]:
             del self._known[key]
+
+
+def _shows_words(response: ResponseState) -> bool:
+    """Is it for nothing but the words so far?"""
+    return response.is_ahead and response.spec.transcribe
+
+
+def _has_row(running: ResponseState) -> bool:
+    return running.entry is not None and running.entry.row is not None

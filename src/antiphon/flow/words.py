@@ -1,11 +1,16 @@
 """What people have said so far in turns that are not over, for clients that show it.
 
-It delays no reply: a recording is written down for it only while nothing else is made or read, one at a time,
-and that ends when a reply is asked for or a turn's pause is read. Where the recording is written down for
-something else, its words cost nothing and are shown as soon as they are there.
+It delays no reply. A recording that is written down for something else is shown as soon as that is done. One
+other at a time is written down for its words alone, by a preparatory request: its steps run where nothing
+else can, or where those who listen have enough sound ahead (`spare_s`), so that people who wait for a first
+sound, or would run dry, are served first, and one person's long reply does not hide the words of all others.
 """
 
 from __future__ import annotations
+
+from math import inf
+
+import numpy as np
 
 from antiphon.core.conversation import Item
 from antiphon.core.facts import PromptReady, ResponseRequested, WordsWanted
@@ -14,39 +19,41 @@ from antiphon.flow.outbox import Outbox
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.transcripts import Transcripts
+from antiphon.interaction.frontier import NOWHERE, Frontier
+from antiphon.policy.base import Tier
 
 
 class Words:
     """Owner of the recordings that wait, at most one a session, and of those that are being written down."""
 
-    def __init__(self, sessions: Sessions, transcripts: Transcripts, outbox: Outbox) -> None:
+    def __init__(
+        self, sessions: Sessions, transcripts: Transcripts, outbox: Outbox, frontier: Frontier
+    ) -> None:
         self._sessions = sessions
         self._transcripts = transcripts
         self._outbox = outbox
+        self._frontier = frontier
         self._wanted: dict[str, WordsWanted] = {}
         """By session, in the order in which they began to wait."""
         self._running: dict[str, tuple[ResponseState, WordsWanted]] = {}
         """By session."""
 
     def want(self, fact: WordsWanted) -> None:
-        """Show the words of this recording once nothing else runs, instead of an earlier one that waits."""
-        if self._transcripts.can_write and self._sessions.is_open(fact.session):
-            self._wanted[fact.session] = fact
+        """Show the words of this recording once there is time, instead of an earlier one of the session whose
+        transcript has not begun."""
+        if not self._transcripts.can_write or not self._sessions.is_open(fact.session):
+            return
+        self._wanted[fact.session] = fact
+        _, running = self._running.get(fact.session, (None, None))
+        if running is not None and not self._transcripts.has_row(running.audio, running.options):
+            self._stop(fact.session)
 
     def forget(self, session: str) -> None:
-        """The turn is over: drop the recording that waits."""
+        """The turn is over, or the session: nothing more of it is shown."""
         self._wanted.pop(session, None)
+        self._stop(session)
 
-    def stop(self) -> None:
-        """Cancel what runs: a reply, or the reading of a pause, begins. It is not tried again."""
-        for response, _ in self._running.values():
-            if response.request in self._sessions.by_request:
-                self._sessions.end(response, "cancelled", "")
-        self._running.clear()
-
-    def close(self, session: str) -> None:
-        """The session ends."""
-        self.forget(session)
+    def _stop(self, session: str) -> None:
         response, _ = self._running.pop(session, (None, None))
         if response is not None and response.request in self._sessions.by_request:
             self._sessions.end(response, "cancelled", "")
@@ -63,13 +70,13 @@ class Words:
         return True
 
     def settle(self, now: float) -> None:
-        """Begin recordings whose transcript exists or is being made, and one other if nothing else runs."""
+        """Begin recordings whose transcript exists or is being made, and one other if none is."""
         for session, (response, _) in list(self._running.items()):
             if response.request not in self._sessions.by_request:
                 del self._running[session]
         for session, wanted in list(self._wanted.items()):
             is_free = self._transcripts.has_begun(wanted.audio, wanted.options)
-            if session not in self._running and (is_free or not self._sessions.by_request):
+            if session not in self._running and (is_free or not self._transcripts.is_preparing):
                 del self._wanted[session]
                 self._begin(wanted, now)
 
@@ -88,3 +95,30 @@ class Words:
         response = self._sessions.begin_ahead(spec, (item,))
         self._running[wanted.session] = response, wanted
         self._transcripts.render(response, now)
+
+    # -- time for it ---------------------------------------------------------------------------------
+
+    @property
+    def is_writing(self) -> bool:
+        """Is a recording written down only to show its words so far?"""
+        return self._transcripts.is_preparing
+
+    def spare_s(self, now: float, is_idle: bool) -> float:
+        """How long a device may work for this without delaying what anybody hears: until the first listener
+        runs dry, and not at all while a person waits for the first of a reply. What is read, or not awaited
+        by anyone, goes before unless the device is idle."""
+        slots: list[int] = []
+        for response in self._sessions.responses.values():
+            is_awaited = response.tier is Tier.LATENCY
+            if is_awaited and (response.slot == NOWHERE or not self._frontier.begun(_one(response.slot))[0]):
+                return 0.0
+            if is_awaited and response.is_spoken:
+                slots.append(response.slot)
+            elif not is_idle:
+                return 0.0
+        leads_s = self._frontier.heard_leads_s(np.array(slots, np.intp), now)
+        return float(np.nan_to_num(leads_s).min(initial=inf))
+
+
+def _one(slot: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    return np.array([slot], np.intp)

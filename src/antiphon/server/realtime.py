@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -100,6 +100,7 @@ class Connection:
             serving.detokenisers,
             serving.settings.limits,
             serving.detectors,
+            postpones=True,
         )
 
     @property
@@ -172,10 +173,13 @@ class Connection:
         """The session's answer. Decoding of much media leaves the loop, so that nobody else's audio waits."""
         now = time.monotonic()
         try:
-            if len(frame) < HEAVY_FRAME_BYTES and self._session.buffered_audio_s < HEAVY_AUDIO_S:
-                return self._session.receive(frame, now)
-            self._work = asyncio.ensure_future(asyncio.to_thread(self._session.receive, frame, now))
-            return await asyncio.shield(self._work)
+            if len(frame) >= HEAVY_FRAME_BYTES or self._session.buffered_audio_s >= HEAVY_AUDIO_S:
+                return await self._apart(lambda: self._session.receive(frame, now))
+            effects = self._session.receive(frame, now)
+            if not self._session.has_rest:
+                return effects
+            self._carry_out(effects)
+            return await self._apart(list)
         except Exception:
             logger.exception(
                 "session %s: a client frame of %d bytes met a mistake of ours", self.id, len(frame)
@@ -184,6 +188,16 @@ class Connection:
         finally:
             if self._work is not None and self._work.done():
                 self._work = None
+
+    async def _apart(self, work: Callable[[], list[Effect]]) -> list[Effect]:
+        """What the work, and then the rest of the frame, returns: done in a thread, which holds the session
+        meanwhile."""
+
+        def whole() -> list[Effect]:
+            return [*work(), *self._session.go_on()]
+
+        self._work = asyncio.ensure_future(asyncio.to_thread(whole))
+        return await asyncio.shield(self._work)
 
     def _on_output(self, output: Output) -> None:
         """The engine's sink. While a thread holds the session, outputs wait for it."""

@@ -195,6 +195,17 @@ class ArScheduler(Chooser[ArCandidates]):
         """Media that a new request will have to compute, as it looks now."""
         return self._held.lacks(request, with_host=True)
 
+    @changes
+    def rank(self, request: ArRequest, tier: Tier) -> None:
+        """Its tier is another one from now on, whether it is submitted already or not."""
+        request.tier = tier
+        if request.request not in self._requests:
+            return
+        if request.row is not None:
+            self.rows.tier[request.row] = tier
+        else:
+            self._waiting.changed(request)
+
     @property
     def is_lacking(self) -> bool:
         """Would `lacking` return anything?"""

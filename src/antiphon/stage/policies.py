@@ -13,7 +13,7 @@ import numpy as np
 
 from antiphon.core.facts import Ints
 from antiphon.interaction.frontier import Slots
-from antiphon.policy.base import AdmissionPolicy, Budget, PacePolicy, StepChoice, StepPolicy, StepView
+from antiphon.policy.base import AdmissionPolicy, Budget, PacePolicy, StepChoice, StepPolicy, StepView, Tier
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.candidates import Candidates, Surroundings
 
@@ -146,11 +146,15 @@ class Chooser(ABC, Generic[V]):
 
 def up_to(view: Candidates, choice: StepChoice, most: int | None) -> tuple[Ints, Ints | None]:
     """The chosen candidates of this urgency and below it (None: all) that are ready and are to run something,
-    and the tokens for each."""
+    and the tokens for each. What is preparatory makes no step longer: it runs where nothing else was chosen.
+    """
     order, counts = choice.order, choice.counts
     chosen = view.ready[order]
     if counts is not None:
         chosen &= counts > 0
     if most is not None and choice.urgency is not None:
         chosen &= choice.urgency <= most
+    served = chosen & (view.tier[order] != Tier.PREPARATORY)
+    if served.any():
+        chosen = served
     return order[chosen], None if counts is None else counts[chosen]

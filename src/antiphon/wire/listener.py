@@ -28,6 +28,8 @@ SLICE_BYTES = 200 * MS_BYTES
 """Audio is heard in small pieces, so that a long append of many turns needs no more room than one turn."""
 BEHIND_MS = 400
 """How far a detector's news may lag behind the audio: frames, resampling, gaps in a doubtful voice."""
+CONTINUED_MS = 1500
+"""Audio after which a turn that is committed by hand is told to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Listener:
         """Found in this append."""
         self._is_pushed = False
         """Without a detector: audio was appended since the last commit or clear."""
+        self._untold_bytes = 0
+        """Of that, since it was told last."""
 
     @property
     def buffered_ms(self) -> float:
@@ -142,8 +146,7 @@ class Listener:
             total_s = pcm16_ms(len(self._buffer) + len(audio)) / 1000
             check("max_audio_s", self._limits.max_audio_s, total_s, "Commit or clear the input buffer first")
             self._buffer += audio
-            was_pushed, self._is_pushed = self._is_pushed, self._is_pushed or bool(audio)
-            return [PushBegan()] if self._is_pushed and not was_pushed else []
+            return self._pushed(len(audio))
         noticed: list[Noticed] = []
         for start in range(0, len(audio), SLICE_BYTES):
             piece = audio[start : start + SLICE_BYTES]
@@ -151,6 +154,20 @@ class Listener:
             noticed += self._noticed(self._detector.feed(piece, reply_is_heard))
             noticed += self._bounded()
         return [*noticed, *self._so_far()]
+
+    def _pushed(self, num_bytes: int) -> list[Noticed]:
+        """A client that commits by hand appended so much. Without a detector it is told at a bounded rate,
+        whether there is a voice in it or not."""
+        noticed: list[Noticed] = []
+        if num_bytes and not self._is_pushed:
+            self._is_pushed, self._untold_bytes = True, 0
+            noticed.append(PushBegan())
+        self._untold_bytes += num_bytes
+        if self._tells_pauses and self._untold_bytes >= CONTINUED_MS * MS_BYTES:
+            self._untold_bytes = 0
+            self._item_id = self.item_id
+            noticed.append(SpeechContinues(self._item_id, self.audio))
+        return noticed
 
     @property
     def audio(self) -> bytes:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut
+from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut
 from antiphon.wire import tool_calls
 from antiphon.wire.ports import Detokeniser
 from antiphon.wire.tool_calls import ToolCallParser
 
-CLIENT_CODES = ("invalid_prompt", "context_length_exceeded")
+CLIENT_CODES = ("invalid_prompt", "context_length_exceeded", NO_SPEECH)
 BUSY_CODES = ("server_overloaded", "server_shutting_down")
 LOST_CODES = ("stage_lost", "engine_gone")
 """A part of the model is starting again: a moment later all is well."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from antiphon.core.plans import ResponseEnded, Usage
+from antiphon.core.plans import NO_SPEECH, ResponseEnded, Usage
 from antiphon.wire.config import SessionConfig
 from antiphon.wire.effects import Payload
 from antiphon.wire.input_settings import format_payload
@@ -43,12 +43,15 @@ def response_object(spec: ResponseSpec, output: list[Payload], ended: ResponseEn
 
 
 def status_details(ended: ResponseEnded) -> Payload | None:
-    """Why a response ended; null when it was complete. Reasons outside the protocol's list become null."""
+    """Why a response ended; null when it was complete. Reasons outside the protocol's list become null, but
+    that nobody spoke is told as an error's code."""
     if ended.status == "completed":
         return None
     if ended.status == "failed":
         error = {"type": "server_error", "code": ended.reason, "message": ended.message}
         return {"type": "failed", "error": error}
+    if ended.reason == NO_SPEECH:
+        return {"type": ended.status, "error": {"type": "invalid_request_error", "code": NO_SPEECH}}
     known = CANCEL_REASONS if ended.status == "cancelled" else INCOMPLETE_REASONS
     return {"type": ended.status, "reason": ended.reason if ended.reason in known else None}
 

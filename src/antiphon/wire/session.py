@@ -28,6 +28,7 @@ from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered, Output, WordsHeard
 from antiphon.core.turns import ReplyPaused, ReplyResumed
+from antiphon.core.units import pcm16_ms
 from antiphon.wire.advisories import Advisories, AdvisoryRequest
 from antiphon.wire.audio import InputAudio
 from antiphon.wire.client_events import (
@@ -72,6 +73,8 @@ from antiphon.wire.shared import Shared
 from antiphon.wire.transcription import Transcripts
 
 MIN_COMMIT_MS = 100
+LONG_MS = 2000
+"""A recording from which on it takes more than a millisecond to take it up."""
 NOTHING_SAID = Item("", "user", (TextPart(""),))
 
 
@@ -95,7 +98,9 @@ class RealtimeSession:
         detokenisers: DetokeniserFactory,
         limits: Limits | None = None,
         detectors: TurnDetectorFactory | None = None,
+        postpones: bool = False,
     ) -> None:
+        """postpones: `receive` leaves what takes milliseconds, as long recordings do, to `go_on`."""
         self.id = ids.new("sess")
         self.limits = limits or Limits()
         self.phase = SessionPhase.NEW
@@ -113,6 +118,8 @@ class RealtimeSession:
         """What the engine was told before the first turn."""
         self._owes_reply = False
         """A turn ended while a reply was still on its way out: the next follows it."""
+        self._postpones = postpones
+        self._rest: Callable[[], list[Effect]] | None = None
 
     @property
     def num_open_responses(self) -> int:
@@ -148,9 +155,30 @@ class RealtimeSession:
     def receive_object(self, raw: dict[str, Any], now: float) -> list[Effect]:
         """The same for a frame that is decoded. In it, audio may be bytes."""
         try:
-            return self._effects(self._handle(typed_event(raw), now))
+            event = typed_event(raw)
         except (ProtocolError, LimitExceeded) as error:
             return [self.error(error, client_event_id(raw))]
+        if isinstance(event, CommitAudio) and self._is_long(self._listener.buffered_ms):
+            self._rest = lambda: self._answered(event, client_event_id(raw), now)
+            return []
+        return self._answered(event, client_event_id(raw), now)
+
+    @property
+    def has_rest(self) -> bool:
+        """Is something of the last frame left to be done by `go_on`?"""
+        return self._rest is not None
+
+    def go_on(self) -> list[Effect]:
+        """Do what is left of the last frame, before the session is told anything else. It takes milliseconds,
+        and may be done in any thread."""
+        rest, self._rest = self._rest, None
+        return [] if rest is None else rest()
+
+    def _answered(self, event: ClientEvent, event_id: str | None, now: float) -> list[Effect]:
+        try:
+            return self._effects(self._handle(event, now))
+        except (ProtocolError, LimitExceeded) as error:
+            return [self.error(error, event_id)]
 
     def deliver(self, output: Output, now: float) -> list[Effect]:
         """An engine's output. Those of responses that are over are dropped."""
@@ -261,7 +289,17 @@ class RealtimeSession:
         return detection is not None and detection.interrupt_response
 
     def _all_noticed(self, noticed: list[Noticed], now: float) -> list[Step]:
-        return [step for one in noticed for step in self._noticed(one, now)]
+        """What follows, in order; from the first long recording on, in `go_on`."""
+        num_short = 0
+        while num_short < len(noticed) and not self._is_long(_length_ms(noticed[num_short])):
+            num_short += 1
+        if rest := noticed[num_short:]:
+            self._rest = lambda: self._effects([step for one in rest for step in self._noticed(one, now)])
+        return [step for one in noticed[:num_short] for step in self._noticed(one, now)]
+
+    def _is_long(self, length_ms: float) -> bool:
+        """Is a recording of this length better resampled elsewhere?"""
+        return self._postpones and length_ms >= LONG_MS
 
     def _noticed(self, noticed: Noticed, now: float) -> list[Step]:
         match noticed:
@@ -426,6 +464,12 @@ class RealtimeSession:
 
     def _effects(self, steps: list[Step]) -> list[Effect]:
         return [self._event(step) if isinstance(step, dict) else ToEngine(step) for step in steps]
+
+
+def _length_ms(noticed: Noticed) -> float:
+    """Of the recording that has to be taken up."""
+    audio = noticed.audio if isinstance(noticed, SpeechPaused | SpeechContinues | SpeechOver) else None
+    return pcm16_ms(len(audio or b""))
 
 
 def _error(error: AntiphonError, event_id: str | None = None) -> Payload:

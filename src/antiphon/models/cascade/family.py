@@ -38,6 +38,8 @@ VOICE = "default"
 PART_OF = {"ears": "transcriber", "transcriber": "transcriber", "thinker": "thinker", "voice": "voice"}
 POSITIONS_PER_S = 50
 """Of the encoder: two mel frames of 10 ms each."""
+NO_SPEECH = 0.6
+"""From which probability on nobody speaks in a recording, as Whisper has it; config.json may say another."""
 MOST_TRANSCRIPTS = 4
 """Rows of the transcriber where nobody chose: they are short, and each attends to a whole window."""
 
@@ -67,7 +69,11 @@ class Cascade(Family):
                 f"thinker: {thinker['model_type']!r} is no model that reads and writes text"
             )
         return CascadeConfig(
-            transcriber=WhisperConfig.from_dict(values["transcriber"], values["generation"]["transcriber"]),
+            transcriber=WhisperConfig.from_dict(
+                values["transcriber"],
+                values["generation"]["transcriber"],
+                _threshold(values.get("no_speech_threshold", NO_SPEECH)),
+            ),
             writer=writer,
             thinker=writer.read_config(thinker),
             voice=VitsConfig.from_dict(values["voice"]),
@@ -82,6 +88,8 @@ class Cascade(Family):
         if "transcriber" not in options.stages:
             sizes["max_rows"] = min(sizes["max_rows"], MOST_TRANSCRIPTS)
             sizes["step_rows"] = None
+        # a prompt is never divided: where its transcript starts says whether anybody speaks
+        sizes["step_tokens"] = max(sizes["step_tokens"], sizes["max_rows"] * hearing.targets)
         needed = sizes["max_rows"] * -(-hearing.targets // sizes["block_size"])
         sizes["num_blocks"] = min(sizes["num_blocks"], needed)  # of its KV nothing rests
         transcriber = ArConfig(
@@ -210,6 +218,13 @@ class Cascade(Family):
     ) -> Any:
         with torch.no_grad():
             return super().load_stage(source, place, checkpoint, shard)
+
+
+def _threshold(told: object) -> float | None:
+    """`no_speech_threshold` of config.json; null: nobody asks whether anybody speaks."""
+    if told is not None and (not isinstance(told, int | float) or not 0 < told < 1):
+        raise CheckpointError(f"no_speech_threshold is {told!r}; it must be between 0 and 1, or null")
+    return told
 
 
 def _directories(config: Mapping[str, Any]) -> dict[str, Path]:

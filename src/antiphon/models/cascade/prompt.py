@@ -38,7 +38,11 @@ class CascadePrompter:
         if order.transcribe:
             text = " ".join(self._text(tokens) for tokens in order.transcripts.values())
             return PromptReady(order.request, {}, reply=np.array(self._thinker.encode(text), np.int64))
-        items = tuple(self._written(item, order.transcripts) for item in order.items)
+        items = tuple(
+            self._written(item, order.transcripts)
+            for item in order.items
+            if not _is_unheard(item, order.transcripts)
+        )
         return self._thinker.render(msgspec.structs.replace(order, items=items, transcripts={}))
 
     def _before(self, request: int, options: TranscriptOptions) -> PromptReady | PromptFailed:
@@ -71,6 +75,13 @@ class CascadePrompter:
 
     def _text(self, tokens: tuple[int, ...]) -> str:
         return self._transcriber.decode(tokens).strip()
+
+
+def _is_unheard(item: Item, transcripts: Mapping[int, tuple[int, ...]]) -> bool:
+    """Is it nothing but recordings in which nobody speaks?"""
+    return bool(item.parts) and all(
+        isinstance(part, AudioPart) and not transcripts[part.key] for part in item.parts
+    )
 
 
 def load_prompter(

@@ -41,6 +41,8 @@ class WhisperConfig:
     languages    ids of those that it hears by their codes, its own first; None: it hears only that one
     previous     id before the text that a transcript follows; None: generation_config.json names none
     suppressed   ids that are never drawn; `begin_suppressed`: nor as the first
+    no_speech    id that stands for a recording in which nobody speaks; None: it has none, or it is not asked
+    no_speech_threshold  a recording for which that is more probable, where a transcript starts, has none
     """
 
     hidden: int
@@ -60,12 +62,23 @@ class WhisperConfig:
     suppressed: tuple[int, ...]
     begin_suppressed: tuple[int, ...]
     stop_ids: tuple[int, ...]
+    no_speech: int | None = None
+    no_speech_threshold: float = 1.0
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Self:
-        """From config.json and generation_config.json; raises CheckpointError."""
+    def from_dict(
+        cls,
+        config: Mapping[str, Any],
+        generation: Mapping[str, Any],
+        no_speech_threshold: float | None = None,
+    ) -> Self:
+        """From config.json and generation_config.json; raises CheckpointError. no_speech_threshold: None:
+        silence is written down as something."""
         known = {"activation_function": ("gelu",), "scale_embedding": (False,)}
         check_served("transcriber", config, "whisper", known)
+        stops = (generation.get("eos_token_id", config.get("eos_token_id")),)
+        plain = generation.get("no_timestamps_token_id")
+        no_speech = None if no_speech_threshold is None or plain is None else plain - 1
         try:
             return cls(
                 hidden=config["d_model"],
@@ -84,7 +97,9 @@ class WhisperConfig:
                 previous=generation.get("prev_sot_token_id"),
                 suppressed=tuple(generation.get("suppress_tokens") or ()),
                 begin_suppressed=tuple(generation.get("begin_suppress_tokens") or ()),
-                stop_ids=(generation.get("eos_token_id", config.get("eos_token_id")),),
+                stop_ids=stops if no_speech is None else (*stops, no_speech),
+                no_speech=no_speech,
+                no_speech_threshold=1.0 if no_speech_threshold is None else no_speech_threshold,
             )
         except KeyError as error:
             raise CheckpointError(f"transcriber: config.json has no {error}") from None
@@ -330,8 +345,8 @@ class Decoder:
         return [(cross.of("k", states), cross.of("v", states)) for _, cross, _ in self._layers]
 
     def forward(self, step: StepInputs) -> tuple[Tensor, None]:
-        """One step. Beside each token's hidden state stands 1 if what is drawn after it is a transcript's
-        first token: [m, hidden + 1]."""
+        """One step. Beside each token's hidden state stand 1 if what is drawn after it is a transcript's
+        first token, and 1 if nobody speaks in the recording: [m, hidden + 2]."""
         positions = (step.positions[0] if step.positions.dim() == 2 else step.positions).long()
         x = step.x + self._positions[positions]
         for (attention, cross, mlp), own, other in zip(self._layers, step.kv, step.cross, strict=True):
@@ -343,14 +358,30 @@ class Decoder:
             x = x + mlp(x)
         is_marked = step.positions[1] != step.positions[0] if step.positions.dim() == 2 else positions < 0
         begins = is_marked.to(x)[:, None]
-        if step.wanted is not None:
-            x, begins = x[step.wanted], begins[step.wanted]
-        return torch.cat((self._norm(x), begins), 1), None
+        if step.wanted is None:
+            return torch.cat((self._norm(x), begins, torch.zeros_like(begins)), 1), None
+        begins = begins[step.wanted]
+        silent = begins * self._is_silent(x, step.wanted)
+        return torch.cat((self._norm(x[step.wanted]), begins, silent), 1), None
+
+    def _is_silent(self, x: Tensor, ends: Tensor) -> Tensor:
+        """Of prompts whose last tokens are these: is it more probable than the threshold, where a transcript
+        starts, that nobody speaks? [m, 1]. From there on, a prompt runs in one step."""
+        if self.config.no_speech is None:
+            return x.new_zeros(len(ends), 1)
+        starts = (ends - (len(self.config.prompt) - 1)).clamp(min=0)
+        odds = linear(self._norm(x[starts]), self._head).float().softmax(-1)[:, self.config.no_speech]
+        return (odds > self.config.no_speech_threshold).to(x)[:, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What `forward` returned -> fp32 [r, vocab], what is never drawn at -inf."""
-        scores = linear(hidden[:, :-1].contiguous(), self._head).float()
+        scores = linear(hidden[:, :-2].contiguous(), self._head).float()
         scores[:, self._suppressed] = -torch.inf
-        first = torch.where(hidden[:, -1:] > 0, -torch.inf, 0.0).float()
+        first = torch.where(hidden[:, -2:-1] > 0, -torch.inf, 0.0).float()
         scores[:, self._begin_suppressed] += first
+        if self.config.no_speech is None:
+            return scores
+        is_silent = hidden[:, -1:] > 0
+        scores.masked_fill_(is_silent, -torch.inf)
+        scores[:, self.config.no_speech] = torch.where(is_silent[:, 0], 0.0, -torch.inf).float()
         return scores

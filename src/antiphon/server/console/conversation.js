@@ -238,6 +238,7 @@ const HANDLERS = {
 };
 
 function ending({ status, status_details }) {
+  if (status_details?.error?.code === "no_speech") return "nobody spoke";
   if (status === "cancelled") return status_details?.reason === "turn_detected" ? "interrupted" : "stopped";
   if (status === "failed") return "failed";
   return status === "incomplete" ? `cut off (${status_details?.reason ?? "limit"})` : "";
