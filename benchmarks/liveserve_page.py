@@ -171,7 +171,9 @@ def draw_timelines(result: dict[str, Any], path: Path) -> None:
     """KV that requests hold, and replies without a gap, over time: Figures 8 and 17, left, and 18."""
     with page(path, 7.2, 2.9) as figure:
         held, smooth = figure.subplots(1, 2)
-        for shade, (system, one) in zip((GREY, colour(1), colour(0)), result["residency"].items(), strict=True):
+        for shade, (system, one) in zip(
+            (GREY, colour(1), colour(0)), result["residency"].items(), strict=True
+        ):
             seconds, shares = zip(*one["timeline"], strict=True)
             held.plot(seconds, [100 * share for share in shares], color=shade, label=system)
         held.set_ylabel("thinker's KV held by requests (%)")

@@ -21,10 +21,10 @@ from antiphon.core.facts import Ints, StagePrompt
 from antiphon.core.graph import StageGraph
 from antiphon.core.ports import Prompter
 from antiphon.latency.shapes import ModelShape
-from antiphon.models.family import Place, StageSource
 from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
 from antiphon.nn.shard import Shard
+from antiphon.nn.stage_source import Place, StageSource
 from antiphon.nn.step import StepInputs
 
 Pages = Sequence[tuple[Tensor, Tensor]]

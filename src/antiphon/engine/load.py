@@ -37,11 +37,11 @@ from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
-from antiphon.models.family import StageSource
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.cpu import told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
 from antiphon.nn.shard import Shard
+from antiphon.nn.stage_source import StageSource
 
 COMPILING = "compiling kernels for this CPU, kept for the next time"
 

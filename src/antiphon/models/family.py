@@ -6,8 +6,7 @@ A family's module has one instance of a subclass as `FAMILY`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,22 +21,7 @@ from antiphon.latency.shapes import ModelShape
 from antiphon.models.layout import Layout
 from antiphon.models.vocabulary import call_ids
 from antiphon.nn.shard import Shard
-
-Pairs = Iterable[tuple[str, Tensor]]
-Place = tuple[torch.device, torch.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class StageSource:
-    """What a stage is made of.
-
-    tensors  of its weights, in any order and of any float type
-    config   the family's own type, of the whole model
-    """
-
-    stage: str
-    tensors: Pairs
-    config: Any
+from antiphon.nn.stage_source import Pairs, Place, StageSource
 
 
 class Family(ABC):

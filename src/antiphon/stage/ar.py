@@ -202,7 +202,7 @@ class ArScheduler(Chooser[ArCandidates]):
         if request.request not in self._requests:
             return
         if request.row is not None:
-            self.rows.tier[request.row] = tier
+            self.rows.rank(request.row, tier)
         else:
             self._waiting.changed(request)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import ints
 from antiphon.kv.blocks import BlockPool
+from antiphon.policy.base import Tier
 from antiphon.stage.requests import ArRequest
 
 Mask = NDArray[np.bool_]
@@ -102,6 +103,11 @@ class RowLedger:
     def close(self, row: int) -> None:
         """No more upstream tokens will come."""
         self.closed[row] = 1
+        self._changed()
+
+    def rank(self, row: int, tier: Tier) -> None:
+        """It is of another tier from now on."""
+        self.tier[row] = tier
         self._changed()
 
     def grow(self, rows: Ints | int, counts: Ints | int) -> None:

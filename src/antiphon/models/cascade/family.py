@@ -27,11 +27,12 @@ from antiphon.models.cascade.whisper import (
     decoder_layout,
     encoder_layout,
 )
-from antiphon.models.family import Family, Place, StageSource
+from antiphon.models.family import Family
 from antiphon.models.geometry import Json, stage_sizes
 from antiphon.models.layout import Layout
 from antiphon.models.text.family import TextFamily
 from antiphon.nn.shard import Shard
+from antiphon.nn.stage_source import Place, StageSource
 
 VOICE = "default"
 """A voice's files name it nowhere."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.latency.shapes import ModelShape
 from antiphon.models.decoder_stage import DecoderStage, Thinker
-from antiphon.models.family import Family, Pairs, Place, StageSource
+from antiphon.models.family import Family
 from antiphon.models.geometry import Json
 from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
@@ -23,6 +23,7 @@ from antiphon.models.qwen3_omni.shards import load_shard, shard_config, shard_la
 from antiphon.models.qwen3_omni.stages import Scale, SpeechStage
 from antiphon.models.qwen3_omni.weights import LAYOUTS, speech_of
 from antiphon.nn.shard import Shard
+from antiphon.nn.stage_source import Pairs, Place, StageSource
 
 
 class Qwen3Omni(Family):

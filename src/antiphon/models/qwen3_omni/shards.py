@@ -12,12 +12,13 @@ import torch
 
 from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_stage import DecoderStage
-from antiphon.models.family import Family, Place, StageSource
+from antiphon.models.family import Family
 from antiphon.models.layout import Layout
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.weights import speech_of
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder
 from antiphon.nn.shard import Shard
+from antiphon.nn.stage_source import Place, StageSource
 
 FOLLOWED = ("layers.", "norm", "head")
 """Parameters that ranks other than 0 have a part of."""
