@@ -23,8 +23,7 @@ from antiphon.wire.audio_api import (
 from antiphon.wire.chat_replies import Heading, Shown, finish_reason, usage_shown
 from antiphon.wire.limits import Limits
 from antiphon.wire.parsing import converted
-from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
-from antiphon.wire.whole import Whole
+from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece, Whole
 from wire.harness import INFO, USAGE
 
 SOUND = AudioPart.of(bytes(8))

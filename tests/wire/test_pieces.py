@@ -8,8 +8,16 @@ from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.wire.errors import error_object
-from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, Pieces, SoundPiece, TextPiece, error_of
-from antiphon.wire.whole import Whole
+from antiphon.wire.pieces import (
+    ArgumentsPiece,
+    CallPiece,
+    EndPiece,
+    Pieces,
+    SoundPiece,
+    TextPiece,
+    Whole,
+    error_of,
+)
 
 
 class Chars:

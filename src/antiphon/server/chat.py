@@ -34,8 +34,7 @@ from antiphon.wire.chat_replies import (
     usage_shown,
 )
 from antiphon.wire.media_urls import remote_urls
-from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
-from antiphon.wire.whole import Whole
+from antiphon.wire.pieces import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece, Whole
 
 router = APIRouter()
 
