@@ -1,8 +1,7 @@
 # make serve   set up, fetch small released weights that understand English speech (226 MB) if they are not there,
 #              serve them on 127.0.0.1:$(PORT); without network, or with MODEL=demo, a small random checkpoint;
 #              MODEL=DIR-OR-HUB-ID serves another one
-# make test    set up, run every check and the tests
-# make coverage  the tests again, while branches of the deciding half are counted: at least 95 % of them
+# make test    set up, run every check and the tests; the deciding half's own take 95 % of its lines and branches
 # make test-gpu  the tests that need a GPU, on a machine that has one
 # make clients install the stock clients that test-slow talks to the server with, each on its own (1.5 GB)
 # The first run needs the network to fetch packages; later ones do not.
@@ -25,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 
-.PHONY: setup serve test coverage test-slow test-gpu check format clean clients
+.PHONY: setup serve test test-slow test-gpu check format clean clients
 
 setup: $(READY)
 
@@ -58,13 +57,7 @@ else
 endif
 
 test: check
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
-
-coverage: setup
-	$(BIN)/coverage erase
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --coverage
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
 
 test-slow: setup
 	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=3600
@@ -100,4 +93,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .coverage .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

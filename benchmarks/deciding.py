@@ -138,11 +138,9 @@ def reads() -> dict[str, dict[str, float]]:
     some = parts(mixed)
     cursor = spans([partial(each, lambda name: monitor.buffer_s(name, 0.5), part) for part in some])
     phase = spans([partial(each, lambda name: monitor.phase(name, 0.5), part) for part in some])
-    whole = spans([lambda: monitor.buffers_s(mixed, 0.5)] * 50)
     return {
         "read_cursor_us": shares([1e6 * span / 100 for span in cursor]),
         "read_phase_us": shares([1e6 * span / 100 for span in phase]),
-        "read_all_cursors_ms": shares([1e3 * span for span in whole]),
     }
 
 

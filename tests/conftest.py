@@ -1,10 +1,12 @@
 """Fixtures that every room's tests share, and how branches are counted.
 
-`pytest --coverage` counts those of the deciding half, while modules are imported and its own tests run.
+`pytest --coverage` counts which lines and branches of the deciding half its own tests take, and fails below
+`ENOUGH`. Those tests run first. A line that was hit often is no longer watched, so counting costs little.
 """
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Generator
 from pathlib import Path
@@ -22,35 +24,73 @@ settings.register_profile("house", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("house")
 
 HERE = Path(__file__).parent
+ENOUGH = 95.0
+"""Percent of lines and branches."""
+NO_CODE = [r"if TYPE_CHECKING:", r": \.\.\.$", r"^ +\.\.\.$"]
 
 
 class Branches:
-    """Counts while it is told to. A plugin of pytest, in every process of tests."""
+    """A plugin of pytest: counts in a process that runs tests, adds up in the one that hands them out."""
 
-    def __init__(self) -> None:
-        from coverage import Coverage
-
+    def __init__(self, config: pytest.Config) -> None:
         project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())
-        rooms = [Path(path).name for path in project["tool"]["pyright"]["strict"]]
-        self._own = [HERE / room for room in rooms]
-        self._coverage = Coverage(data_suffix=True, source_pkgs=[f"antiphon.{room}" for room in rooms])
-        self._coverage.start()
+        self._rooms = [HERE.parent / room for room in project["tool"]["pyright"]["strict"]]
+        self._own = [HERE / room.name for room in self._rooms]
+        self._counter: Any = None
+        self._found: dict[str, Any] | None = None
+        self._is_worker = hasattr(config, "workerinput")
+        if self._is_worker or not config.getoption("numprocesses", None):
+            self._watch_imports()
 
-    def pytest_collection_finish(self) -> None:
-        self._coverage.stop()
+    def _watch_imports(self) -> None:
+        from slipcover import FileMatcher, ImportManager, Slipcover
+
+        self._counter = Slipcover(branch=True, source=self._rooms, exclude_lines=NO_CODE)
+        ImportManager(self._counter, FileMatcher(sources=self._rooms)).__enter__()
+
+    def _is_own(self, item: pytest.Item) -> bool:
+        return any(item.path.is_relative_to(room) for room in self._own)
+
+    def _add(self, found: dict[str, Any]) -> None:
+        from slipcover import merge_coverage
+
+        self._found = merge_coverage(self._found, found) if self._found else found
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: not self._is_own(item))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if not any(item.path.is_relative_to(room) for room in self._own):
-            return (yield)
-        self._coverage.start()
-        try:
-            return (yield)
-        finally:
-            self._coverage.stop()
+        if self._found is None and not self._is_own(item):
+            self._add(self._counter.get_coverage())
+        return (yield)
 
-    def pytest_sessionfinish(self) -> None:
-        self._coverage.save()
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """One that crashed has nothing to say."""
+        if found := getattr(node, "workeroutput", {}).get("branches"):
+            self._add(json.loads(found))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._counter is not None and self._found is None:
+            self._add(self._counter.get_coverage())
+        if self._is_worker:
+            session.config.workeroutput["branches"] = json.dumps(self._found)  # type: ignore[attr-defined]
+        elif self._found is not None and self._found["summary"]["percent_covered"] < ENOUGH:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from slipcover import print_coverage
+
+        if self._found is None:
+            return
+        percent = self._found["summary"]["percent_covered"]
+        if percent < ENOUGH:
+            print_coverage(self._found, outfile=terminalreporter, skip_covered=True)
+        terminalreporter.write_line(
+            f"{percent:.1f} % of the deciding half by its own tests; {ENOUGH} % is enough"
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,9 +98,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    hands_out = bool(config.getoption("numprocesses", None))  # to processes that run the tests
-    if config.getoption("--coverage") and not hands_out:
-        config.pluginmanager.register(Branches())
+    if config.getoption("--coverage"):
+        config.pluginmanager.register(Branches(config))
 
 
 def make_demo(path: Path, **how: Any) -> Path:

@@ -160,7 +160,7 @@ def test_a_read_is_quick_among_ten_thousand() -> None:
         monitor.hear([audio("r", 0.5, name)], 1.0)
     one_s = min(timeit.repeat(lambda: monitor.buffer_s("s5000", 1.2), number=1000, repeat=5)) / 1000
     assert one_s < 20e-6
-    assert all(monitor.buffers_s(names, 1.25) == 0.25)
+    assert all(monitor.buffer_s(name, 1.25) == 0.25 for name in names)
 
 
 @dataclass
@@ -265,7 +265,6 @@ class Listener(RuleBasedStateMachine):
         played_s, generated_s = monitor.played_s("s", now), monitor.generated_s("s")
         assert 0.0 <= played_s <= generated_s
         buffer_s = monitor.buffer_s("s", now)
-        assert monitor.buffers_s(["s"], now)[0] == (buffer_s or 0.0)
         if reply is None or reply.loudspeaker.first_at is None:
             return
         assert generated_s == reply.loudspeaker.audio_s

@@ -85,7 +85,7 @@ def test_a_slot_is_free_once_its_response_is_over_and_played() -> None:
     assert monitor.slot("s", "a") is not None
     pass_time(monitor, 10.0)
     assert monitor.slot("s", "a") is None
-    assert (monitor.buffers_s(["s"], 10.0).tolist(), monitor.played_s("s", 10.0)) == ([0.0], 2.0)
+    assert (monitor.buffer_s("s", 10.0), monitor.played_s("s", 10.0)) == (0.0, 2.0)
     assert monitor.lead_s("s", "a", 10.0) == 0.0, "the reply heard last can still be asked for"
 
 
@@ -132,7 +132,7 @@ def test_by_the_client_s_word_it_plays_on() -> None:
     pass_time(monitor, 6.0)
     assert monitor.slot("s", "a") is None
     monitor.observe(PlaybackReported("s", "a", 3.0), 7.0)
-    assert monitor.buffers_s(["s"], 7.5).tolist() == [0.5]
+    assert monitor.buffer_s("s", 7.5) == 0.5
     pass_time(monitor, 8.0)
     assert monitor.slot("s", "a") is None
     monitor.observe(PlaybackReported("s", "a", 4.0), 9.0)

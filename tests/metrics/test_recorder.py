@@ -69,7 +69,7 @@ def test_a_whole_run() -> None:
 
     (row,) = folded.responses
     assert (row.session, row.turn, row.response, row.wants, row.manual) == ("a", 0, "r", "speech", True)
-    assert (row.turn_started_s, row.turn_ended_s, row.speech_end_s) == (0.0, 1.0, 0.75)
+    assert (row.turn_ended_s, row.speech_end_s) == (1.0, 0.75)
     assert (row.started_s, row.first_text_s, row.first_audio_s, row.ended_s) == (1.0, 1.25, 1.5, 3.0)
     assert (row.status, row.reason, row.error, row.reading_tokens_per_s) == ("completed", "", None, 6.0)
     assert row.text_chars.tolist() == [4, 6]

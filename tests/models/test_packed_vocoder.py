@@ -10,7 +10,6 @@ import torch
 from antiphon.models.qwen3_omni import vocoder as vocoders
 from antiphon.models.qwen3_omni.convolutions import Convolutions
 from antiphon.models.qwen3_omni.family import FAMILY
-from antiphon.models.qwen3_omni.vocoder import gather_states
 
 if TYPE_CHECKING:
     from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
@@ -58,7 +57,7 @@ def test_a_stream_has_the_same_bits_beside_any_other(packed: Vocoder, codes: tor
 def test_streams_at_different_places_are_decoded_together(packed: Vocoder, codes: torch.Tensor) -> None:
     started = [packed.decode(codes[i : i + 1, :, :first])[1] for i, first in enumerate((3, 70, 11))]
     alone = [packed.decode(codes[i : i + 1, :, 80:84], state)[0] for i, state in enumerate(started)]
-    pcm, state = packed.decode(codes[:3, :, 80:84], gather_states(started))
+    pcm, state = packed.decode(codes[:3, :, 80:84], tuple(map(torch.cat, zip(*started, strict=True))))
     assert state[0].tolist() == [7, 74, 15]
     assert torch.equal(pcm, torch.cat(alone))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from antiphon.models.qwen3_omni.positions import mrope_positions
-from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt, talker_prompt, talker_prompt_length
+from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt, talker_prompt
 from antiphon.nn.attention import LayerKv, PagedBatch, over
 from antiphon.nn.step import StepInputs
 from models.scenes import Scene, scenes
@@ -95,10 +95,10 @@ def think(scene: Scene, thinker: Thinker, encoders: Encoders) -> tuple[list[int]
     ids = torch.tensor(scene.ids)
     x = thinker.embed(ids).clone()
     if scene.mels:
-        x[ids == tokens.audio] = torch.cat(encoders.audio.encode(scene.mels))
+        x[ids == tokens.audio] = torch.cat(encoders.hear(scene.mels))
     deepstack, visual = [], None
     if scene.patches:
-        images = encoders.vision.encode(scene.patches, [span.grid for span in scene.spans])
+        images = encoders.see(scene.patches, [span.grid for span in scene.spans])
         visual = torch.nonzero(ids == tokens.image).flatten()
         x[visual] = torch.cat([rows for rows, _ in images])
         deepstack = [torch.cat(level) for level in zip(*(deep for _, deep in images), strict=True)]
@@ -173,7 +173,7 @@ def test_talker_prompt_names_positions_and_sources(kind: str, config: Qwen3OmniC
     scene = scenes(config)[kind]
     tokens = scene.config.tokens
     prompt = talker_prompt(np.array(scene.ids), scene.spans, tokens)
-    assert len(prompt) == len(prompt.text_ids) == talker_prompt_length(scene.ids, tokens)
+    assert len(prompt) == len(prompt.text_ids)
     assert prompt.text_ids[-9:].tolist() == [
         *scene.ids[-3:],
         *[tokens.tts_pad] * 4,
@@ -203,7 +203,7 @@ def test_a_prompt_without_a_reply_header_is_refused(config: Qwen3OmniConfig) -> 
 
 
 def test_a_prompt_without_a_user_has_only_the_header(config: Qwen3OmniConfig) -> None:
-    assert talker_prompt_length(Scene(config).open("assistant").ids, config.tokens) == 9
+    assert len(talker_prompt(Scene(config).open("assistant").ids, (), config.tokens)) == 9
 
 
 def test_the_first_reply_token_may_stay_on_the_device(talker: Talker, config: Qwen3OmniConfig) -> None:

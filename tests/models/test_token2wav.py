@@ -12,7 +12,7 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.files import open_checkpoint
 from antiphon.core.errors import CheckpointError
 from antiphon.models.qwen2_5_omni.family import FAMILY
-from antiphon.models.qwen2_5_omni.noise import start_noise
+from antiphon.models.qwen2_5_omni.flow import start_noise
 from antiphon.models.qwen2_5_omni.token2wav import Token2Wav, Window, next_window
 from antiphon.models.qwen2_5_omni.voices import load_voices
 from antiphon.nn.stage_source import StageSource

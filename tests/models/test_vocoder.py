@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from antiphon.models.qwen3_omni.vocoder import gather_states, split_state
-
 if TYPE_CHECKING:
     from antiphon.models.qwen3_omni.vocoder import State, Vocoder
 
@@ -64,11 +62,11 @@ def test_streams_at_different_places_are_decoded_together(vocoder: Vocoder) -> N
     started = [vocoder.decode(row[..., :first])[1] for row, first in zip(rows, firsts, strict=True)]
     parts = [row[..., first : first + 4] for row, first in zip(rows, firsts, strict=True)]
     alone = [vocoder.decode(part, state) for part, state in zip(parts, started, strict=True)]
-    pcm, state = vocoder.decode(torch.cat(parts), gather_states(started))
+    pcm, state = vocoder.decode(torch.cat(parts), tuple(map(torch.cat, zip(*started, strict=True))))
     assert state[0].tolist() == [7, 84, 15]
     for i, (wave, after) in enumerate(alone):
         torch.testing.assert_close(pcm[i], wave[0], rtol=0, atol=1e-6)
-        for ours, theirs in zip(split_state(state)[i], after, strict=True):
+        for ours, theirs in zip((part[i : i + 1] for part in state), after, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 

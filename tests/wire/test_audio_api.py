@@ -23,8 +23,14 @@ from antiphon.wire.audio_api import (
 from antiphon.wire.chat_replies import Heading, Shown, finish_reason, usage_shown
 from antiphon.wire.limits import Limits
 from antiphon.wire.parsing import converted
-from antiphon.wire.reply_accumulator import ReplyAccumulator
-from antiphon.wire.reply_stream import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
+from antiphon.wire.reply_stream import (
+    ArgumentsPiece,
+    CallPiece,
+    EndPiece,
+    ReplyAccumulator,
+    SoundPiece,
+    TextPiece,
+)
 from wire.harness import INFO, USAGE
 
 SOUND = AudioPart.of(bytes(8))

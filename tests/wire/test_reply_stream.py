@@ -8,11 +8,11 @@ from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.wire.errors import error_object
-from antiphon.wire.reply_accumulator import ReplyAccumulator
 from antiphon.wire.reply_stream import (
     ArgumentsPiece,
     CallPiece,
     EndPiece,
+    ReplyAccumulator,
     ReplyStream,
     SoundPiece,
     TextPiece,

@@ -26,7 +26,6 @@ class Key:
     path: str
     field: FieldInfo
     inner: type[Written] | None
-    is_mapping: bool
 
     @property
     def meaning(self) -> str:
@@ -67,7 +66,7 @@ def keys(model: type[Written] = Deployment, before: str = "") -> Iterator[Key]:
     """Every key there is, parents first."""
     for name, field in model.model_fields.items():
         inner, is_mapping = held(field.annotation)
-        key = Key(before + name, field, inner, is_mapping)
+        key = Key(before + name, field, inner)
         yield key
         if inner is not None:
             yield from keys(inner, f"{key.path}.NAME." if is_mapping else f"{key.path}.")
@@ -85,7 +84,7 @@ def find_key(path: str) -> Key:
             raise ConfigError(unknown([*at, name], model))
         inner, is_mapping = held(model.model_fields[name].annotation)
         at.append(name)
-        found = Key(".".join(at), model.model_fields[name], inner, is_mapping)
+        found = Key(".".join(at), model.model_fields[name], inner)
         model = inner
         if is_mapping and parts:
             at.append(parts.pop(0))

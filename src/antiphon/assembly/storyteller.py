@@ -396,7 +396,7 @@ class Storyteller:
                     self._audible(reply, audio_s)
                 else:
                     reply.withheld_s += audio_s
-            case ResponseEnded():  # pragma: no branch
+            case ResponseEnded():
                 self._ended(reply, output)
 
     def _audible(self, reply: _Reply, audio_s: float) -> None:

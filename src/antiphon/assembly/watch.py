@@ -78,7 +78,7 @@ class Watch:
             case CodecStep():
                 named = tuple(step.requests.tolist())
                 self._keep(step, now, "vocode", len(step.rows), step.counts, self._sessions(named))
-            case EncodeStep():  # pragma: no branch
+            case EncodeStep():
                 ones = np.ones(len(step.media), np.int64)
                 self._keep(step, now, "encode", len(step.media), ones, self._users(step))
 

@@ -6,13 +6,11 @@ read at once. Of a session, the reply asked for last and the reply heard last ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, KeysView, Sequence
+from collections.abc import Callable, Iterable, KeysView
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, cast
-
-import numpy as np
 
 from antiphon.core.facts import (
     Fact,
@@ -180,7 +178,7 @@ class Monitor:
                         self._begin(session, reply)
             case AudioOut():
                 self._audio(session, reply, output, now)
-            case ResponseEnded():  # pragma: no branch
+            case ResponseEnded():
                 self._ended(session, reply, output.status == "cancelled", now)
 
     # -- reading sessions ----------------------------------------------------------------------------
@@ -216,11 +214,6 @@ class Monitor:
         """Seconds of audio that the client has and has not played; None while nothing was heard at all."""
         heard = self.heard_reply(session)
         return None if heard is None or heard.first_at is None else heard.lead_s(now)
-
-    def buffers_s(self, sessions: Sequence[str], now: float) -> Floats:
-        """`buffer_s` of many open sessions, 0 where nothing was heard: float64 [n]."""
-        slots = np.array([self._sessions[name].slot for name in sessions], np.intp)
-        return np.fmax(self._frontier.heard_leads_s(slots, now), 0.0)  # of nan and 0 the 0
 
     def generated_s(self, session: str) -> float:
         """Seconds of the reply heard last that were sent."""

@@ -158,7 +158,6 @@ class _Response:
             response=self.response,
             wants=wants,
             manual=turn.manual,
-            turn_started_s=turn.started_s,
             turn_ended_s=turn.ended_s,
             speech_end_s=turn.speech_end_s,
             started_s=self.started_s,

@@ -80,7 +80,6 @@ class ResponseRow:
     response: str
     wants: Modality
     manual: bool
-    turn_started_s: float | None
     turn_ended_s: float | None
     speech_end_s: float | None
     started_s: float

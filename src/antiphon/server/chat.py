@@ -34,8 +34,14 @@ from antiphon.wire.chat_replies import (
     usage_shown,
 )
 from antiphon.wire.media_urls import remote_urls
-from antiphon.wire.reply_accumulator import ReplyAccumulator
-from antiphon.wire.reply_stream import ArgumentsPiece, CallPiece, EndPiece, SoundPiece, TextPiece
+from antiphon.wire.reply_stream import (
+    ArgumentsPiece,
+    CallPiece,
+    EndPiece,
+    ReplyAccumulator,
+    SoundPiece,
+    TextPiece,
+)
 
 router = APIRouter()
 

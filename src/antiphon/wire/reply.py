@@ -136,7 +136,7 @@ class Reply:
             case Arguments():
                 assert self._call is not None, "arguments are those of a call"
                 return self._call.delta(piece.delta)
-            case CallEnded():  # pragma: no branch
+            case CallEnded():
                 assert self._call is not None, "a call begins before it ends"
                 call, self._call = self._call, None
                 return call.closed("completed" if piece.is_complete else "incomplete")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut
 from antiphon.wire import tool_calls
+from antiphon.wire.chat_replies import CalledOut, ToolCallOut
 from antiphon.wire.ports import Detokeniser
 from antiphon.wire.tool_calls import ToolCallParser
 
@@ -122,3 +123,33 @@ def error_of(end: ResponseEnded, retry_after_s: float) -> AntiphonError | None:
         return ProtocolError(end.message, code=end.reason)
     message = end.message or f"The response was {end.status}."
     return ProtocolError(message, code=end.reason or end.status, kind="server_error")
+
+
+@dataclass(slots=True)
+class ReplyAccumulator:
+    """A reply put together from its pieces. calls: of each its id, name and arguments so far."""
+
+    text: str = ""
+    sound: bytearray = field(default_factory=bytearray)
+    calls: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+
+    def add(self, piece: Piece) -> None:
+        match piece:
+            case TextPiece():
+                self.text += piece.text
+            case SoundPiece():
+                self.sound += piece.samples
+            case CallPiece():
+                self.calls.append((piece.call_id, piece.name, ""))
+            case ArgumentsPiece():
+                call_id, name, arguments = self.calls[piece.index]
+                self.calls[piece.index] = (call_id, name, arguments + piece.delta)
+            case EndPiece():
+                pass
+
+    def shown_calls(self) -> list[ToolCallOut]:
+        """As clients read them."""
+        return [
+            ToolCallOut(id=call_id, function=CalledOut(name=name, arguments=arguments))
+            for call_id, name, arguments in self.calls
+        ]

@@ -114,7 +114,7 @@ class Responses:
                 return [*reply.text(output.tokens[:, 0].tolist())] if is_text(output) else []
             case AudioOut():
                 return [*reply.audio(output, now)]
-            case ResponseEnded():  # pragma: no branch
+            case ResponseEnded():
                 return self._ended(reply, output, now)
 
     def cancel(self, response_id: str | None, now: float) -> list[Step]:

@@ -255,7 +255,7 @@ class RealtimeSession:
                 return self._responses.cancel(event.response_id, now)
             case PlaybackAck():
                 return self._responses.acked(event, now)
-            case Advise():  # pragma: no branch
+            case Advise():
                 return [self._advise(event, now)]
 
     def _append(self, audio: bytes, now: float) -> list[Step]:
@@ -318,7 +318,7 @@ class RealtimeSession:
                 return [*foreseen, *self._words_wanted(noticed)]
             case SpeechContinues():
                 return self._words_wanted(noticed)
-            case SpeechOver():  # pragma: no branch
+            case SpeechOver():
                 return self._over(noticed)
 
     def _began(self, speech: SpeechBegan, now: float) -> list[Step]:

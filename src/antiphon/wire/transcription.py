@@ -161,7 +161,7 @@ class Transcripts:
                 return self.tokens(output)
             case ResponseEnded():
                 return self.ended(output)
-            case AudioOut():  # pragma: no branch
+            case AudioOut():
                 return []
 
     def tokens(self, output: TokensOut) -> list[Payload]:

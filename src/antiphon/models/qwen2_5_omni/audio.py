@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -45,18 +44,10 @@ class AudioFeatures:
 
     def mel(self, samples: NDArray[np.float32]) -> Tensor:
         """float32 [n] at 16 kHz to float32 [mel bins, frames]. Raises ValueError for what cannot be used."""
+        from antiphon.models.qwen3_omni.preprocess import log_mel
+
         frames = self.frames(len(samples))
-        if not np.isfinite(samples).all():
-            raise ValueError("an audio clip has samples that are not finite")
         length = min(frames * self._hop + 2 * self._n_fft, self._longest)
         padded = np.zeros(length, np.float32)
         padded[: len(samples)] = samples
-        features = self._extractor(
-            padded,
-            sampling_rate=self._extractor.sampling_rate,
-            padding="longest",
-            truncation=False,
-            return_attention_mask=False,
-            return_tensors="np",
-        )["input_features"][0]
-        return torch.from_numpy(features[:, :frames])
+        return log_mel(self._extractor, padded)[:, :frames]

@@ -15,13 +15,15 @@ from antiphon.models.decoder_stage import Thinker
 from antiphon.models.family import Family
 from antiphon.models.geometry import Json
 from antiphon.models.prompt import Prompter
-from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig
+from antiphon.models.qwen2_5_omni.audio import AudioFeatures
+from antiphon.models.qwen2_5_omni.config import FRAME_PIXELS, Qwen25OmniConfig
 from antiphon.models.qwen2_5_omni.geometry import read_geometry
 from antiphon.models.qwen2_5_omni.prompt import load_prompter
 from antiphon.models.qwen2_5_omni.shape import read_shape
 from antiphon.models.qwen2_5_omni.stages import SpeechStage
 from antiphon.models.qwen2_5_omni.voices import load_voices
 from antiphon.models.qwen2_5_omni.weights import LAYOUTS, speech_of
+from antiphon.models.qwen3_omni.preprocess_shapes import video_shape
 from antiphon.models.qwen3_omni.stages import Scale
 
 
@@ -51,9 +53,10 @@ class Qwen25Omni(Family):
     def build(self, stage: str, config: Qwen25OmniConfig, params: dict[str, Tensor]) -> Any:
         """Imports a stage's module when it is built."""
         if stage == "encoders":
-            from antiphon.models.qwen2_5_omni.encoders import Encoders
+            from antiphon.models.qwen2_5_omni.encoders import Qwen25Encoders, audio_tower, vision_tower
 
-            return Encoders(config, params)
+            towers = audio_tower(config.audio), vision_tower(config.vision)
+            return Qwen25Encoders(*towers, config.merge_size, params)
         if stage == "thinker":
             last = None if config.speech is None else config.thinker.num_layers
             return Thinker(config.thinker, params, scale_of(config).positions, last, keeps_all=True)
@@ -67,9 +70,12 @@ class Qwen25Omni(Family):
 
     def adapt(self, stage: str, module: Any, config: Qwen25OmniConfig, checkpoint: Path) -> Any:
         if stage == "encoders":
-            from antiphon.models.qwen2_5_omni.media_stage import MediaStage
+            from antiphon.models.qwen3_omni import preprocess
+            from antiphon.models.qwen3_omni.media_stage import MediaStage
 
-            return MediaStage(module, checkpoint, scale_of(config))
+            image = preprocess.ImagePreprocessor(checkpoint)
+            video = preprocess.VideoPreprocessor(checkpoint, video_shape(checkpoint, FRAME_PIXELS))
+            return MediaStage(module, AudioFeatures(checkpoint), image, video, scale_of(config))
         if stage == "talker":
             return SpeechStage(module, load_voices(checkpoint), scale_of(config))
         if stage == "token2wav":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from antiphon.models.qwen2_5_omni.windows import NUM_TIMES
 
 GUIDANCE = 0.5
 SWAY = -1.0
+NOISE_FRAMES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,18 @@ class Flow:
         conditions = torch.stack([speaker.condition for speaker in speakers], 1).flatten(0, 1)
         inputs = (embeddings.expand(-1, length, -1), shown, conditions.expand(-1, length, -1))
         return Fixed(inputs, dit.rotary_embed(shown, places), dit._create_block_diff(shown))
+
+
+def start_noise(first: int, end: int, mel_dim: int) -> Tensor:
+    """Standard normal fp32 [end - first, mel_dim] from which the mel frames [first, end) begin: a function of
+    their place in the reply and of nothing else, so that a frame begins alike in every window, batch and run.
+    The reference draws it anew each time.
+    """
+    chunks = range(first // NOISE_FRAMES, -(-end // NOISE_FRAMES))
+    noise = torch.cat([_noise(index, mel_dim) for index in chunks])
+    return noise[first - chunks.start * NOISE_FRAMES :][: end - first]
+
+
+@lru_cache(maxsize=4096)
+def _noise(index: int, mel_dim: int) -> Tensor:
+    return torch.randn(NOISE_FRAMES, mel_dim, generator=torch.Generator().manual_seed(index))

@@ -29,8 +29,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 )
 
 from antiphon.models.qwen2_5_omni.config import SpeechConfig
-from antiphon.models.qwen2_5_omni.flow import Flow, Speaker
-from antiphon.models.qwen2_5_omni.noise import start_noise
+from antiphon.models.qwen2_5_omni.flow import Flow, Speaker, start_noise
 from antiphon.models.qwen2_5_omni.voices import Voice
 from antiphon.models.qwen2_5_omni.windows import BLOCKS_BACK, Window, next_window
 from antiphon.models.qwen3_omni.encoders import fill_tower

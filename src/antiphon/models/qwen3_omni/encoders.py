@@ -22,70 +22,69 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeVisionEncoder,
 )
 
-from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.counts import CHUNK_FRAMES, num_audio_tokens, num_image_tokens
 
 Grid = tuple[int, int, int]
 
 
 class Encoders:
-    """Both towers of one checkpoint."""
+    """Both towers of one checkpoint. Implements `media_stage.Towers`."""
 
-    def __init__(self, config: Qwen3OmniConfig, params: Mapping[str, Tensor]) -> None:
-        self.audio = AudioEncoder(fill_tower(audio_tower(config.audio), params, "audio."))
-        self.vision = VisionEncoder(
-            fill_tower(vision_tower(config.vision), params, "vision."), config.merge_size
-        )
+    def __init__(
+        self, audio: nn.Module, vision: nn.Module, merge_size: int, params: Mapping[str, Tensor]
+    ) -> None:
+        self.audio, self.vision = fill_tower(audio, params, "audio."), fill_tower(vision, params, "vision.")
+        self.merge_size = merge_size
+        weight = next(self.audio.parameters())
+        self.device, self.dtype = weight.device, weight.dtype
 
-
-class AudioEncoder:
-    """Mel frames at 100 Hz -> 13 tokens a second."""
-
-    def __init__(self, tower: nn.Module) -> None:
-        self.tower = tower
-
-    def encode(self, mels: Sequence[Tensor]) -> list[Tensor]:
-        """Mels [num_mel_bins, frames] of any lengths -> rows [num_audio_tokens(frames), H], each as if alone.
-
-        Attention never crosses a window, so recordings are packed and not padded. But the tower pads the last
-        chunk of a pack to the longest, and its convolutions feel that within the first second: recordings
-        shorter than a chunk are packed only with their like.
-        """
+    def hear(self, mels: Sequence[Tensor]) -> list[Tensor]:
+        """Mels [bins, frames] at 100 Hz, of any lengths -> for each the rows [tokens, H], as if alone."""
         packs = defaultdict(list)
         for i, mel in enumerate(mels):
-            packs[min(mel.shape[1], CHUNK_FRAMES)].append(i)
+            packs[self.pack_of(mel.shape[1])].append(i)
         out: dict[int, Tensor] = {}
         for members in packs.values():
-            out.update(zip(members, self.encode_pack([mels[i] for i in members]), strict=True))
+            out.update(zip(members, self._hear_pack([mels[i] for i in members]), strict=True))
         return [out[i] for i in range(len(mels))]
 
-    def encode_pack(self, mels: list[Tensor]) -> tuple[Tensor, ...]:
-        weight = next(self.tower.parameters())
-        frames = [mel.shape[1] for mel in mels]
-        packed = torch.cat(mels, 1).to(weight.device, weight.dtype)
-        rows = self.tower(packed, feature_lens=torch.tensor(frames, device=weight.device), return_dict=True)
-        return rows.last_hidden_state.split([num_audio_tokens(n) for n in frames])
-
-
-class VisionEncoder:
-    """Patches of images (or of a video's pairs of frames) -> one token per merged square of patches."""
-
-    def __init__(self, tower: nn.Module, merge_size: int) -> None:
-        self.tower, self.merge_size = tower, merge_size
-
-    def encode(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> list[tuple[Tensor, list[Tensor]]]:
-        """Patches [t * h * w, channels * 2 * 16 * 16] with their grids (t, h, w) -> for each the embeddings
-        [tokens, H] and the deepstack features, a list of [tokens, H]."""
-        weight = next(self.tower.parameters())
+    def see(
+        self, patches: Sequence[Tensor], grids: Sequence[Grid]
+    ) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
+        """Patches [t * h * w, channels * 2 * patch * patch] of images (or of a video's pairs of frames) with
+        their grids (t, h, w) -> for each the rows, one per merged square of patches: embeddings [tokens, H]
+        and the deepstack features, each [tokens, H]."""
         if not patches:
             return []
-        packed = torch.cat(list(patches)).to(weight.device, weight.dtype)
-        out = self.tower(packed, grid_thw=torch.tensor(grids, device=weight.device), return_dict=True)
+        packed = torch.cat(list(patches)).to(self.device, self.dtype)
+        out = self.vision(packed, grid_thw=torch.tensor(grids, device=self.device), return_dict=True)
         sizes = [num_image_tokens(grid, self.merge_size) for grid in grids]
-        features = zip(*(feature.split(sizes) for feature in out.deepstack_features), strict=True)
+        rows = (out.pooler_output, *self.deepstack_of(out))
         return [
-            (rows, list(deep)) for rows, deep in zip(out.pooler_output.split(sizes), features, strict=True)
+            (shown, tuple(deep)) for shown, *deep in zip(*(part.split(sizes) for part in rows), strict=True)
         ]
+
+    def pack_of(self, frames: int) -> int:
+        """Recordings of the same number are packed: attention never crosses a window, so nothing is padded.
+
+        But the tower pads the last chunk of a pack to the longest, and its convolutions feel that within the
+        first second: recordings shorter than a chunk are packed only with their like.
+        """
+        return min(frames, CHUNK_FRAMES)
+
+    def num_tokens(self, frames: int) -> int:
+        """13 a second."""
+        return num_audio_tokens(frames)
+
+    def deepstack_of(self, out: Any) -> Sequence[Tensor]:
+        """Of what the vision tower gave."""
+        return out.deepstack_features
+
+    def _hear_pack(self, mels: list[Tensor]) -> tuple[Tensor, ...]:
+        frames = [mel.shape[1] for mel in mels]
+        packed = torch.cat(mels, 1).to(self.device, self.dtype)
+        rows = self.audio(packed, feature_lens=torch.tensor(frames, device=self.device), return_dict=True)
+        return rows.last_hidden_state.split([self.num_tokens(count) for count in frames])
 
 
 def audio_tower(config: Mapping[str, Any]) -> nn.Module:

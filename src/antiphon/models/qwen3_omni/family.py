@@ -52,9 +52,10 @@ class Qwen3Omni(Family):
     def build(self, stage: str, config: Qwen3OmniConfig, params: dict[str, Tensor]) -> Any:
         """Imports a stage's module when it is built: the encoders bring in transformers."""
         if stage == "encoders":
-            from antiphon.models.qwen3_omni.encoders import Encoders
+            from antiphon.models.qwen3_omni.encoders import Encoders, audio_tower, vision_tower
 
-            return Encoders(config, params)
+            towers = audio_tower(config.audio), vision_tower(config.vision)
+            return Encoders(*towers, config.merge_size, params)
         if stage == "thinker":
             return Thinker(config.thinker, params, scale_of(config).positions, config.capture_layer)
         if stage == "talker":
@@ -67,9 +68,13 @@ class Qwen3Omni(Family):
 
     def adapt(self, stage: str, module: Any, config: Qwen3OmniConfig, checkpoint: Path) -> Any:
         if stage == "encoders":
+            from antiphon.models.qwen3_omni import preprocess
             from antiphon.models.qwen3_omni.media_stage import MediaStage
 
-            return MediaStage(module, checkpoint, scale_of(config))
+            ears = preprocess.AudioPreprocessor(checkpoint)
+            image = preprocess.ImagePreprocessor(checkpoint)
+            video = preprocess.VideoPreprocessor(checkpoint)
+            return MediaStage(module, ears, image, video, scale_of(config))
         if stage == "talker":
             return SpeechStage(module, config.tokens.tts_pad, scale_of(config))
         return module

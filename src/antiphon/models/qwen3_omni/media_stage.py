@@ -1,50 +1,64 @@
-"""The family's encoders as the engine's step runner sees them: media in core's shapes, embeddings out.
+"""Encoders as the engine's step runner sees them: media in core's shapes, embeddings out.
 
-In a file of its own, since it brings in transformers' models: who only decodes starts without them.
+Each family brings its own towers. In a file of its own, since it imports transformers' models: a process that
+only decodes starts without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
-from antiphon.models.qwen3_omni.encoders import Encoders
 from antiphon.models.qwen3_omni.positions import Span
-from antiphon.models.qwen3_omni.preprocess import (
-    AudioPreprocessor,
-    Grid,
-    ImagePreprocessor,
-    VideoPreprocessor,
-)
+from antiphon.models.qwen3_omni.preprocess import Grid, ImagePreprocessor, VideoPreprocessor
 from antiphon.models.qwen3_omni.stages import Scale
 
 Encoded = tuple[Tensor, tuple[Tensor, ...]]
 """Embeddings [tokens, H] of one medium, and its deepstack rows, each [tokens, H]."""
 
 
-class MediaStage:
-    """Both encoders with their preprocessing."""
+class Towers(Protocol):
+    """A checkpoint's encoders. Each medium is encoded as if alone."""
 
-    def __init__(self, encoders: Encoders, checkpoint: Path, scale: Scale) -> None:
-        self._encoders = encoders
+    def hear(self, mels: Sequence[Tensor]) -> list[Tensor]:
+        """Mels [bins, frames] of any lengths -> for each the embeddings [tokens, H]."""
+        ...
+
+    def see(self, patches: Sequence[Tensor], grids: Sequence[Grid]) -> list[Encoded]:
+        """Patches with their grids (t, h, w) -> for each the embeddings and the deepstack rows."""
+        ...
+
+
+class Ears(Protocol):
+    def mel(self, samples: NDArray[np.float32]) -> Tensor:
+        """float32 [n] at 16 kHz to float32 [bins, frames]. Raises ValueError for what cannot be used."""
+        ...
+
+
+class MediaStage:
+    """Encoders with their preprocessing. Implements `engine.family.MediaModel`."""
+
+    def __init__(
+        self, towers: Towers, ears: Ears, image: ImagePreprocessor, video: VideoPreprocessor, scale: Scale
+    ) -> None:
+        self._towers = towers
+        self._ears, self._image, self._video = ears, image, video
         self._scale = scale
-        self._audio = AudioPreprocessor(checkpoint)
-        self._image = ImagePreprocessor(checkpoint)
-        self._video = VideoPreprocessor(checkpoint)
 
     def encode(self, media: Sequence[Media]) -> list[Encoded]:
         """Each medium as if alone, in order. A video's sound is sorted in among its frames."""
         sounds = {i: sound for i, part in enumerate(media) if (sound := sound_of(part)) is not None}
-        mels = [self._audio.mel(np.frombuffer(sound, np.float32)) for sound in sounds.values()]
-        heard = dict(zip(sounds, self._encoders.audio.encode(mels), strict=True))
+        mels = [self._ears.mel(np.frombuffer(sound, np.float32)) for sound in sounds.values()]
+        heard = dict(zip(sounds, self._towers.hear(mels), strict=True))
         shown = {i: self._patches(part) for i, part in enumerate(media) if not isinstance(part, AudioPart)}
         grids = {i: grid for i, (_, grid) in shown.items()}
-        encoded = self._encoders.vision.encode([patches for patches, _ in shown.values()], [*grids.values()])
+        encoded = self._towers.see([patches for patches, _ in shown.values()], [*grids.values()])
         seen = dict(zip(shown, encoded, strict=True))
         out: list[Encoded] = []
         for i, part in enumerate(media):
@@ -53,7 +67,7 @@ class MediaStage:
             elif i in heard and isinstance(part, VideoPart):
                 out.append(self._joined(part, grids[i], heard[i], seen[i]))
             else:
-                out.append((seen[i][0], tuple(seen[i][1])))
+                out.append(seen[i])
         return out
 
     def _patches(self, part: ImagePart | VideoPart) -> tuple[Tensor, Grid]:
@@ -61,13 +75,11 @@ class MediaStage:
             return self._image.patches_of(part.rgb, part.width, part.height)
         return self._video.patches_of(part.frames, part.width, part.height, part.num_frames)
 
-    def _joined(
-        self, part: VideoPart, grid: Grid, heard: Tensor, seen: tuple[Tensor, list[Tensor]]
-    ) -> Encoded:
+    def _joined(self, part: VideoPart, grid: Grid, heard: Tensor, seen: Encoded) -> Encoded:
         """Rows of frames and sound by time. Deepstack adds nothing to sound: its rows are zeros."""
-        seconds = self._video.shape.seconds_per_grid(part.fps)
-        span = Span(0, grid, seconds, self._scale.merge_size, len(heard))
-        order = torch.from_numpy(span.order(self._scale.positions_per_second)).to(heard.device)
+        scale, seconds = self._scale, self._video.shape.seconds_per_grid(part.fps)
+        span = Span(0, grid, seconds, scale.merge_size, len(heard), scale.chunk_ticks)
+        order = torch.from_numpy(span.order(scale.positions_per_second)).to(heard.device)
         rows, deep = seen
         silence = torch.zeros_like(heard)
         return torch.cat([rows, heard])[order], tuple(torch.cat([layer, silence])[order] for layer in deep)

@@ -51,18 +51,24 @@ class AudioPreprocessor:
         short or not finite.
         """
         frames = self.shape.frames(samples.shape[0])
-        if not np.isfinite(samples).all():
-            raise ValueError("an audio clip has samples that are not finite")
-        features = self._extractor(
-            samples,
-            sampling_rate=self._extractor.sampling_rate,
-            padding="longest",
-            truncation=False,
-            return_attention_mask=False,
-            return_tensors="np",
-        )["input_features"][0]
+        features = log_mel(self._extractor, samples)
         assert features.shape[1] == frames
-        return torch.from_numpy(features)
+        return features
+
+
+def log_mel(extractor: WhisperFeatureExtractor, samples: NDArray[np.float32]) -> torch.Tensor:
+    """float32 [n] to float32 [mel bins, frames]. Raises ValueError for samples that are not finite."""
+    if not np.isfinite(samples).all():
+        raise ValueError("an audio clip has samples that are not finite")
+    features = extractor(
+        samples,
+        sampling_rate=extractor.sampling_rate,
+        padding="longest",
+        truncation=False,
+        return_attention_mask=False,
+        return_tensors="np",
+    )["input_features"][0]
+    return torch.from_numpy(features)
 
 
 class ImagePreprocessor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.models.qwen3_omni.config import TALKER_HEADER, TokenIds
+from antiphon.models.qwen3_omni.config import TokenIds
 from antiphon.models.qwen3_omni.positions import Span
 
 Ints = NDArray[np.int64]
@@ -49,11 +49,6 @@ def talker_prompt(prompt_ids: Sequence[int] | Ints, spans: Sequence[Span], token
     place = {int(position): i for i, position in enumerate(kept)}
     seen = tuple(span.moved_to(place[span.start]) for span in spans if span.start in place)
     return TalkerPrompt(np.concatenate((ids[kept], talker_header(ids, tokens))), media, kept[media], seen)
-
-
-def talker_prompt_length(prompt_ids: Sequence[int] | Ints, tokens: TokenIds) -> int:
-    """Positions of the talker's prompt, without building it."""
-    return len(user_positions(np.asarray(prompt_ids, np.int64), tokens)) + TALKER_HEADER
 
 
 def user_positions(ids: Ints, tokens: TokenIds) -> Ints:

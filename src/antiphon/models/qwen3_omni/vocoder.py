@@ -5,13 +5,13 @@ once.
 blocks. Everything is causal but for the transposed convolutions, which look one input ahead; so a stream's
 first chunk is 555 samples short and every later one is whole. What a stream must remember lies in one tuple
 of tensors: frames done, the window's keys and values, the last inputs of every convolution. Each has the
-streams on dimension 0 and a size that never changes, so streams at different places of their speech are
-decoded together (see `gather_states`).
+streams on dimension 0 and a size that never changes: concatenate the states of streams at different places of
+their speech (none at its first chunk), and they are decoded together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -68,16 +68,6 @@ def convolutions(config: VocoderConfig, params: Mapping[str, Tensor]) -> Callabl
         packed(like.new_zeros(1, frames, config.hidden_size), memory)
         memory = Memory(memory.state)
     return packed
-
-
-def gather_states(states: Sequence[State]) -> State:
-    """Streams decoded together from now on (none of them at its first chunk): rows in order."""
-    return tuple(torch.cat(parts) for parts in zip(*states, strict=True))
-
-
-def split_state(state: State) -> list[State]:
-    """The inverse: one state of one row per stream."""
-    return list(zip(*(part.split(1) for part in state), strict=True))
 
 
 class Transformer:
