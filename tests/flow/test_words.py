@@ -141,6 +141,26 @@ def test_the_words_so_far_wait_for_best_effort_work_and_for_what_is_only_read():
         world.check_empty()
 
 
+def test_what_is_only_shown_from_now_on_is_encoded_after_what_a_person_waits_for():
+    """A pause was read, and queued for the ears, when somebody else asked for a reply."""
+    world = World()
+    world.facts += [SessionOpened("s"), SessionOpened("t"), wanted(9, "t")]
+    world.turn()
+    world.facts += [foreseen(1), wanted(1, is_pause=True)]
+    facts, world.facts = world.facts[:1], world.facts[1:]
+    world.turn()
+    world.ask("o", recording(5))
+    world.turn()
+    assert not world.encoded[1:]
+    world.facts += facts
+    world.run()
+    orders = [order for _, _, decision in world.log for order in decision.orders]
+    steps = [[part.key for part in one.media] for one in orders if isinstance(one, EncodeStep)]
+    assert steps == [[9], [5], [1]]
+    assert world.ends["o"].status == "completed"
+    world.check_empty()
+
+
 @pytest.mark.parametrize("turns", range(1, 6))
 def test_a_pause_that_is_read_goes_before_the_words_of_others(turns: int):
     world = World()

@@ -135,9 +135,14 @@ class Transcripts:
                 del self._running[key]
             elif running.is_ahead != wanted[key]:
                 running.is_ahead = wanted[key]
-                if running.entry is not None and running.path is not None:
-                    self._stages.ar[running.path.entry].rank(running.entry, running.tier)
+                self._rank(running)
         self._forget()
+
+    def _rank(self, running: ResponseState) -> None:
+        """Its tier is another one: tell the stages that have it."""
+        if running.entry is not None and running.path is not None:
+            self._stages.encoders[running.path.encode].rank(running.request, running.tier)
+            self._stages.ar[running.path.entry].rank(running.entry, running.tier)
 
     def _go_on(self, response: ResponseState) -> None:
         """All that it shows is written down: order its prompt, unless nobody spoke."""

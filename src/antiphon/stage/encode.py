@@ -78,6 +78,14 @@ class EncodeScheduler(Chooser[Listed]):
                 self._queue.pop(part.key, None)
                 self._suspects.pop(part.key, None)
 
+    @changes
+    def rank(self, request: int, tier: Tier) -> None:
+        """The request's tier is another one from now on, for what is queued."""
+        for queued in self._queue.values():
+            if request in queued.wanted:
+                slot, _ = queued.wanted[request]
+                queued.wanted[request] = slot, tier
+
     def holds(self, media: tuple[Media, ...]) -> bool:
         return all(part.key in self._ready for part in media)
 
