@@ -434,6 +434,41 @@ def test_a_turn_in_which_nobody_speaks_is_not_answered():
     world.check_empty()
 
 
+def test_a_reply_that_is_wanted_though_nobody_speaks_is_made():
+    world = World()
+    world.silent = {1}
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    world.facts.append(ResponseRequested("s", "s", "a", answers_silence=True))
+    world.run()
+    assert world.ends["s"].status == "completed"
+    world.check_empty()
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_what_the_model_is_told_after_silence_asks_for_a_reply(is_before: bool):
+    world = World()
+    world.silent = {1}
+    told, heard = Item("t", "system", (TextPart("Greet."),)), Item("q", "user", (recording(1),))
+    items = (told, heard) if is_before else (heard, told)
+    world.facts += [SessionOpened("s"), *(ItemAdded("s", item) for item in items)]
+    world.facts.append(ResponseRequested("s", "s", "a", instructions="Be brief."))
+    world.run()
+    assert world.ends["s"].reason == ("no_speech" if is_before else "")
+    world.check_empty()
+
+
+def test_a_recording_that_could_not_be_heard_is_not_taken_for_silence():
+    world = World()
+    world.bad = {2}
+    world.ask("s", recording(2))
+    world.run()
+    world.facts.append(ResponseRequested("s", "b", "c"))
+    world.run()
+    assert [(one.status, one.reason) for one in world.ends.values()] == [("failed", "stage_failed")] * 2
+    assert not world.prompts
+    world.check_empty()
+
+
 @pytest.mark.parametrize("more", [TextPart("hello"), recording(3)])
 def test_what_is_said_or_typed_beside_a_silent_recording_is_answered(more: TextPart | AudioPart):
     world = World()

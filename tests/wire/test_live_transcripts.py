@@ -162,6 +162,42 @@ def test_a_turn_in_which_nobody_speaks_is_an_empty_transcript_and_a_response_tha
     assert driver.request.response != reply.response, "the next turn is answered"
 
 
+def test_who_asks_for_a_reply_with_instructions_gets_it_though_nobody_spoke() -> None:
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.8))
+    assert not driver.request.answers_silence
+    driver.end(driver.request.response, "cancelled", NO_SPEECH)
+    for asked, answers in (({}, False), ({"instructions": ""}, False), ({"instructions": "Greet."}, True)):
+        driver.end(driver.ask(**asked))
+        assert driver.request.answers_silence == answers
+
+
+def test_a_person_who_says_nothing_for_a_while_is_spoken_to() -> None:
+    """The reply that is owed then answers a recording of silence."""
+    driver = talking()
+    driver.detect(idle_timeout_ms=5000)
+    driver.end(driver.ask())
+    driver.hear((QUIET, 5.0))
+    driver.tick(6.0)
+    assert driver.request.answers_silence
+
+
+def test_nothing_is_told_of_words_that_were_dropped() -> None:
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    driver.send("input_audio_buffer.clear")
+    assert written(driver, "one two three") == []
+
+
+@pytest.mark.parametrize("end", ["input_audio_buffer.commit", "input_audio_buffer.clear"])
+def test_the_sound_of_a_turn_that_is_over_is_not_kept_here(end: str) -> None:
+    driver = talking()
+    driver.hear((VOICE, 0.5), (QUIET, 0.3))
+    assert driver.session._items._spoken is not None
+    driver.send(end)
+    assert driver.session._items._spoken is None
+
+
 def test_no_words_are_wanted_by_a_session_without_transcripts_nor_of_a_model_that_reads_its_input() -> None:
     silent = Driver(detectors=PlainEar, info=msgspec.structs.replace(INFO, reads_ahead=True))
     model = Driver(detectors=PlainEar)

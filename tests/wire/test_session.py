@@ -67,6 +67,7 @@ def test_text_turn() -> None:
         voice="ethan",
         max_tokens=9,
         retention=0.8,
+        answers_silence=True,
     )
     assert kinds(driver.tokens(response, "Hey")) == [*OPENING, "response.output_text.delta"]
     assert kinds(driver.tokens(response, "!")) == ["response.output_text.delta"]

@@ -198,6 +198,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     say        this text is the reply, word for word: nothing is written, it is only spoken
     transcribe the items ask for what is said in them. A model that has it in writing anyway replies with that
     transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
+    answers_silence  True: it is wanted even where nobody speaks in what it would answer
     """
 
     session: str
@@ -218,6 +219,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     retention: float | None = None
     transcribe: bool = False
     transcripts: TranscriptOptions | None = None
+    answers_silence: bool = False
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):

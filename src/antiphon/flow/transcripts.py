@@ -8,6 +8,8 @@ transcript is preparatory while it is wanted only to show words so far (`words`)
 
 from __future__ import annotations
 
+from itertools import dropwhile
+
 import msgspec
 
 from antiphon.core.conversation import AudioPart
@@ -55,6 +57,8 @@ class Transcripts:
         self._prompt = prompt
         self._running: dict[int, ResponseState] = {}
         """By `transcript_key`."""
+        self._failed: set[int] = set()
+        """Of what is known, recordings that could not be heard."""
         self._waiting: dict[int, ResponseState] = {}
         """By request."""
 
@@ -146,21 +150,26 @@ class Transcripts:
 
     def _go_on(self, response: ResponseState) -> None:
         """All that it shows is written down: order its prompt, unless nobody spoke."""
-        if response.spec.transcribe or not self._is_unheard(response):
+        unheard = self._unheard(response)
+        if response.spec.transcribe or response.spec.answers_silence or not unheard:
             self._preparation.render(response)
-        else:
+        elif self._failed.isdisjoint(unheard):
             message = "Nobody speaks in the recording that this would answer."
             self._sessions.end(response, "cancelled", NO_SPEECH, message)
+        else:
+            message = "The recording that this would answer could not be heard."
+            self._sessions.end(response, "failed", UNHEARD, message)
 
-    def _is_unheard(self, response: ResponseState) -> bool:
-        """Is all that was said since the last reply a recording in which nobody speaks?"""
+    def _unheard(self, response: ResponseState) -> tuple[int, ...]:
+        """Recordings without a word, by `transcript_key`, if nothing else was said since the last reply. What
+        the model is told before them asks for nothing; what it is told after them does."""
         roles = [item.role for item in response.items]
         since = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
-        said = [part for item in response.items[since:] if item.role != "system" for part in item.parts]
-        return bool(said) and all(
-            isinstance(part, AudioPart) and self._known.get(transcript_key(response, part)) == ()
-            for part in said
-        )
+        asked = dropwhile(lambda item: item.role == "system", response.items[since:])
+        said = [part for item in asked for part in item.parts]
+        keys = tuple(transcript_key(response, part) for part in said if isinstance(part, AudioPart))
+        is_silent = len(keys) == len(said) and not any(self._known.get(key, (0,)) for key in keys)
+        return keys if is_silent else ()
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         parts = self._preparation.recordings(response)
@@ -216,6 +225,7 @@ class Transcripts:
         ]
         if running.failure[0] == UNHEARD and any(not response.is_ahead for response in ended):
             self._known[key] = ()
+            self._failed.add(key)
         for response in ended:
             self._sessions.end(response, "failed", *running.failure)
 
@@ -231,6 +241,7 @@ class Transcripts:
         }
         for key in [key for key in self._known if key not in shown][:excess]:
             del self._known[key]
+            self._failed.discard(key)
 
 
 def _shows_words(response: ResponseState) -> bool:

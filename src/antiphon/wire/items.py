@@ -20,7 +20,7 @@ class Items:
     def __init__(self, shared: Shared, responses: Responses, transcripts: Transcripts) -> None:
         self._shared, self._responses, self._transcripts = shared, responses, transcripts
         self._spoken: tuple[str, int, NewItem] | None = None
-        """What was spoken last: its item, its length, and what was made of it."""
+        """What was spoken last, until it is over: its item, its length, and what was made of it."""
 
     def create(self, event: CreateItem) -> list[Step]:
         self.check_room(0)
@@ -48,13 +48,19 @@ class Items:
         return item
 
     def commit(self, item: NewItem) -> list[Step]:
-        """The spoken message goes to the end."""
+        """The spoken message goes to the end. Its sound is the engine's from then on."""
+        self._spoken = None
         committed: Payload = {
             "type": "input_audio_buffer.committed",
             "previous_item_id": self._shared.conversation.last_id,
             "item_id": item.shown.id,
         }
         return [committed, *self._insert(item, None), *self._transcribe(item)]
+
+    def drop(self) -> None:
+        """What was spoken so far becomes no message."""
+        self._spoken = None
+        self._transcripts.drop()
 
     def retrieve(self, event: RetrieveItem) -> list[Step]:
         item = self._shared.conversation.get(event.item_id, "item_retrieve_invalid_item_id")

@@ -22,12 +22,14 @@ MAX_METADATA_VALUE_CHARS = 512
 
 @dataclass(frozen=True, slots=True)
 class AskedResponse:
-    """One response as asked for. `items` replaces the conversation as input."""
+    """One response as asked for. `items` replaces the conversation as input; `answers_silence`: it is wanted
+    even where nobody spoke, since it has instructions of its own."""
 
     config: SessionConfig
     remember: bool
     items: tuple[NewItem, ...] | None
     metadata: dict[str, str] | None
+    answers_silence: bool = False
 
 
 def read_response(
@@ -52,7 +54,8 @@ def read_response(
         check("max_parts", scope.limits.max_parts, len(params.input), "response.input has too many items")
         inputs = Inputs(reader, conversation, session.input_format)
         items = inputs.read(params.input)
-    return AskedResponse(config, params.conversation != "none", items, params.metadata)
+    is_told = bool(params.instructions)
+    return AskedResponse(config, params.conversation != "none", items, params.metadata, is_told)
 
 
 class ItemReference(Strict, frozen=True, kw_only=True):

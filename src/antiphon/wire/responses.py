@@ -231,6 +231,7 @@ class Responses:
             tool_choice=spec.config.tool_choice,
             retention=spec.config.truncation.retention,
             transcripts=transcript_options(spec.config.transcription, self._shared.scope.info),
+            answers_silence=asked.answers_silence,
         )
 
     def _cancel(self, reply: Reply, reason: str, now: float) -> list[Step]:

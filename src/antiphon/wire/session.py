@@ -9,6 +9,7 @@ The parts: `listener` hears, `items` edits the conversation, `responses` replies
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -381,13 +382,13 @@ class RealtimeSession:
         self._owes_reply = detection is not None and detection.create_response
         return [*steps, *self._owed()]
 
-    def _owed(self) -> list[Step]:
+    def _owed(self, answers_silence: bool = False) -> list[Step]:
         """The reply to a turn that ended, once nothing is in its way."""
         if not self._owes_reply or self._responses.active is not None:
             return []
         self._owes_reply = False
         try:
-            return self._create_response(ResponseParams())
+            return self._create_response(ResponseParams(), answers_silence)
         except (ProtocolError, LimitExceeded) as error:
             return [_error(error)]
 
@@ -397,6 +398,7 @@ class RealtimeSession:
         if self._listener.is_speaking and self._shared.scope.info.reads_ahead:
             dropped = [TurnDropped(self.id, self._listener.item_id)]
         steps = self._all_noticed(self._listener.clear(), now)
+        self._items.drop()
         return [*steps, *dropped, {"type": "input_audio_buffer.cleared"}]
 
     def _commit(self, now: float) -> list[Step]:
@@ -412,8 +414,10 @@ class RealtimeSession:
 
     # -- replies -------------------------------------------------------------------------------------
 
-    def _create_response(self, params: ResponseParams) -> list[Step]:
+    def _create_response(self, params: ResponseParams, answers_silence: bool = False) -> list[Step]:
         asked = self._read(params)
+        if answers_silence:
+            asked = replace(asked, answers_silence=True)
         self._responses.check_free(asked)
         self._items.check_room(sum(item.shown.media_bytes for item in asked.items or ()))
         return self._responses.create(asked)
@@ -451,7 +455,7 @@ class RealtimeSession:
             committed = self._items.commit(self._items.spoken(audio, item_id)) if audio else []
         except (ProtocolError, LimitExceeded) as error:
             committed = [_error(error)]
-        return [triggered, *committed, *self._owed()]
+        return [triggered, *committed, *self._owed(answers_silence=True)]
 
     # -- effects -------------------------------------------------------------------------------------
 

@@ -135,6 +135,10 @@ class Transcripts:
         delta, live.sent = certain.removeprefix(live.sent), certain
         return [_event(live.item_id, "delta", delta=delta)]
 
+    def drop(self) -> None:
+        """What was said so far becomes no item: nothing more is said of it."""
+        self._live = None
+
     def forget(self, item_id: str) -> list[ResponseCancelled]:
         """The item is gone: nothing more is said of it."""
         mine = [response for response, open_ in self._open.items() if open_.item.id == item_id]
