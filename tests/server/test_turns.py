@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,24 @@ async def test_a_long_turn_is_taken_up_beside_the_event_loop_and_a_short_one_on_
         await client.send("input_audio_buffer.commit")
         await client.until("input_audio_buffer.committed")
     assert media.on_the_loop == [False, True, False]
+
+
+async def test_a_long_turn_waits_for_no_thread_that_does_something_else(served: Running) -> None:
+    """Such as to fetch what a request names from a slow host."""
+    go_on, loop = threading.Event(), asyncio.get_running_loop()
+    async with served.socket() as client:
+        await client.by_hand()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        slow = loop.run_in_executor(None, go_on.wait)
+        try:
+            for _ in range(30):
+                await client.send("input_audio_buffer.append", audio=pcm(0.1))
+            await client.send("input_audio_buffer.commit")
+            async with asyncio.timeout(20):
+                await client.until("input_audio_buffer.committed")
+        finally:
+            go_on.set()
+            await slow
 
 
 async def test_speaking_is_answered(served: Running) -> None:

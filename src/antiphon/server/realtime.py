@@ -84,6 +84,7 @@ class Connection:
         self._metrics = serving.metrics
         self._meter = ResponseMeter(serving.metrics)
         self._engine: EngineClient = serving.engine
+        self._threads = serving.frame_threads
         self._stall_s = serving.settings.stall_s
         self._outbox = EventQueue(serving.settings.max_queued_bytes)
         self._is_cut = asyncio.Event()
@@ -196,7 +197,7 @@ class Connection:
         def whole() -> list[Effect]:
             return [*work(), *self._session.go_on()]
 
-        self._work = asyncio.ensure_future(asyncio.to_thread(whole))
+        self._work = asyncio.get_running_loop().run_in_executor(self._threads, whole)
         return await asyncio.shield(self._work)
 
     def _on_output(self, output: Output) -> None:

@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
 from typing import Protocol
@@ -30,6 +31,7 @@ from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 
 logger = logging.getLogger("antiphon.server")
 
+FRAME_THREADS = 4
 GOING_AWAY, SERVICE_RESTART = 1001, 1012
 POLL_S = 0.02
 GOODBYE_S = 5.0
@@ -79,6 +81,8 @@ class Serving:
         )
         self.replies = ReplyStore(settings.max_kept_replies, settings.reply_ttl_s)
         self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {}, self.least_lead_s)
+        self.frame_threads = ThreadPoolExecutor(FRAME_THREADS, "frames")
+        """For what realtime sessions decode and resample: no turn waits for files, nor for a slow host."""
         self.connections: set[Draining] = set()
         self.sessions: dict[str, Advised] = {}
         """Open realtime sessions by id."""
