@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -85,6 +86,20 @@ async def test_a_long_turn_waits_for_no_thread_that_does_something_else(served: 
         finally:
             go_on.set()
             await slow
+
+
+async def test_a_turn_in_which_nobody_speaks_ends_its_response_and_interrupts_none() -> None:
+    engine = FakeEngine(Script("", audio_s=0.0, status="cancelled", reason="no_speech"))
+    async with running(engine=engine) as served:
+        async with served.socket() as client:
+            await say(client, voice(0.5), silence(0.8))
+            done = (await client.until("response.done"))[-1]["response"]
+            error = {"type": "invalid_request_error", "code": "no_speech"}
+            assert done["status_details"] == {"type": "cancelled", "error": error}
+        async with httpx.AsyncClient(base_url=served.http) as http:
+            text = (await http.get("/metrics")).text
+    assert 'antiphon_server_responses_total{status="cancelled"} 1.0' in text
+    assert "antiphon_server_interrupted_total{" not in text
 
 
 async def test_speaking_is_answered(served: Running) -> None:

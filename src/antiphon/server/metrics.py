@@ -216,7 +216,7 @@ class ResponseMeter:
         if details.get("error", {}).get("code") == "context_length_exceeded":
             self._metrics.limits.labels("max_context_tokens").inc()
         self._metrics.responses.labels(response["status"]).inc()
-        if response["status"] == "cancelled":
+        if response["status"] == "cancelled" and "reason" in details:
             self._metrics.interrupted.labels(details["reason"]).inc()
         del self._created_s[response["id"]]
         for _, seen in self._waiting.values():
