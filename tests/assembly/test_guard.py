@@ -29,8 +29,8 @@ from fakes.broken import BROKEN
 from fakes.world import World, toy_config
 from sim.runs import SMALL, outcome
 
-LATE = "Sleeper", "Fidget"
-"""Their replies are complete, and later."""
+LATE = {"Sleeper": 25.0, "Fidget": 19.0}
+"""Their replies are complete, and later; seconds in which one is. `Fidget` is asked every millisecond."""
 INTS, NONE = np.array([0, 1]), np.zeros(0, np.int64)
 
 
@@ -412,7 +412,7 @@ def test_no_device_is_left_idle_while_a_person_waits(policy: str, tmp_path: Path
     """Whenever the policy wishes to be asked again; and the record says the same again."""
     engine = broken_engine(tmp_path, policy)
     writer = RecordWriter(tmp_path / "run.rec", engine.node, engine.depth)
-    load = {"load": {"closed": {"concurrency": 1, "duration_s": 25.0}}}
+    load = {"load": {"closed": {"concurrency": 1, "duration_s": LATE[policy]}}}
     made = outcome("voice-chat", settings=load, engine=engine, recorder=writer)
     writer.close()
     assert "completed" in [event.status for event in made.events if isinstance(event, ResponseEnded)]
