@@ -54,7 +54,7 @@ def test_columns_are_int64(dtype: Any) -> None:
 def test_what_a_policy_changes_afterwards_changes_nothing() -> None:
     order, keeps, held = INTS.copy(), np.array([True]), np.zeros(3, np.bool_)
     step = check_step(STAGE, StepChoice(order, "", preempt=order[:1], keeps=keeps))
-    hold = check_hold(STAGE, Hold(held, ""))
+    hold = check_hold(STAGE, Hold(held, "", spared=held))
     reach = {"a": 3}
     selection = check_selection(KV, Selection((), 1, "", reach=reach))
     order[:], keeps[:], held[:] = 63, False, True
@@ -64,6 +64,8 @@ def test_what_a_policy_changes_afterwards_changes_nothing() -> None:
     assert step.keeps.all()
     assert hold.held is not None
     assert not hold.held.any()
+    assert hold.spared is not None
+    assert not hold.spared.any()
     assert selection.reach == {"a": 3}
 
 
@@ -138,6 +140,7 @@ class Unseen:
         ("step", StepChoice(INTS, Unseen()), "reason: <Unseen"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", stops=np.ones(2)), "stops: array"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", urgency=INTS.astype(np.uint64) << np.uint64(63)), "urgency: 92233"),
+        ("pace", Hold(None, "", spared=np.ones(2, np.bool_)), "spared: it must be a mask over 3"),
         ("pace", Hold(None, "", wake_at=True), "wake_at: True is no time"),
         ("pace", Hold(None, "", wake_at=10**400), "wake_at: 1000"),
         ("pace", Hold(None, "", wake_at=-1e16), "wake_at: -1e\\+16 is no time"),
@@ -160,5 +163,5 @@ def test_what_cannot_be_made_plain_is_nonsense(decision: str, answer: Any, said:
 
 def test_every_field_is_looked_at() -> None:
     """Of each kind of answer: who adds one checks it."""
-    known = {StepChoice: 8, Hold: 3, Refuse: 3, DeviceChoice: 3, Selection: 6}
+    known = {StepChoice: 8, Hold: 4, Refuse: 3, DeviceChoice: 3, Selection: 6}
     assert {kind: len(fields(kind)) for kind in known} == known

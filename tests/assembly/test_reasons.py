@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner
 
+from antiphon.assembly import preset
 from antiphon.assembly.node import Node
 from antiphon.assembly.preset import replayable
 from antiphon.assembly.storyteller import Storyteller
@@ -96,16 +97,20 @@ def hurried() -> World:
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Snapshot]:
     """What people who look see of a server under `liveserve` whose memory is short; it decides as it did
     when nobody looked."""
-    folder = tmp_path_factory.mktemp("simulated")
+    return shown(tmp_path_factory.mktemp("simulated"), "liveserve")
+
+
+def shown(folder: Path, name: str) -> list[Snapshot]:
     sizes = ["--kv-tokens", "1024", "--max-context-tokens", "1024", "--host-kv-tokens", "65536"]
-    load = ["--workload", "barge-in", "--concurrency", "6", "--duration", "30"]
-    args = [*load, *sizes, "--hardware", "h200", "--preset", "liveserve"]
+    load = ["--workload", "barge-in", "--concurrency", "6", "--duration", "60"]
+    args = [*load, *sizes, "--hardware", "h200", "--preset", name]
     result = CliRunner().invoke(
         app, ["simulate", *args, "--out", str(folder), "--record", str(folder / "a.record")]
     )
     assert result.exit_code == 0, result.stderr
     header, entries = read_record(folder / "a.record")
-    node, seen = Node(replayable(header.node), header.depth), list[Snapshot]()
+    named = name if name.endswith(".yaml") else ""
+    node, seen = Node(replayable(header.node, named), header.depth), list[Snapshot]()
     node.watch(True)
     for number, entry in enumerate(entries):
         assert encode(without_media(node.decide(entry.facts, entry.now))) == encode(entry.decision)
@@ -123,6 +128,16 @@ def test_classes_holds_and_waits_are_told(simulated: list[Snapshot]) -> None:
     assert all(share.until is not None and share.lead_s is not None for share in held)
     dry = [share for share in told if share.label == "U0" and share.state == "runs"]
     assert {share.why for share in dry} == {"runs dry: at most 1 s ahead"}
+
+
+def test_why_nobody_is_held_is_told_of_those_who_would_be(tmp_path: Path) -> None:
+    path, why = tmp_path / "rows.yaml", "; not held: over 0% of the rows are in use"
+    text = (Path(preset.__file__).parent / "presets" / "liveserve.yaml").read_text()
+    path.write_text(text.replace("rows_to: 0.75", "rows_to: 0"))
+    told = shares(shown(tmp_path, str(path)))
+    assert not [share for share in told if share.state == "held"]
+    ahead = [share for share in told if share.why.endswith(why)]
+    assert {(share.state, share.label) for share in ahead} == {("runs", "U2")}
 
 
 def test_what_becomes_of_kv_is_told(simulated: list[Snapshot]) -> None:

@@ -206,9 +206,21 @@ def test_what_is_well_buffered_stays_in_a_step_that_is_no_shorter_without_it() -
     assert policy.events["left_out"] == 1
 
 
+def test_where_times_are_not_known_nothing_is_left_out_nor_spared() -> None:
+    """What is missing turns off what goes by it, and is counted (LiveServe §6)."""
+    for cost in (None, Linear(nan)):
+        policy = Urgency(brink_s=0.3)
+        buffered = stage(2, 2, **begun(2, 0.2, 5.0), cost=cost)
+        assert policy.decide_step(buffered, BUDGET, 0.0).order.tolist() == [0, 1]
+        assert (policy.events["times_unknown"], policy.events["left_out"]) == (1, 0)
+        prompt = stage(1, 2, **begun(2, 0.1, tokens=[1, 200]), cost=cost)
+        assert policy.decide_step(prompt, Budget(1000, 8), 0.0).order.tolist() == [0, 1]
+        assert (policy.events["times_unknown"], policy.events["prompt_spared"]) == (2, 0)
+
+
 def test_what_is_well_buffered_stays_out_while_somebody_is_at_the_brink() -> None:
     policy = Urgency(brink_s=0.3)
-    told = begun(5, 0.2, 5.0, 0.9, 4.0, tier=[0, 0, 0, Tier.BEST_EFFORT, 0])
+    told = begun(5, 0.2, 5.0, 0.9, 4.0, tier=[0, 0, 0, Tier.BEST_EFFORT, 0], cost=Linear(0.01))
     assert policy.decide_step(stage(4, 5, **told), BUDGET, 0.0).order.tolist() == [0, 2, 4]
     assert policy.events["left_out"] == 2
     told["lead_s"][0] = 0.4
@@ -243,6 +255,31 @@ def test_rows_are_freed_sooner_before_anybody_waits_for_one() -> None:
     assert held(stage(3, 3, **told | {"num_free_rows": 0}), rows_to=0.75)[0] == []
     pending = {"num_free_rows": 0, "num_pending_rows": 1}
     assert held(stage(3, 3, **told | pending), rows_to=0.75)[0] == [0, 1, 2], "it is about to be free"
+
+
+def test_rows_of_a_later_stage_are_freed_sooner_as_well() -> None:
+    """What the thinker holds keeps its row in the talker, which cannot go on without it."""
+    told = begun(3, 9.0, 9.0, 9.0)
+    assert held(stage(3, 3, **told, rows_behind=0.75), rows_to=0.75)[0] == [0, 1, 2]
+    assert held(stage(3, 3, **told, rows_behind=0.8), rows_to=0.75) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("told", "options", "why"),
+    [
+        ({}, {"holds_to": 0.01}, "over 1% of the blocks are in use"),
+        ({"num_free_rows": 0}, {"rows_to": 0.75}, "over 75% of the rows are in use"),
+        ({"rows_behind": 0.8}, {"rows_to": 0.75}, "over 75% of the rows of a later stage are in use"),
+        ({"num_free_rows": 0}, {}, "somebody waits for a row, or KV"),
+    ],
+)
+def test_why_nobody_is_held_is_told(told: dict[str, Any], options: dict[str, Any], why: str) -> None:
+    view = stage(2, 3, **begun(3, 9.0, 9.0), **told)
+    hold = Urgency(**options).decide_pace(view, 0.0)
+    assert hold.reason == f"not held: {why}"
+    assert hold.spared is not None
+    assert hold.spared.tolist() == [True, True, False]
+    assert Urgency(**options).decide_pace(stage(1, 1, **begun(1, 0.5)), 0.0).reason == "nothing is held back"
 
 
 def test_a_stage_without_kv_or_candidates() -> None:

@@ -48,6 +48,7 @@ def stage(num_rows: int, size: int, **told: Any) -> StepView:
         "num_promised": 0,
         "num_free_rows": 8,
         "num_pending_rows": 0,
+        "rows_behind": 0.0,
     }
     unknown = told.keys() - columns.keys() - counts.keys() - {"cost"}
     assert not unknown, unknown

@@ -9,9 +9,17 @@ import numpy as np
 
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionOpened
+from antiphon.flow.stages import Scheduler
 from antiphon.policy.base import StepView
 from fakes import toy
 from fakes.world import World, toy_config
+
+
+def free_rows(scheduler: Scheduler, now: float) -> int:
+    """Those that come back by themselves included."""
+    view, _ = scheduler.choose(now)
+    return view.num_free_rows + view.num_pending_rows
+
 
 COLUMNS = tuple(name for name, what in vars(StepView).items() if isinstance(what, property))
 
@@ -33,6 +41,27 @@ def test_no_column_can_be_written() -> None:
             scheduler.tell_time(world.now)
             seen[scheduler.name] += len(view)
     assert all(seen.values()), seen
+
+
+def test_a_stage_sees_how_full_those_behind_it_are() -> None:
+    """Of the talker's and the vocoder's two rows; nothing is behind the vocoder, nor behind what encodes."""
+    world = World(toy_config(rows=2, media=1))
+    for person in "abc":
+        item = Item(person, "user", (TextPart("say a lot"),))
+        world.send(SessionOpened(person), ItemAdded(person, item))
+        world.send(ResponseRequested(person, person, f"reply-{person}"))
+    seen: dict[str, set[float]] = {"encoders": set(), "thinker": set(), "talker": set(), "code2wav": set()}
+    while world.turn():
+        stages = {one.name: one for one in world.node.stages.all}
+        behind = {name: one.choose(world.now)[0].rows_behind for name, one in stages.items()}
+        own = {name: 1.0 - free_rows(stages[name], world.now) / 2 for name in ("talker", "code2wav")}
+        assert behind["thinker"] == max(own.values())
+        assert behind["talker"] == own["code2wav"]
+        for name, scheduler in stages.items():
+            scheduler.tell_time(world.now)
+            seen[name].add(behind[name])
+    assert seen["thinker"] == {0.0, 0.5, 1.0}
+    assert seen["encoders"] == seen["code2wav"] == {0.0}
 
 
 def test_a_long_queue_costs_a_view_no_call_per_request() -> None:

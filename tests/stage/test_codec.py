@@ -13,6 +13,7 @@ from antiphon.core.graph import Edge
 from antiphon.core.plans import CodecStep, ints
 from antiphon.interaction.frontier import Frontier
 from antiphon.policy.base import Budget, StepChoice, StepView
+from antiphon.policy.urgency import Urgency
 from antiphon.stage.candidates import Surroundings
 from antiphon.stage.codec import CodecScheduler, Heard
 from stage.test_ar import BASELINE
@@ -220,3 +221,41 @@ def test_a_stream_that_gets_no_row_takes_no_other_ones_place(stops: bool) -> Non
     else:
         assert order is not None
         assert order.requests.tolist() == [0, 1]
+
+
+class Paced:
+    """Urgency's, as far as half of the rows are in use."""
+
+    name = "paced"
+
+    def __init__(self) -> None:
+        self.decide = Urgency(rows_to=0.5).decide_pace
+
+
+def test_a_voice_is_paced_as_long_as_rows_are_left() -> None:
+    """A codec without rows to spare, in a policy's eyes, would hold nobody."""
+    frontier = Frontier(2, 0.08)
+    codec = CodecScheduler(
+        "voice",
+        CodecConfig(4),
+        Edge("thinker", "voice", None, 2, 3),
+        replace(BASELINE, pace=Paced()),
+        around=Surroundings(frontier, 1),
+    )
+    for number in range(2):
+        slot = frontier.take(0.0, is_spoken=True)
+        codec.open(number, None, slot)
+        push(codec, number, 2)
+        assert planned(codec, number)
+        frontier.begin(slot)
+        frontier.play(slot, 30.0)
+        push(codec, number, 3)
+    assert codec.plan(2, 0.0) is None, "half of the rows are in use"
+    codec.abort(1)
+    assert codec.plan(2, 0.0) is None, "and one of them is about to be free"
+    codec.open(2, None)
+    push(codec, 2, 2)
+    assert planned(codec, 2).requests.tolist() == [2], "who begins has a row"
+    push(codec, 3, 2)
+    assert planned(codec, 3).requests.tolist() == [3]
+    assert planned(codec, 4).requests.tolist() == [0], "it would keep its row"

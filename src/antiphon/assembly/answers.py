@@ -55,7 +55,8 @@ def check_hold(view: StepView, hold: Any) -> Hold:
         ready = view.ready
         if ready.any() and not (ready & ~held).any():
             raise NonsenseError("held: all that could run is, and wake_at does not say until when")
-    return Hold(held, _reason(hold.reason), wake_at)
+    spared = None if hold.spared is None else _mask("spared", hold.spared, len(view.ready))
+    return Hold(held, _reason(hold.reason), wake_at, spared)
 
 
 def check_admission(view: StepView, answer: Any) -> Refuse | None:

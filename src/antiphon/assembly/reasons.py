@@ -125,7 +125,8 @@ class Reasons:
         if cause is Cause.HELD:
             return "held", Told(own.label, held.why or reason, held.until)
         if cause is None:
-            return "runs", Told(own.label, own.why or self._waits.reason(unit))
+            why = own.why or self._waits.reason(unit), self._waits.spared(unit, response.request)
+            return "runs", Told(own.label, "; ".join(filter(None, why)))
         return cause.value, Told(own.label, own.why or reason)
 
     def move(self, unit: str, session: str) -> KvShown | None:

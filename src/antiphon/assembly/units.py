@@ -17,7 +17,7 @@ from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.candidates import Surroundings
+from antiphon.stage.candidates import RowsInUse, Surroundings
 from antiphon.stage.codec import CodecScheduler
 from antiphon.stage.encode import EncodeScheduler
 
@@ -83,7 +83,7 @@ def maker(
     times: NodeTimes,
 ) -> Callable[[Unit], Scheduler]:
     """Makes a unit's scheduler, bare: when a node begins, and when a unit is lost."""
-    tickets = count()
+    tickets, rows = count(), RowsInUse()
     monitor, frontier = people
     reply_stages = [name for name in graph.reply_stages if name in (*config.ar, *config.codec)]
 
@@ -93,7 +93,8 @@ def maker(
             return EncodeScheduler("", EncoderConfig(), policies)
         stage = graph.stage(unit.stage)
         place = reply_stages.index(stage.name) if stage.name in reply_stages else None
-        around = Surroundings(frontier, place, config.classes, times.steps(unit), times.lanes(unit))
+        cost, lanes = times.steps(unit), times.lanes(unit)
+        around = Surroundings(frontier, place, config.classes, cost, lanes, rows)
         match stage.kind:
             case StageKind.ENCODER:
                 return EncodeScheduler(unit.name, config.encoder[stage.name], policies, around)

@@ -58,6 +58,7 @@ class Waits:
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
         self._held: dict[str, tuple[str, frozenset[int]]] = {}
+        self._spared: dict[str, tuple[str, frozenset[int]]] = {}
         self._tried: set[str] = set()
         """Units whose turn it was on their devices in this call."""
         self._of_kv: dict[tuple[str, str, str], str] = {}
@@ -87,6 +88,8 @@ class Waits:
             case Hold():
                 held: list[int] = [] if answer.held is None else view.request[answer.held].tolist()
                 self._held[unit] = answer.reason, frozenset(held)
+                spared: list[int] = [] if answer.spared is None else view.request[answer.spared].tolist()
+                self._spared[unit] = answer.reason, frozenset(spared)
             case DeviceChoice():
                 self._tried.add(view[answer.index].unit)
             case _ if decision in ("evict", "write", "fetch"):
@@ -120,6 +123,11 @@ class Waits:
         """What the step policy of a unit said last."""
         asked = self._asked.get(unit)
         return "" if asked is None else asked.reason
+
+    def spared(self, unit: str, request: int) -> str:
+        """Why the pace policy of a unit does not hold a request that is far enough ahead; "": it is not."""
+        reason, spared = self._spared.get(unit, ("", frozenset[int]()))
+        return reason if request in spared else ""
 
     def because(self, move: KvMove, unit: str) -> str:
         """Why KV moved."""

@@ -26,6 +26,11 @@ class BlockPool:
     def num_free(self) -> int:
         return len(self._free)
 
+    @property
+    def in_use(self) -> float:
+        """Share of the slots that somebody holds, 0 to 1."""
+        return 1.0 - (len(self._free) + self.num_pending_free) / self.num_blocks
+
     def allocate(self, count: int) -> list[int]:
         """Raises OutOfBlocks where fewer are free."""
         if count > len(self._free):

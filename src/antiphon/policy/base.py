@@ -235,6 +235,12 @@ class StepView(Protocol):
         ...
 
     @property
+    def rows_behind(self) -> float:
+        """Of its rows, the share in use in the stage behind this one that has most of them in use, 0 to 1; 0:
+        there is none."""
+        ...
+
+    @property
     def cost(self) -> StepCost | None:
         """None: nothing is known of this stage's times."""
         ...
@@ -321,11 +327,15 @@ def last_come(view: StepView) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Candidates that are held back, [n], and when to ask again although nothing happens."""
+    """Candidates that are held back, [n], and when to ask again although nothing happens.
+
+    spared  for people who look: those that would be held, [n], but for the reason
+    """
 
     held: Mask | None
     reason: str
     wake_at: float | None = None
+    spared: Mask | None = None
 
 
 NO_HOLD = Hold(None, "nothing is held back")

@@ -19,7 +19,6 @@ from antiphon.policy.base import (
     Hold,
     Mask,
     StepChoice,
-    StepCost,
     StepView,
     Tier,
     Told,
@@ -50,14 +49,14 @@ class Urgency:
     safe_s     seconds of lead below which a reply may run dry (P_safe): at least a chunk of sound, a step and
                the way to the client
     brink_s    lead below which a reply is at the brink: what is well buffered then stays out of its steps, if
-               they are shorter for it (by a tenth; where the stage's times are not known, always)
+               they are shorter for it by a tenth; where the stage's times are not known, it does not
     ahead_s    seconds beyond what eq. 1 is worth that a reply may get while others run beside it, so that
                held replies go on together and not one by one
     unsure     by what the lead at which a reply is held is multiplied where its client reports no playback
     after_gap  the same for each gap that was heard in it, up to three
     holds_to   share of the stage's blocks in use up to which anything is held: beyond it, what is over sooner
                frees its KV sooner
-    rows_to    the same for its rows: a held reply keeps its own
+    rows_to    the same for its rows, and those of the stages behind it: a held reply keeps its own in each
     patient    keep prompts out of a step that would outlast the least lead in it, for a step that does not
     literal    Algorithm 1 to the letter: the first candidate that does not fit ends the step, and not only
                the admissions
@@ -107,8 +106,9 @@ class Urgency:
         """By their number."""
         self._holds_to, self._rows_to = holds_to, rows_to
         self._patient, self._literal = patient and not literal, literal
-        counted = "lead_unknown", "first_sound_waits", "prompt_spared", "left_out", "held"
-        self.events = dict.fromkeys(counted, 0)
+        unknown = "lead_unknown", "times_unknown"
+        counted = "first_sound_waits", "prompt_spared", "left_out", "held"
+        self.events = dict.fromkeys((*unknown, *counted), 0)
         self._held = frozenset[int]()
         """Requests that were held by the last answer."""
         self._last_classes, self._last_limits_s = NO_INTS, np.zeros(0)
@@ -150,7 +150,7 @@ class Urgency:
         lead_s = view.lead_s
         can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf)
         can_hold &= (view.tier == LATENCY) & ~view.reading
-        if not can_hold.any() or self._is_crowded(view) or self._is_in_the_way(view):
+        if not can_hold.any():
             return NO_HOLD
         limits_s = self._last_limits_s = self._limits_s(view)
         beyond_s = np.where(can_hold, lead_s - limits_s, -np.inf)
@@ -161,6 +161,9 @@ class Urgency:
         stopped = held & ready
         if not stopped.any():
             return NO_HOLD
+        goes_on = self._must_go_on(view)
+        if goes_on:
+            return Hold(None, goes_on, spared=stopped)
         wake_at = now + float(beyond_s[stopped].min()) - least_s + ROUNDING_S
         return Hold(held, "far enough ahead of what is heard", wake_at)
 
@@ -182,10 +185,15 @@ class Urgency:
         why = f"{lead_s:.1f} s ahead of the listener, over {limit_s:.1f} s"
         return Told("", why, until)
 
-    def _is_crowded(self, view: StepView) -> bool:
-        """Are so many blocks or rows in use that what is held would soon be in the way?"""
-        num_rows = view.num_rows + view.num_free_rows + view.num_pending_rows
-        return self._occupied(view) > self._holds_to or view.num_rows > self._rows_to * num_rows
+    def _must_go_on(self, view: StepView) -> str:
+        """Why nobody is held, though somebody is far enough ahead; "": there is no reason."""
+        if self._occupied(view) > self._holds_to:
+            return f"not held: over {self._holds_to:.0%} of the blocks are in use"
+        if view.num_rows > self._rows_to * (view.num_rows + view.num_free_rows + view.num_pending_rows):
+            return f"not held: over {self._rows_to:.0%} of the rows are in use"
+        if view.rows_behind > self._rows_to:
+            return f"not held: over {self._rows_to:.0%} of the rows of a later stage are in use"
+        return "not held: somebody waits for a row, or KV" if self._is_in_the_way(view) else ""
 
     def _is_in_the_way(self, view: StepView) -> bool:
         """Somebody waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
@@ -240,13 +248,14 @@ class Urgency:
         as the first sound is out. Not in the paper: its steps are about as long with a prompt as without."""
         prompts = view.reading[order] & (urgency[order] != RUNS_DRY)
         dry = order[(urgency[order] <= FIRST_SOUND) & ~prompts]
-        if view.cost is None or not len(dry) or not prompts.any() or np.isnan(view.rate[dry]).all():
+        if not len(dry) or not prompts.any() or np.isnan(view.rate[dry]).all():
             return order
         leads_s = np.where(view.begun[dry], view.lead_s[dry], view.ahead_s[dry])
         least_s = float(np.nanmin(leads_s, initial=np.inf))
         heard_s = float(np.nanmin(leads_s[view.begun[dry]], initial=np.inf))
-        with_s, without_s = (self._step_s(view, view.cost, budget, one) for one in (order, order[~prompts]))
-        if not with_s > least_s or without_s > heard_s:  # nobody runs dry by it, or somebody does anyway
+        with_s, without_s = (self._step_s(view, budget, one) for one in (order, order[~prompts]))
+        self.events["times_unknown"] += bool(np.isnan(with_s + without_s))
+        if not with_s > least_s or not without_s <= heard_s:  # nobody runs dry by it, or somebody does anyway
             return order
         self.events["prompt_spared"] += 1
         return order[~prompts]
@@ -258,19 +267,23 @@ class Urgency:
         if not self._brink_s or not (view.lead_s[dry] < self._brink_s).any():
             return order
         hurried = order[urgency[order] <= FIRST_SOUND]
-        if view.cost is not None and len(hurried) < len(order):
-            with_s, without_s = (self._step_s(view, view.cost, budget, one) for one in (order, hurried))
-            if without_s > SHORTER * with_s:
-                return order
+        if len(hurried) == len(order):
+            return order
+        with_s, without_s = (self._step_s(view, budget, one) for one in (order, hurried))
+        self.events["times_unknown"] += bool(np.isnan(with_s + without_s))
+        if not without_s <= SHORTER * with_s:
+            return order
         self.events["left_out"] += len(order) - len(hurried)
         return hurried
 
-    def _step_s(self, view: StepView, cost: StepCost, budget: Budget, order: Ints) -> float:
-        """Of a step that runs these, as far as there is room in it."""
+    def _step_s(self, view: StepView, budget: Budget, order: Ints) -> float:
+        """Of a step that runs these, as far as there is room in it; nan: not known."""
+        if view.cost is None:
+            return np.nan
         wanted = view.tokens[order]
         counts = np.clip(budget.tokens - wanted.cumsum() + wanted, 0, wanted)
         runs = (counts > 0) & (np.arange(len(order)) < budget.rows)
-        return cost.seconds(counts[runs], view.context[order][runs])
+        return view.cost.seconds(counts[runs], view.context[order][runs])
 
     def _given_up(self, view: StepView, urgency: Ints, within: Floats) -> Ints:
         """The least urgent row, if blocks are short or best-effort work is in the way."""

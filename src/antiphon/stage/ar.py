@@ -53,7 +53,8 @@ class ArScheduler(Chooser[ArCandidates]):
         self.stage = stage.name
         self.survives = stage.survives
         self.config = config
-        self.rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
+        self.rows = rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
+        self._around.rows.tell(self.name, self._around.stage, lambda: rows.in_use)
         tickets = tickets or count()
         self._held = KvLedger(stage, config, policies.kv, self.name, tickets, self.rows, self._around.lanes)
         self.kv, self.tiers = self._held.kv, self._held.tiers

@@ -43,11 +43,30 @@ class column(Generic[C]):
         return made
 
 
+class RowsInUse:
+    """What share of its rows each unit of a node has in use, for the stages before it."""
+
+    def __init__(self) -> None:
+        self._units: dict[str, tuple[int | None, Callable[[], float]]] = {}
+
+    def tell(self, unit: str, stage: int | None, share: Callable[[], float]) -> None:
+        """A unit begins, or begins anew. `stage`: its place among those that make a reply."""
+        self._units[unit] = stage, share
+
+    def behind(self, stage: int | None) -> float:
+        """Where it is greatest, of the units of the stages behind this one; 0: there is none."""
+        if stage is None:
+            return 0.0
+        shares = (share() for place, share in self._units.values() if place is not None and place > stage)
+        return max(shares, default=0.0)
+
+
 class Surroundings:
     """What the stages of a node share, and a view tells beside the stage's own: frontier, bounds, costs.
 
     stage  the unit's place among those that make a reply; None: it makes none (encoders)
     lanes  of the unit's device
+    rows   of all units
     """
 
     def __init__(
@@ -57,11 +76,13 @@ class Surroundings:
         bounds: dict[str, ClassBounds] | None = None,
         cost: StepCost | None = None,
         lanes: Lanes | None = None,
+        rows: RowsInUse | None = None,
     ) -> None:
         self.frontier = frontier or Frontier(1, 0.0)
         self.stage = stage
         self.cost = cost
         self.lanes = lanes or Lanes()
+        self.rows = rows or RowsInUse()
         none = ClassBounds()
         found = [(bounds or {}).get(tier.name.lower(), none) for tier in Tier]
         self.ttft_s = np.array([inf if one.ttft_s is None else one.ttft_s for one in found])
@@ -72,11 +93,19 @@ class Candidates(ABC):
     """The candidates of a stage without KV: a codec's streams, an encoder's media. All columns [n]."""
 
     block_size = num_blocks = num_free = num_pending_free = num_evictable = num_promised = 0
-    num_free_rows = num_pending_rows = 0
 
-    def __init__(self, unit: str, around: Surroundings, now: float, num_rows: int, size: int) -> None:
+    def __init__(
+        self,
+        unit: str,
+        around: Surroundings,
+        now: float,
+        num_rows: int,
+        size: int,
+        num_free_rows: int = 0,
+        num_pending_rows: int = 0,
+    ) -> None:
         self.unit = unit
-        self.num_rows = num_rows
+        self.num_rows, self.num_free_rows, self.num_pending_rows = num_rows, num_free_rows, num_pending_rows
         self._held_back: Mask | None = None
         self._ready: Mask | None = None
         self._around = around
@@ -204,6 +233,10 @@ class Candidates(ABC):
     def cost(self) -> StepCost | None:
         return self._around.cost
 
+    @property
+    def rows_behind(self) -> float:
+        return self._around.rows.behind(self._around.stage)
+
 
 def _listed(at: int) -> column[Ints]:
     return column(lambda view: view.table[:, at])
@@ -222,9 +255,11 @@ class Listed(Candidates):
         now: float,
         num_rows: int,
         columns: Sequence[tuple[int, int, int, int, int, bool]],
+        num_free_rows: int = 0,
+        num_pending_rows: int = 0,
     ) -> None:
         """columns: row, request, tier, slot, tokens, could it run; of each."""
-        super().__init__(unit, around, now, num_rows, len(columns))
+        super().__init__(unit, around, now, num_rows, len(columns), num_free_rows, num_pending_rows)
         self.table = np.array(columns, np.int64).reshape(-1, 6)
 
 
@@ -248,14 +283,14 @@ class ArCandidates(Candidates):
         self.rows_in_use = self._rows.running
         self.waiting, self._columns = waiting
         num_rows = len(self.rows_in_use)
-        super().__init__(unit, around, now, num_rows, num_rows + len(self.waiting))
+        size = num_rows + len(self.waiting)
+        super().__init__(unit, around, now, num_rows, size, self._rows.num_free, self._rows.num_pending_free)
         self._could_join = could_join
         self._place = place
         self._reload_s = reload_s
         self.block_size, self.num_blocks = self._kv.block_size, self._kv.num_blocks
         self.num_free, self.num_pending_free = self._kv.blocks.num_free, self._kv.blocks.num_pending_free
         self.num_evictable = self._kv.blocks.num_idle
-        self.num_free_rows, self.num_pending_rows = self._rows.num_free, self._rows.num_pending_free
 
     @cached_property
     def num_promised(self) -> int:  # type: ignore[override]

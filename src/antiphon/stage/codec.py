@@ -80,7 +80,8 @@ class CodecScheduler(Chooser[Listed]):
         self._windowed = windowed
         self._reads = reads
         self._max_rows = config.max_rows
-        self._row_pool = BlockPool(config.max_rows)
+        self._row_pool = pool = BlockPool(config.max_rows)
+        self._around.rows.tell(name, self._around.stage, lambda: pool.in_use)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._flights: OrderedDict[int, tuple[tuple[int, int], ...]] = OrderedDict()
         """Requests and frames of each step in flight."""
@@ -155,7 +156,10 @@ class CodecScheduler(Chooser[Listed]):
             )
             for stream in (*seated, *others)
         ]
-        return Listed(self.name, self._around, now, len(seated), columns)
+        rows = self._row_pool
+        return Listed(
+            self.name, self._around, now, len(seated), columns, rows.num_free, rows.num_pending_free
+        )
 
     def _could_run(self, stream: _Stream) -> bool:
         return self._due(stream) > 0 or self._owes_end(stream) or (stream.owes and not stream.in_flight)

@@ -154,6 +154,11 @@ class RowLedger:
         return self._pool.num_pending_free
 
     @property
+    def in_use(self) -> float:
+        """Share of the rows that requests have, 0 to 1."""
+        return self._pool.in_use
+
+    @property
     def running(self) -> Ints:
         """Rows in use, oldest first."""
         if self._running is None:
