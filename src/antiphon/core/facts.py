@@ -198,6 +198,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     say        this text is the reply, word for word: nothing is written, it is only spoken
     transcribe the items ask for what is said in them. A model that has it in writing anyway replies with that
     transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
+    rate       tokens a second that its reader takes, of a reply in writing; None: not known
     """
 
     session: str
@@ -218,6 +219,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     retention: float | None = None
     transcribe: bool = False
     transcripts: TranscriptOptions | None = None
+    rate: float | None = None
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
