@@ -139,8 +139,9 @@ class TokenBuffer:
         What is to go on waits for a look at where its KV is, and is not computed before that."""
         requests: list[int] = view.request.tolist()
         self._leads_s = dict(zip(requests, view.lead_s.tolist(), strict=True))
-        for request in requests[: view.num_rows]:
-            self._brings.pop(request, None)
+        if self._brings:
+            waiting = set(requests[view.num_rows :])
+            self._brings = {one: how for one, how in self._brings.items() if one in waiting}
         if not view.num_blocks or not self._is_pressed(view):
             self._plan = None
         elif self._plan is None or self._plan.tick != floor(now / self._interval_s):
@@ -463,8 +464,11 @@ class TokenBuffer:
         queued_s = _known(view.back.queued_s)
         owners: list[str] = []
         for request in dict.fromkeys((*self._brings, *self._to_look_at)):
-            owner = owner_of.get(request, "")
-            num_away = view.num_away(owner) if owner else 0
+            owner = owner_of.get(request)
+            if owner is None:  # nothing of its KV is left
+                self._brings[request] = False
+                continue
+            num_away = view.num_away(owner)
             if num_away and request not in self._brings and owner not in waiting:
                 owners.append(owner)  # it is not its turn to have a row: some of it may come all the same
             elif self._is_brought(request, num_away, queued_s, view.back.block_s):
