@@ -73,8 +73,8 @@ class Load(msgspec.Struct, frozen=True):
 
 LOADS = (
     Load("burst of 60", {"bursts": {"size": 60, "every_s": 3600}}, 60),
-    Load("Poisson, 0.5 a second", {"poisson": {"rate_per_s": 0.5}}, 90),
-    Load("Poisson, 0.2 a second", {"poisson": {"rate_per_s": 0.2}}, 40),
+    Load("Poisson, 1 a second", {"poisson": {"rate_per_s": 1.0}}, 60),
+    Load("Poisson, 0.5 a second", {"poisson": {"rate_per_s": 0.5}}, 60),
 )
 """The last one is the control: everybody finds room."""
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Budget, StepChoice, StepView
 from antiphon.policy.memory import NOTHING, KvState, KvView, Lane
-from antiphon.policy.token_buffer import TokenBuffer
+from antiphon.policy.token_buffer import SOON_S, TokenBuffer
 from policy import views
 
 BUDGET = Budget(64, 64)
@@ -156,11 +156,13 @@ def test_a_preempted_request_waits_for_a_look_at_where_its_kv_is() -> None:
     hold = policy.decide_pace(view, NOW)
     assert hold.held is not None
     assert hold.held.tolist() == [False, True]
+    assert hold.wake_at == NOW + SOON_S
     kv = Kv(requests={"eight #8": 8, "seven": 7}, waits=("eight #8",), away={"eight #8": 4})
     selection = policy.decide_fetch(kv.view, NOW)
     assert list(selection.owners) == ["eight #8"]
     assert policy.events["brought"] == 1
-    assert policy.decide_pace(view, NOW).held is None
+    assert policy.decide_pace(view, NOW + 0.01).held is not None, "nobody is told that it is known now"
+    assert policy.decide_pace(view, hold.wake_at or 0.0).held is None
     told(policy, stage(2, 2, lead_s=[3.0, 0.5], begun=[1, 1], request=[7, 8]))
     assert not policy._brings, "it has its row"
 

@@ -31,7 +31,7 @@ from antiphon.policy.prefill_first import PrefillFirst
 LATENCY = int(Tier.LATENCY)
 OVERLOADED = "first come first served: more is read than this stage keeps up with"
 SOON_S = 0.02
-"""After which what was held for a look at its KV is looked at again."""
+"""So long what is to go on is held for a look at where its KV is."""
 PROMPT = 512
 """Tokens of a prompt by which reading one is measured."""
 LOOK = 8
@@ -53,6 +53,15 @@ class _Plan:
     tick: int
     gives_way: set[int] = field(default_factory=set[int])
     resumes: dict[int, None] = field(default_factory=dict[int, None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Of a preempted request that is to go on: since when, and until when it is held, so that it is known by
+    then what the device lacks of it."""
+
+    since: float
+    until: float
 
 
 @dataclass(slots=True)
@@ -116,8 +125,8 @@ class TokenBuffer:
         self._is_fcfs = False
         self._leads_s: dict[int, float] = {}
         """Of requests, as of the last look at the stage."""
-        self._to_look_at: list[int] = []
-        """Preempted requests that are to go on, and of which it is not known yet what the device lacks."""
+        self._held: dict[int, _Looked] = {}
+        """Preempted requests that are to go on."""
         self._brings: dict[int, bool] = {}
         """Of those looked at, until they have a row: is their KV brought? Else what it lacks is computed."""
         self._has_host = False
@@ -146,16 +155,28 @@ class TokenBuffer:
             self._plan = None
         elif self._plan is None or self._plan.tick != floor(now / self._interval_s):
             self._plan = self._round(view, floor(now / self._interval_s))
-        paused = (view.row < 0) & view.begun & view.ready
-        if not paused.any() or not self._has_host:
-            return NO_HOLD
-        unseen = np.array([one not in self._brings for one in requests], np.bool_) & paused
+        goes_on = (view.row < 0) & view.begun & view.ready
         if self._plan is not None:
-            unseen &= self._is_resumed(view)
-        self._to_look_at = view.request[unseen].tolist()
-        if not unseen.any():
+            goes_on &= self._is_resumed(view)
+        if not goes_on.any() or not self._has_host:
+            self._held.clear()
             return NO_HOLD
-        return Hold(unseen, "it was preempted, and goes on once it is known where its KV is", now + SOON_S)
+        at = goes_on.nonzero()[0]
+        self._held = {one: self._look(one, now) for one in view.request[at].tolist()}
+        until = np.array([one.until for one in self._held.values()])
+        if not (until > now).any():
+            return NO_HOLD
+        held = np.zeros(len(requests), np.bool_)
+        held[at[until > now]] = True
+        wake_at = float(until[until > now].min())
+        return Hold(held, "it was preempted, and goes on once it is known where its KV is", wake_at)
+
+    def _look(self, request: int, now: float) -> _Looked:
+        """What is found out before it is over changes nothing until then."""
+        look = self._held.get(request) or _Looked(now, now + SOON_S)
+        if look.until <= now and request not in self._brings:
+            return _Looked(look.since, now + SOON_S)
+        return look
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Prompts first while all find room; else as the round has it."""
@@ -400,8 +421,9 @@ class TokenBuffer:
         asked: list[int] = view.request[waiting].tolist()
         found = [(places[one], at) for one, at in zip(asked, waiting.tolist(), strict=True) if one in places]
         resumed = [at for _, at in sorted(found)]
-        if not len(rows) and not resumed:
-            resumed = (ready & (view.row < 0)).nonzero()[0][:1].tolist()  # somebody must run
+        comes = any(self._brings.get(one) for one in self._plan.resumes)
+        if not len(rows) and not ready[resumed].any() and not comes:
+            resumed += (ready & (view.row < 0)).nonzero()[0][:1].tolist()  # somebody must run
         return np.array([*rows.tolist(), *resumed], np.int64)
 
     # -- KV (§5) -------------------------------------------------------------------------------------
@@ -463,14 +485,16 @@ class TokenBuffer:
         owner_of = {request: owner for owner, request in requests.items()}
         queued_s = _known(view.back.queued_s)
         owners: list[str] = []
-        for request in dict.fromkeys((*self._brings, *self._to_look_at)):
+        for request in dict.fromkeys((*self._brings, *self._held)):
             owner = owner_of.get(request)
             if owner is None:  # nothing of its KV is left
                 self._brings[request] = False
                 continue
-            num_away = view.num_away(owner)
-            if num_away and request not in self._brings and owner not in waiting:
-                owners.append(owner)  # it is not its turn to have a row: some of it may come all the same
+            num_away, look = view.num_away(owner), self._held.get(request)
+            if num_away and look is not None and request not in self._brings and owner not in waiting:
+                owners.append(owner)  # others are before it; some of it may come all the same
+                if now >= look.since + self._interval_s:
+                    self._brings[request] = False
             elif self._is_brought(request, num_away, queued_s, view.back.block_s):
                 owners.append(owner)
                 queued_s += num_away * _known(view.back.block_s)
