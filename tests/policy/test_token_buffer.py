@@ -151,7 +151,7 @@ def test_blocks_run_short_and_the_furthest_ahead_gives_way_with_its_kv() -> None
 
 def test_a_preempted_request_waits_for_a_look_at_where_its_kv_is() -> None:
     policy = TokenBuffer()
-    policy.decide_fetch(Kv().view, NOW)
+    assert policy.decide_fetch(Kv().view, NOW).wake_at is None, "nobody goes on: an idle node sleeps"
     view = stage(1, 2, lead_s=[3.0, 0.5], begun=[1, 1], request=[7, 8])
     hold = policy.decide_pace(view, NOW)
     assert hold.held is not None

@@ -499,7 +499,8 @@ class TokenBuffer:
                 owners.append(owner)
                 queued_s += num_away * _known(view.back.block_s)
         owners += [owner for owner in waiting if owner not in requests]
-        return Selection(owners, view.num_blocks, "a request is to go on", wake_at=now + SOON_S)
+        wake_at = now + SOON_S if any(one in owner_of for one in self._held) else None
+        return Selection(owners, view.num_blocks, "a request is to go on", wake_at=wake_at)
 
     def _is_brought(self, request: int, num_away: int, queued_s: float, block_s: float) -> bool:
         """Decided once, until it runs again."""
