@@ -126,9 +126,9 @@ def test_a_policy_that_an_installed_package_registers(monkeypatch: pytest.Monkey
         (
             "unpased",
             {},
-            r"pace: no policy 'unpased'; did you mean unpaced\? There are unpaced, urgency, file.py:Class",
+            r"pace: no policy 'unpased'; did you mean unpaced\? There are token-buffer, unpaced, urgency",
         ),
-        ("lru", {}, "pace: 'lru' decides evict, not pace; for that there are unpaced"),
+        ("lru", {}, "pace: 'lru' decides evict, not pace; for that there are token-buffer, unpaced"),
         ("OWN:Onw", {}, r"pace: policy own.py:Onw: no 'Onw' in .*/own.py; did you mean Own\?"),
         ("OWN:not_a_class", {}, "pace: policy own.py:not_a_class is no class"),
         ("nowhere.py:Own", {}, "pace: policy nowhere.py:Own: cannot read nowhere.py"),

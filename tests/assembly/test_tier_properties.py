@@ -27,7 +27,7 @@ from fakes import toy
 from fakes.early import WriteEarly
 from fakes.machine import Turning
 from fakes.whims import whims_of
-from fakes.world import HURRIED, World, toy_config
+from fakes.world import HURRIED, READERS, World, toy_config
 
 PEOPLE = tuple("abcdef")
 people = st.sampled_from(PEOPLE)
@@ -39,6 +39,8 @@ class Returning(Turning):
     """A few people, each with a conversation that goes on until it is full and then begins anew."""
 
     preset = "baseline"
+    rate: float | None = None
+    """Tokens a second that everybody reads of what is written."""
 
     @initialize(
         depth=st.integers(0, 1),
@@ -72,7 +74,8 @@ class Returning(Turning):
         else:
             parts = (TextPart(f"{name} says so"), *((toy.tone(tone),) if tone else ()))
         self.world.send(ItemAdded(person, Item(name, "user", parts)))
-        self.world.send(ResponseRequested(person, name, f"reply-{name}", speech=speech, retention=0.8))
+        asked = ResponseRequested(person, name, f"reply-{name}", speech=speech, retention=0.8, rate=self.rate)
+        self.world.send(asked)
         self.last[person] = name
 
     @rule(who=st.lists(people, min_size=2, max_size=8), failing=st.integers(0, 6), speech=st.booleans())
@@ -132,6 +135,26 @@ class Listened(Returning):
         for scheduler in self.world.node.stages.ar.values():
             for name, count in scheduler.tiers.asks.policies.fetch.policy.events.items():  # type: ignore[attr-defined]
                 event(f"{name} {count > 0}")
+
+
+class Read(Returning):
+    """The same, by what people have left to read."""
+
+    preset = READERS
+    rate = 20.0
+
+    def check_rested(self) -> None:
+        super().check_rested()
+        for scheduler in self.world.node.stages.ar.values():
+            for name, count in scheduler.tiers.asks.policies.fetch.policy.events.items():  # type: ignore[attr-defined]
+                event(f"{name} {count > 0}")
+        overruled = [one for one in self.world.node.guard.overruled if one.policy == "token-buffer"]
+        assert not overruled, "the policy says what cannot be done"
+
+
+@pytest.mark.timeout(600)
+def test_people_come_back_and_what_they_have_left_to_read_decides() -> None:
+    run_state_machine_as_test(Read, settings=live(20, 40))
 
 
 @pytest.mark.timeout(600)

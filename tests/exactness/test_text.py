@@ -15,13 +15,14 @@ from antiphon import Omni, Request
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import CheckpointError, ConfigError
-from antiphon.core.facts import ItemAdded, PromptReady, ResponseRequested, SessionOpened
+from antiphon.core.facts import Fact, ItemAdded, PromptReady, ResponseRequested, SessionOpened
 from antiphon.core.plans import RenderPrompt, ResponseEnded, TokensOut
 from antiphon.core.sampling import Sampling
 from antiphon.engine.load import Loader, build_engine, open_source
 from antiphon.runtime.driver import Driver
 from exactness.conftest import user
 from fakes.capture import Recorder
+from fakes.world import READERS
 
 MAX_TOKENS = 24
 TEXTS = [
@@ -129,6 +130,43 @@ def test_in_fp32_from_weights_that_are_stored_in_bf16(tmp_path: Path) -> None:
     expected = [reference.answer(prompt_ids(omni, text)) for text in TEXTS]
     assert [said(omni, [text])[0] for text in TEXTS] == expected
     assert said(omni, TEXTS * 4) == expected * 4
+
+
+@pytest.mark.parametrize("host_kv_tokens", [0, 2048])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_readers_give_way_to_each_other(
+    omni: Omni, checkpoint: Path, expected: list[list[int]], depth: int, host_kv_tokens: int
+) -> None:
+    """The device holds a fraction of what is asked for. Who is ahead gives up the row, and goes on from what
+    the host has, or from what is computed again."""
+    longest = max(len(prompt_ids(omni, text)) for text in TEXTS) + MAX_TOKENS
+    sizes = {"kv_tokens": longest + 48, "max_context_tokens": longest, "host_kv_tokens": host_kv_tokens}
+    engine = Omni(
+        checkpoint, device="cpu", dtype="float64", preset=READERS, block_size=8, depth=depth, **sizes
+    ).engine
+    outputs: list = []
+    driver = Driver(engine, outputs.extend)
+    sampling = {"thinker": Sampling(max_tokens=MAX_TOKENS)}
+    names = [f"s{at}" for at in range(3 * len(TEXTS))]
+    facts: list[Fact] = []
+    for at, name in enumerate(names):
+        asked = ResponseRequested(name, name, name, speech=False, sampling=sampling, rate=5.0 * (1 + at % 3))
+        facts += [SessionOpened(name), ItemAdded(name, user(TEXTS[at % len(TEXTS)], "q")), asked]
+    while sum(isinstance(one, ResponseEnded) for one in outputs) < len(names):
+        if not driver.advance(facts) or facts:
+            facts = []
+        driver.node.check_integrity()
+        driver.wait(0.05)
+    for at, name in enumerate(names):
+        said = [
+            int(one.tokens[0, 0]) for one in outputs if isinstance(one, TokensOut) and one.response == name
+        ]
+        assert said == expected[at % len(TEXTS)]
+    thinker = driver.node.stages.ar["thinker"]
+    assert thinker.num_preemptions > 2
+    assert (thinker.tiers.fetches.num_fetched_blocks > 0) == (host_kv_tokens > 0)
+    reasons = {reason for one in driver.node.guard.overruled for reason in one.reasons}
+    assert reasons <= {"slow", "suspended"}, "the policy says what can be done, and lets somebody run"
 
 
 def test_a_second_turn_goes_on_from_the_first(omni: Omni, reference: Reference) -> None:

@@ -49,6 +49,7 @@ STEP_S = 0.01
 CHECKED_EVERY = 29
 """Turns after which it is looked at whether what the node leaves unasked would have done something."""
 HURRIED = str(Path(__file__).with_name("hurried.yaml"))
+READERS = str(Path(__file__).with_name("readers.yaml"))
 TURNS_A_RESPONSE = 1000
 """Generous: a full KV pool in steps of one token, in two stages, on a device that lags."""
 

@@ -283,7 +283,7 @@ MOVES = st.lists(
 )
 
 
-@pytest.mark.parametrize("preset", ["baseline", "fcfs", "liveserve"])
+@pytest.mark.parametrize("preset", ["baseline", "fcfs", "liveserve", "tokenflow"])
 @pytest.mark.parametrize("depth", [0, 1])
 @settings(max_examples=20, deadline=None)
 @given(moves=MOVES, blocks=st.sampled_from([32, 200]), host_blocks=st.sampled_from([0, 100]))

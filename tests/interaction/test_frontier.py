@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from math import inf, isnan
+from math import inf, isnan, nan
 
 import numpy as np
 import pytest
 
+from antiphon.core.playback import Source
 from antiphon.interaction.frontier import NOWHERE, Frontier
 
 THINKER, TALKER, VOCODER = range(3)
@@ -118,3 +119,33 @@ def test_what_its_client_stopped_playing_never_runs_dry() -> None:
     again = frontier.take(3.0, True)
     frontier.play(again, 3.0)
     assert frontier.leads_s(TALKER, at(again), 3.0).tolist() == [0.0]
+
+
+def test_a_reader_leads_by_the_tokens_they_have_not_read() -> None:
+    """Four tokens a second, from the first one on."""
+    frontier = Frontier(1, 0.0)
+    slot, other = frontier.take(0.0, False, rate=4.0), frontier.take(0.0, False)
+    assert isnan(frontier.leads_s(THINKER, at(slot), 1.0)[0]), "nothing to read yet"
+    frontier.make(THINKER, at(slot, other), now=1.0)
+    frontier.make(THINKER, at(slot, other), np.array([7, 7]), now=1.1)
+    assert frontier.leads_s(THINKER, at(slot), 1.5).tolist() == [1.5]
+    assert frontier.rates(THINKER, at(slot, other)).tolist() == pytest.approx([4.0, nan], nan_ok=True)
+    assert isnan(frontier.leads_s(THINKER, at(other), 1.5)[0]), "nobody knows who reads it"
+    assert frontier.leads_s(THINKER, at(slot), 9.0).tolist() == [0.0]
+    assert frontier.num_gaps(at(slot)).tolist() == [0]
+    frontier.make(THINKER, slot, 2, now=9.0)
+    assert frontier.leads_s(THINKER, at(slot), 9.25).tolist() == [0.25], "what was late was waited for"
+    assert frontier.num_gaps(at(slot)).tolist() == [1]
+    assert frontier.sources(at(slot)).tolist() == [Source.ESTIMATED]
+    frontier.free(slot)
+    again = frontier.take(10.0, False)
+    frontier.make(THINKER, again, now=10.0)
+    assert isnan(frontier.leads_s(THINKER, at(again), 10.0)[0])
+
+
+def test_what_is_spoken_has_a_listener_and_no_reader() -> None:
+    frontier = Frontier(3, 0.08)
+    slot = frontier.take(0.0, True, rate=4.0)
+    frontier.make(THINKER, slot, 5, now=1.0)
+    assert frontier.rates(THINKER, at(slot)).tolist() == pytest.approx([12.5])
+    assert isnan(frontier.heard_leads_s(at(slot), 1.0)[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import time
 from typing import Any
 
 import httpx
@@ -120,6 +121,33 @@ async def test_stream_of_text(served: Running) -> None:
     assert chunks[-1].choices == []
     assert all(chunk.usage is None for chunk in chunks[:-1])
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_a_stream_that_is_sent_as_it_is_read(served: Running) -> None:
+    """Hello is five tokens, and takes its reader a quarter of a second; the engine has made all at once."""
+    async with served.client() as client:
+        stream = await client.chat.completions.create(
+            model="test-omni",
+            messages=HI,
+            stream=True,
+            extra_body={"antiphon": {"rate": 20, "deliver": "paced"}},
+        )
+        texts = (chunk async for chunk in stream if chunk.choices and chunk.choices[0].delta.content)
+        came_at = [time.monotonic() async for _ in texts]
+    assert asked(served).rate == 20
+    assert len(came_at) == 2
+    assert came_at[1] - came_at[0] >= 0.24
+
+
+@pytest.mark.parametrize("rate", ["0", "1e9", "NaN", "-3", '"fast"', "1e999", "true"])
+async def test_a_rate_that_nobody_reads_at_is_refused(served: Running, rate: str) -> None:
+    messages = '[{"role": "user", "content": "hi"}]'
+    body = f'{{"messages": {messages}, "stream": true, "antiphon": {{"rate": {rate}}}}}'
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.post("/v1/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert not served.engine.of(ResponseRequested), "the engine is not asked"
 
 
 async def test_stream_of_speech_and_a_history_that_is_exact(served: Running) -> None:

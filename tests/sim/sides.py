@@ -103,7 +103,7 @@ class Simulated:
         asked = asked or OPEN
         has_vad = bool(asked.get("audio", {}).get("input", {}).get("turn_detection"))
         self.session = ServerSession(
-            "s", asked, has_vad, tier, self.agenda, self.facts.append, down, self.ears
+            "s", asked, has_vad, tier, None, self.agenda, self.facts.append, down, self.ears
         )
         self.session.open()
 

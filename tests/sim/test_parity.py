@@ -19,7 +19,7 @@ from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel, LinkModel
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.record import _sounding, without_media
-from fakes.world import HURRIED, toy_config
+from fakes.world import HURRIED, READERS, toy_config
 from sim.parity import Entries, on_virtual_time, on_wall_time
 from sim.scripts import advised, drawn_script
 from sim.test_reading import cascade_config
@@ -97,6 +97,13 @@ def test_same_facts_same_plans(
 @given(seed=st.integers(0, 1 << 30))
 def test_what_people_hear_decides_the_same(depth: int, seed: int) -> None:
     check_parity(with_preset(tight(), HURRIED), seed, depth, 0.0017)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_what_readers_have_left_decides_the_same(depth: int, seed: int) -> None:
+    check_parity(with_preset(tight(), READERS), seed, depth, 0.0017)
 
 
 @pytest.mark.parametrize("units", PLACES.values(), ids=PLACES.keys())

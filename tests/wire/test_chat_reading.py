@@ -218,6 +218,16 @@ def test_limits_of_a_reply_and_its_class() -> None:
     assert not read(stream=True, stream_options={}).include_usage
 
 
+def test_how_a_streamed_text_is_read() -> None:
+    asked = read(stream=True, antiphon={"rate": 20, "deliver": "paced"})
+    assert (asked.request.rate, asked.is_paced) == (20, True)
+    asked = read(stream=True, antiphon={})
+    assert (asked.request.rate, asked.is_paced) == (12, False)
+    assert read(stream=True).request.rate is None, "nobody knows how it is read"
+    assert refused(antiphon={}).param == "antiphon"
+    assert refused(antiphon={}, stream=True, modalities=["text", "audio"]).param == "antiphon"
+
+
 def test_speech() -> None:
     asked = read(modalities=["text", "audio"], audio={"voice": {"id": "Chelsie"}, "format": "flac"})
     assert (asked.speech, asked.format, asked.request.voice) == (True, "flac", "chelsie")

@@ -23,10 +23,12 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "prefill-first": "antiphon.policy.prefill_first:PrefillFirst",
         "fcfs": "antiphon.policy.fcfs:Fcfs",
         "urgency": "antiphon.policy.urgency:Urgency",
+        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
     },
     "pace": {
         "unpaced": "antiphon.policy.unpaced:Unpaced",
         "urgency": "antiphon.policy.urgency:Urgency",
+        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
     },
     "admission": {"unlimited": "antiphon.policy.unlimited:Unlimited"},
     "device": {
@@ -37,14 +39,20 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
         "sticky": "antiphon.policy.sticky:Sticky",
         "least-loaded": "antiphon.policy.least_loaded:LeastLoaded",
     },
-    "evict": {"lru": "antiphon.policy.lru:Lru", "next-use": "antiphon.policy.next_use:NextUse"},
+    "evict": {
+        "lru": "antiphon.policy.lru:Lru",
+        "next-use": "antiphon.policy.next_use:NextUse",
+        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
+    },
     "write": {
         "write-back": "antiphon.policy.write_back:WriteBack",
         "next-use": "antiphon.policy.next_use:NextUse",
+        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
     },
     "fetch": {
         "on-demand": "antiphon.policy.on_demand:OnDemand",
         "next-use": "antiphon.policy.next_use:NextUse",
+        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
     },
 }
 """Every decision, and the policies for it that ship."""

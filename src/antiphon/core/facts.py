@@ -199,6 +199,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcribe the items ask for what is said in them. A model that has it in writing anyway replies with that
     transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
     answers_silence  True: it is wanted even where nobody speaks in what it would answer
+    rate       tokens a second that its reader takes, of a reply in writing; None: not known
     """
 
     session: str
@@ -220,6 +221,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcribe: bool = False
     transcripts: TranscriptOptions | None = None
     answers_silence: bool = False
+    rate: float | None = None
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):

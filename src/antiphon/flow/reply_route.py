@@ -84,7 +84,7 @@ class ReplyRoute:
     def say(self, response: ResponseState, reply: Ints, now: float) -> None:
         """The reply is given. The talker needs nothing of it but its tokens, so no stage has to write it."""
         response.reply = reply.tolist()
-        self._frontier.make(ENTRY, response.slot, len(reply))
+        self._frontier.make(ENTRY, response.slot, len(reply), now)
         if len(reply):
             self._emit_tokens(response, self._stages.entry_stage, reply.reshape(-1, 1))
         if response.voice is Voice.PENDING:

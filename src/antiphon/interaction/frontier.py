@@ -9,7 +9,8 @@ client has not played:
                            |<----------- of the talker ---------->|
                                               |<-- the vocoder's ->|
 
-A talker takes up a token a frame, and a frame sounds for `frame_s`, so all of it is told in seconds.
+A talker takes up a token a frame, and a frame sounds for `frame_s`, so all of it is told in seconds. A reply
+in writing has a reader instead, behind the first stage, who needs 1 / rate seconds a token (TokenFlow §3.2).
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class Frontier:
         self._is_stopped = np.zeros(size, np.bool_)
         self._source = np.zeros(size, np.int64)
         self._num_gaps = np.zeros(size, np.int64)
+        self._read_s = np.full(size, nan)
+        """Seconds that a reader needs for a token; nan: nobody is known to read it."""
+        self._num_read = 0
+        """Slots for which that is known."""
         self._made = np.zeros((num_stages, size), np.int64)
         self._made_by = list(self._made)
         """Its rows: to write to one of them takes half the time."""
@@ -65,12 +70,16 @@ class Frontier:
 
     # -- writing -------------------------------------------------------------------------------------
 
-    def take(self, asked_at: float, is_spoken: bool) -> int:
-        """A slot for a new response. Slots that are taken stay what they are while the columns grow."""
+    def take(self, asked_at: float, is_spoken: bool, rate: float | None = None) -> int:
+        """A slot for a new response; rate: tokens a second that its reader takes. Slots that are taken stay
+        what they are while the columns grow."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self._asked_at[slot], self._is_spoken[slot] = asked_at, is_spoken
+        if rate and not is_spoken:
+            self._read_s[slot] = 1.0 / rate
+            self._num_read += 1
         self._changes[slot] += 1
         return slot
 
@@ -79,6 +88,8 @@ class Frontier:
         self._dry_at[slot] = self._asked_at[slot] = nan
         self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = self._is_stopped[slot] = False
         self._source[slot] = self._num_gaps[slot] = 0
+        self._num_read -= not np.isnan(self._read_s[slot])
+        self._read_s[slot] = nan
         self._made[:, slot] = 0
         self._changes[slot] += 1
         self._free.append(slot)
@@ -109,16 +120,31 @@ class Frontier:
         self._is_silent[slot] = True
         self._changes[slot] += 1
 
-    def make(self, stage: int, slots: Slots | int, units: NDArray[np.int64] | int = 1) -> None:
+    def make(
+        self, stage: int, slots: Slots | int, units: NDArray[np.int64] | int = 1, now: float = nan
+    ) -> None:
         """A stage has made so many tokens or frames more, of each of these, every slot once; the vocoder has
-        taken up so many frames."""
+        taken up so many frames. What the first stage writes leaves for its readers `now`."""
         self._changes[slots] += 1
+        if self._num_read and not stage:
+            self._read(np.atleast_1d(np.asarray(slots, np.intp)), units, now)
         if isinstance(slots, int):
             self._made_by[stage][slots] += units if slots != NOWHERE else 0
         else:
             made = self._made_by[stage]
             made[slots] += units
             made[NOWHERE] = 0
+
+    def _read(self, slots: Slots, units: NDArray[np.int64] | int, now: float) -> None:
+        """Whoever reads these has so much more to read: what comes late is waited for."""
+        is_read = ~np.isnan(self._read_s[slots])
+        slots, units = slots[is_read], units if isinstance(units, int) else units[is_read]
+        dry_at = self._dry_at[slots]
+        self._num_gaps[slots] += dry_at < now
+        self._dry_at[slots] = (
+            np.fmax(dry_at, now) + units * self._read_s[slots]
+        )  # of nan and a number the latter
+        self._source[slots] = Source.ESTIMATED
 
     def sound(self, num_frames: int, num_samples: int) -> None:
         """A vocoder has turned so many frames into so many samples, at the wire's rate."""
@@ -169,11 +195,13 @@ class Frontier:
         return self._num_gaps[slots]
 
     def rates(self, stage: int, slots: Slots) -> Floats:
-        """Frames that each listener takes in a second; nan where nothing is spoken, and for the stage that
-        writes what nobody speaks: float64 [n]."""
+        """Frames that each listener takes in a second, and tokens that each reader does, of the stage that
+        writes; nan where neither is known, and for the stage that writes what nobody speaks: float64 [n]."""
         rate = 1.0 / self.frame_s if self.frame_s else nan
         is_spoken = self._is_spoken[slots]
-        return np.where(is_spoken if stage else is_spoken & ~self._is_silent[slots], rate, nan)
+        if stage:
+            return np.where(is_spoken, rate, nan)
+        return np.where(is_spoken & ~self._is_silent[slots], rate, 1.0 / self._read_s[slots])
 
     def made(self, stage: int, slot: int) -> int:
         """Tokens or frames that the stage has made of it."""
@@ -189,6 +217,7 @@ class Frontier:
         self._is_stopped = np.concatenate([self._is_stopped, np.zeros(size, np.bool_)])
         self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
         self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
+        self._read_s = np.concatenate([self._read_s, np.full(size, nan)])
         self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)
         self._made_by = list(self._made)
         self._changes = np.concatenate([self._changes, np.zeros(size, np.int64)])

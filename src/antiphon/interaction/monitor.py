@@ -295,7 +295,7 @@ class Monitor:
         if fact.response in session.replies:
             return
         is_spoken = fact.speech and self._speaks
-        reply = Reply(fact, is_spoken, self._frontier.take(now, is_spoken), now)
+        reply = Reply(fact, is_spoken, self._frontier.take(now, is_spoken, fact.rate), now)
         session.replies[reply.name] = reply
         is_busy = session.asked is not None or (session.heard is not None and session.heard.is_open)
         if fact.remember or not is_busy:

@@ -170,6 +170,11 @@ class KvView(Protocol):
         """Is its next turn coming?"""
         ...
 
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """The request whose KV it is, of each owner that runs or was preempted."""
+        ...
+
     def state(self, owner: str) -> KvState | None:
         """None: it has no KV here."""
         ...

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError
 from antiphon.core.plans import ResponseEnded
+from antiphon.core.playback import Playback
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
 from antiphon.server.exchange import Exchange, ExchangeResponse, while_connected
@@ -142,9 +143,12 @@ async def _events(
     exchange: Exchange, chat: ChatAsked, heading: Heading, serving: Serving
 ) -> AsyncIterator[bytes]:
     yield sse(heading.opening())
+    reader = Playback()
     async for piece in exchange:
         match piece:
             case TextPiece():
+                if chat.is_paced:
+                    await _until_wanted(reader, piece.num_tokens, chat.request.rate)
                 yield sse(heading.text(piece.text))
             case SoundPiece():
                 yield sse(heading.sound(base64.b64encode(pcm16(piece.samples)).decode()))
@@ -158,6 +162,16 @@ async def _events(
                 for chunk in _closing(exchange, chat, heading, piece.end, serving):
                     yield sse(chunk)
                 yield LAST_EVENT
+
+
+async def _until_wanted(reader: Playback, num_tokens: int, rate: float | None) -> None:
+    """Wait until the reader has read all that was sent; then these tokens are theirs. What the engine makes
+    meanwhile waits in the exchange."""
+    assert rate is not None
+    now = time.monotonic()
+    wanted_at = max(reader.dry_at, now)
+    reader.add(num_tokens / rate, wanted_at)
+    await asyncio.sleep(wanted_at - now)
 
 
 def _closing(

@@ -47,10 +47,11 @@ class Client:
         self._up = Link(agenda, network, seed, "up", script.name)
         self._down = Link(agenda, network, seed, "down", script.name)
         is_person = isinstance(script, PersonScript)
-        self._downlink = Downlink(script.name, log, script.reading_tokens_per_s if is_person else None)
+        rate = script.reading_tokens_per_s if is_person else None
+        self._downlink = Downlink(script.name, log, rate)
         asked, tier = settings(script, has_vad=self._has_vad), "latency" if is_person else script.tier
         self.session = ServerSession(
-            script.name, asked, self._has_vad, tier, agenda, tell, self._down, self._downlink
+            script.name, asked, self._has_vad, tier, rate, agenda, tell, self._down, self._downlink
         )
 
     def leave(self, left: Callable[[], None]) -> None:

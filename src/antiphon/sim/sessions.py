@@ -53,7 +53,7 @@ class ServerSession:
 
     asked     the session that the client asks for as it connects
     has_vad   turns are detected in what an open microphone sends
-    tier      of its requests: the protocol has no word for it
+    tier      of its requests, and the `rate` at which its person reads: the protocol has no word for them
     downlink  gets the events, when they arrive there
     """
 
@@ -63,6 +63,7 @@ class ServerSession:
         asked: dict[str, Any],
         has_vad: bool,
         tier: Literal["latency", "best_effort"],
+        rate: float | None,
         agenda: Agenda,
         tell: Callable[[Fact], None],
         down: Link,
@@ -70,6 +71,7 @@ class ServerSession:
     ) -> None:
         self._asked = asked
         self._tier: Literal["latency", "best_effort"] = tier
+        self._rate = rate
         self._agenda = agenda
         self._tell = tell
         self._down = down
@@ -113,7 +115,8 @@ class ServerSession:
             if isinstance(effect, ToEngine):
                 fact = effect.fact
                 if isinstance(fact, ResponseRequested):
-                    fact = msgspec.structs.replace(fact, tier=self._tier)
+                    rate = None if fact.speech else self._rate
+                    fact = msgspec.structs.replace(fact, tier=self._tier, rate=rate)
                 self._tell(fact)
             elif effect.payload["type"] in READ:
                 self._down.send(self._arrive, msgspec.convert(effect.payload, ReceivedEvent))

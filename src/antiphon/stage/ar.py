@@ -642,7 +642,8 @@ class ArScheduler(Chooser[ArCandidates]):
             if is_over:
                 self._finish(active)
         if self._around.stage is not None:
-            self._around.frontier.make(self._around.stage, np.array(emitted, np.intp))
+            slots = np.array(emitted, np.intp)
+            self._around.frontier.make(self._around.stage, slots, now=self.tiers.asks.now)
         return progress
 
     def _finish(self, active: ArRequest) -> None:

@@ -153,7 +153,7 @@ class KvLedger:
         if there < cached:  # no reported step has read the rest: a request that leaves before has this much
             self._rows.confirm(request.row, len(sequence.chain) * self._block_size)
         self.tiers.leases.give_back(request)
-        self.tiers.joined(owner, request.session, sequence, request.reload_wait_since_s)
+        self.tiers.joined(owner, request.session, sequence, request.reload_wait_since_s, request.request)
         request.reload_wait_since_s = None
         self._tell_blocks(request)
         return cached
@@ -204,7 +204,7 @@ class KvLedger:
                 request.paused_as = request.own_name
             keys = request.keys(self._survives)[:confirmed]
             self.kv.park(request.paused_as, sequence, keys, after_step)
-            self.tiers.rest(request.paused_as, request.session, KvState.PAUSED)
+            self.tiers.rest(request.paused_as, request.session, KvState.PAUSED, request.request)
         elif self._survives is Survives.NONE or is_beside:
             self.kv.discard(sequence, after_step)
             self.tiers.forget(owner)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, nan
+from types import MappingProxyType
 from typing import Protocol
 
 from antiphon.interaction.next_use import Order
@@ -85,6 +86,7 @@ class Owners:
     states   of those that are not merely resting
     session  of those that do not go by its name
     running  sequences of requests in rows, by owner
+    request  whose KV it is, of those that run or were preempted
     queue    owners that requests begin with for which there is a row, in order
     waiting  those of them that are not wholly on the device
     unwritten  owners that may have full blocks without a copy on the host, oldest first
@@ -96,6 +98,7 @@ class Owners:
     states: dict[str, KvState] = field(default_factory=dict[str, KvState])
     session: dict[str, str] = field(default_factory=dict[str, str])
     running: dict[str, Kv] = field(default_factory=dict[str, Kv])
+    request: dict[str, int] = field(default_factory=dict[str, int])
     queue: list[str] = field(default_factory=list[str])
     waiting: list[str] = field(default_factory=list[str])
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
@@ -109,7 +112,16 @@ class Owners:
 
     def forget(self, owner: str) -> None:
         """Nothing of its KV is left, or of use."""
-        for each in (self.used_s, self.states, self.session, self.unwritten, self.preloaded, self.unread):
+        kept = (
+            self.used_s,
+            self.states,
+            self.session,
+            self.unwritten,
+            self.preloaded,
+            self.unread,
+            self.request,
+        )
+        for each in kept:
             each.pop(owner, None)
 
 
@@ -230,6 +242,10 @@ class View:
             else:
                 del self.known.unwritten[owner]
         yield from (owner for owner in self.known.running if self._is_dirty(owner))
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return MappingProxyType(self.known.request)
 
     def state(self, owner: str) -> KvState | None:
         if not self.has(owner):

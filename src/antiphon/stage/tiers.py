@@ -106,10 +106,11 @@ class Tiers:
 
     # -- owners --------------------------------------------------------------------------------------
 
-    def joined(self, owner: str, session: str, sequence: Kv, since_s: float | None) -> None:
+    def joined(self, owner: str, session: str, sequence: Kv, since_s: float | None, request: int) -> None:
         """A request of a session runs on what rested under this name. It waited for copies since `since_s`,
         and goes on waiting, in its steps, for those that are not there."""
         self.known.running[owner], self.known.session[owner] = sequence, session
+        self.known.request[owner] = request
         self.known.used_s[owner] = self.asks.now
         self.known.states.pop(owner, None)
         self.known.left_queue(owner)
@@ -128,6 +129,7 @@ class Tiers:
         """It runs no more."""
         if self.known.running.get(owner) is sequence:
             del self.known.running[owner]
+            self.known.request.pop(owner, None)
         self.room.unclaim()
 
     def no_more_wanted(self, owner: str) -> None:
@@ -137,13 +139,17 @@ class Tiers:
         self.known.left_queue(owner)
         self.fetches.coming.discard(owner)
 
-    def rest(self, owner: str, session: str, state: KvState = KvState.RESTING) -> None:
-        """KV was just left behind under this name."""
+    def rest(
+        self, owner: str, session: str, state: KvState = KvState.RESTING, request: int | None = None
+    ) -> None:
+        """KV was just left behind under this name, by a request that goes on from it if one is named."""
         self.known.used_s[owner], self.known.session[owner] = self.asks.now, session
         if state is KvState.RESTING:
             self.known.states.pop(owner, None)
         else:
             self.known.states[owner] = state
+        if request is not None:
+            self.known.request[owner] = request
         self.asks.rests(owner, "device")
         self.known.unwritten.pop(owner, None)
         sequence = self._kv.resting.get(owner)

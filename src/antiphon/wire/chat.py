@@ -17,6 +17,9 @@ Share = Annotated[float, Meta(gt=0, le=1)]
 Fps = Annotated[float, Meta(ge=0.01, le=1000)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Rate = Annotated[float, Meta(ge=0.1, le=100)]
+READING_TOKENS_PER_S = 12.0
+"""Below it people who read feel held up (TokenFlow §2.2)."""
 
 
 class TextPartIn(Strict, frozen=True, kw_only=True, tag_field="type", tag="text"):
@@ -210,6 +213,17 @@ class NamedTool(Strict, frozen=True, kw_only=True):
     type: Literal["function"] = "function"
 
 
+class Delivery(Strict, frozen=True, kw_only=True):
+    """How a streamed text is read: an extension. The preset `tokenflow` keeps it ahead of its reader.
+
+    rate     tokens a second that the reader takes; as fast as people read, where it is left out
+    deliver  asap: as it is written; paced: no faster than it is read
+    """
+
+    rate: Rate = READING_TOKENS_PER_S
+    deliver: Literal["asap", "paced"] = "asap"
+
+
 class ChatRequest(Strict, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -229,6 +243,7 @@ class ChatRequest(Strict, frozen=True, kw_only=True):
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    antiphon: Delivery | None = None
     # refused unless they ask for what is done anyway
     n: Any = None
     stop: Any = None

@@ -66,12 +66,14 @@ class ChatScope:
 
 @dataclass(frozen=True, slots=True)
 class ChatAsked:
-    """What the client wants beside the engine's part of it. `format` is that of the sound."""
+    """What the client wants beside the engine's part of it. `format` is that of the sound; `is_paced`: text
+    is sent no faster than it is read."""
 
     request: ResponseRequested
     format: str
     stream: bool
     include_usage: bool
+    is_paced: bool = False
 
     @property
     def speech(self) -> bool:
@@ -83,6 +85,11 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     _refuse(asked)
     stream = bool(asked.stream)
     speech = "audio" in (asked.modalities or ())
+    if asked.antiphon is not None and (speech or not stream):
+        raise ProtocolError(
+            "antiphon is for a text that is streamed: send stream: true, and ask for no audio.",
+            param="antiphon",
+        )
     request = ResponseRequested(
         session=session,
         response=response,
@@ -96,10 +103,12 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         tools=_tools(asked, scope.limits),
         tool_choice=_tool_choice(asked),
         tier="best_effort" if asked.service_tier == "flex" else "latency",
+        rate=None if asked.antiphon is None else asked.antiphon.rate,
     )
     _check_media(request.items or (), scope.limits)
     include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
-    return ChatAsked(request, _format(asked, stream), stream, include_usage)
+    is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
+    return ChatAsked(request, _format(asked, stream), stream, include_usage, is_paced)
 
 
 def speaker(voice: str | Voice | None, info: ModelInfo) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
@@ -21,9 +21,10 @@ OVER = ("completed", "incomplete")
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text that is certain now."""
+    """Text that is certain now, and how many tokens have come since the last of it."""
 
     text: str
+    num_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class ReplyStream:
     ) -> None:
         self.token_ids: list[int] = []
         self.num_calls = 0
+        self._num_told = 0
+        """Tokens that pieces have told of."""
         self._detokeniser = detokeniser
         self._ids = ids
         self._parser = ToolCallParser() if has_tools else None
@@ -83,13 +86,20 @@ class ReplyStream:
             case TokensOut():
                 ids: list[int] = output.tokens[:, 0].tolist()
                 self.token_ids += ids
-                return self._read(self._detokeniser.push(ids))
+                return self._counted(self._read(self._detokeniser.push(ids)))
             case AudioOut():
                 return [SoundPiece(output.audio)]
             case ResponseEnded():
                 rest = self._read(self._detokeniser.flush())
                 late = self._pieces(self._parser.flush()) if self._parser else []
                 return [*rest, *late, EndPiece(output, error_of(output, self._retry_after_s))]
+
+    def _counted(self, pieces: list[Piece]) -> list[Piece]:
+        for at, piece in enumerate(pieces):
+            if isinstance(piece, TextPiece):
+                pieces[at] = replace(piece, num_tokens=len(self.token_ids) - self._num_told)
+                self._num_told = len(self.token_ids)
+        return pieces
 
     def _read(self, text: str) -> list[Piece]:
         if self._parser is None:

@@ -1,0 +1,258 @@
+"""TokenFlow's preset beside the baselines, simulated at a datasheet's times.
+
+    python benchmarks/tokenflow.py --work evaluation/tokenflow --out benchmarks/results/tokenflow.json
+
+Readers come in a burst, or as Poisson, to Llama-3.1-8B on an RTX 4090 (TokenFlow §7.3, table 1), whose
+memory holds a third of what they need. A prompt has 512 tokens, a reply 2,048; 40 % read 15 tokens a second
+and 60 % read 20 (figure 19). What is told is from the times at which tokens were generated: the wire is
+instant, and delivery is not paced. Every system decides about the same people (paired seeds). Runs that
+--work has are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import msgspec
+import yaml
+
+from antiphon.bench import provenance
+from antiphon.bench.statistics import mean_interval, ratio_interval
+from antiphon.latency.finding import find_costs
+from antiphon.latency.shapes import find_shape
+from antiphon.metrics.log import RunStarted
+from antiphon.metrics.recorder import fold
+from antiphon.metrics.slo import Slo
+from antiphon.metrics.summary import figures
+from antiphon.sim.model import SimEngine, engine_of
+from antiphon.sim.run import Setup, simulate
+from antiphon.sim.sizes import Sizes
+from antiphon.workload.load import changed, find
+
+HERE = Path(__file__).parent
+SWAP = f"{HERE / 'tokenflow_swap.py'}:RoundRobinSwap"
+HARDWARE, MODEL, WORKLOAD = "RTX-4090", "llama-3.1-8b", "burst-readers"
+ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 19
+"""A step of 8,192 tokens is SGLang's longest prefill; of 512, its chunked one."""
+PROMPT, REPLY, SPREAD = 512, 2048, 1.2
+"""Tokens, and the 90th percentile as a multiple of the median."""
+SEEDS = (0, 1, 2)
+NOBODY = RunStarted(
+    t_s=0.0, label="", url="", workload="", seed=0, command="", commit="", machine="", version="", unix_s=0.0
+)
+TOLD = (
+    *("effective_tokens_per_s", "streamed_tokens_per_s", "qos", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99"),
+    *("rebuffer_s.mean", "rebuffer_s.p99", "completed_turns", "turns", 'preemptions{stage="thinker"}'),
+    'utilisation{stage="thinker"}',
+)
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Who comes. arrivals: as a workload has it."""
+
+    name: str
+    arrivals: dict[str, Any]
+    sessions: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        def about(median: float) -> dict[str, Any]:
+            return {"lognormal": {"median": median, "p90": SPREAD * median}}
+
+        return {
+            "load.open.arrivals": self.arrivals,
+            "load.open.sessions": self.sessions,
+            "people.reader.typing": {"words": about(PROMPT / 1.3), "words_per_s": 0},
+            "people.reader.max_output_tokens": about(REPLY),
+        }
+
+
+LOADS = (
+    Load("burst of 60", {"bursts": {"size": 60, "every_s": 3600}}, 60),
+    Load("Poisson, 1 a second", {"poisson": {"rate_per_s": 1.0}}, 60),
+    Load("Poisson, 0.5 a second", {"poisson": {"rate_per_s": 0.5}}, 60),
+)
+"""The last one is the control: everybody finds room."""
+
+
+class System(msgspec.Struct, frozen=True):
+    """What is compared.
+
+    preset       that ships, and `choices` that differ from it
+    step_tokens  of a step, prompts and replies together
+    reserves     tokens of a reply for which there must be room before it begins
+    has_host     KV may be kept in the host's memory
+    """
+
+    name: str
+    preset: str = "baseline"
+    choices: dict[str, Any] = {}
+    step_tokens: int = STEP_TOKENS
+    reserves: int = 0
+    has_host: bool = False
+
+    def write(self, folder: Path) -> None:
+        """The preset's file, if it is not there: other processes may read it."""
+        if not self.file(folder).exists():
+            self.file(folder).write_text(yaml.safe_dump(written(self.preset) | self.choices))
+
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.name.replace(' ', '-')}.yaml"
+
+    def engine(self, folder: Path) -> SimEngine:
+        sizes = Sizes(
+            max_rows=ROWS, step_tokens=self.step_tokens, host_kv_tokens=HOST_KV_TOKENS if self.has_host else 0
+        )
+        profile = find_costs(HARDWARE, find_shape(MODEL))
+        made = engine_of(profile, str(self.file(folder)), sizes)
+        node = made.node
+        ar = {
+            stage: msgspec.structs.replace(config, headroom_blocks=1 + self.reserves // config.block_size)
+            for stage, config in node.ar.items()
+        }
+        served = msgspec.structs.replace(made.served, node=msgspec.structs.replace(node, ar=ar))
+        return SimEngine(served, made.block_bytes)
+
+
+def tokenflow(name: str, has_host: bool = True, **options: Any) -> System:
+    """With these options of its policy."""
+    choice = {"policy": "token-buffer", **options}
+    decisions = ("step", "pace", "evict", "write", "fetch")
+    return System(name, "tokenflow", dict.fromkeys(decisions, choice) if options else {}, has_host=has_host)
+
+
+PACED = {"policy": "urgency", "safe_s": 4.0}
+BASELINES = (
+    System("prompts first"),
+    System("prompts first, room reserved", reserves=REPLY),
+    System("chunked prompts", "fcfs", step_tokens=CHUNK_TOKENS),
+    System("pacing alone", choices={"pace": PACED}, has_host=True),
+    System("round-robin swap", choices={"step": SWAP}, has_host=True),
+)
+OURS = tokenflow("tokenflow")
+ABLATED = (
+    tokenflow("without the host", has_host=False),
+    tokenflow("without write-through", write=False),
+)
+
+
+def written(preset: str) -> dict[str, Any]:
+    """What a preset that ships says."""
+    from importlib.resources import files
+
+    text = files("antiphon.assembly").joinpath("presets", f"{preset}.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+class Point(msgspec.Struct, frozen=True):
+    system: System
+    load: Load
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.system.name}-{self.load.name}-{self.seed}".replace(" ", "-").replace(",", "")
+
+
+def played(point: Point, work: Path) -> dict[str, float]:
+    """One run's figures."""
+    workload = changed(find(WORKLOAD), point.load.settings)
+    costs = find_costs(HARDWARE, find_shape(MODEL))
+    outcome = simulate(
+        Setup(workload, costs, point.seed, point.system.engine(work), patience_s=600.0), NOBODY
+    )
+    if outcome.overruled or outcome.incidents:
+        raise RuntimeError(f"{point.name}: {outcome.overruled} {outcome.incidents}")
+    found = figures(fold(outcome.events), Slo())
+    return {name: round(found[name], 5) for name in TOLD if name in found}
+
+
+def kept(point: Point, work: Path) -> dict[str, float]:
+    return provenance.once(work / f"{point.name}.json", lambda: played(point, work))
+
+
+class Runs:
+    """Figures by point, two runs at a time."""
+
+    def __init__(self, work: Path, pool: ProcessPoolExecutor, seeds: tuple[int, ...]) -> None:
+        self._work, self._pool, self._seeds = work, pool, seeds
+        work.mkdir(parents=True, exist_ok=True)
+
+    def at(self, systems: tuple[System, ...], load: Load) -> dict[str, list[dict[str, float]]]:
+        for system in systems:
+            system.write(self._work)
+        points = [Point(system, load, seed) for system in systems for seed in self._seeds]
+        done = list(self._pool.map(kept, points, [self._work] * len(points)))
+        size = len(self._seeds)
+        return {one.name: done[at * size : (at + 1) * size] for at, one in enumerate(systems)}
+
+
+def against(a: list[dict[str, float]], b: list[dict[str, float]]) -> dict[str, list[float]]:
+    """b against a, by figure: the ratio where all are above 0, else the difference; 95 %."""
+    found: dict[str, list[float]] = {}
+    for name in TOLD:
+        before, after = ([run[name] for run in runs if name in run] for runs in (a, b))
+        if len(before) != len(after) or not before:
+            continue
+        if min(*before, *after) > 0:
+            interval = ratio_interval(before, after)
+        else:
+            interval = mean_interval([two - one for one, two in zip(before, after, strict=True)])
+        found[name] = [interval.mean, interval.low, interval.high]
+    return found
+
+
+def evaluated(runs: Runs) -> dict[str, Any]:
+    """The best baseline is one of them for all loads but the control: by effective throughput."""
+    found = {load.name: runs.at((*BASELINES, OURS), load) for load in LOADS}
+
+    def worth(system: System) -> float:
+        return mean(
+            run["effective_tokens_per_s"] for load in LOADS[:-1] for run in found[load.name][system.name]
+        )
+
+    best = max(BASELINES, key=worth).name
+    table = {
+        load: {
+            name: {figure: round(mean(run[figure] for run in of), 4) for figure in TOLD if figure in of[0]}
+            for name, of in systems.items()
+        }
+        for load, systems in found.items()
+    }
+    ablation = {OURS.name: found[LOADS[0].name][OURS.name]} | runs.at(ABLATED, LOADS[0])
+    return {
+        "best baseline": best,
+        "means": table,
+        "tokenflow against the best baseline": {
+            load: against(systems[best], systems[OURS.name]) for load, systems in found.items()
+        },
+        "tokenflow against prompts first": {
+            load: against(systems[BASELINES[0].name], systems[OURS.name]) for load, systems in found.items()
+        },
+        "ablation, burst of 60": {
+            name: {figure: round(mean(run[figure] for run in of), 4) for figure in TOLD if figure in of[0]}
+            for name, of in ablation.items()
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, default=Path("evaluation/tokenflow"), help="of what is done")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    with ProcessPoolExecutor(2) as pool:
+        found = evaluated(Runs(arguments.work, pool, tuple(range(arguments.seeds))))
+    command = "python benchmarks/tokenflow.py --out benchmarks/results/tokenflow.json"
+    provenance.keep(found | {"seeds": arguments.seeds, "command": command}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

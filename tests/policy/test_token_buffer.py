@@ -1,0 +1,321 @@
+"""TokenFlow §4 and §5: who runs, who gives way to whom, and where their KV goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf, nan
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.core.errors import ConfigError
+from antiphon.policy.base import Budget, StepChoice, StepView
+from antiphon.policy.memory import NOTHING, KvState, KvView, Lane
+from antiphon.policy.token_buffer import SOON_S, TokenBuffer
+from policy import views
+
+BUDGET = Budget(64, 64)
+NOW = 10.0
+LANE = Lane(0, 0.0, 0.001)
+
+
+def stage(num_rows: int, size: int, **columns: Any) -> StepView:
+    masks = {name: np.array(columns[name], np.bool_) for name in ("begun", "ready") if name in columns}
+    return views.stage(num_rows, size, **{**columns, **masks})
+
+
+def told(policy: TokenBuffer, view: StepView, now: float = NOW) -> StepChoice:
+    """What it says of the stage, as it is asked: pace first."""
+    hold = policy.decide_pace(view, now)
+    if hold.held is not None:
+        cast("Any", view).ready = view.ready & ~hold.held
+    return policy.decide_step(view, BUDGET, now)
+
+
+def crowded(**others: Any) -> StepView:
+    """Two rows hold 16 of 20 blocks; one reader has 9 s left to read, the other 0.2 s. A third waits for the
+    first word."""
+    columns = {
+        "lead_s": [9.0, 0.2, nan],
+        "begun": [True, True, False],
+        "rate": [10.0] * 3,
+        "held": [8, 8, 0],
+        "needs": [0, 0, 6],
+        "age_s": [9.0, 8.0, 1.0],
+        "num_blocks": 20,
+        "num_free": 4,
+    }
+    return stage(2, 3, **{**columns, **others})
+
+
+class Takes:
+    """A step takes a millisecond for each row and 10 ms besides."""
+
+    def __init__(self, once_s: float = 0.01) -> None:
+        self.once_s = once_s
+
+    def seconds(self, counts: Any, contexts: Any) -> float:
+        return self.once_s + 0.001 * float(np.sum(counts))
+
+
+def test_while_all_find_room_prompts_go_first() -> None:
+    choice = told(TokenBuffer(), stage(2, 3, needs=[0, 0, 6], lead_s=[9.0, 0.2, nan], begun=[1, 1, 0]))
+    assert choice.order.tolist() == [2, 0, 1]
+    assert not len(choice.preempt)
+
+
+def test_who_is_far_ahead_gives_way_to_who_waits_for_the_first_word() -> None:
+    policy = TokenBuffer()
+    choice = told(policy, crowded())
+    assert choice.preempt.tolist() == [0]
+    assert choice.keeps is not None
+    assert choice.keeps.tolist() == [True]
+    assert choice.order.tolist() == [1, 2]
+    assert choice.wake_at == NOW + 0.5
+    assert policy.events["preempted"] == 1
+    words = policy.tell_step(crowded(), 0, NOW)
+    assert (words.label, words.why) == (
+        "gives way",
+        "others need the memory more; its reader has 9.0 s left to read",
+    )
+
+
+def test_nobody_gives_way_who_would_run_dry_before_they_are_back() -> None:
+    """Half a second until the next round, times the safety of 1.5; and what the links take."""
+    assert told(TokenBuffer(), crowded(lead_s=[0.7, 0.2, nan])).preempt.tolist() == []
+    assert told(TokenBuffer(), crowded(lead_s=[0.8, 0.2, nan])).preempt.tolist() == [0]
+    assert told(TokenBuffer(safety=20), crowded()).preempt.tolist() == []
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv(back=Lane(0, 1.0, 0.6), out=Lane(0, 1.0, 0.1)).view, NOW)
+    assert told(policy, crowded()).preempt.tolist() == []
+
+
+def test_what_is_read_at_no_known_rate_runs_to_its_end() -> None:
+    assert told(TokenBuffer(), crowded(lead_s=[nan, 0.2, nan], rate=[nan, 10, 10])).preempt.tolist() == []
+
+
+def test_a_round_is_held_once_an_interval_however_often_it_is_asked() -> None:
+    policy = TokenBuffer()
+    for now in (10.0, 10.1, 10.4):
+        told(policy, crowded(), now)
+    assert policy.events["rounds"] == 1
+    told(policy, crowded(), 10.5)
+    assert policy.events["rounds"] == 2
+
+
+def test_who_runs_dry_comes_back_before_the_furthest_ahead_goes_on() -> None:
+    view = crowded(lead_s=[9.0, 3.0, 0.1], begun=[1, 1, 1])
+    choice = told(TokenBuffer(), view)
+    assert choice.preempt.tolist() == [0]
+    assert choice.order.tolist() == [1, 2]
+
+
+def test_the_least_value_gives_way_first() -> None:
+    """Both could; one place is wanted."""
+    view = crowded(lead_s=[6.0, 9.0, nan], held=[8, 8, 0])
+    assert told(TokenBuffer(), view).preempt.tolist() == [1]
+
+
+def test_more_readers_than_are_kept_up_with_are_served_first_come_first_served() -> None:
+    """A full batch of two makes 2 / 0.012 s = 166 tokens a second; those in it read 200."""
+    policy = TokenBuffer()
+    view = crowded(cost=Takes(), rate=[100.0, 100.0, 10.0], num_free_rows=0)
+    assert not len(told(policy, view).preempt)
+    assert policy.events["fcfs_begun"] == 1
+    slower = crowded(cost=Takes(), rate=[80.0, 80.0, 10.0], num_free_rows=1)
+    told(policy, slower, 10.5)
+    assert policy._is_fcfs, "it is over at nine tenths of the bound"
+    told(policy, crowded(cost=Takes(), rate=[40.0, 40.0, 10.0], num_free_rows=1), 11.0)
+    assert not policy._is_fcfs
+
+
+def test_readers_are_taken_as_far_as_a_full_batch_keeps_up_with_them() -> None:
+    policy = TokenBuffer()
+    view = crowded(cost=Takes(), rate=[80.0, 60.0, 20.0])
+    assert not len(told(policy, view).preempt), "160 of 166 are above the share of 0.9"
+    assert policy.events["held_at_door"] == 1
+
+
+def test_blocks_run_short_and_the_furthest_ahead_gives_way_with_its_kv() -> None:
+    view = stage(3, 3, num_free=0, context=[4] * 3, lead_s=[1.0, 7.0, 2.0], begun=[1, 1, 1])
+    choice = told(TokenBuffer(), view)
+    assert choice.preempt.tolist() == [1]
+    assert choice.keeps is not None
+    assert choice.keeps.all()
+    assert choice.order.tolist() == [0, 2]
+
+
+def test_a_preempted_request_waits_for_a_look_at_where_its_kv_is() -> None:
+    policy = TokenBuffer()
+    assert policy.decide_fetch(Kv().view, NOW).wake_at is None, "nobody goes on: an idle node sleeps"
+    view = stage(1, 2, lead_s=[3.0, 0.5], begun=[1, 1], request=[7, 8])
+    hold = policy.decide_pace(view, NOW)
+    assert hold.held is not None
+    assert hold.held.tolist() == [False, True]
+    assert hold.wake_at == NOW + SOON_S
+    kv = Kv(requests={"eight #8": 8, "seven": 7}, waits=("eight #8",), away={"eight #8": 4})
+    selection = policy.decide_fetch(kv.view, NOW)
+    assert list(selection.owners) == ["eight #8"]
+    assert policy.events["brought"] == 1
+    assert policy.decide_pace(view, NOW + 0.01).held is not None, "nobody is told that it is known now"
+    assert policy.decide_pace(view, hold.wake_at or 0.0).held is None
+    told(policy, stage(2, 2, lead_s=[3.0, 0.5], begun=[1, 1], request=[7, 8]))
+    assert not policy._brings, "it has its row"
+
+
+def test_what_is_computed_sooner_than_brought_is_not_brought() -> None:
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    told(policy, crowded(cost=Takes(0.1), lead_s=[9.0, 3.0, 0.1], begun=[1] * 3, rate=[5.0] * 3))
+    kv = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=Lane(0, 0.0, 0.1))
+    assert list(policy.decide_fetch(kv.view, NOW).owners) == []
+    assert policy.events["computed"] == 1
+    quick = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=Lane(0, 0.0, 0.0001))
+    assert list(policy.decide_fetch(quick.view, NOW).owners) == [], "it does not change its mind"
+
+
+@dataclass
+class Kv:
+    """A device of 64 blocks and a host with room; a block takes a millisecond over the link."""
+
+    requests: dict[str, int] = field(default_factory=dict[str, int])
+    order: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+    away: dict[str, int] = field(default_factory=dict[str, int])
+    states: dict[str, KvState] = field(default_factory=dict[str, KvState])
+    tier: str = "device"
+    num_wanted: int = 0
+    num_free: int = 64
+    num_below: int = 100
+    num_blocks: int = 64
+    back: Lane = LANE
+    out: Lane = LANE
+    step_s: float = nan
+
+    @property
+    def view(self) -> KvView:
+        return cast("KvView", self)
+
+    def oldest(self) -> object:
+        return iter(self.order)
+
+    dirty = oldest
+
+    def waiting(self) -> object:
+        return iter(self.waits)
+
+    def num_away(self, owner: str) -> int:
+        return self.away.get(owner, 0)
+
+    def state(self, owner: str) -> KvState | None:
+        return self.states.get(owner)
+
+
+def knowing() -> TokenBuffer:
+    """Requests 1 to 4 have 1 to 4 s left to read."""
+    policy = TokenBuffer()
+    told(policy, stage(4, 4, request=[1, 2, 3, 4], lead_s=[1.0, 2.0, 3.0, 4.0], begun=[1] * 4))
+    return policy
+
+
+def test_what_nobody_runs_on_leaves_first_and_then_the_furthest_ahead() -> None:
+    kv = Kv({"a": 1, "b": 2, "c": 4}, order=("a", "b", "idle", "c"), num_free=0, num_wanted=3)
+    selection = knowing().decide_evict(kv.view, NOW)
+    assert list(selection.owners) == ["idle", "c", "b", "a"]
+    assert selection.count == 3 + 2, "and a thirty-second of the device ahead"
+    assert knowing().decide_evict(Kv().view, NOW) is NOTHING
+
+
+def test_the_only_copy_of_what_was_preempted_does_not_leave_the_host() -> None:
+    states = {"a": KvState.PAUSED, "b": KvState.RUNNING, "idle": KvState.RESTING}
+    kv = Kv({"a": 1, "b": 2}, order=("a", "b", "idle"), states=states, tier="host", num_free=0, num_wanted=3)
+    assert list(knowing().decide_evict(kv.view, NOW).owners) == ["idle", "b"]
+
+
+def test_the_furthest_ahead_is_written_first_as_much_as_goes_beside_the_step() -> None:
+    kv = Kv({"a": 1, "b": 3, "c": 2}, order=("a", "idle", "b", "c"), step_s=0.0125)
+    selection = knowing().decide_write(kv.view, NOW)
+    assert (list(selection.owners), selection.count) == (["b", "c", "a"], 12)
+    assert TokenBuffer(write=False).decide_write(kv.view, NOW) is NOTHING
+    assert knowing().decide_write(Kv({"a": 1}, order=("a",), num_below=0).view, NOW) is NOTHING
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"interval_s": 0.0}, "interval_s is 0"),
+        ({"value_s": inf}, "value_s is inf"),
+        ({"gamma": -1.0}, "gamma is -1"),
+        ({"safety": 0.5}, "safety is 0.5; it must be 1 or above"),
+        ({"adjusts": 1.0}, "adjusts is 1"),
+        ({"load": 0.0}, "load is 0"),
+        ({"ahead": 0.6}, "ahead is 0.6"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, float], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TokenBuffer(**cast("Any", options))
+
+
+leads = st.one_of(st.floats(0, 60), st.just(nan), st.just(inf))
+
+
+@given(st.data())
+def test_whoever_reads_whatever_is_asked_it_answers_what_can_be_done(data: st.DataObject) -> None:
+    policy = TokenBuffer(interval_s=data.draw(st.sampled_from([0.1, 0.5, 2.0])))
+    now = 1.0
+    for _ in range(data.draw(st.integers(1, 6))):
+        num_rows, num_waiting = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
+        size = num_rows + num_waiting
+
+        def column(values: st.SearchStrategy[Any], size: int = size) -> list[Any]:
+            return data.draw(st.lists(values, min_size=size, max_size=size))
+
+        view = stage(
+            num_rows,
+            size,
+            request=data.draw(st.permutations(range(size))),
+            lead_s=column(leads),
+            begun=column(st.booleans()),
+            rate=column(st.sampled_from([nan, 0.5, 15.0, 1000.0])),
+            tier=column(st.sampled_from([0, 0, 0, 1])),
+            age_s=column(st.floats(0, 100)),
+            held=[
+                *data.draw(st.lists(st.integers(1, 12), min_size=num_rows, max_size=num_rows)),
+                *[0] * num_waiting,
+            ],
+            needs=column(st.integers(0, 12)),
+            ready=column(st.booleans()),
+            context=column(st.integers(0, 48)),
+            num_blocks=64,
+            num_free=data.draw(st.integers(0, 64)),
+            num_free_rows=data.draw(st.integers(0, 4)),
+            cost=data.draw(st.sampled_from([None, Takes(), Takes(10.0)])),
+        )
+        dry = {
+            int(one)
+            for one, lead_s, begun in zip(view.request, view.lead_s, view.begun, strict=True)
+            if begun and lead_s < 0.1
+        }
+        starved = policy.events["starved"]
+        choice = told(policy, view, now)
+        order, preempt = choice.order.tolist(), choice.preempt.tolist()
+        assert len({*order}) == len(order)
+        assert not {*order} & {*preempt}
+        assert all(at < num_rows for at in preempt)
+        if policy._plan is not None:
+            assert choice.wake_at is not None
+            assert choice.wake_at > now
+        if policy.events["starved"] == starved and not policy._is_fcfs:
+            given_up = {int(view.request[at]) for at in preempt if view.tier[at] == 0}
+            assert not given_up & dry, "who is about to run dry keeps the row"
+        now += data.draw(st.sampled_from([0.01, 0.3, 0.5, 3.0]))
+
+
+def test_the_view_of_a_stage_without_kv_is_prompts_first() -> None:
+    view = cast("Any", SimpleNamespace(**vars(stage(1, 2)) | {"num_blocks": 0}))
+    assert told(TokenBuffer(), view).order.tolist() == [1, 0]
