@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 import yaml
+from liveserve import NOBODY, written
 
 from antiphon.bench import provenance
 from antiphon.bench.statistics import mean_interval, ratio_interval
 from antiphon.latency.finding import find_costs
 from antiphon.latency.shapes import find_shape
-from antiphon.metrics.log import RunStarted
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
@@ -41,9 +41,6 @@ ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 19
 PROMPT, REPLY, SPREAD = 512, 2048, 1.2
 """Tokens, and the 90th percentile as a multiple of the median."""
 SEEDS = (0, 1, 2)
-NOBODY = RunStarted(
-    t_s=0.0, label="", url="", workload="", seed=0, command="", commit="", machine="", version="", unix_s=0.0
-)
 TOLD = (
     *("effective_tokens_per_s", "streamed_tokens_per_s", "qos", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99"),
     *("rebuffer_s.mean", "rebuffer_s.p99", "completed_turns", "turns", 'preemptions{stage="thinker"}'),
@@ -138,14 +135,6 @@ ABLATED = (
     tokenflow("without the host", has_host=False),
     tokenflow("without write-through", write=False),
 )
-
-
-def written(preset: str) -> dict[str, Any]:
-    """What a preset that ships says."""
-    from importlib.resources import files
-
-    text = files("antiphon.assembly").joinpath("presets", f"{preset}.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -44,6 +44,14 @@ def meet(world: World) -> None:
         world.send(SessionOpened(person))
 
 
+def talk(world: World) -> None:
+    """Three turns of everybody, together."""
+    for turn in range(3):
+        for person in PEOPLE:
+            ask(world, turn, person)
+        world.run()
+
+
 def leave(world: World) -> None:
     for heard in world.responses.values():
         world.check(heard)
@@ -84,10 +92,7 @@ def test_replies_are_written_where_their_kv_was_moved(groups, depth, copy_lag, u
     )
     seen = Seen(world)
     meet(world)
-    for turn in range(3):
-        for person in PEOPLE:
-            ask(world, turn, person)
-        world.run()
+    talk(world)
     assert all(heard.end.status in ("completed", "incomplete") for heard in world.responses.values())
     assert {move.group for move in seen.moves} == {*(name for name, *_ in groups), "hidden"} | (
         set() if groups else {"kv"}
@@ -104,10 +109,7 @@ def test_a_row_whose_kv_is_on_its_way_holds_up_no_other(depth: int) -> None:
     world = World(toy_config(rows=4, blocks=60, units=PD, step_tokens=16), depth, copy_lag=3)
     seen = Seen(world)
     meet(world)
-    for turn in range(3):
-        for person in PEOPLE:
-            ask(world, turn, person)
-        world.run()
+    talk(world)
     waiting = [step for step in seen.steps if step.stage == "thinker.d" and step.tickets]
     assert waiting, "where nothing else can run, the step waits layer by layer"
     for step in waiting:
@@ -243,10 +245,7 @@ def test_decode_units_share_the_work() -> None:
     world = World(toy_config(rows=3, blocks=60, units=two, step_tokens=64))
     seen = Seen(world)
     meet(world)
-    for turn in range(3):
-        for person in PEOPLE:
-            ask(world, turn, person)
-        world.run()
+    talk(world)
     writers: dict[int, set[str]] = {}
     for step in seen.steps:
         for join in step.joins if step.stage in ("thinker.d", "thinker.d2") else ():

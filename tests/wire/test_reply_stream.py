@@ -18,21 +18,7 @@ from antiphon.wire.reply_stream import (
     TextPiece,
     error_of,
 )
-
-
-class Chars:
-    """Token ids are code points; the last one is always held back."""
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def push(self, token_ids: list[int]) -> str:
-        text = self._held + "".join(map(chr, token_ids))
-        self._held = text[-1:]
-        return text[:-1]
-
-    def flush(self) -> str:
-        return self._held
+from wire.harness import HalfDetokeniser
 
 
 def tokens(text: str) -> TokensOut:
@@ -44,7 +30,7 @@ def ended(status: str = "completed", reason: str = "", message: str = "") -> Res
 
 
 def test_text_and_sound() -> None:
-    pieces = ReplyStream(Chars(), IdSource("x"), False, 5.0)
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0)
     assert pieces.take(tokens("a")) == []
     assert pieces.take(tokens("bc")) == [TextPiece("ab")]
     assert pieces.take(AudioOut("s", "r", b"1234")) == [SoundPiece(b"1234")]
@@ -54,7 +40,7 @@ def test_text_and_sound() -> None:
 
 
 def test_a_call_and_one_that_breaks_off() -> None:
-    pieces = ReplyStream(Chars(), IdSource("x"), True, 5.0)
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0)
     whole = ReplyAccumulator()
     call = '<tool_call>\n{"name": "a", "arguments": {"b": 1}}\n</tool_call>'
     for piece in (

@@ -141,9 +141,8 @@ class Frontier:
         slots, units = slots[is_read], units if isinstance(units, int) else units[is_read]
         dry_at = self._dry_at[slots]
         self._num_gaps[slots] += dry_at < now
-        self._dry_at[slots] = (
-            np.fmax(dry_at, now) + units * self._read_s[slots]
-        )  # of nan and a number the latter
+        since = np.fmax(dry_at, now)  # of nan and a number the latter
+        self._dry_at[slots] = since + units * self._read_s[slots]
         self._source[slots] = Source.ESTIMATED
 
     def sound(self, num_frames: int, num_samples: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from math import nan
+from math import inf, nan
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -262,6 +262,13 @@ def num_short(view: KvView, ahead: float) -> int:
     spare = view.num_free - view.num_wanted
     needed = max(-spare, 0)
     return needed + min(max(int(view.num_blocks * ahead) - max(spare, 0), 0), view.num_below)
+
+
+def num_beside_step(view: KvView) -> int:
+    """Blocks that can be written while the coming step runs, and one at least; all, where it is not known how
+    long one takes."""
+    room = view.step_s / view.out.block_s if view.out.block_s else inf
+    return view.num_blocks if not room < view.num_blocks else max(int(room), 1)
 
 
 class EvictPolicy(Protocol):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Told
-from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_short
+from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
 
 RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
@@ -136,9 +136,7 @@ class NextUse:
         owners = [one for one in islice(view.farthest_dirty(), LOOK) if view.state(one) is KvState.RESTING]
         if not owners:
             return NOTHING
-        room = view.step_s / view.out.block_s if view.out.block_s else inf
-        count = view.num_blocks if not room < view.num_blocks else max(int(room), 1)
-        return Selection(owners, count, "will leave soon")
+        return Selection(owners, num_beside_step(view), "will leave soon")
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What requests wait for; if there is nothing of that, what is about to be needed (§5.2)."""

@@ -25,7 +25,7 @@ from antiphon.policy.base import (
     Told,
     is_starved,
 )
-from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_short
+from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
 from antiphon.policy.prefill_first import PrefillFirst
 
 LATENCY = int(Tier.LATENCY)
@@ -216,7 +216,7 @@ class TokenBuffer:
         return Told("waits", f"others need the memory more; {reader}", until)
 
     def _unpressed(self, view: StepView, budget: Budget, now: float) -> StepChoice:
-        """Whoever is there runs. If blocks are short all the same, what is furthest ahead gives way."""
+        """All that are there run. If blocks are short all the same, what is furthest ahead gives way."""
         choice = self._first.decide(view, budget, now)
         if not len(choice.preempt):
             return choice
@@ -255,7 +255,7 @@ class TokenBuffer:
     # -- a round (§4.2) ------------------------------------------------------------------------------
 
     def _round(self, view: StepView, tick: int) -> _Plan:
-        """Decides anew who has a row."""
+        """Decides anew what has a row."""
         self.events["rounds"] += 1
         self._block_size = view.block_size
         step_s, most_per_s = self._speed(view)
@@ -393,7 +393,7 @@ class TokenBuffer:
     def _swapped(
         self, taken: list[int], left: list[int], room: int, blocks: list[int], gain: list[float]
     ) -> int:
-        """Who was too large to fit takes the place of one who is worth less, where that makes room enough."""
+        """What was too large to fit takes the place of what is worth less, where that makes room enough."""
         for out in left:
             for index in range(len(taken) - 1, max(len(taken) - 1 - MOST_SWAPS, -1), -1):
                 at = taken[index]
@@ -408,7 +408,7 @@ class TokenBuffer:
     # -- in between ----------------------------------------------------------------------------------
 
     def _order(self, view: StepView, preempt: Ints) -> Ints:
-        """Rows: who is about to run dry, then prompts, then who is well ahead; then who gets a row, as the
+        """Rows: what is about to run dry, then prompts, then what is well ahead; then what gets a row, as the
         round has it."""
         assert self._plan is not None
         ready = view.ready.copy()
@@ -472,9 +472,7 @@ class TokenBuffer:
         if not found:
             return NOTHING
         owners = [owner for _, owner in islice(sorted(found, reverse=True), LOOK)]
-        room = view.step_s / view.out.block_s if view.out.block_s else inf
-        count = view.num_blocks if not room < view.num_blocks else max(int(room), 1)
-        return Selection(owners, count, "it may have to leave")
+        return Selection(owners, num_beside_step(view), "it may have to leave")
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What a request waits for. Of those that were preempted only what is to go on, unless it is computed

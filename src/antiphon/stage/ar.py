@@ -453,10 +453,8 @@ class ArScheduler(Chooser[ArCandidates]):
         late layer would hold up every row in it."""
         if not self.tiers.num_in_flight:
             return rows, counts
-        is_there = [
-            not self.tiers.bringing(one.sequence) for one in self._of(rows) if one.sequence is not None
-        ]
-        there = np.array(is_there, np.bool_)
+        sequences = [one.sequence for one in self._of(rows)]
+        there = np.array([one is None or not self.tiers.bringing(one) for one in sequences], np.bool_)
         if there.all() or not there.any():
             return rows, counts
         return rows[there], None if counts is None else counts[there]
