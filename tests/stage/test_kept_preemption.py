@@ -104,3 +104,21 @@ def test_what_a_request_beside_the_conversation_has_on_the_host_stays_its_own_wh
     stage._requeue(aside, keep=True)
     stage.check_integrity()
     assert stage.tiers.host.num_held("session-1 #1") == 2
+
+
+def test_what_else_runs_under_the_sessions_name_stays_known_to_policies() -> None:
+    """Of two replies to one session, the one that is preempted takes a name of its own."""
+    stage = scheduler(Survives.ALL, num_blocks=16, host_blocks=20, max_rows=2, step_tokens=20)
+    first, second = request(1, 5, max_tokens=9), request(2, 5, max_tokens=9)
+    second.session = first.session
+    stage.submit(first)
+    done(stage, planned(stage, 0), 7)
+    stage.submit(second)
+    done(stage, planned(stage, 1), 8, 8)
+    stage._requeue(first, keep=True)
+    stage.check_integrity()
+    view = stage.tiers.asks.view("device", 0)
+    held = view.find("session-1")
+    assert held is not None
+    assert held.state is KvState.RUNNING
+    assert len(view.columns.device) == len(view.owners)

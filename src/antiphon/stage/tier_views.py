@@ -111,7 +111,9 @@ class Owners:
             self.queue.remove(owner)
 
     def forget(self, owner: str) -> None:
-        """Nothing of its KV is left, or of use."""
+        """Nothing that rests of it is left, or of use. What a request runs on stays known."""
+        if owner in self.running:
+            return
         kept = (
             self.used_s,
             self.states,

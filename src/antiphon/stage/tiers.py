@@ -223,10 +223,11 @@ class Tiers:
     def check_integrity(self) -> None:
         """Raises AssertionError unless both tiers and the copies between them agree."""
         self.host.check_integrity()
-        resting = {
+        owners = {
             *self._kv.resting.owners,
             *self._kv.resting.away,
             *self.host.owners,
-        } - self.known.running.keys()
-        unknown = resting - self.known.used_s.keys()
+            *self.known.running,
+        }
+        unknown = owners - self.known.used_s.keys()
         assert not unknown, f"nobody knows when KV of {unknown} was used last"
