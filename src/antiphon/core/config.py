@@ -328,7 +328,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(
                 "units that prefill or decode only need tensor_parallel 1: moves are not divided"
             )
-        choices = {"load_format": LOAD_FORMATS, "dtype": DTYPES, "attention": ATTENTION}
+        if self.attention not in ATTENTION:
+            raise ConfigError(f"--attention {self.attention!r} is unknown; use {', '.join(ATTENTION)}")
+        choices = {"load_format": LOAD_FORMATS, "dtype": DTYPES}
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
