@@ -63,7 +63,13 @@ class Branches:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         if self._found is None and not self._is_own(item):
             self._add(self._counter.get_coverage())
+            self._stop_looking_into_frames()
         return (yield)
+
+    def _stop_looking_into_frames(self) -> None:
+        """To stop watching a line SlipCover looks into every running frame. A frame that was looked into can
+        keep what its function held until garbage is collected, and other tests say what must be gone when."""
+        self._counter.deinstrument_seen = lambda: None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
