@@ -304,7 +304,10 @@ def test_what_was_read_in_pauses_changes_nothing(omni: Omni, oracle: Oracle, tai
     talk = Talk(omni.engine, recorder=orders)
     talk.open("s")
     asked = ResponseRequested("s", "", "")
-    for item, steps in ((NOTHING_SAID, 50), (QUESTIONS[2], 50), (QUESTIONS[0], 3), (QUESTIONS[3], 50)):
+    talk.foresee("s", NOTHING_SAID, asked)
+    talk.step(50)
+    assert talk.driver.stats()[Metric.PREPARED_TOKENS.of("thinker")] > 0, "what the template begins with"
+    for item, steps in ((QUESTIONS[2], 50), (QUESTIONS[0], 3), (QUESTIONS[3], 50)):
         talk.foresee("s", item, asked)
         talk.step(steps)
     before = orders.num_encoded

@@ -76,7 +76,8 @@ from antiphon.wire.transcription import Transcripts
 MIN_COMMIT_MS = 100
 LONG_MS = 2000
 """A recording from which on it takes more than a millisecond to take it up."""
-NOTHING_SAID = Item("", "user", (TextPart(""),))
+NOTHING_SAID = Item("", "user", (TextPart("Hello"),))
+"""In the place of what will be said: any word, since a prompt without one is refused."""
 
 
 class SessionPhase(Enum):
