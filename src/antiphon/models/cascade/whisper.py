@@ -361,7 +361,7 @@ class Decoder:
         if step.wanted is None:
             return torch.cat((self._norm(x), begins, torch.zeros_like(begins)), 1), None
         begins = begins[step.wanted]
-        silent = begins * self._is_silent(x, step.wanted)
+        silent = begins * self._is_silent(x, step.wanted) if begins.any() else begins
         return torch.cat((self._norm(x[step.wanted]), begins, silent), 1), None
 
     def _is_silent(self, x: Tensor, ends: Tensor) -> Tensor:
