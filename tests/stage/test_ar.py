@@ -24,6 +24,7 @@ from antiphon.policy.unlimited import Unlimited
 from antiphon.policy.unpaced import Unpaced
 from antiphon.policy.write_back import WriteBack
 from antiphon.stage.ar import ArRequest, ArScheduler, Progress
+from antiphon.stage.candidates import Surroundings
 from antiphon.stage.kv_ledger import MAX_REQUESTS_HASHED_PER_STEP
 from antiphon.stage.policies import StagePolicies
 
@@ -32,10 +33,15 @@ KV = KvPolicies(Lru(), WriteBack(), OnDemand())
 BASELINE = StagePolicies(PrefillFirst(), Unpaced(), Unlimited(), KV)
 
 
-def scheduler(survives: Survives = Survives.ALL, conditioned: bool = False, **sizes: Any) -> ArScheduler:
+def scheduler(
+    survives: Survives = Survives.ALL,
+    conditioned: bool = False,
+    around: Surroundings | None = None,
+    **sizes: Any,
+) -> ArScheduler:
     stage = Stage("s", StageKind.AR, (KvGroup("kv"),), survives, conditioned)
     sizes = {"max_rows": 2, "block_size": 2, "num_blocks": 8, "step_tokens": 4, **sizes}
-    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), BASELINE)
+    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), BASELINE, around=around)
 
 
 def prompt(length: int, num_stable: int = 0, first: int = 100) -> StagePrompt:
