@@ -10,7 +10,7 @@ from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
-from antiphon.policy.memory import KvPolicies, Lane, Selection, Tier
+from antiphon.policy.memory import KvPolicies, KvTier, Lane, Selection
 from antiphon.stage.kv_moves import KvMove, KvMoved, KvWatch
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.policies import soonest
@@ -87,7 +87,7 @@ class KvAsks:
 
     def view(
         self,
-        tier: Tier,
+        tier: KvTier,
         num_wanted: int,
         step_s: Callable[[], float] = unknown,
     ) -> View:
@@ -105,7 +105,7 @@ class KvAsks:
             step_s,
         )
 
-    def lane(self, to: Tier) -> Lane:
+    def lane(self, to: KvTier) -> Lane:
         """The link to the host, or back."""
         queued_s = self._lanes.queued_s(to)
         block_s = self._lanes.block_s(self._unit, self._kv.groups, to)

@@ -14,7 +14,7 @@ from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
-from antiphon.policy.memory import Held, KvColumns, KvState, Lane, Tier
+from antiphon.policy.memory import Held, KvColumns, KvState, KvTier, Lane
 
 FIRST_LOOK = 8
 """Owners that are read before the first is taken; each further look reads as many as all before it."""
@@ -89,7 +89,7 @@ class Owners:
 class View:
     """Implements `policy.memory.KvView` for one call of a policy."""
 
-    tier: Tier
+    tier: KvTier
     num_wanted: int
     kv: StageKv
     host: HostTier
@@ -99,7 +99,7 @@ class View:
     next_use: NextUse | None
     orders: Mapping[str, Order]
     """By tier; `dirty`: of what may lack a copy on the host."""
-    lane: Callable[[Tier], Lane]
+    lane: Callable[[KvTier], Lane]
     step_cost: Callable[[], float]
     incoming: Mapping[str, int] = field(default_factory=dict[str, int])
 
