@@ -17,7 +17,7 @@ from antiphon.core.plans import ArStep
 from antiphon.kv.transfers import CopyOrder, KvLease
 from antiphon.policy.base import Budget, Candidate, Mask, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.candidates import ArCandidates, Surroundings
-from antiphon.stage.flights import Flight, Flights
+from antiphon.stage.flights import Flight
 from antiphon.stage.kv_asks import unknown
 from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, up_to
@@ -32,7 +32,7 @@ MOST_IN_VAIN = 8
 """How often a request may be preempted beyond the steps that draw tokens."""
 
 
-class ArScheduler(Chooser[ArCandidates]):
+class ArScheduler(Chooser[ArCandidates, Flight]):
     """Owner of which requests the stage has.
 
     The queue, the rows, the steps in flight and the KV have owners of their own; `rows`, `kv` and `tiers` are
@@ -63,7 +63,6 @@ class ArScheduler(Chooser[ArCandidates]):
         self.num_preemptions = 0
         self._requests: dict[int, ArRequest] = {}
         self._waiting = WaitingQueue(stage.conditioned, self._held.sizes)
-        self._flights = Flights()
         ledgers = self.rows, self._held
         self._steps = StepMaker(self.name, config, self._requests, self._waiting, ledgers, self._flights)
         self._num_submitted = 0
@@ -250,10 +249,6 @@ class ArScheduler(Chooser[ArCandidates]):
         return len(self._waiting)
 
     @property
-    def num_in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
     def has_work(self) -> bool:
         return bool(self._waiting) or self.rows.has_work
 
@@ -396,10 +391,6 @@ class ArScheduler(Chooser[ArCandidates]):
         self.num_preemptions += 1
 
     # -- accounting ----------------------------------------------------------------------------------
-
-    def is_flying(self, step: int) -> bool:
-        """Is its report still to come?"""
-        return step in self._flights
 
     def named_by(self, step: int) -> tuple[int, ...]:
         """Requests that ran or joined in a step in flight, whatever its executor will say of them."""

@@ -30,7 +30,7 @@ class StepMaker:
         requests: Mapping[int, ArRequest],
         waiting: WaitingQueue,
         ledgers: tuple[RowLedger, KvLedger],
-        flights: Flights,
+        flights: Flights[Flight],
     ) -> None:
         """requests: those that wait and those that run."""
         self.budget = Budget(config.step_tokens, config.step_rows or config.max_rows)
