@@ -142,9 +142,9 @@ def test_the_same_policy_with_the_same_options_is_one_object_in_a_unit(tmp_path:
         ),
         ({"device": "{policy: round-robin, stages: {talker: {}}}"}, "device: it is decided among stages"),
         ({"evict": "lru\nevict: lru"}, "mine.yaml:7: evict stands there twice; keep one"),
-        ({"evict": "!!python/object/apply:os.system [true]"}, "mine.yaml:6: no YAML"),
+        ({"evict": "!!python/object/apply:os.system [true]"}, "mine.yaml:6: not valid YAML"),
         ({"evict": "lru\n7: x"}, "a key must be text"),
-        ({"evict": "{"}, "no YAML"),
+        ({"evict": "{"}, "not valid YAML"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_line_and_decision(

@@ -127,11 +127,15 @@ def test_a_response_beside_the_conversation_does_not_move_it(tier: str) -> None:
     world = World(toy_config(units=TWO, rows=4, blocks=48))
     ask(world, "a")
     world.run()
-    policy, world.node.stages._policy = world.node.stages._policy, Elsewhere()
+    stages = world.node.stages
+    home = stages._affinity.find("a", "thinker prefill")
+    policy, stages._policy = stages._policy, Elsewhere()
     aside = ResponseRequested("a", "aside", "aside", remember=False, tier=tier)
     world.send(aside)
     world.run()
-    world.node.stages._policy = policy
+    stages._policy = policy
+    assert stages._affinity.find("a", "thinker prefill") == home
+    assert stages.ar[home].kv.resting.get("a") is not None
     ask(world, "a", 1)
     world.run()
     assert world.responses["a", "a-1"].end.usage.cached_tokens > world.config.ar["thinker"].block_size

@@ -34,12 +34,12 @@ def test_arrows_are_spaced() -> None:
     [
         ("- a\n", "file: a mapping; this is none"),
         ("", "file: a mapping; this is none"),
-        ("a: [1\nb: 2\n", "file:2: no YAML"),
+        ("a: [1\nb: 2\n", "file:2: not valid YAML"),
         ("a: 1\na: 2\n", "file:2: a stands there twice"),
         ("x:\n  a->b: 1\n  a -> b: 2\n", "file:3: a -> b stands there twice"),
         ("x:\n  1: 2\n", "file:2: a key must be text, and '1' is none"),
         ("? [a]\n: 1\n", "file:1: a key must be text, and 'it' is none"),
-        ("a: 2001-99-99\n", "file: no YAML: month must be in 1..12"),
+        ("a: 2001-99-99\n", "file: not valid YAML: month must be in 1..12"),
         ("[" * 4000, "nested too deep"),
     ],
 )

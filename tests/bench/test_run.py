@@ -1,4 +1,4 @@
-"""Runs: who comes when, and every way in which a run ends."""
+"""Runs: arrivals, and every way in which a run ends."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from antiphon.metrics.names import Metric
 from fakes import toy
 from fakes.early import WriteEarly
 from fakes.world import World, toy_config
+from stage.tiering import says
 
 SPLIT = (("low", 0, 1), ("high", 1, 2))
 PEOPLE = ("ann", "bob", "cleo", "dan")
@@ -117,6 +118,8 @@ def test_kv_is_looked_after_at_every_decision(is_busy: bool) -> None:
         while world.node.num_in_flight < 2:
             world.turn()
     WriteEarly.take_over(world.entry)
+    fetch = says(world.entry, "fetch")
     orders = world.node.decide((), world.now).orders
+    assert fetch.views, "what is to come is asked for as well"
     assert orders
     assert all(isinstance(order, CopyBlocks) for order in orders)

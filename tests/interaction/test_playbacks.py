@@ -55,7 +55,7 @@ def test_each_response_has_its_own() -> None:
     first, second = monitor.slot("s", "a"), monitor.slot("s", "b")
     assert first is not None
     assert second is not None
-    assert monitor.leads_s(np.array([first, second, first]), 2.5).tolist() == [0.5, 4.5, 0.5]
+    assert monitor._frontier.heard_leads_s(np.array([first, second, first]), 2.5).tolist() == [0.5, 4.5, 0.5]
     assert monitor.heard("s") == "a", "the other is beside it"
     assert monitor.lead_s("s", "c", 2.5) is monitor.slot("s", "c") is None
     assert monitor.lead_s("t", "a", 2.5) is monitor.slot("t", "a") is None
@@ -272,7 +272,7 @@ def _check(monitor: Monitor, told: dict[str, Told], now: float) -> None:
     assert monitor._frontier.num_taken == len(slots)
     assert set(slots) == {name for name, one in told.items() if one.is_open or one.playback.is_audible(now)}
     for later_s in (0.0, 0.5, 50.0):
-        leads_s = monitor.leads_s(np.array(list(slots.values()), np.intp), now + later_s)
+        leads_s = monitor._frontier.heard_leads_s(np.array(list(slots.values()), np.intp), now + later_s)
         for name, lead_s in zip(slots, leads_s.tolist(), strict=True):
             playback = told[name].playback
             if playback.first_at is None:

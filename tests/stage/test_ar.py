@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from antiphon.core.facts import NO_INTS, Span, StagePrompt, StepDone
 from antiphon.core.graph import KvGroup, Stage, StageKind, Survives
 from antiphon.core.plans import ArStep, ints
 from antiphon.core.sampling import Sampling
+from antiphon.policy.base import Budget, StepChoice, StepView
 from antiphon.policy.lru import Lru
 from antiphon.policy.memory import KvPolicies
 from antiphon.policy.on_demand import OnDemand
@@ -22,6 +24,7 @@ from antiphon.policy.unlimited import Unlimited
 from antiphon.policy.unpaced import Unpaced
 from antiphon.policy.write_back import WriteBack
 from antiphon.stage.ar import ArRequest, ArScheduler, Progress
+from antiphon.stage.candidates import Surroundings
 from antiphon.stage.kv_ledger import MAX_REQUESTS_HASHED_PER_STEP
 from antiphon.stage.policies import StagePolicies
 
@@ -30,10 +33,15 @@ KV = KvPolicies(Lru(), WriteBack(), OnDemand())
 BASELINE = StagePolicies(PrefillFirst(), Unpaced(), Unlimited(), KV)
 
 
-def scheduler(survives: Survives = Survives.ALL, conditioned: bool = False, **sizes: Any) -> ArScheduler:
+def scheduler(
+    survives: Survives = Survives.ALL,
+    conditioned: bool = False,
+    around: Surroundings | None = None,
+    **sizes: Any,
+) -> ArScheduler:
     stage = Stage("s", StageKind.AR, (KvGroup("kv"),), survives, conditioned)
     sizes = {"max_rows": 2, "block_size": 2, "num_blocks": 8, "step_tokens": 4, **sizes}
-    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), BASELINE)
+    return ArScheduler(stage, ArConfig(**sizes, stop_ids=(STOP,)), BASELINE, around=around)
 
 
 def prompt(length: int, num_stable: int = 0, first: int = 100) -> StagePrompt:
@@ -255,3 +263,61 @@ def test_media_that_a_waiting_request_lacks_are_told_of_once() -> None:
     assert not stage.is_lacking
     sees.media = frozenset({7})
     assert [join.request for join in planned(stage, 2).joins] == [1]
+
+
+def test_a_request_that_lacks_media_holds_up_nobody_behind_the_first() -> None:
+    stage = scheduler(max_rows=3, step_tokens=12)
+    first, sees, last = (request(number, 2, first=100 * number) for number in (1, 2, 3))
+    sees.prompt = msgspec.structs.replace(sees.prompt, spans=(Span(7, "audio", 0, 2),))
+    sees.media = frozenset()
+    for one in (first, sees, last):
+        stage.submit(one)
+    assert [join.request for join in planned(stage, 0).joins] == [1, 3]
+    assert stage.lacking() == {2: frozenset({7})}
+
+
+@dataclass
+class InTurn:
+    """A step policy that chooses requests in the order of `numbers`; what is named first may end the step."""
+
+    numbers: tuple[int, ...]
+    stops: bool
+    name: str = "in-turn"
+
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        found: list[int] = view.request.tolist()
+        order = ints([found.index(number) for number in self.numbers if number in found])
+        return StepChoice(order, "in turn", stops=self.stops, wake_at=now + 1.0)
+
+
+def after_two(stops: bool, *numbers: int, **sizes: int) -> ArScheduler:
+    """Request 1 holds a block that is full, request 2 two blocks with room in the last."""
+    stage = scheduler(**{"max_rows": 3, "step_tokens": 12, "headroom_blocks": 0, **sizes})
+    for number, length in ((1, 2), (2, 3)):
+        stage.submit(request(number, length, first=100 * number))
+    done(stage, planned(stage, 0), 7, 7)
+    stage._policies = replace(stage._policies, step=InTurn(numbers, stops))
+    stage.reopen()
+    return stage
+
+
+def ran(stage: ArScheduler) -> list[int]:
+    """Requests of the next step."""
+    order = stage.plan(1, 0.0)
+    return [] if order is None else stage.rows.request[order.rows].tolist()
+
+
+@pytest.mark.parametrize(("stops", "runs"), [(False, [2]), (True, [])])
+def test_a_step_may_end_at_the_first_row_that_gets_no_block(stops: bool, runs: list[int]) -> None:
+    """As in LiveServe's Algorithm 1: what is less urgent does not run past it."""
+    assert ran(after_two(stops, 1, 2, num_blocks=3)) == runs
+
+
+@pytest.mark.parametrize(("stops", "runs"), [(False, [1, 2]), (True, [])])
+@pytest.mark.parametrize("sizes", [{"max_rows": 2}, {"num_blocks": 6}])
+def test_a_step_may_end_at_the_first_request_without_a_row(
+    stops: bool, runs: list[int], sizes: dict[str, int]
+) -> None:
+    stage = after_two(stops, 3, 1, 2, **sizes)
+    stage.submit(request(3, 8, first=300))
+    assert ran(stage) == runs

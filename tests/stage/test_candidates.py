@@ -1,18 +1,24 @@
-"""What policies see of a stage cannot be written by them."""
+"""What policies see of a stage: each candidate with what is its own, and nothing that they could write."""
 
 from __future__ import annotations
 
 import sys
+from math import inf
 from types import FrameType
 
 import numpy as np
 
+from antiphon.core.config import ClassBounds
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionOpened
+from antiphon.core.playback import Source
 from antiphon.flow.stages import Scheduler
-from antiphon.policy.base import StepView
+from antiphon.interaction.frontier import Frontier
+from antiphon.policy.base import StepView, Tier
+from antiphon.stage.candidates import Surroundings
 from fakes import toy
 from fakes.world import World, toy_config
+from stage import test_ar
 
 
 def free_rows(scheduler: Scheduler, now: float) -> int:
@@ -41,6 +47,39 @@ def test_no_column_can_be_written() -> None:
             scheduler.tell_time(world.now)
             seen[scheduler.name] += len(view)
     assert all(seen.values()), seen
+
+
+def test_each_candidate_is_seen_with_its_own_response() -> None:
+    """Rows first and then what waits, whatever slots their responses have."""
+    frontier = Frontier(2, frame_s=0.5)
+    bounds = {"latency": ClassBounds(ttft_s=0.5, tpot_s=0.1)}
+    stage = test_ar.scheduler(around=Surroundings(frontier, 0, bounds), max_rows=1)
+    slots = [frontier.take(asked_at, is_spoken=True) for asked_at in (1.0, 2.0, 4.0)]
+    for number, at, tier in ((1, 1, Tier.LATENCY), (2, 2, Tier.BEST_EFFORT), (3, 0, Tier.LATENCY)):
+        one = test_ar.request(number, 2, first=100 * number)
+        one.slot, one.tier = slots[at], tier
+        stage.submit(one)
+    test_ar.planned(stage, 0)
+    frontier.begin(slots[0])
+    frontier.play(slots[0], dry_at=8.0, source=Source.ACKED)
+    frontier.fall_silent(slots[0])
+    frontier.make(0, slots[0], 3)
+    frontier.end_speech(slots[2])
+    stage.tell_time(5.0)
+    view, _ = stage.choose(5.0)
+    assert view.request.tolist() == [1, 2, 3]
+    assert view.row.tolist() == [0, -1, -1]
+    assert view.age_s.tolist() == [3.0, 1.0, 4.0]
+    assert view.begun.tolist() == [False, False, True]
+    assert view.ahead_s.tolist() == [0.0, 0.0, 1.5]
+    assert view.lead_s[2] == 3.0 + 1.5
+    assert np.isnan(view.lead_s[:2]).all()
+    assert view.source.tolist() == [Source.UNKNOWN, Source.UNKNOWN, Source.ACKED]
+    assert view.num_gaps.tolist() == [0, 0, 1]
+    assert (view.rate[0], view.rate[2]) == (2.0, 2.0)
+    assert np.isnan(view.rate[1])
+    assert view.ttft_s.tolist() == [0.5, inf, 0.5]
+    assert view.tpot_s.tolist() == [0.1, inf, 0.1]
 
 
 def test_a_stage_sees_how_full_those_behind_it_are() -> None:

@@ -33,6 +33,19 @@ def test_what_a_request_waits_for_is_brought_at_once_and_then_it_joins() -> None
     assert stage.tiers.reload_s == 2.0
 
 
+def test_the_policy_is_asked_once_for_all_that_wait() -> None:
+    stage = small()
+    step = away(stage)
+    policy = says(stage, "fetch", Selection(["session-1"], 99, "a request waits for it"))
+    for number in (1, 2):
+        stage.submit(request(number, 9))
+    stage.tell_time(10.0)
+    stage.tend(10.0)
+    assert stage.tiers.fetches.is_coming("session-1")
+    assert [join.request for join in planned(stage, step).joins] == [2]
+    assert len(policy.views) == 1
+
+
 def test_what_no_request_waits_for_comes_in_chunks_and_none_after_it_is_unselected() -> None:
     stage = small(num_blocks=200, host_blocks=200, step_tokens=999, max_context_tokens=999)
     run(stage, 0, 1, 100, length=300)

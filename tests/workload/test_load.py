@@ -162,7 +162,7 @@ def test_several_mistakes_are_all_named() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("name: [", r":1: no YAML|:2: no YAML"), ("- a", "is a mapping"), ("", "is a mapping")],
+    [("name: [", r":1: not valid YAML|:2: no YAML"), ("- a", "is a mapping"), ("", "is a mapping")],
 )
 def test_no_workload(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

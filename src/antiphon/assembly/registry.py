@@ -18,42 +18,32 @@ import msgspec
 
 from antiphon.core.errors import ConfigError, nearest, no_such
 
-SHIPPED: Mapping[str, Mapping[str, str]] = {
-    "step": {
-        "prefill-first": "antiphon.policy.prefill_first:PrefillFirst",
-        "fcfs": "antiphon.policy.fcfs:Fcfs",
-        "urgency": "antiphon.policy.urgency:Urgency",
-        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
-    },
-    "pace": {
-        "unpaced": "antiphon.policy.unpaced:Unpaced",
-        "urgency": "antiphon.policy.urgency:Urgency",
-        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
-    },
-    "admission": {"unlimited": "antiphon.policy.unlimited:Unlimited"},
-    "device": {
-        "round-robin": "antiphon.policy.round_robin:RoundRobin",
-        "most-urgent": "antiphon.policy.most_urgent:MostUrgent",
-    },
-    "replica": {
-        "sticky": "antiphon.policy.sticky:Sticky",
-        "least-loaded": "antiphon.policy.least_loaded:LeastLoaded",
-    },
-    "evict": {
-        "lru": "antiphon.policy.lru:Lru",
-        "next-use": "antiphon.policy.next_use:NextUse",
-        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
-    },
-    "write": {
-        "write-back": "antiphon.policy.write_back:WriteBack",
-        "next-use": "antiphon.policy.next_use:NextUse",
-        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
-    },
-    "fetch": {
-        "on-demand": "antiphon.policy.on_demand:OnDemand",
-        "next-use": "antiphon.policy.next_use:NextUse",
-        "token-buffer": "antiphon.policy.token_buffer:TokenBuffer",
-    },
+POLICIES: Mapping[str, str] = {
+    "fcfs": "fcfs:Fcfs",
+    "least-loaded": "least_loaded:LeastLoaded",
+    "lru": "lru:Lru",
+    "most-urgent": "most_urgent:MostUrgent",
+    "next-use": "next_use:NextUse",
+    "on-demand": "on_demand:OnDemand",
+    "prefill-first": "prefill_first:PrefillFirst",
+    "round-robin": "round_robin:RoundRobin",
+    "sticky": "sticky:Sticky",
+    "token-buffer": "token_buffer:TokenBuffer",
+    "unlimited": "unlimited:Unlimited",
+    "unpaced": "unpaced:Unpaced",
+    "urgency": "urgency:Urgency",
+    "write-back": "write_back:WriteBack",
+}
+"""Module and class in `policy/` of each policy that ships."""
+SHIPPED: Mapping[str, tuple[str, ...]] = {
+    "step": ("prefill-first", "fcfs", "urgency", "token-buffer"),
+    "pace": ("unpaced", "urgency", "token-buffer"),
+    "admission": ("unlimited",),
+    "device": ("round-robin", "most-urgent"),
+    "replica": ("sticky", "least-loaded"),
+    "evict": ("lru", "next-use", "token-buffer"),
+    "write": ("write-back", "next-use", "token-buffer"),
+    "fetch": ("on-demand", "next-use", "token-buffer"),
 }
 """Every decision, and the policies for it that ship."""
 
@@ -125,7 +115,7 @@ def load_policy(decision: str, policy: str) -> tuple[type, str]:
 def find_policy(decision: str, policy: str) -> type:
     """The class. Raises ConfigError for a name that does not exist, and for code that cannot be loaded."""
     if policy in SHIPPED[decision]:
-        return _imported(SHIPPED[decision][policy])
+        return _imported(f"antiphon.policy.{POLICIES[policy]}")
     if ":" in policy:
         return _from_file(policy, _bytes(policy)) if is_file(policy) else _imported(policy)
     for point in entry_points(group=GROUP):

@@ -28,7 +28,8 @@ def parse(text: str, where: str, what: str) -> tuple[dict[str, Any], Any]:
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{where}{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
+        said = getattr(error, "problem", None) or error
+        raise ConfigError(f"{where}{line}: not valid YAML: {said}") from error
 
 
 def child(node: Any, part: str) -> tuple[int, Any] | None:

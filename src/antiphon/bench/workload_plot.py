@@ -14,7 +14,7 @@ PANELS = (
     ("Speech and typing", "seconds", ("speech", "typing")),
     ("Thinking before a turn", "seconds", ("think",)),
     ("Reply limits", "tokens", ("reply limit", "call limit")),
-    ("Interruptions", "seconds", ("barge-in at", "murmur length")),
+    ("Interruptions", "seconds", ("barge-in at", "backchannel length")),
     ("Typed turns and prompts", "words", ("typed words", "prompt")),
     ("Turns of a session, calls of a job", "number", ("turns", "calls")),
 )

@@ -25,12 +25,12 @@ SHOWN_SESSIONS = 1000
 
 BARS = " ▁▂▃▄▅▆▇█"
 
-app = typer.Typer(no_args_is_help=True, help="Look at workloads: who comes when, and what they do.")
+app = typer.Typer(no_args_is_help=True, help="Look at workloads: when people arrive, and what they do.")
 
 
 @app.callback()
 def workload() -> None:
-    """Look at workloads: who comes when, and what they do."""
+    """Look at workloads: when people arrive, and what they do."""
 
 
 @app.command("list")
@@ -81,7 +81,7 @@ def parsed_settings(written: list[str]) -> dict[str, Any]:
         try:
             settings[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ConfigError(f"--set {one}: the value is no YAML") from error
+            raise ConfigError(f"--set {one}: the value is not valid YAML") from error
     return settings
 
 

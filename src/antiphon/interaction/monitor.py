@@ -29,7 +29,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut
 from antiphon.core.playback import Playback, Source
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
-from antiphon.interaction.frontier import NOWHERE, Floats, Frontier, Slots
+from antiphon.interaction.frontier import NOWHERE, Frontier
 
 SECONDS_PER_BYTE = 1.0 / (4 * WIRE_SAMPLE_RATE_HZ)
 """Of an output's audio, which is float32."""
@@ -258,10 +258,6 @@ class Monitor:
         known = self._sessions.get(session)
         reply = None if known is None else known.find(response)
         return None if reply is None or reply.first_at is None else reply.lead_s(now)
-
-    def leads_s(self, slots: Slots, now: float) -> Floats:
-        """`lead_s` of many responses by slot, nan while nothing of one has been sent: float64 [n]."""
-        return self._frontier.heard_leads_s(slots, now)
 
     def is_held(self, session: str, response: str) -> bool:
         """Is what the response puts out kept from the client?"""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.facts import Ints
 
-Tier = Literal["device", "host"]
+KvTier = Literal["device", "host"]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -81,7 +81,7 @@ class KvView(Protocol):
     """
 
     @property
-    def tier(self) -> Tier:
+    def tier(self) -> KvTier:
         """The tier that something is to leave (evict); the device otherwise."""
         ...
 

@@ -163,7 +163,7 @@ class Simulation:
             guard.observed,
         )
 
-    # -- who comes when ------------------------------------------------------------------------------
+    # -- arrivals ------------------------------------------------------------------------------------
 
     def _fill_place(self, scripts: Iterator[Script]) -> None:
         """Closed loop: who ends makes room for the next, or who has received all, where that frees places."""

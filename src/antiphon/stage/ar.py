@@ -1,4 +1,4 @@
-"""The step scheduler of an autoregressive stage: asks the policies, plans the next step, folds in what it
+"""The step scheduler of an autoregressive stage: takes requests, asks the policies, folds in what steps
 brought."""
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import numpy as np
 
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import LimitExceeded
-from antiphon.core.facts import CopyFact, Ints, StageFact, StagePrompt, StepDone, StepFailed
+from antiphon.core.facts import CopyFact, StageFact, StagePrompt, StepDone, StepFailed
 from antiphon.core.graph import Stage
-from antiphon.core.plans import ArStep, Join, ints
-from antiphon.kv.transfers import CopyOrder, KvLease, Transfer
-from antiphon.policy.base import Budget, Candidate, Mask, Place, Refuse, StepChoice, StepView, Tier
+from antiphon.core.plans import ArStep
+from antiphon.kv.transfers import CopyOrder, KvLease
+from antiphon.policy.base import Budget, Candidate, Mask, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.candidates import ArCandidates, Surroundings
-from antiphon.stage.flights import Flight, Flights
+from antiphon.stage.flights import Flight
 from antiphon.stage.kv_asks import unknown
 from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, up_to
 from antiphon.stage.requests import ArRequest, Progress
 from antiphon.stage.rows import RowLedger
+from antiphon.stage.step_maker import StepMaker
 from antiphon.stage.waiting import WaitingQueue
 
 MOST_RETRIES = 3
@@ -31,11 +32,11 @@ MOST_IN_VAIN = 8
 """How often a request may be preempted beyond the steps that draw tokens."""
 
 
-class ArScheduler(Chooser[ArCandidates]):
-    """Turns a policy's choice into a step's delta. Owner of which requests the stage has.
+class ArScheduler(Chooser[ArCandidates, Flight]):
+    """Owner of which requests the stage has.
 
     The queue, the rows, the steps in flight and the KV have owners of their own; `rows`, `kv` and `tiers` are
-    there to be read.
+    there to be read. What the policy chose becomes a step in `StepMaker`.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class ArScheduler(Chooser[ArCandidates]):
         self.num_preemptions = 0
         self._requests: dict[int, ArRequest] = {}
         self._waiting = WaitingQueue(stage.conditioned, self._held.sizes)
-        self._flights = Flights()
+        ledgers = self.rows, self._held
+        self._steps = StepMaker(self.name, config, self._requests, self._waiting, ledgers, self._flights)
         self._num_submitted = 0
         self._in_vain: dict[int, int] = {}
         """Preempted requests, and how often: one less for each step since that drew tokens."""
@@ -247,10 +249,6 @@ class ArScheduler(Chooser[ArCandidates]):
         return len(self._waiting)
 
     @property
-    def num_in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
     def has_work(self) -> bool:
         return bool(self._waiting) or self.rows.has_work
 
@@ -307,7 +305,7 @@ class ArScheduler(Chooser[ArCandidates]):
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.config.step_tokens, self.config.step_rows or self.config.max_rows)
+        return self._steps.budget
 
     def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
         """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""
@@ -317,9 +315,19 @@ class ArScheduler(Chooser[ArCandidates]):
             order, counts = up_to(view, choice, most)
             self._note_lacked()
             preempted = self._preempt(view, choice) if len(order) or most is None else False
-            planned = self._carry_out(step, view, choice, order, counts)
+            planned = self._steps.carry_out(step, view, choice, order, counts)
             if planned is not None or not preempted:
+                self.num_changes += planned is not None
                 return planned
+
+    def join_early(self, step: int, now: float) -> ArStep | None:
+        """Nothing else can run on the device: the first request whose KV is on its way joins, and its step
+        waits for the copies layer by layer. None if there is none."""
+        if not self.tiers.num_in_flight:
+            return None
+        planned = self._steps.join_early(step, *self._taken(now))
+        self.num_changes += planned is not None
+        return planned
 
     def _candidates(self, now: float) -> ArCandidates:
         self._head = self._waiting.first()
@@ -334,7 +342,7 @@ class ArScheduler(Chooser[ArCandidates]):
             (self.rows, self.kv, self._held.sizes),
             (list(self._waiting), self._waiting.columns),
             self._could_join,
-            self._place,
+            self._held.place,
             self._held.reload_s,
         )
 
@@ -355,175 +363,6 @@ class ArScheduler(Chooser[ArCandidates]):
         lacked, self._lacked = self._lacked, None
         if lacked is not None and self._requests.get(lacked[0].request) is lacked[0]:
             self._waiting.note_lacking(*lacked)
-
-    def _has_media(self, request: ArRequest) -> bool:
-        lacking = self._held.lacks(request)
-        if lacking:
-            self._waiting.note_lacking(request, lacking)
-        return not lacking
-
-    def _place(self, request: ArRequest) -> Place:
-        if self.tiers.fetches.is_coming(request.owner):
-            return Place.COMING
-        return Place.HOST if self._held.has_on_host(request) else Place.DEVICE
-
-    def _carry_out(
-        self, step: int, view: ArCandidates, choice: StepChoice, order: Ints, counts: Ints | None
-    ) -> ArStep | None:
-        rows, counts, joins = self._seated(view, order, counts, choice.stops)
-        rows, counts = self._take(*self._unhindered(rows, counts), choice.stops)
-        return self._ordered(step, rows, counts, joins, choice.reason)
-
-    def _seated(
-        self, view: ArCandidates, order: Ints, counts: Ints | None, stops: bool
-    ) -> tuple[Ints, Ints | None, list[Join]]:
-        """The rows of the candidates in order, those that join included; and tokens for each."""
-        rows = np.full(len(view), -1, np.int64)
-        rows[: view.num_rows] = view.rows_in_use
-        rows[: view.num_rows][self.rows.request[view.rows_in_use] < 0] = -1  # preempted meanwhile
-        joins: list[Join] = []
-        waiting = (order >= view.num_rows).nonzero()[0]
-        apart = self.rows.num_short if len(waiting) else 0
-        for at in waiting.tolist():
-            if not self.rows.num_free:
-                order = order[:at] if stops else order
-                break
-            request = view.waiting[int(order[at]) - view.num_rows]
-            if request.row is not None or not self._is_ready(request):
-                continue
-            if self.tiers.fetches.is_unfit(request.owner) and (self.num_running or self.tiers.num_in_flight):
-                fits = False  # there will be room for its KV to be brought
-            else:
-                fits = self._held.fits(request, apart) and self._is_ready(request)
-            if not fits:
-                order = order[:at] if stops else order
-                break
-            join = self._join(request)
-            joins.append(join)
-            rows[order[at]] = join.row
-        seated = rows[order]
-        runs = (seated >= 0) & self.rows.could_run[seated]
-        if counts is not None:
-            counts = counts[: len(order)][runs]
-        return seated[runs], counts, joins
-
-    def _is_ready(self, request: ArRequest) -> bool:
-        """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
-        if not self._waiting.has_inputs(request) or self.tiers.fetches.is_coming(request.owner):
-            return False
-        return self._has_media(request)
-
-    def _join(self, request: ArRequest, with_coming: bool = False) -> Join:
-        self._waiting.remove(request)
-        cached = self._held.open(request, self._flights.last, with_coming)
-        assert request.row is not None
-        return Join(
-            request.row,
-            request.request,
-            request.prompt,
-            cached,
-            request.sampling,
-            np.array(request.tokens, np.int64).reshape(-1, self.config.width),
-            request.first_input,
-            request.voice,
-            request.residual,
-        )
-
-    def join_early(self, step: int, now: float) -> ArStep | None:
-        """Nothing else can run on the device: the first request whose KV is on its way joins, and its step
-        waits for the copies layer by layer. None if there is none."""
-        if not self.tiers.num_in_flight:
-            return None
-        view, choice = self._taken(now)
-        for at, request in enumerate(view.waiting, view.num_rows):
-            is_held = view.held_back is not None and bool(view.held_back[at])
-            if request.row is not None or is_held or not self.rows.num_free:
-                continue
-            if not self._waiting.has_inputs(request) or not self.tiers.fetches.is_ordered(request.owner):
-                continue
-            if self._held.lacks(request, with_host=True) or not self._held.fits(request, 0, with_coming=True):
-                continue
-            join = self._join(request, with_coming=True)
-            rows, counts = self._take(ints([join.row]), None, choice.stops)
-            return self._ordered(step, rows, counts, [join], choice.reason)
-        return None
-
-    def _unhindered(self, rows: Ints, counts: Ints | None) -> tuple[Ints, Ints | None]:
-        """Without rows whose KV is on its way, where others can run: a step waits for its copies, and one
-        late layer would hold up every row in it."""
-        if not self.tiers.num_in_flight:
-            return rows, counts
-        sequences = [one.sequence for one in self._of(rows)]
-        there = np.array([one is None or not self.tiers.bringing(one) for one in sequences], np.bool_)
-        if there.all() or not there.any():
-            return rows, counts
-        return rows[there], None if counts is None else counts[there]
-
-    def _take(self, rows: Ints, counts: Ints | None, stops: bool) -> tuple[Ints, Ints]:
-        """Rows take tokens from the budget in order; a row that gets none, or no block, sits out, or ends the
-        step if it `stops`."""
-        budget = self.budget
-        rows = rows[: budget.rows]
-        wanted = self.rows.wanted(rows)
-        counts = wanted if counts is None else np.minimum(counts[: budget.rows], wanted)
-        through = counts.cumsum()
-        if len(rows) and through[-1] > budget.tokens:
-            counts = np.maximum(np.minimum(counts, budget.tokens - through + counts), 0)
-            rows, counts = rows[counts > 0], counts[counts > 0]
-        ends = self.rows.planned[rows] + counts
-        short = (ends > self.rows.blocks[rows] * self.config.block_size).nonzero()[0]
-        if not len(short):
-            return rows, counts
-        runs = np.ones(len(rows), np.bool_)
-        runs[short] = self._held.grow(self._of(rows[short]), ends[short])
-        if stops:
-            runs = np.logical_and.accumulate(runs)
-        return rows[runs], counts[runs]
-
-    def _ordered(self, step: int, rows: Ints, counts: Ints, joins: list[Join], reason: str) -> ArStep | None:
-        """The step that runs so many tokens of these rows; None where nothing runs and no request joins."""
-        if not len(rows) and not joins:
-            return None
-        self.num_changes += 1
-        starts = self.rows.planned[rows]
-        emits = (starts + counts >= self.rows.to_compute[rows]).astype(np.int64)
-        self.rows.plan(rows, counts, emits)
-        requests = self.rows.request[rows]
-        newcomers = tuple(join.request for join in joins)
-        waits = self._waits(rows)
-        self._flights.begin(step, Flight(rows, requests, starts + counts, newcomers, tuple(waits)))
-        blocks, changes = self._held.drain(), self.rows.drain()
-        pairs = sorted((ticket, row) for one, row in waits.items() for ticket in one.tickets)
-        return ArStep(
-            stage=self.name,
-            step=step,
-            joins=tuple(joins),
-            leaves=changes.leaves,
-            blocks=blocks,
-            inputs_rows=changes.inputs_rows,
-            inputs_tokens=changes.inputs_tokens,
-            rows=rows,
-            starts=starts,
-            counts=counts,
-            emits=emits,
-            reason=reason,
-            waits=(ints([row for _, row in pairs]), ints([ticket for ticket, _ in pairs])),
-        )
-
-    def _waits(self, rows: Ints) -> dict[Transfer, int]:
-        """Copies that bring what these rows read, and the row that waits for each."""
-        if not self.tiers.num_in_flight:
-            return {}
-        found: dict[Transfer, int] = {}
-        for request in self._of(rows):
-            assert request.row is not None
-            assert request.sequence is not None
-            found |= dict.fromkeys(self.tiers.bringing(request.sequence), request.row)
-        return found
-
-    def _of(self, rows: Ints) -> list[ArRequest]:
-        """The requests of these rows."""
-        return [self._requests[number] for number in self.rows.request[rows].tolist()]
 
     # -- giving up rows ------------------------------------------------------------------------------
 
@@ -553,10 +392,6 @@ class ArScheduler(Chooser[ArCandidates]):
 
     # -- accounting ----------------------------------------------------------------------------------
 
-    def is_flying(self, step: int) -> bool:
-        """Is its report still to come?"""
-        return step in self._flights
-
     def named_by(self, step: int) -> tuple[int, ...]:
         """Requests that ran or joined in a step in flight, whatever its executor will say of them."""
         return self._flights[step].named
@@ -565,7 +400,7 @@ class ArScheduler(Chooser[ArCandidates]):
     def copied(self, fact: CopyFact) -> None:
         """A copy was answered. On failure, preempt every row whose blocks it was filling."""
         broken = set(self.tiers.copied(fact))
-        for request in self._of(self.rows.running) if broken else ():
+        for request in self._steps.of(self.rows.running) if broken else ():
             if request.sequence is not None and not broken.isdisjoint(request.sequence.blocks):
                 self._requeue(request)
 
@@ -608,7 +443,7 @@ class ArScheduler(Chooser[ArCandidates]):
         size = self.config.block_size
         filled = reach // size > self.rows.confirmed[rows] // size
         self.rows.confirm(rows, reach)
-        for request in self._of(rows[filled]):
+        for request in self._steps.of(rows[filled]):
             self._held.fill(request)
         return frozenset(flight.requests[~current].tolist())
 
@@ -652,11 +487,6 @@ class ArScheduler(Chooser[ArCandidates]):
         self._leave(active)
         active.row = row
 
-    @property
-    def _num_pending_free(self) -> int:
-        """Rows and blocks that come back by themselves once steps and copies under way are done."""
-        return self.rows.num_pending_free + self.kv.blocks.num_pending_free
-
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
         self._held.check_integrity()
@@ -664,4 +494,5 @@ class ArScheduler(Chooser[ArCandidates]):
         seated = {request.row: request for request in self._requests.values() if request.row is not None}
         self.rows.check_integrity(seated)
         if not self._flights and not self.tiers.num_in_flight and not self.leases:
-            assert not self._num_pending_free, "blocks stay pending behind the steps in flight"
+            pending = self.rows.num_pending_free, self.kv.blocks.num_pending_free
+            assert pending == (0, 0), "rows or blocks stay pending behind the steps in flight"

@@ -56,7 +56,11 @@ class Heard:
     """Tokens of its text that are over, and after how many samples, word by word."""
 
 
-class CodecScheduler(Chooser[Listed]):
+Flight = tuple[tuple[int, int], ...]
+"""Requests of a step in flight, and frames of each."""
+
+
+class CodecScheduler(Chooser[Listed, Flight]):
     """Gathers frames into the edge's chunks: the first one small, so that sound starts early.
 
     A windowed codec holds sound back until it is told the end, so every stream of it ends with a step. One
@@ -83,8 +87,6 @@ class CodecScheduler(Chooser[Listed]):
         self._row_pool = pool = BlockPool(config.max_rows)
         self._around.rows.tell(name, self._around.stage, lambda: pool.in_use)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
-        self._flights: OrderedDict[int, tuple[tuple[int, int], ...]] = OrderedDict()
-        """Requests and frames of each step in flight."""
 
     @changes
     def open(self, request: int, voice: str | None, slot: int = NOWHERE, tier: Tier = Tier.LATENCY) -> None:
@@ -128,10 +130,6 @@ class CodecScheduler(Chooser[Listed]):
     @property
     def num_requests(self) -> int:
         return len(self._streams)
-
-    @property
-    def num_in_flight(self) -> int:
-        return len(self._flights)
 
     @property
     def has_work(self) -> bool:
@@ -186,7 +184,7 @@ class CodecScheduler(Chooser[Listed]):
             taken.append((stream, [stream.frames.popleft() for _ in range(due)]))
         if not taken:
             return None
-        self._flights[step] = tuple((stream.request, len(frames)) for stream, frames in taken)
+        self._flights.begin(step, tuple((stream.request, len(frames)) for stream, frames in taken))
         return self._ordered(step, joins, taken, choice.reason)
 
     @changes
@@ -206,10 +204,6 @@ class CodecScheduler(Chooser[Listed]):
             voices=tuple(stream.voice for stream, _ in taken),
         )
 
-    def is_flying(self, step: int) -> bool:
-        """Is its report still to come?"""
-        return step in self._flights
-
     def named_by(self, step: int) -> tuple[int, ...]:
         """Requests of a step in flight."""
         return tuple(request for request, _ in self._flights[step])
@@ -217,7 +211,7 @@ class CodecScheduler(Chooser[Listed]):
     @changes
     def observe(self, fact: StageFact) -> list[Heard]:
         """Fold a reported step in; streams that were aborted meanwhile bring nothing."""
-        flight = self._flights.pop(fact.step)
+        flight = self._flights.end(fact.step)
         for request, num_frames in flight:
             stream = self._streams.get(request)
             if stream is not None:
@@ -292,7 +286,7 @@ class CodecScheduler(Chooser[Listed]):
     def _retire(self, stream: _Stream) -> None:
         del self._streams[stream.request]
         if stream.row is not None:
-            self._row_pool.release([stream.row], next(reversed(self._flights)) if self._flights else None)
+            self._row_pool.release([stream.row], self._flights.last)
 
     def check_integrity(self) -> None:
         """Rows and streams agree; raises AssertionError otherwise."""

@@ -30,7 +30,7 @@ class _Queued:
         return request, *self.wanted[request]
 
 
-class EncodeScheduler(Chooser[Listed]):
+class EncodeScheduler(Chooser[Listed, tuple[Media, ...]]):
     """Encodes each media content once while a request needs it; keeps some outputs that none needs now.
 
     Media of a failed step are tried again, each in a step of its own: one that is bad takes no other along.
@@ -47,7 +47,6 @@ class EncodeScheduler(Chooser[Listed]):
         self.name = name
         self.config = config
         self._queue: OrderedDict[int, _Queued] = OrderedDict()
-        self._flights: OrderedDict[int, tuple[Media, ...]] = OrderedDict()
         self._suspects: OrderedDict[int, Media] = OrderedDict()
         self._ready: OrderedDict[int, None] = OrderedDict()
         self._pins: Counter[int] = Counter()
@@ -115,20 +114,12 @@ class EncodeScheduler(Chooser[Listed]):
         return len(self._queue) + len(self._suspects) + len(self._flying)
 
     @property
-    def num_in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
     def has_work(self) -> bool:
         return bool(self._queue or self._suspects)
 
     @property
     def _flying(self) -> list[int]:
-        return [part.key for media in self._flights.values() for part in media]
-
-    def is_flying(self, step: int) -> bool:
-        """Is its report still to come?"""
-        return step in self._flights
+        return [part.key for media in self._flights for part in media]
 
     @property
     def budget(self) -> Budget:
@@ -155,13 +146,13 @@ class EncodeScheduler(Chooser[Listed]):
         if not media:
             return None
         self.num_changes += 1
-        self._flights[step] = media
+        self._flights.begin(step, media)
         return EncodeStep(self.name, step, media, reason)
 
     @changes
     def observe(self, fact: StageFact) -> frozenset[int]:
         """Fold a reported step in; returns the keys whose state changed: ready, or lost if it failed."""
-        media = self._flights.pop(fact.step)
+        media = self._flights.end(fact.step)
         if isinstance(fact, StepDone):
             self._ready.update(dict.fromkeys(part.key for part in media))
         elif len(media) > 1:

@@ -1,9 +1,11 @@
-"""Steps in flight of a decoder stage: which request each row works for, and what they wait for."""
+"""Steps in flight; of a decoder which request each row works for, and what they wait for."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from antiphon.core.facts import Ints
 from antiphon.kv.transfers import Transfer
@@ -40,19 +42,25 @@ class Flight:
         return [transfer for transfer in self.waits if transfer.is_doubtful]
 
 
-class Flights:
-    """Owner of a stage's steps in flight, in the order in which they are reported."""
+F = TypeVar("F")
+
+
+class Flights(Generic[F]):
+    """Owner of a stage's steps in flight, in the order in which they are reported. F: what is noted of it."""
 
     def __init__(self) -> None:
-        self._flights: OrderedDict[int, Flight] = OrderedDict()
+        self._flights: OrderedDict[int, F] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._flights)
 
+    def __iter__(self) -> Iterator[F]:
+        return iter(self._flights.values())
+
     def __contains__(self, step: int) -> bool:
         return step in self._flights
 
-    def __getitem__(self, step: int) -> Flight:
+    def __getitem__(self, step: int) -> F:
         return self._flights[step]
 
     @property
@@ -60,9 +68,9 @@ class Flights:
         """What is given up now may still be named by this step; None: by none."""
         return next(reversed(self._flights)) if self._flights else None
 
-    def begin(self, step: int, flight: Flight) -> None:
+    def begin(self, step: int, flight: F) -> None:
         self._flights[step] = flight
 
-    def end(self, step: int) -> Flight:
+    def end(self, step: int) -> F:
         """Its report is here."""
         return self._flights.pop(step)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from math import nan
 
-from antiphon.interaction.next_use import Order
+from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
-from antiphon.policy.memory import KvPolicies, Lane, Selection, Tier
+from antiphon.policy.memory import KvPolicies, KvTier, Lane, Selection
 from antiphon.stage.kv_moves import KvMove, KvMoved, KvWatch
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.policies import soonest
-from antiphon.stage.tier_views import NextUse, Owners, People, View
+from antiphon.stage.tier_views import Owners, View
 
 
 def unknown() -> float:
@@ -35,7 +36,7 @@ class KvAsks:
         lanes: Lanes,
     ) -> None:
         self.policies = policies
-        self.people: People | None = None
+        self.people: Monitor | None = None
         self.watch: KvWatch | None = None
         self.now = 0.0
         """As it was told last."""
@@ -48,7 +49,7 @@ class KvAsks:
         self._orders: dict[str, Order] = {}
         """By tier, and of what may lack a copy on the host."""
 
-    def meet(self, people: People, next_use: NextUse) -> None:
+    def meet(self, people: Monitor, next_use: NextUse) -> None:
         """Who says what people do, and when they will need their KV."""
         self.people, self._next_use = people, next_use
         orders = ("device", "host", "dirty") if self._host.num_blocks else ("device",)
@@ -86,7 +87,7 @@ class KvAsks:
 
     def view(
         self,
-        tier: Tier,
+        tier: KvTier,
         num_wanted: int,
         step_s: Callable[[], float] = unknown,
     ) -> View:
@@ -104,7 +105,7 @@ class KvAsks:
             step_s,
         )
 
-    def lane(self, to: Tier) -> Lane:
+    def lane(self, to: KvTier) -> Lane:
         """The link to the host, or back."""
         queued_s = self._lanes.queued_s(to)
         block_s = self._lanes.block_s(self._unit, self._kv.groups, to)

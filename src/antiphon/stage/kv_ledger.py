@@ -16,6 +16,7 @@ from antiphon.core.plans import BlockDelta
 from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import KvLease
+from antiphon.policy.base import Place
 from antiphon.policy.memory import KvPolicies, KvState
 from antiphon.stage.fetches import Wanted
 from antiphon.stage.lanes import Lanes
@@ -92,11 +93,13 @@ class KvLedger:
         self.look(request)
         return self.sizes.promise(request) - request.found // self._block_size <= self.kv.blocks.num_free
 
-    def has_on_host(self, request: ArRequest) -> bool:
-        """Has the host more of what it begins with than the device?"""
-        prefix = self._prefix(request)
-        found = self.kv.cached(request.owner, prefix)
-        return self.tiers.fetches.cached(request.owner, prefix, None) > found
+    def place(self, request: ArRequest) -> Place:
+        """Where what it begins with lies: on the host, if that has more of it than the device."""
+        owner, fetches, prefix = request.owner, self.tiers.fetches, self._prefix(request)
+        if fetches.is_coming(owner):
+            return Place.COMING
+        is_on_host = fetches.cached(owner, prefix, None) > self.kv.cached(owner, prefix)
+        return Place.HOST if is_on_host else Place.DEVICE
 
     def cached(self, request: ArRequest) -> int:
         """Leading tokens that it would not have to compute, what the host has included."""

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan
-from typing import Protocol
 
 from antiphon.core.facts import CopyDone, CopyFact
 from antiphon.core.plans import CopyBlocks, MoveBlocks
-
-
-class CopyCost(Protocol):
-    """How long copies take, by a profile or by what was observed."""
-
-    def reported(self, unit: str, group: str, to: str, num_blocks: int, seconds: float) -> None: ...
-
-    def seconds(self, unit: str, group: str, to: str, num_blocks: int) -> float:
-        """nan: not known."""
-        ...
-
-
-class NoCost:
-    """Implements `CopyCost` where nothing is known."""
-
-    def reported(self, unit: str, group: str, to: str, num_blocks: int, seconds: float) -> None:
-        pass
-
-    def seconds(self, unit: str, group: str, to: str, num_blocks: int) -> float:
-        return nan
+from antiphon.latency.costs import ProfiledCopies
+from antiphon.latency.observed import ObservedCopies
 
 
 @dataclass(slots=True)
@@ -42,8 +23,9 @@ class Lanes:
     """Owner of what is on its way over the links of one device. Copies of a direction go one after the other,
     whatever unit they are for."""
 
-    def __init__(self, cost: CopyCost | None = None) -> None:
-        self._cost = cost or NoCost()
+    def __init__(self, cost: ProfiledCopies | ObservedCopies | None = None) -> None:
+        """cost: how long copies take; by default as it was observed."""
+        self._cost = cost or ObservedCopies()
         self._queues = {to: _Queue({}) for to in ("host", "device")}
         self.num_changes = 0
         """Of what is on its way."""

@@ -16,6 +16,7 @@ from antiphon.interaction.frontier import Slots
 from antiphon.policy.base import AdmissionPolicy, Budget, PacePolicy, StepChoice, StepPolicy, StepView, Tier
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.candidates import Candidates, Surroundings
+from antiphon.stage.flights import F, Flights
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Question:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S", bound="Chooser[Any]")
+S = TypeVar("S", bound="Chooser[Any, Any]")
 V = TypeVar("V", bound=Candidates)
 
 
@@ -77,13 +78,15 @@ def changes(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
     return changing
 
 
-class Chooser(ABC, Generic[V]):
+class Chooser(ABC, Generic[V, F]):
     """Base of all schedulers: asks which candidates are held back and which run, once until the stage
-    changes. Owner of when these policies wish to be asked again."""
+    changes. Owner of when these policies wish to be asked again, and of the steps in flight. V: candidates;
+    F: what is noted of a step."""
 
     def __init__(self, policies: StagePolicies, around: Surroundings | None = None) -> None:
         self.num_changes: int = 0
         """Of the stage itself."""
+        self._flights = Flights[F]()
         self._around = around or Surroundings()
         self._policies = policies
         self._slots: Slots = np.zeros(0, np.intp)
@@ -92,6 +95,15 @@ class Chooser(ABC, Generic[V]):
         self._wished_at: float | None = None
         self.seen: tuple[V, StepChoice] | None = None
         """What was said last since `tell_time`, whether it still counts or not."""
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps."""
+        return len(self._flights)
+
+    def is_flying(self, step: int) -> bool:
+        """Is its report still to come?"""
+        return step in self._flights
 
     @property
     @abstractmethod

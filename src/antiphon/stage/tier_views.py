@@ -8,58 +8,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, nan
 from types import MappingProxyType
-from typing import Protocol
 
-from antiphon.interaction.next_use import Order
+from antiphon.interaction.monitor import Monitor
+from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
-from antiphon.policy.memory import Held, KvColumns, KvState, Lane, Tier
+from antiphon.policy.memory import Held, KvColumns, KvState, KvTier, Lane
 
 FIRST_LOOK = 8
 """Owners that are read before the first is taken; each further look reads as many as all before it."""
-
-
-class People(Protocol):
-    """What interaction says of the person behind an owner's session."""
-
-    def is_speaking(self, session: str) -> bool: ...
-
-    def buffer_s(self, session: str, now: float) -> float | None: ...
-
-
-class NextUse(Protocol):
-    """When sessions will need their KV again."""
-
-    num_changes: int
-
-    def due_s(self, session: str, now: float) -> float:
-        """nan: unknown."""
-        ...
-
-    def farthest(self, order: Order, here: Container[str], now: float) -> Iterator[str]:
-        """Sessions that are `here`, by when they are due, the latest first; not those that are `expected`."""
-        ...
-
-    def rests(self, session: str, order: Order) -> None:
-        """The session has KV in the order's tier."""
-        ...
-
-    def order(self) -> Order:
-        """A new one."""
-        ...
-
-    def expected(self, now: float) -> Iterator[str]:
-        """Sessions whose next turn is coming."""
-        ...
-
-    def is_expected(self, session: str, now: float) -> bool:
-        """Is its next turn coming?"""
-        ...
-
-    def expects_at(self, now: float) -> float:
-        """When the next session will count as expected; inf: none was announced."""
-        ...
 
 
 @dataclass(slots=True)
@@ -131,17 +89,17 @@ class Owners:
 class View:
     """Implements `policy.memory.KvView` for one call of a policy."""
 
-    tier: Tier
+    tier: KvTier
     num_wanted: int
     kv: StageKv
     host: HostTier
     known: Owners
     now: float
-    people: People | None
+    people: Monitor | None
     next_use: NextUse | None
     orders: Mapping[str, Order]
     """By tier; `dirty`: of what may lack a copy on the host."""
-    lane: Callable[[Tier], Lane]
+    lane: Callable[[KvTier], Lane]
     step_cost: Callable[[], float]
     incoming: Mapping[str, int] = field(default_factory=dict[str, int])
 

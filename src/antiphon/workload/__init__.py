@@ -1,1 +1,1 @@
-"""Workloads: who comes when, what each person says, hears, reads and interrupts. Laws, traces, no clock."""
+"""Workloads: arrivals, and what each person says, hears, reads and interrupts. Laws, traces, no clock."""

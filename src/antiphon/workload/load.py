@@ -69,7 +69,9 @@ def parsed(text: str, where: str, folder: Path = Path()) -> Workload:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{where}{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
+        raise ConfigError(
+            f"{where}{line}: not valid YAML: {getattr(error, 'problem', None) or error}"
+        ) from error
     if not isinstance(data, dict):
         raise ConfigError(
             f"{where}: a workload is a mapping with `name`, `load` and `people`; this is {data!r}"

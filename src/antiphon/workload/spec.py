@@ -1,4 +1,4 @@
-"""What a workload is, as people write it in YAML: who comes when, and by what laws they behave."""
+"""What a workload is, as people write it in YAML: when people arrive, and by what laws they behave."""
 
 from __future__ import annotations
 

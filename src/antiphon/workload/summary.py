@@ -65,7 +65,7 @@ def _of_people(
     people: Sequence[PersonScript], turns: Sequence[TurnScript], said: Sequence[Interjection]
 ) -> list[Quantity]:
     cuts = [one.after_s for one in said if one.kind == "barge_in"]
-    murmurs = [one.speech_s for one in said if one.kind != "barge_in"]
+    backchannels = [one.speech_s for one in said if one.kind != "barge_in"]
     return [
         Quantity("turns", "per session", tuple(float(len(person.turns)) for person in people)),
         Quantity("speech", "s", tuple(turn.speech_s for turn in turns if turn.voice)),
@@ -78,7 +78,7 @@ def _of_people(
             "reply limit", "tokens", tuple(float(t.max_output_tokens) for t in turns if t.max_output_tokens)
         ),
         Quantity("barge-in at", "s after first audio", tuple(cuts)),
-        Quantity("murmur length", "s", tuple(murmurs)),
+        Quantity("backchannel length", "s", tuple(backchannels)),
         Quantity("reading", "tokens/s", tuple(p.reading_tokens_per_s for p in people if _reads(p))),
     ]
 

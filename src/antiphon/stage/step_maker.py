@@ -1,0 +1,209 @@
+"""How a decoder's step is made of what its policy chose: requests get rows, rows get blocks and tokens, and
+the step waits for the copies that bring what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from antiphon.core.config import ArConfig
+from antiphon.core.facts import Ints
+from antiphon.core.plans import ArStep, Join, ints
+from antiphon.kv.transfers import Transfer
+from antiphon.policy.base import Budget, StepChoice
+from antiphon.stage.candidates import ArCandidates
+from antiphon.stage.flights import Flight, Flights
+from antiphon.stage.kv_ledger import KvLedger
+from antiphon.stage.requests import ArRequest
+from antiphon.stage.rows import RowLedger
+from antiphon.stage.waiting import WaitingQueue
+
+
+class StepMaker:
+    """Makes a unit's steps. Owns nothing: it is given the owners of queue, rows, KV and steps in flight."""
+
+    def __init__(
+        self,
+        unit: str,
+        config: ArConfig,
+        requests: Mapping[int, ArRequest],
+        waiting: WaitingQueue,
+        ledgers: tuple[RowLedger, KvLedger],
+        flights: Flights[Flight],
+    ) -> None:
+        """requests: those that wait and those that run."""
+        self.budget = Budget(config.step_tokens, config.step_rows or config.max_rows)
+        """Of a step."""
+        self._unit, self._config = unit, config
+        self._requests, self._waiting, self._flights = requests, waiting, flights
+        self._rows, self._held = ledgers
+        self._tiers = self._held.tiers
+
+    def carry_out(
+        self, step: int, view: ArCandidates, choice: StepChoice, order: Ints, counts: Ints | None
+    ) -> ArStep | None:
+        """The candidates of `order` as far as they get rows, blocks and tokens (`counts`; None: all that they
+        can take); None where nothing runs and no request joins."""
+        rows, counts, joins = self._seated(view, order, counts, choice.stops)
+        rows, counts = self._take(*self._unhindered(rows, counts), choice.stops)
+        return self._ordered(step, rows, counts, joins, choice.reason)
+
+    def join_early(self, step: int, view: ArCandidates, choice: StepChoice) -> ArStep | None:
+        """The first request whose KV is on its way joins, and its step waits for the copies layer by layer.
+        None if there is none."""
+        for at, request in enumerate(view.waiting, view.num_rows):
+            is_held = view.held_back is not None and bool(view.held_back[at])
+            if request.row is not None or is_held or not self._rows.num_free:
+                continue
+            if not self._waiting.has_inputs(request) or not self._tiers.fetches.is_ordered(request.owner):
+                continue
+            if self._held.lacks(request, with_host=True) or not self._held.fits(request, 0, with_coming=True):
+                continue
+            join = self._join(request, with_coming=True)
+            rows, counts = self._take(ints([join.row]), None, choice.stops)
+            return self._ordered(step, rows, counts, [join], choice.reason)
+        return None
+
+    def of(self, rows: Ints) -> list[ArRequest]:
+        """The requests of these rows."""
+        return [self._requests[number] for number in self._rows.request[rows].tolist()]
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    def _seated(
+        self, view: ArCandidates, order: Ints, counts: Ints | None, stops: bool
+    ) -> tuple[Ints, Ints | None, list[Join]]:
+        """The rows of the candidates in order, those that join included; and tokens for each."""
+        rows = np.full(len(view), -1, np.int64)
+        rows[: view.num_rows] = view.rows_in_use
+        rows[: view.num_rows][self._rows.request[view.rows_in_use] < 0] = -1  # preempted meanwhile
+        joins: list[Join] = []
+        waiting = (order >= view.num_rows).nonzero()[0]
+        apart = self._rows.num_short if len(waiting) else 0
+        for at in waiting.tolist():
+            if not self._rows.num_free:
+                order = order[:at] if stops else order
+                break
+            request = view.waiting[int(order[at]) - view.num_rows]
+            if request.row is not None or not self._is_ready(request):
+                continue
+            if self._tiers.fetches.is_unfit(request.owner) and self._is_busy:
+                fits = False  # there will be room for its KV to be brought
+            else:
+                fits = self._held.fits(request, apart) and self._is_ready(request)
+            if not fits:
+                order = order[:at] if stops else order
+                break
+            join = self._join(request)
+            joins.append(join)
+            rows[order[at]] = join.row
+        seated = rows[order]
+        runs = (seated >= 0) & self._rows.could_run[seated]
+        if counts is not None:
+            counts = counts[: len(order)][runs]
+        return seated[runs], counts, joins
+
+    def _is_ready(self, request: ArRequest) -> bool:
+        """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
+        if not self._waiting.has_inputs(request) or self._tiers.fetches.is_coming(request.owner):
+            return False
+        lacking = self._held.lacks(request)
+        if lacking:
+            self._waiting.note_lacking(request, lacking)
+        return not lacking
+
+    @property
+    def _is_busy(self) -> bool:
+        """Is anything under way that will leave room?"""
+        return len(self._requests) > len(self._waiting) or self._tiers.num_in_flight > 0
+
+    def _join(self, request: ArRequest, with_coming: bool = False) -> Join:
+        self._waiting.remove(request)
+        cached = self._held.open(request, self._flights.last, with_coming)
+        assert request.row is not None
+        return Join(
+            request.row,
+            request.request,
+            request.prompt,
+            cached,
+            request.sampling,
+            np.array(request.tokens, np.int64).reshape(-1, self._config.width),
+            request.first_input,
+            request.voice,
+            request.residual,
+        )
+
+    # -- rows ----------------------------------------------------------------------------------------
+
+    def _unhindered(self, rows: Ints, counts: Ints | None) -> tuple[Ints, Ints | None]:
+        """Without rows whose KV is on its way, where others can run: a step waits for its copies, and one
+        late layer would hold up every row in it."""
+        if not self._tiers.num_in_flight:
+            return rows, counts
+        sequences = [one.sequence for one in self.of(rows)]
+        there = np.array([one is None or not self._tiers.bringing(one) for one in sequences], np.bool_)
+        if there.all() or not there.any():
+            return rows, counts
+        return rows[there], None if counts is None else counts[there]
+
+    def _take(self, rows: Ints, counts: Ints | None, stops: bool) -> tuple[Ints, Ints]:
+        """Rows take tokens from the budget in order; a row that gets none, or no block, sits out, or ends the
+        step if it `stops`."""
+        budget = self.budget
+        rows = rows[: budget.rows]
+        wanted = self._rows.wanted(rows)
+        counts = wanted if counts is None else np.minimum(counts[: budget.rows], wanted)
+        through = counts.cumsum()
+        if len(rows) and through[-1] > budget.tokens:
+            counts = np.maximum(np.minimum(counts, budget.tokens - through + counts), 0)
+            rows, counts = rows[counts > 0], counts[counts > 0]
+        ends = self._rows.planned[rows] + counts
+        short = (ends > self._rows.blocks[rows] * self._config.block_size).nonzero()[0]
+        if not len(short):
+            return rows, counts
+        runs = np.ones(len(rows), np.bool_)
+        runs[short] = self._held.grow(self.of(rows[short]), ends[short])
+        if stops:
+            runs = np.logical_and.accumulate(runs)
+        return rows[runs], counts[runs]
+
+    def _ordered(self, step: int, rows: Ints, counts: Ints, joins: list[Join], reason: str) -> ArStep | None:
+        """The step that runs so many tokens of these rows; None where nothing runs and no request joins."""
+        if not len(rows) and not joins:
+            return None
+        starts = self._rows.planned[rows]
+        emits = (starts + counts >= self._rows.to_compute[rows]).astype(np.int64)
+        self._rows.plan(rows, counts, emits)
+        requests = self._rows.request[rows]
+        newcomers = tuple(join.request for join in joins)
+        waits = self._waits(rows)
+        self._flights.begin(step, Flight(rows, requests, starts + counts, newcomers, tuple(waits)))
+        blocks, changes = self._held.drain(), self._rows.drain()
+        pairs = sorted((ticket, row) for one, row in waits.items() for ticket in one.tickets)
+        return ArStep(
+            stage=self._unit,
+            step=step,
+            joins=tuple(joins),
+            leaves=changes.leaves,
+            blocks=blocks,
+            inputs_rows=changes.inputs_rows,
+            inputs_tokens=changes.inputs_tokens,
+            rows=rows,
+            starts=starts,
+            counts=counts,
+            emits=emits,
+            reason=reason,
+            waits=(ints([row for _, row in pairs]), ints([ticket for ticket, _ in pairs])),
+        )
+
+    def _waits(self, rows: Ints) -> dict[Transfer, int]:
+        """Copies that bring what these rows read, and the row that waits for each."""
+        if not self._tiers.num_in_flight:
+            return {}
+        found: dict[Transfer, int] = {}
+        for request in self.of(rows):
+            assert request.row is not None
+            assert request.sequence is not None
+            found |= dict.fromkeys(self._tiers.bringing(request.sequence), request.row)
+        return found
