@@ -234,6 +234,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--most", type=int, default=2048, help="no more rows or tokens are timed")
     parser.add_argument("--tokens", type=int, default=2048, help="scored for the agreement, each way")
     parser.add_argument("--only", nargs="*", default=("products", "prompts", "steps", "agreement"))
     parser.add_argument("--out", type=Path)
@@ -248,7 +249,8 @@ def main() -> None:
             ("steps", steps, STEP_ROWS),
         ):
             if name in arguments.only:
-                result[name] = [work(model, size, arguments.repeats) for size in sizes]
+                chosen = [size for size in sizes if size <= arguments.most]
+                result[name] = [work(model, size, arguments.repeats) for size in chosen]
         if "agreement" in arguments.only:
             of_each = arguments.tokens // len(QUESTIONS)
             result["agreement"] = [on_replies(model, of_each), on_text(model, arguments.tokens)]

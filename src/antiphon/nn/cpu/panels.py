@@ -45,6 +45,9 @@ DEEPEST = 4096
 FEW_ROWS = 16
 """Up to so many are multiplied as they arrive: the weight, not the arithmetic, is what is waited for."""
 
+FEW_ROWS_IN_PAIRS = 7
+"""The same of weights in pairs: their arithmetic is short, and two panels ask for more memory at a time."""
+
 BLOCK_ROWS = 256
 """Rows that stay in a cache while all panels pass by."""
 
@@ -118,7 +121,8 @@ def rows_of_a_panel(form: Form) -> Callable[..., None]:
 
 
 few_rows, few_rows_in_halves, few_rows_in_pairs = (rows_of_a_panel(form) for form in Form)
-next8by2, next8by2_in_halves, next8by2_in_pairs = (tile(8, 2, form=here(form)) for form in Form)
+next8by2, next8by2_in_halves = tile(8, 2), tile(8, 2, form=Form.HALVES)
+next8by2_in_pairs = tile(8, 2, AHEAD_BYTES // 2, here(Form.PAIRS))
 
 
 def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
@@ -209,8 +213,9 @@ def multiply_panels(job: Any, x: int, row: int, panel: int, asks: tuple[int, int
     rows, last = min(BLOCK_ROWS, job.rows - row), min(panel + job.share, job.panels)
     out = job.out + 4 * row * job.width + LINE_BYTES * panel
     weight, first = job.weight + panel_bytes(job) * panel, asks[0]
+    few = FEW_ROWS_IN_PAIRS if job.form == PAIRS else FEW_ROWS
     while panel < last:
-        if rows <= FEW_ROWS or panel + 1 == last:
+        if rows <= few or panel + 1 == last:
             rows_of_one(job, x, rows, weight, out, next_pieces(job, first, asks[1], pieces))
             panels, tiles = 1, 1
         else:
