@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from antiphon import __version__
 from antiphon.cli import app
+from antiphon.nn.cpu import has_pairs
 from antiphon.server import launch
 
 COMMANDS = [
@@ -99,6 +100,12 @@ def test_doctor_says_what_runs_and_what_is_verified(monkeypatch: pytest.MonkeyPa
     everything = "float32, bfloat16, float16, float64 on cpu"
     assert " ".join(said["reference"]) == f"verified runs {everything}"
     assert " ".join(said["cpu"]).endswith(f"auto takes it for {everything}")
+    if has_pairs():
+        rounds = "auto takes it for weights stored in bfloat16, unless --dtype is given"
+        assert " ".join(said["cpu-bf16"]) == f"verified runs float32 on cpu; {rounds}"
+        assert "AVX512-BF16" in result.output
+    else:
+        assert "needs AVX512-BF16" in " ".join(said["cpu-bf16"])
     for name in ("flashinfer", "triton"):
         assert " ".join(said[name]) == "unverified runs on cuda, not on cpu"
     assert "GiB free" in result.output

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core import config as known
-from antiphon.core.config import ATTENTION
+from antiphon.core.config import ATTENTION, EngineOptions
 from antiphon.core.errors import ConfigError
+from antiphon.engine.choices import suit
 from antiphon.engine.device import DTYPES
 from antiphon.nn.attention import PagedBatch, paged_attention
 from antiphon.nn.backends import BACKENDS, Attention, pick_backend
@@ -100,13 +101,32 @@ def test_auto_takes_what_is_verified_on_the_device() -> None:
     assert pick_backend("reference", CPU, torch.float32) == "reference"
 
 
+@pytest.mark.parametrize("has", [True, False])
+def test_auto_rounds_only_where_it_may_and_can(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--dtype auto` lets it; with a dtype that is asked for nothing is rounded."""
+    monkeypatch.setattr("antiphon.nn.backends.has_pairs", lambda: has)
+    chosen = {dtype: suit(EngineOptions(device="cpu", dtype=dtype), CPU)[1] for dtype in known.DTYPES}
+    assert chosen.pop("auto") == ("cpu-bf16" if has else "cpu")
+    assert set(chosen.values()) == {"cpu"}
+    assert pick_backend("auto", CPU, torch.float64, may_round=True) == "cpu"
+    if has:
+        assert pick_backend("cpu-bf16", CPU, torch.float32) == "cpu-bf16"
+        with pytest.raises(ConfigError, match=r"cpu-bf16 computes in torch.float32, not in torch.float64"):
+            pick_backend("cpu-bf16", CPU, torch.float64)
+    else:
+        with pytest.raises(ConfigError, match="cpu-bf16 needs AVX512-BF16"):
+            pick_backend("cpu-bf16", CPU, torch.float32)
+
+
 def test_options_know_every_name() -> None:
     assert set(ATTENTION) == {"auto", *BACKENDS}
     assert set(known.DTYPES) == {"auto", *DTYPES}
 
 
 def test_what_cannot_run_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="'flash' is unknown; use auto, cpu, flashinfer, triton, reference"):
+    with pytest.raises(
+        ConfigError, match="'flash' is unknown; use auto, cpu-bf16, cpu, flashinfer, triton, reference"
+    ):
         pick_backend("flash", CPU, torch.float32)
     with pytest.raises(ConfigError, match="cpu runs on cpu, not on cuda"):
         pick_backend("cpu", CUDA, torch.float32)

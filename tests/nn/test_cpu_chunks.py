@@ -10,6 +10,7 @@ pytest.importorskip("numba")
 from antiphon.nn.attention import PagedBatch, attend_chunk
 from antiphon.nn.cpu.attention import over_pages
 from antiphon.nn.cpu.chunks import Chunks, can_take, chunk_job, chunk_loop
+from antiphon.nn.cpu.compiler import has_pairs
 from antiphon.nn.cpu.kv_prefetch import Soon
 
 ROWS = {
@@ -26,6 +27,20 @@ UNTOUCHED = 7.0
 @pytest.mark.parametrize("block", [16, 32])
 @pytest.mark.parametrize("name", ROWS)
 def test_it_is_torchs_attention(name: str, block: int, heads: tuple[int, int, int]) -> None:
+    attend_both_ways(name, block, heads, 1e-5, rounds=False)
+
+
+@pytest.mark.skipif(not has_pairs(), reason="this CPU has no products in bf16")
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_in_bf16_it_is_near_torchs_attention(name: str, heads: tuple[int, int, int]) -> None:
+    """A query, a key, a share and a value are each rounded by 2^-9 of themselves at most."""
+    attend_both_ways(name, 16, heads, 3e-2, rounds=True)
+
+
+def attend_both_ways(
+    name: str, block: int, heads: tuple[int, int, int], near: float, *, rounds: bool
+) -> None:
     num_heads, kv_heads, dim = heads
     if not can_take(block, dim):
         pytest.skip("no such vectors on this CPU")
@@ -41,12 +56,14 @@ def test_it_is_torchs_attention(name: str, block: int, heads: tuple[int, int, in
         expected[chunk.first : chunk.last] = attend_chunk(q[chunk.first : chunk.last], *pages, chunk)
     for threads in (1, 2, 3):
         out = torch.full_like(q, UNTOUCHED)
-        job = chunk_job(q, (num_heads, kv_heads), out)
+        job = chunk_job(q, (num_heads, kv_heads), out, rounds=rounds)
         chunks = Chunks(batch, job)
         chunks.put_into(job)
         over_pages([job], Soon(), (pages[0], pages[1]))
         chunk_loop().run(job, threads)
-        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(out, expected, rtol=near, atol=near)
+        if rounds and name != "one":  # which is not the same as not rounding
+            assert float((out - expected).abs().max()) > 1e-4
 
 
 def test_a_batch_of_single_tokens_has_none() -> None:

@@ -16,7 +16,7 @@ from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.backends import BACKENDS
-from antiphon.nn.cpu import cpu_attention
+from antiphon.nn.cpu import cpu_attention, has_pairs
 from antiphon.nn.operators import OperatorSteps
 from antiphon.nn.step import StepInputs
 
@@ -38,11 +38,18 @@ CONFIGS = {
 }
 
 
-def decoder(config: DecoderConfig, head: Tensor | None = None) -> Decoder:
+needs_bf16 = pytest.mark.skipif(not has_pairs(), reason="this CPU has no products in bf16")
+
+
+def decoder(
+    config: DecoderConfig, head: Tensor | None = None, *, halves: bool = False, backend: str = "cpu"
+) -> Decoder:
+    """halves: weights are numbers that bf16 has."""
     noise = torch.Generator().manual_seed(0)
 
     def weight(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=noise) * shape[-1] ** -0.5
+        made = torch.randn(shape, generator=noise) * shape[-1] ** -0.5
+        return made.bfloat16().float() if halves else made
 
     params = {"norm": weight(HIDDEN) + 1}
     for layer in range(config.num_layers):
@@ -63,7 +70,7 @@ def decoder(config: DecoderConfig, head: Tensor | None = None) -> Decoder:
             sizes["down"] = (config.num_experts, config.expert_size, HIDDEN)
         params |= {f"layers.{layer}.{n}": weight(*shape) for n, shape in sizes.items() if 0 not in shape}
     made = Decoder(config, params, head=head)
-    made.steps = BACKENDS["cpu"].steps_for(made.stack)
+    made.steps = BACKENDS[backend].steps_for(made.stack)
     return made
 
 
@@ -125,14 +132,16 @@ def test_it_computes_what_the_operators_do(
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cpu-bf16", marks=needs_bf16)])
 @pytest.mark.parametrize("block", [BLOCK, 16])
 @pytest.mark.parametrize(
     "name", ["two_queries_a_key", "three_large_queries_a_key", "biases_and_no_norms_of_heads"]
 )
-def test_a_row_has_the_same_bits_in_any_batch(name: str, block: int) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(name: str, block: int, backend: str) -> None:
     """Alone, with others, with prompts, on one thread or two: also the split of few tokens' heads."""
     rows = [(cached, 1) for cached in (0, 3, 17, 64, 100, 101, 33, 8)] + [(0, 9), (12, 5)]
-    situation = Situation(decoder(CONFIGS[name]), rows, block)
+    model = decoder(CONFIGS[name], halves=backend != "cpu", backend=backend)
+    situation = Situation(model, rows, block)
     alone = [situation.run([i])[0][0] for i in range(8)]
     try:
         for threads in (1, 2):
@@ -145,6 +154,29 @@ def test_a_row_has_the_same_bits_in_any_batch(name: str, block: int) -> None:
                         assert torch.equal(hidden[end - 1], alone[i])
     finally:
         torch.set_num_threads(1)
+
+
+@needs_bf16
+@pytest.mark.parametrize("name", CONFIGS)
+def test_in_bf16_it_is_near_what_fp32_computes(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """And says that it is not the same."""
+    rows, everyone = [(40, 1), (0, 37), (8, 1), (5, 6)], [0, 1, 2, 3]
+    caplog.set_level("INFO", "antiphon.nn.backends")
+    with_bf16 = decoder(CONFIGS[name], halves=True, backend="cpu-bf16")
+    assert "2 layers whose weights are stored in bf16 are multiplied in it" in caplog.text
+    whole = Situation(decoder(CONFIGS[name], halves=True), rows, 16).run(everyone)[0]
+    hidden = Situation(with_bf16, rows, 16).run(everyone)[0]
+    apart = (hidden - whole).norm(dim=1) / whole.norm(dim=1)
+    assert 1e-5 < float(apart.min()) < float(apart.max()) < 1e-2
+
+
+@needs_bf16
+def test_what_is_stored_in_fp32_is_computed_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "antiphon.nn.backends")
+    rows, config = [(40, 1), (0, 37)], CONFIGS["two_queries_a_key"]
+    whole = Situation(decoder(config), rows, 16).run([0, 1])[0]
+    assert torch.equal(Situation(decoder(config, backend="cpu-bf16"), rows, 16).run([0, 1])[0], whole)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("compiled", [True, False])

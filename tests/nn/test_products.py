@@ -115,6 +115,41 @@ def test_a_weight_of_bf16_numbers_has_half_the_bytes_and_the_same_products(
         assert torch.equal(linear(x[:rows], halves), linear(x[:rows], whole))
 
 
+@pytest.mark.skipif(not cpu.has_pairs(), reason="this CPU has no products in bf16")
+@pytest.mark.parametrize("sizes", [(512, 264), (528, 256), (48, 1040)])
+def test_in_bf16_both_factors_are_rounded_and_sums_are_not(sizes: tuple[int, int]) -> None:
+    """And a row has the same bits whatever rows are beside it."""
+    from antiphon.nn.cpu import panels
+
+    weight, x = in_halves(noise(*sizes)), noise(600, sizes[1], seed=1)
+    laid_out, exact = panels.lay_out(weight), in_halves(x).double() @ weight.double().t()
+    whole = in_bf16(x, laid_out, 1)
+    torch.testing.assert_close(whole.double(), exact, rtol=1e-5, atol=4e-4)
+    for rows in (1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 257, 600):
+        for threads in (1, 2):
+            assert torch.equal(in_bf16(x[-rows:], laid_out, threads), whole[-rows:])
+
+
+@pytest.mark.skipif(not cpu.has_pairs(), reason="this CPU has no products in bf16")
+def test_a_weight_that_bf16_lacks_is_multiplied_as_it_is() -> None:
+    from antiphon.nn.cpu import panels
+
+    laid_out, x = panels.lay_out(noise(512, 264)), noise(20, 264, seed=1)
+    assert torch.equal(in_bf16(x, laid_out, 1), panels.times_panels(x, laid_out))
+
+
+def in_bf16(x: torch.Tensor, laid_out: torch.Tensor, threads: int) -> torch.Tensor:
+    """x times a weight in panels, rounded where the weight is bf16."""
+    from antiphon.nn.cpu import panels
+
+    x = x.contiguous()
+    out = x.new_empty(len(x), 16 * len(laid_out))
+    job = panels.product_job(x, laid_out, out, threads, rounds=True)
+    job.rows = len(x)
+    panels.product_loop().run(job, threads)
+    return out
+
+
 def test_one_number_that_bf16_lacks_keeps_a_weight_whole(layout: str) -> None:
     if layout != "panels":
         pytest.skip("of panels alone")

@@ -399,12 +399,14 @@ class Deployment(Written):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
         default="auto",
-        description="Of weights and KV; auto is float32 on a CPU and bfloat16 on CUDA.",
+        description="Of weights and KV; auto is bfloat16 on CUDA and float32 on a CPU, where weights stored "
+        "in bfloat16 are multiplied in it if the CPU has AVX512-BF16.",
         examples=["bfloat16"],
     )
     attention: str = Field(
         default="auto",
-        description="Attention back-end; auto is the first verified one that runs on the device.",
+        description="Attention back-end; auto is the first verified one that runs on the device; one "
+        "that multiplies in bfloat16 only where dtype is auto too.",
         examples=["triton"],
     )
     load_format: Literal["auto", "dummy"] = Field(

@@ -78,12 +78,14 @@ def devices() -> Iterator[tuple[str, str]]:
     import torch
 
     from antiphon.engine.device import available_bytes
+    from antiphon.nn.cpu import vectors
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free = available_bytes(torch.device("cuda", index))
         yield f"cuda:{index}", f"{torch.cuda.get_device_name(index)}, {free / GIB:.1f} GiB free"
     free = available_bytes(torch.device("cpu"))
-    yield "cpu", f"{torch.get_num_threads()} threads, {free / GIB:.1f} GiB free"
+    has = ", ".join((f"{torch.get_num_threads()} threads", f"{free / GIB:.1f} GiB free", *vectors()))
+    yield "cpu", has
     if not torch.cuda.is_available():
         built = torch.version.cuda
         yield "cuda", "no GPU is visible" if built else "this torch is built without CUDA"
@@ -104,6 +106,8 @@ def back_ends() -> Iterator[tuple[str, str, str]]:
         runs = [place for place in places if not obstacles[place]]
         where = f"runs {_listed(runs)}" if runs else "; ".join(dict.fromkeys(obstacles.values()))
         auto = _listed([place for place in places if picked[place] == name])
+        if backend.rounds and runs:
+            auto = "weights stored in bfloat16, unless --dtype is given"
         state = "verified" if backend.verified else "unverified"
         yield name, state, where + (f"; auto takes it for {auto}" if auto else "")
 

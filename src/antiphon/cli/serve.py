@@ -80,7 +80,8 @@ def serve(
     attention: Annotated[
         str,
         typer.Option(
-            rich_help_panel=MODEL, help="auto, cpu, reference, or flashinfer or triton (both unverified)."
+            rich_help_panel=MODEL,
+            help="auto, cpu-bf16, cpu, reference, or flashinfer or triton (both unverified).",
         ),
     ] = "auto",
     max_rows: Annotated[

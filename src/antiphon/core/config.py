@@ -201,14 +201,15 @@ class LinkOptions(msgspec.Struct, frozen=True):
 
 LOAD_FORMATS = ("auto", "dummy")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-ATTENTION = ("auto", "cpu", "flashinfer", "triton", "reference")
+ATTENTION = ("auto", "cpu-bf16", "cpu", "flashinfer", "triton", "reference")
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
     """What an operator chooses when an engine starts.
 
     device      auto | cpu | cuda | cuda:N
-    dtype       auto | float32 | bfloat16 | float16 | float64; auto is float32 on a CPU, bfloat16 on CUDA
+    dtype       auto | float32 | bfloat16 | float16 | float64; auto is float32 on a CPU, bfloat16 on CUDA, and
+                on a CPU it lets `auto` attention multiply in bfloat16 what is stored in it
     attention   auto | the name of a back-end; auto is the fastest that is verified on the device
     profile     what steps and copies take, for policies: a datasheet's hardware, or a profile's JSON file;
                 "": what they report

@@ -22,7 +22,7 @@ def suit(
 ) -> tuple[torch.dtype, str]:
     """The dtype, and the attention of the main device. Raises ConfigError for what a device cannot do."""
     dtype = pick_dtype(options.dtype, device)
-    attention = pick_backend(options.attention, device, dtype)
+    attention = pick_backend(options.attention, device, dtype, may_round=options.dtype == "auto")
     for place in (device, *others):
         if options.graphs == "on" and place.type != "cuda":
             raise ConfigError(f"--cuda-graphs needs CUDA, and the device is {place}")

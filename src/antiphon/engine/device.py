@@ -32,7 +32,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on CUDA and float32 on a CPU, where bfloat16 products are slower."""
+    """`auto` is bfloat16 on CUDA and float32 on a CPU, where a back-end may still multiply in bfloat16."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name not in DTYPES:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from antiphon.nn.cpu.compiler import has_compiler, told_of_kernels
+from antiphon.nn.cpu.compiler import has_compiler, has_feature, has_pairs, told_of_kernels
 from antiphon.nn.cpu.paged import cpu_attention
 
 if TYPE_CHECKING:
@@ -29,12 +29,27 @@ __all__ = [
     "compiled_steps",
     "cpu_attention",
     "has_compiler",
+    "has_pairs",
     "in_panels",
     "snake",
     "snake_in_place",
     "times_panels",
     "told_of_kernels",
+    "vectors",
 ]
+
+VECTORS = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512bf16": "AVX512-BF16",
+    "amx-bf16": "AMX in bf16 (not used, unverified)",
+}
+"""What CPUs have, by LLVM's names."""
+
+
+def vectors() -> list[str]:
+    """Names of what this CPU has, for people; none without a compiler, which alone would use it."""
+    return [name for feature, name in VECTORS.items() if has_compiler() and has_feature(feature)]
 
 
 def can_compile(weight: Tensor) -> bool:
@@ -42,12 +57,15 @@ def can_compile(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype is torch.float32 and has_compiler()
 
 
-def compiled_steps(stack: Stack, otherwise: Steps, multiply: Multiply) -> CompiledSteps:
+def compiled_steps(
+    stack: Stack, otherwise: Steps, multiply: Multiply, *, rounds: bool = False
+) -> CompiledSteps:
     """The steps of a decoder that `can_compile`, with kernels compiled by now. `otherwise` computes steps in
-    which tokens move between layers, and `multiply` products with weights that are not in panels."""
+    which tokens move between layers, and `multiply` products with weights that are not in panels. With
+    `rounds`, where the CPU `has_pairs`, weights that are stored in bf16 are multiplied in it."""
     from antiphon.nn.cpu.steps import CompiledSteps
 
-    return CompiledSteps(stack, otherwise, multiply)
+    return CompiledSteps(stack, otherwise, multiply, rounds=rounds)
 
 
 def in_panels(weight: Tensor) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 An item is some queries of a chunk with the heads that share a KV head. Its keys are laid out in panels as a
 weight is, and so are its values: the scores are one product, what is attended another. What a query doesn't
-see adds zeros.
+see adds zeros. In pairs all that is multiplied is rounded to bf16; scores, their softmax and sums are fp32.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from torch import Tensor
 from antiphon.nn.attention import PagedBatch
 from antiphon.nn.cpu.blocks import softmax
 from antiphon.nn.cpu.compiler import compiled
-from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, take
-from antiphon.nn.cpu.panels import panels_times
-from antiphon.nn.cpu.tiles import LANES, has_wide_vectors
+from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, take, words
+from antiphon.nn.cpu.panels import panels_times, panels_times_in_pairs, round_numbers
+from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, has_wide_vectors, pair_lines
 
 Floats = NDArray[np.float32]
+Words = NDArray[np.uint32]
 Ints = NDArray[np.int64]
+Places = tuple[int, int, int, int]
+"""Addresses of an item's queries, of panels, of scores, and of what is rounded."""
 
 MOST_ROWS = 128
 """Query heads of an item: enough for laying out keys and values to be little beside the products."""
 
 Job = job_of(
     "q out keys values tables chunks",
-    "num_chunks items longest tokens num_rows width block_size queries heads kv_heads dim num_slots",
+    "num_chunks items longest tokens num_rows width block_size queries heads kv_heads dim num_slots in_pairs",
     "scale",
 )
 """`chunks` int64 [num_chunks, 5]: row, first token, tokens, keys before them, first item. An item has at most
@@ -68,6 +71,61 @@ def lay_out_values(job: Any, row: int, head: int, count: int, values: Floats, pa
 
 
 @compiled
+def lay_out_key_pairs(job: Any, row: int, head: int, count: int, panels: Words) -> None:
+    """The same as bf16, a word for two of a key's numbers: panels [count / 16 * d / 2, 16]."""
+    table, pairs = integers(job.tables, job.num_rows, job.width)[row], job.dim // 2
+    key = np.empty(pairs, np.uint32)
+    for first in range(0, count, LANES):
+        slot = table[first // job.block_size] * job.block_size + first % job.block_size
+        for lane in range(LANES):
+            place = ((slot + lane) * job.kv_heads + head) * job.dim
+            round_numbers(job.keys + 4 * place, job.dim, key.ctypes.data)
+            for i in range(pairs):
+                panels[first // LANES * pairs + i, lane] = key[i]
+
+
+@compiled
+def lay_out_value_pairs(job: Any, row: int, head: int, count: int, panels: int) -> None:
+    """The same as bf16, a word for two neighbours' numbers: panels, an address, [d / 16 * count / 2, 16]."""
+    table = integers(job.tables, job.num_rows, job.width)[row]
+    for place in range(0, count, 2):
+        slot = table[place // job.block_size] * job.block_size + place % job.block_size
+        value = job.values + 4 * (slot * job.kv_heads + head) * job.dim
+        following = value + 4 * job.kv_heads * job.dim
+        for part in range(job.dim // LANES):
+            across = LINE_BYTES * part
+            pair_lines(value + across, following + across, panels + LINE_BYTES * (part * count + place) // 2)
+
+
+@compiled
+def score_keys(job: Any, row: int, head: int, sizes: tuple[int, int], places: Places) -> None:
+    """The products of the queries with the first `padded` keys of a head; sizes is (rows, padded)."""
+    (rows, padded), (x, panels, scores, spare) = sizes, places
+    keys, count = floats(job.keys, job.num_slots * job.kv_heads, job.dim), padded // LANES
+    if job.in_pairs:
+        round_numbers(x, rows * job.dim, spare)
+        lay_out_key_pairs(job, row, head, padded, words(panels, count * job.dim // 2, LANES))
+        panels_times_in_pairs(spare, rows, panels, job.dim, count, scores, padded)
+    else:
+        lay_out_keys(job, row, head, padded, keys, floats(panels, count * job.dim, LANES))
+        panels_times(x, rows, panels, job.dim, count, scores, padded)
+
+
+@compiled
+def mix_values(job: Any, row: int, head: int, sizes: tuple[int, int], places: Places) -> None:
+    """The sums of the first `padded` values of a head by the queries' shares, in the place of the queries."""
+    (rows, padded), (x, panels, shares, spare) = sizes, places
+    values, count = floats(job.values, job.num_slots * job.kv_heads, job.dim), job.dim // LANES
+    if job.in_pairs:
+        round_numbers(shares, rows * padded, spare)
+        lay_out_value_pairs(job, row, head, padded, panels)
+        panels_times_in_pairs(spare, rows, panels, padded, count, x, job.dim)
+    else:
+        lay_out_values(job, row, head, padded, values, floats(panels, count * padded, LANES))
+        panels_times(shares, rows, panels, padded, count, x, job.dim)
+
+
+@compiled
 def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -> None:
     """Some queries of a chunk, from `first` on, over one KV head, computed in the memory at `address`."""
     count, group = min(job.queries, chunk[2] - first), job.heads // job.kv_heads
@@ -75,6 +133,7 @@ def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -
     padded = (seen + count - 1 + LANES - 1) // LANES * LANES
     panels = address + 4 * rows * job.dim
     scores = panels + 4 * padded * job.dim
+    sizes, places = (rows, padded), (address, panels, scores, scores + 4 * rows * padded)
     x, marks = floats(address, rows, job.dim), floats(scores, rows, padded)
     q = floats(job.q, job.tokens * job.heads, job.dim)
     out = floats(job.out, job.tokens * job.heads, job.dim)
@@ -82,17 +141,11 @@ def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -
     for i in range(count):
         for h in range(group):
             x[i * group + h] = q[start + i * job.heads + h]
-
-    keys = floats(job.keys, job.num_slots * job.kv_heads, job.dim)
-    lay_out_keys(job, chunk[0], head, padded, keys, floats(panels, padded // LANES * job.dim, LANES))
-    panels_times(address, rows, panels, job.dim, padded // LANES, scores, padded)
+    score_keys(job, chunk[0], head, sizes, places)
     for r in range(rows):
         softmax(marks[r], seen + r // group, job.scale)
         marks[r, seen + r // group :] = np.float32(0)
-
-    values = floats(job.values, job.num_slots * job.kv_heads, job.dim)
-    lay_out_values(job, chunk[0], head, padded, values, floats(panels, job.dim // LANES * padded, LANES))
-    panels_times(scores, rows, panels, padded, job.dim // LANES, address, job.dim)
+    mix_values(job, chunk[0], head, sizes, places)
     for i in range(count):
         for h in range(group):
             out[start + i * job.heads + h] = x[i * group + h]
@@ -104,7 +157,9 @@ def attend_chunks(pointer: Any) -> None:
     chunks = integers(job.chunks, job.num_chunks, 5)
     rows = job.queries * (job.heads // job.kv_heads)
     padded = (job.longest + LANES - 1) // LANES * LANES
-    memory = np.empty(LANES + rows * job.dim + padded * job.dim + rows * padded, np.float32)
+    spare = rows * max(job.dim, padded) if job.in_pairs else 0  # of two bytes each
+    numel = rows * job.dim + padded * job.dim + rows * padded + spare // 2
+    memory = np.empty(LANES + numel, np.float32)
     address = (memory.ctypes.data + 4 * LANES - 1) // (4 * LANES) * (4 * LANES)
     item, c = take(pointer, 1), 0
     while item < job.items:
@@ -121,11 +176,12 @@ def chunk_loop() -> Loop:
     return Loop(Job, attend_chunks)
 
 
-def chunk_job(q: Tensor, heads: tuple[int, int], out: Tensor) -> Any:
+def chunk_job(q: Tensor, heads: tuple[int, int], out: Tensor, *, rounds: bool = False) -> Any:
     """A layer's: queries fp32 [n, H, d] with heads (H, K) that are turned already, of chunks whose keys and
-    values are in their pages; out [n, H, d] becomes the attention of these tokens, others are left."""
+    values are in their pages; out [n, H, d] becomes the attention of these tokens, others are left. rounds:
+    what is multiplied is rounded to bf16, on a CPU that `has_pairs`."""
     job = Job(q=q.data_ptr(), out=out.data_ptr(), heads=heads[0], kv_heads=heads[1], dim=q.shape[-1])
-    job.scale = q.shape[-1] ** -0.5
+    job.scale, job.in_pairs = q.shape[-1] ** -0.5, rounds
     job.queries = max(1, MOST_ROWS * heads[1] // heads[0])
     return job
 

@@ -25,6 +25,19 @@ def has_compiler() -> bool:
     return find_spec("numba") is not None
 
 
+@cache
+def has_feature(name: str) -> bool:
+    """Whether this CPU has what LLVM calls so; with a compiler only."""
+    from llvmlite import binding  # pyright: ignore[reportMissingImports]
+
+    return bool(binding.get_host_cpu_features().get(name, False))
+
+
+def has_pairs() -> bool:
+    """Whether compiled loops may multiply in bf16: AVX512-BF16."""
+    return has_compiler() and has_feature("avx512f") and has_feature("avx512bf16")
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Machine code, made at the first call and kept on disk where a place for it can be found."""
     return jit(function, ALLOWED)

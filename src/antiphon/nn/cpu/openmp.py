@@ -115,6 +115,12 @@ def floats(address: Address, rows: int, width: int) -> np.ndarray:
 
 
 @compiled
+def words(address: Address, rows: int, width: int) -> np.ndarray:
+    """uint32 [rows, width] at an address."""
+    return carray(pointer_to(address), (rows, width), np.uint32)
+
+
+@compiled
 def integers(address: Address, rows: int, width: int) -> np.ndarray:
     """int64 [rows, width] at an address."""
     return carray(pointer_to(address), (rows, width), np.int64)

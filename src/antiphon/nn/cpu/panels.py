@@ -3,7 +3,8 @@
 A panel is 16 outputs, input by input: the sums of 16 rows stay in registers while it is read once, in order.
 Each sum is one chain of fused multiply-adds over the inputs in order, in every tile: so a row's bits don't
 depend on the rows beside it. A weight all of whose numbers are bf16's, as released checkpoints' are, is kept
-as them: half the bytes, the same products.
+as them: half the bytes, the same products. Where it is asked for and the CPU has it, such a weight is
+multiplied in bf16: rows are rounded to it, two terms are one instruction, and sums are fp32.
 """
 
 from __future__ import annotations
@@ -19,19 +20,33 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.compiler import compiled, has_pairs
 from antiphon.nn.cpu.kv_prefetch import num_pieces, put_pieces
 from antiphon.nn.cpu.large_pages import on_large_pages
 from antiphon.nn.cpu.openmp import Loop, job_of, take
-from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, PIECE_TERMS, UNROLLED, has_wide_vectors, tile
+from antiphon.nn.cpu.tiles import (
+    LANES,
+    LINE_BYTES,
+    PIECE_TERMS,
+    UNROLLED,
+    Form,
+    has_wide_vectors,
+    rounding,
+    tile,
+)
 
 Ints = NDArray[np.int64]
+
+WHOLE, HALVES, PAIRS = int(Form.WHOLE), int(Form.HALVES), int(Form.PAIRS)
 
 DEEPEST = 4096
 """Inputs at most: two panels and eight rows of them fit a core's second cache."""
 
 FEW_ROWS = 16
 """Up to so many are multiplied as they arrive: the weight, not the arithmetic, is what is waited for."""
+
+FEW_ROWS_IN_PAIRS = 7
+"""The same of weights in pairs: their arithmetic is short, and two panels ask for more memory at a time."""
 
 BLOCK_ROWS = 256
 """Rows that stay in a cache while all panels pass by."""
@@ -65,64 +80,83 @@ def is_bf16(weight: Tensor) -> bool:
     return not bool((weight.contiguous().view(torch.int32) & 0xFFFF).any())
 
 
-Job = job_of("x weight out soon", "rows depth panels width share shares halves before after parts")
+Job = job_of("x weight out soon", "rows depth panels width share shares form before after parts")
 """`soon`: the address, or 0, of what is read soon after this and other products (`asking`). Of its pieces
 this one asks for those that come after `before` and up to `after` of `parts`.
 """
 
 
-def rows_of_a_panel(*, halves: bool) -> Callable[..., None]:
-    """`few_rows` of panels in halves or not."""
-    ahead = AHEAD_BYTES // 2 if halves else AHEAD_BYTES
-    first16, first8, first4, first2, first1 = (
-        tile(rows, 1, ahead, halves=halves) for rows in (16, 8, 4, 2, 1)
-    )
+round_line, round_four = rounding(LANES), rounding(UNROLLED)
+
+
+def here(form: Form) -> Form:
+    """What is compiled for a form: a CPU without pairs never runs them."""
+    return form if has_pairs() or form is not Form.PAIRS else Form.HALVES
+
+
+def rows_of_a_panel(form: Form) -> Callable[..., None]:
+    """`few_rows` of panels of a form."""
+    ahead, size = AHEAD_BYTES // LINE_BYTES * form.line_bytes, form.row_bytes
+    first16, first8, first4, first2, first1 = (tile(rows, 1, ahead, here(form)) for rows in (16, 8, 4, 2, 1))
 
     @compiled
     def few_rows(x: int, rows: int, weight: int, depth: int, out: int, width: int, pieces: int) -> None:
         """Addresses: x [rows, depth], one panel, out; largest tiles first."""
         while rows >= 16:
             first16(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 16, x + 64 * depth, out + 64 * width, 0
+            rows, x, out, pieces = rows - 16, x + 16 * size * depth, out + 64 * width, 0
         if rows >= 8:
             first8(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 8, x + 32 * depth, out + 32 * width, 0
+            rows, x, out, pieces = rows - 8, x + 8 * size * depth, out + 32 * width, 0
         if rows >= 4:
             first4(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 4, x + 16 * depth, out + 16 * width, 0
+            rows, x, out, pieces = rows - 4, x + 4 * size * depth, out + 16 * width, 0
         if rows >= 2:
             first2(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 2, x + 8 * depth, out + 8 * width, 0
+            rows, x, out, pieces = rows - 2, x + 2 * size * depth, out + 8 * width, 0
         if rows:
             first1(x, weight, depth, out, width, pieces)
 
     return few_rows
 
 
-few_rows, few_rows_in_halves = rows_of_a_panel(halves=False), rows_of_a_panel(halves=True)
-next8by2, next8by2_in_halves = tile(8, 2), tile(8, 2, halves=True)
+few_rows, few_rows_in_halves, few_rows_in_pairs = (rows_of_a_panel(form) for form in Form)
+next8by2, next8by2_in_halves = tile(8, 2), tile(8, 2, form=Form.HALVES)
+next8by2_in_pairs = tile(8, 2, AHEAD_BYTES // 2, here(Form.PAIRS))
 
 
-@compiled
-def panels_times(x: int, rows: int, weight: int, depth: int, panels: int, out: int, width: int) -> None:
-    """Addresses: x [rows, depth] times fp32 panels [panels, depth, 16], into out, its rows `width` apart."""
-    while panels >= 2:
-        left, source, place = rows, x, out
-        while left >= 8:
-            next8by2(source, weight, depth, place, width, 0)
-            left, source, place = left - 8, source + 32 * depth, place + 32 * width
-        if left:
-            few_rows(source, left, weight, depth, place, width, 0)
-            few_rows(source, left, weight + LINE_BYTES * depth, depth, place + LINE_BYTES, width, 0)
-        panels, weight, out = panels - 2, weight + 2 * LINE_BYTES * depth, out + 2 * LINE_BYTES
-    if panels:
-        few_rows(x, rows, weight, depth, out, width, 0)
+def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
+    """`panels_times` of panels of a form, by its `few_rows` and `next8by2`."""
+    size, line = form.row_bytes, form.line_bytes
+
+    @compiled
+    def panels_times(x: int, rows: int, weight: int, depth: int, panels: int, out: int, width: int) -> None:
+        """Addresses: x [rows, depth] times panels [panels, depth, 16], into out, its rows `width` apart."""
+        while panels >= 2:
+            left, source, place = rows, x, out
+            while left >= 8:
+                next8(source, weight, depth, place, width, 0)
+                left, source, place = left - 8, source + 8 * size * depth, place + 32 * width
+            if left:
+                few(source, left, weight, depth, place, width, 0)
+                few(source, left, weight + line * depth, depth, place + LINE_BYTES, width, 0)
+            panels, weight, out = panels - 2, weight + 2 * line * depth, out + 2 * LINE_BYTES
+        if panels:
+            few(x, rows, weight, depth, out, width, 0)
+
+    return panels_times
+
+
+panels_times = products_of_panels(Form.WHOLE, few_rows, next8by2)
+panels_times_in_pairs = products_of_panels(Form.PAIRS, few_rows_in_pairs, next8by2_in_pairs)
 
 
 @compiled
 def rows_of_one(job: Any, x: int, rows: int, weight: int, out: int, pieces: int) -> None:
     """Rows x of one panel."""
-    if job.halves:
+    if job.form == PAIRS:
+        few_rows_in_pairs(x, rows, weight, job.depth, out, job.width, pieces)
+    elif job.form == HALVES:
         few_rows_in_halves(x, rows, weight, job.depth, out, job.width, pieces)
     else:
         few_rows(x, rows, weight, job.depth, out, job.width, pieces)
@@ -133,14 +167,16 @@ def rows_of_two(
     job: Any, x: int, rows: int, weight: int, out: int, asks: tuple[int, int], pieces: Ints
 ) -> None:
     """Rows x of two panels."""
-    first, last = asks
+    (first, last), row_bytes = asks, (2 if job.form == PAIRS else 4) * job.depth
     while rows >= 8:
         mine = next_pieces(job, first, last, pieces)
-        if job.halves:
+        if job.form == PAIRS:
+            next8by2_in_pairs(x, weight, job.depth, out, job.width, mine)
+        elif job.form == HALVES:
             next8by2_in_halves(x, weight, job.depth, out, job.width, mine)
         else:
             next8by2(x, weight, job.depth, out, job.width, mine)
-        rows, x, out, first = rows - 8, x + 32 * job.depth, out + 32 * job.width, first + len(pieces)
+        rows, x, out, first = rows - 8, x + 8 * row_bytes, out + 32 * job.width, first + len(pieces)
     if rows:
         rows_of_one(job, x, rows, weight, out, 0)
         rows_of_one(job, x, rows, weight + panel_bytes(job), out + LINE_BYTES, 0)
@@ -157,18 +193,29 @@ def next_pieces(job: Any, first: int, last: int, pieces: Ints) -> int:
 
 @compiled
 def panel_bytes(job: Any) -> int:
-    return (LINE_BYTES // 2 if job.halves else LINE_BYTES) * job.depth
+    return (LINE_BYTES if job.form == WHOLE else LINE_BYTES // 2) * job.depth
 
 
 @compiled
-def multiply_panels(job: Any, row: int, panel: int, asks: tuple[int, int], pieces: Ints) -> None:
-    """A share of the panels, from `panel` on, for a block of rows, from `row` on. Meanwhile pieces are asked
-    for, from one up to another, in turns of as many as `pieces` holds."""
+def round_numbers(x: int, count: int, out: int) -> None:
+    """Addresses: fp32 numbers x as bf16 into out; count is a multiple of 4."""
+    lines = count // LANES * LANES
+    for i in range(0, lines, LANES):
+        round_line(x + 4 * i, out + 2 * i)
+    for i in range(lines, count, UNROLLED):
+        round_four(x + 4 * i, out + 2 * i)
+
+
+@compiled
+def multiply_panels(job: Any, x: int, row: int, panel: int, asks: tuple[int, int], pieces: Ints) -> None:
+    """A share of the panels, from `panel` on, for a block of rows, from `row` on, which are at x. Meanwhile
+    pieces are asked for, from one up to another, in turns of as many as `pieces` holds."""
     rows, last = min(BLOCK_ROWS, job.rows - row), min(panel + job.share, job.panels)
-    x, out = job.x + 4 * row * job.depth, job.out + 4 * row * job.width + LINE_BYTES * panel
+    out = job.out + 4 * row * job.width + LINE_BYTES * panel
     weight, first = job.weight + panel_bytes(job) * panel, asks[0]
+    few = FEW_ROWS_IN_PAIRS if job.form == PAIRS else FEW_ROWS
     while panel < last:
-        if rows <= FEW_ROWS or panel + 1 == last:
+        if rows <= few or panel + 1 == last:
             rows_of_one(job, x, rows, weight, out, next_pieces(job, first, asks[1], pieces))
             panels, tiles = 1, 1
         else:
@@ -186,13 +233,24 @@ def multiply(pointer: Any) -> None:
     count = num_pieces(job.soon)
     start, end = count * job.before // max(job.parts, 1), count * job.after // max(job.parts, 1)
     each = (end - start + job.shares - 1) // job.shares
+    in_pairs, block_numel = job.form == PAIRS, BLOCK_ROWS * job.depth
+    rounded_rows = np.empty(min(job.rows * job.depth, block_numel) if in_pairs else 1, np.uint16)
+    rounded_block = -1  # whose rows they are
     item = take(pointer, 1)
     while item < items:
         block, share = item // job.shares, item % job.shares
+        x = job.x + 4 * block * block_numel
+        if in_pairs:
+            if block != rounded_block:
+                count = min(block_numel, job.rows * job.depth - block * block_numel)
+                round_numbers(x, count, rounded_rows.ctypes.data)
+                rounded_block = block
+            x = rounded_rows.ctypes.data
         first = start + share * each
         last = first if block else min(first + each, end)  # the first block's have been asked for
-        multiply_panels(job, BLOCK_ROWS * block, job.share * share, (first, last), pieces)
+        multiply_panels(job, x, BLOCK_ROWS * block, job.share * share, (first, last), pieces)
         item = take(pointer, 1)
+    rounded_rows[0] = 0  # an address keeps nothing alive
 
 
 @cache
@@ -200,14 +258,14 @@ def product_loop() -> Loop:
     return Loop(Job, multiply)
 
 
-def product_job(x: Tensor, panels: Tensor, out: Tensor, threads: int) -> Any:
+def product_job(x: Tensor, panels: Tensor, out: Tensor, threads: int, *, rounds: bool = False) -> Any:
     """x fp32 [n, in] times a weight laid out [out / 16, in, 16], into out [n, out], both contiguous. `rows`
-    is yet to be said.
+    is yet to be said. rounds: x may be rounded to bf16 where the weight is, on a CPU that `has_pairs`.
     """
     count, depth, _ = panels.shape
     share = share_of(count, threads)
     job = Job(x=x.data_ptr(), weight=panels.data_ptr(), out=out.data_ptr(), depth=depth)
-    job.halves = panels.dtype is torch.bfloat16
+    job.form = WHOLE if panels.dtype is torch.float32 else PAIRS if rounds else HALVES
     job.panels, job.width, job.share, job.shares = count, count * LANES, share, -(-count // share)
     return job
 

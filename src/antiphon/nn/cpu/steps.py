@@ -6,6 +6,9 @@ norm again; gate and up; the gate; down; and a ninth where prompts attend. The h
 turn only where something stands between them that is torch's: experts, sums over ranks, weights that are not
 laid out in panels, copies that a layer waits for. What is beside a row in the batch changes none of its bits
 where the row is one token and the layer dense, its weights in panels.
+
+With `rounds` a weight that is stored in bf16 is multiplied in it, and so is its layer's attention of prompts;
+everything else stays fp32.
 """
 
 from __future__ import annotations
@@ -71,11 +74,12 @@ class Buffers:
 class CompiledSteps:
     """The steps of one decoder, fp32 on a CPU. Implements `nn.step.Steps`. Compiles when made."""
 
-    def __init__(self, stack: Stack, otherwise: Steps, multiply: Multiply) -> None:
+    def __init__(self, stack: Stack, otherwise: Steps, multiply: Multiply, *, rounds: bool = False) -> None:
         """otherwise: steps in which tokens move between layers, and scores that were not made on the way;
-        multiply: products with weights that are not in panels."""
+        multiply: products with weights that are not in panels; rounds: bf16 arithmetic, on a CPU that has it,
+        where weights are bf16."""
         compile_loops()
-        self._stack, self._otherwise, self._multiply = stack, otherwise, multiply
+        self._stack, self._otherwise, self._multiply, self._rounds = stack, otherwise, multiply, rounds
         self._taped: TapedSteps | None = None
         self._scored: tuple[Tensor, Tensor] | None = None
         """What the last step computed, and the head's scores of it, until they are asked for."""
@@ -107,16 +111,20 @@ class CompiledSteps:
         """For so many tokens, for as many threads as torch computes with."""
         taped, threads = self._taped, torch.get_num_threads()
         if taped is None or taped.room < num_tokens or taped.threads != threads:
-            taped = self._taped = TapedSteps(self._stack, self._multiply, num_tokens, threads)
+            taped = self._taped = TapedSteps(
+                self._stack, self._multiply, num_tokens, threads, rounds=self._rounds
+            )
         return taped
 
 
 class TapedSteps:
     """The steps of one decoder of at most `room` tokens, one at a time: buffers, and a tape over them."""
 
-    def __init__(self, stack: Stack, multiply: Multiply, room: int, threads: int) -> None:
+    def __init__(
+        self, stack: Stack, multiply: Multiply, room: int, threads: int, *, rounds: bool = False
+    ) -> None:
         layers, head, config = stack.layers, stack.head, stack.config
-        self._linear = multiply
+        self._linear, self._rounds = multiply, rounds
         self.room, self.threads = max(LEAST_ROOM, 1 << (room - 1).bit_length()), threads
         self._config, self._num_tokens, self._fitted = config, 0, (0, 0)
         with torch.inference_mode(False):  # so that who infers without it may use them as well
@@ -187,7 +195,9 @@ class TapedSteps:
         job.bias = 0 if layer.qkv_bias is None else layer.qkv_bias.data_ptr()
         self._tape.add(attention_loop(), job)
         self._attentions.append(job)
-        chunks = chunk_job(buffers.q, heads, buffers.attended)
+        chunks = chunk_job(
+            buffers.q, heads, buffers.attended, rounds=self._rounds and layer.qkv.dtype is torch.bfloat16
+        )
         self._chunks.append((self._tape.add(chunk_loop(), chunks), chunks))
         self._tape.mark((AFTER, i))
         self._behind = len(self._products), len(self._rows)
@@ -217,7 +227,7 @@ class TapedSteps:
     ) -> None:
         """total: adds up the parts of all ranks."""
         if weight.dim() == 3 and total is None:
-            job = product_job(x, weight, out, self.threads)
+            job = product_job(x, weight, out, self.threads, rounds=self._rounds)
             self._tape.add(product_loop(), job)
             self._products.append(job)
             self._before[len(self._attentions)].append(job)
@@ -226,7 +236,7 @@ class TapedSteps:
 
     def _add_head(self, head: Tensor) -> Any:
         """Its input and output are each run's own."""
-        job = product_job(self._buffers.x, head, self._buffers.x, self.threads)
+        job = product_job(self._buffers.x, head, self._buffers.x, self.threads, rounds=self._rounds)
         self._tape.add(product_loop(), job)
         return job
 

@@ -4,19 +4,21 @@ Written for AVX-512, whose registers hold the sums of 16 vectors and more. What 
 loop reaches a fraction of it.
 
 A weight may be in halves: where all its numbers are bf16's, two terms share a word, the even one its lower
-half, and become fp32 in the register. They are the same numbers, so the sums are the same.
+half. They become fp32 in the register: the same numbers, so the same sums. Or they are multiplied as they are
+with rows that are rounded to bf16, two terms an instruction, on a CPU that has it (AVX512-BF16).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from enum import IntEnum
 from typing import Any
 
-from llvmlite import binding, ir  # pyright: ignore[reportMissingImports]
+from llvmlite import ir  # pyright: ignore[reportMissingImports]
 from numba import types  # pyright: ignore[reportMissingImports]
 from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 
+from antiphon.nn.cpu.compiler import has_feature, has_pairs
 from antiphon.nn.cpu.openmp import intrinsic
 
 LANES = 16
@@ -38,14 +40,89 @@ PIECE_TERMS = UNROLLED << TURN_BITS
 SECOND_CACHE = 2
 """Where LLVM's prefetch is to put a line: 3 is the first cache, 2 the second."""
 
-FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+
+class Bfloat(ir.Type):
+    """LLVM's bfloat."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bfloat)
+
+    def __hash__(self) -> int:
+        return hash(Bfloat)
+
+
+FLOAT, INT16, INT32, INT64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 VECTOR, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
+PAIRS = ir.VectorType(Bfloat(), 2 * LANES)
 
 
-@cache
+class Form(IntEnum):
+    """What a weight's numbers are, and how they are multiplied.
+
+    WHOLE   fp32
+    HALVES  bf16 that become fp32 in the register
+    PAIRS   bf16, two terms an instruction, with rows in bf16 and sums in fp32
+    """
+
+    WHOLE = 0
+    HALVES = 1
+    PAIRS = 2
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one number of a row."""
+        return 2 if self is Form.PAIRS else 4
+
+    @property
+    def line_bytes(self) -> int:
+        """Of one term's part of a panel."""
+        return LINE_BYTES if self is Form.WHOLE else LINE_BYTES // 2
+
+
 def has_wide_vectors() -> bool:
     """Whether this CPU has AVX-512."""
-    return bool(binding.get_host_cpu_features().get("avx512f", False))
+    return has_feature("avx512f")
+
+
+def rounding(lanes: int) -> Callable[..., None]:
+    """A function of compiled code (x, out), addresses: fp32 x [lanes] as bf16 into out."""
+
+    def product(typingctx: Any, x: Any, out: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            x, out = arguments
+            halves = rounded(builder, x, lanes)
+            builder.store(halves, builder.inttoptr(out, halves.type.as_pointer()), align=2)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), code
+
+    return intrinsic(product)
+
+
+@intrinsic
+def pair_lines(typingctx: Any, x: Any, following: Any, out: Any) -> Any:
+    """Addresses: two vectors of fp32 as bf16, each number beside its like, the first one's in the lower half
+    of a word, into out."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        low, high = (builder.zext(rounded(builder, place, LANES), WORDS) for place in arguments[:2])
+        words = builder.or_(low, builder.shl(high, ir.Constant(WORDS, [16] * LANES)))
+        builder.store(words, builder.inttoptr(arguments[2], WORDS.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), code
+
+
+def rounded(builder: Any, x: Any, lanes: int) -> Any:
+    """The bits of the nearest bf16 of fp32 [lanes] at an address. A CPU without AVX512-BF16 never runs it."""
+    bits = ir.VectorType(INT16, lanes)
+    if not has_pairs():
+        return ir.Constant(bits, [0] * lanes)
+    numbers = builder.load(builder.inttoptr(x, ir.VectorType(FLOAT, lanes).as_pointer()), align=4)
+    return builder.bitcast(builder.fptrunc(numbers, ir.VectorType(Bfloat(), lanes)), bits)
 
 
 def emit_prefetch(builder: Any, address: Any) -> None:
@@ -66,19 +143,20 @@ def prefetch_line(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), code
 
 
-def tile(rows: int, vectors: int, ahead_bytes: int = 0, *, halves: bool = False) -> Callable[..., None]:
+def tile(rows: int, vectors: int, ahead_bytes: int = 0, form: Form = Form.WHOLE) -> Callable[..., None]:
     """A function of compiled code (x, weight, depth, out, width, pieces), addresses and numbers:
 
     out fp32 [rows, vectors * 16], its rows `width` apart, becomes x [rows, depth] times weight [vectors,
-    depth, 16], each sum one chain of fused multiply-adds in the order of its terms. With `ahead_bytes` the
-    weight is asked for so far ahead, into the second cache: the rows need the first. At `pieces` stand the
-    addresses of pieces of other memory that is needed soon, one for each PIECE_TERMS terms or part of them,
-    which are asked for between the terms; 0 for none.
+    depth, 16], each sum one chain of fused multiply-adds in the order of its terms; in pairs
+    x is bf16, and a link of the chain two terms. With `ahead_bytes` the weight is asked for so far ahead,
+    into the second cache: the rows need the first. At `pieces` stand the addresses of pieces of other memory
+    that is needed soon, one for each PIECE_TERMS terms or part of them, which are asked for between the
+    terms; 0 for none.
     """
 
     def product(typingctx: Any, x: Any, weight: Any, depth: Any, out: Any, width: Any, pieces: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            Emitter(builder, (rows, vectors), ahead_bytes, halves).emit(*arguments)
+            Emitter(builder, (rows, vectors), ahead_bytes, form).emit(*arguments)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 6), code
@@ -89,12 +167,10 @@ def tile(rows: int, vectors: int, ahead_bytes: int = 0, *, halves: bool = False)
 class Emitter:
     """Writes a tile's instructions."""
 
-    def __init__(self, builder: Any, size: tuple[int, int], ahead_bytes: int, halves: bool) -> None:
+    def __init__(self, builder: Any, size: tuple[int, int], ahead_bytes: int, form: Form) -> None:
         """size: rows and vectors."""
-        self._builder, self._ahead, self._halves = builder, ahead_bytes, halves
+        self._builder, self._ahead, self._form = builder, ahead_bytes, form
         self._rows, self._vectors = size
-        self._line_bytes = LINE_BYTES // 2 if halves else LINE_BYTES
-        """Of one term's part of a panel."""
         self._fma = function(builder, "llvm.fma.v16f32", VECTOR, VECTOR, VECTOR, VECTOR)
         self._sums = [
             [cgutils.alloca_once(builder, VECTOR) for _ in range(self._vectors)] for _ in range(self._rows)
@@ -105,8 +181,10 @@ class Emitter:
         for sums in self._sums:
             for total in sums:
                 builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
-        rows = [builder.add(x, builder.mul(depth, INT64(4 * row))) for row in range(self._rows)]
-        panel_bytes = builder.mul(depth, INT64(self._line_bytes))
+        rows = [
+            builder.add(x, builder.mul(depth, INT64(self._form.row_bytes * row))) for row in range(self._rows)
+        ]
+        panel_bytes = builder.mul(depth, INT64(self._form.line_bytes))
         panels = [builder.add(weight, builder.mul(panel_bytes, INT64(v))) for v in range(self._vectors)]
         pieces, stride = self._pieces(pieces, x)
         with cgutils.for_range(builder, builder.udiv(depth, INT64(UNROLLED))) as loop:
@@ -123,18 +201,21 @@ class Emitter:
     def _two_terms(self, rows: list[Any], panels: list[Any], term: Any) -> None:
         """Add two terms to every sum."""
         following = self._builder.add(term, INT64(1))
-        if not self._halves:
+        if self._form is Form.WHOLE:
             for one in (term, following):
                 self._add_term(rows, one, [self._part(panel, one, VECTOR) for panel in panels])
             return
         words = [self._part(panel, term, WORDS) for panel in panels]
+        if self._form is Form.PAIRS:
+            self._add_pair(rows, term, words)
+            return
         self._add_term(rows, term, [self._widened(word, "shl", 16) for word in words])
         self._add_term(rows, following, [self._widened(word, "and_", 0xFFFF0000) for word in words])
 
     def _part(self, panel: Any, term: Any, kind: Any) -> Any:
         """A panel's numbers from a term on, and the same line further on is asked for."""
         builder = self._builder
-        line = builder.add(panel, builder.mul(term, INT64(self._line_bytes)))
+        line = builder.add(panel, builder.mul(term, INT64(self._form.line_bytes)))
         if self._ahead:
             emit_prefetch(builder, builder.add(line, INT64(self._ahead)))
         return builder.load(self._pointer(line, kind), align=LINE_BYTES)
@@ -152,6 +233,17 @@ class Emitter:
             number = spread(builder, builder.load(place, align=4))
             for weight, total in zip(weights, sums, strict=True):
                 builder.store(builder.call(self._fma, [number, weight, builder.load(total)]), total)
+
+    def _add_pair(self, rows: list[Any], term: Any, words: list[Any]) -> None:
+        """Add two terms to every sum, in one instruction."""
+        builder = self._builder
+        add = function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", VECTOR, VECTOR, PAIRS, PAIRS)
+        weights = [builder.bitcast(word, PAIRS) for word in words]
+        for row, sums in zip(rows, self._sums, strict=True):
+            place = self._pointer(builder.add(row, builder.mul(term, INT64(2))), INT32)
+            pair = builder.bitcast(spread(builder, builder.load(place, align=4)), PAIRS)
+            for weight, total in zip(weights, sums, strict=True):
+                builder.store(builder.call(add, [builder.load(total), pair, weight]), total)
 
     def _pieces(self, pieces: Any, x: Any) -> tuple[Any, Any]:
         """Where the first piece's address stands, and how far it is to the next. For no pieces it is x's,
@@ -181,7 +273,7 @@ def function(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
 
 
 def spread(builder: Any, number: Any) -> Any:
-    """A number in every lane."""
-    empty = ir.Constant(VECTOR, ir.Undefined)
+    """A number of 32 bits in every lane."""
+    empty = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
     lanes = ir.Constant(ir.VectorType(INT32, LANES), [INT32(0)] * LANES)
     return builder.shuffle_vector(builder.insert_element(empty, number, INT32(0)), empty, lanes)
