@@ -13,7 +13,7 @@ from antiphon.core.facts import ResponseRequested, SessionOpened
 from antiphon.core.plans import AudioOut
 from antiphon.core.playback import Playback, Source
 from antiphon.interaction.frontier import Frontier
-from antiphon.interaction.monitor import Monitor, Phase
+from antiphon.interaction.monitor import Monitor, PersonPhase
 from antiphon.metrics.log import Interrupted
 from antiphon.metrics.timeline import timeline
 from antiphon.server.pressure import Pressure
@@ -105,7 +105,7 @@ def test_all_who_ask_are_told_the_same() -> None:
     assert speeches.audible(3.5) == [spoken]
     assert (spoken.playback.played_s(3.5), spoken.playback.lead_s(3.5)) == (1.5, 0.5)
     assert (monitor.played_s("s", 3.5), monitor.lead_s("s", "r", 3.5)) == (1.5, 0.5)
-    assert monitor.phase("s", 3.5) is Phase.REPLYING
+    assert monitor.phase("s", 3.5) is PersonPhase.REPLYING
     assert pressure._replies["r"].lead_s(3.5) == 0.5
     assert (timeline(row).heard_s[-1], row.gaps) == (1.5, (2.0,))
 

@@ -29,7 +29,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.core.playback import Playback, Source
 from antiphon.interaction.frontier import Frontier
-from antiphon.interaction.monitor import Monitor, Phase
+from antiphon.interaction.monitor import Monitor, PersonPhase
 
 
 def audio(response: str, seconds: float, session: str = "s") -> AudioOut:
@@ -56,24 +56,24 @@ def asked(monitor: Monitor, response: str, now: float, **fields: bool) -> None:
 
 def test_a_turn() -> None:
     monitor = opened()
-    assert monitor.phase("s", 0.0) is Phase.LISTENING
+    assert monitor.phase("s", 0.0) is PersonPhase.LISTENING
     assert monitor.buffer_s("s", 0.0) is None
     monitor.observe(SpeechStarted("s"), 1.0)
-    assert monitor.phase("s", 1.0) is Phase.SPEAKING
+    assert monitor.phase("s", 1.0) is PersonPhase.SPEAKING
     monitor.observe(SpeechEnded("s"), 2.0)
     asked(monitor, "r", 2.0)
-    assert (monitor.phase("s", 2.5), monitor.waited_s("s", 2.5)) == (Phase.WAITING, 0.5)
+    assert (monitor.phase("s", 2.5), monitor.waited_s("s", 2.5)) == (PersonPhase.WAITING, 0.5)
     monitor.hear([text("r")], 2.6)
-    assert monitor.phase("s", 2.6) is Phase.WAITING
+    assert monitor.phase("s", 2.6) is PersonPhase.WAITING
     monitor.hear([audio("r", 1.0)], 3.0)
     assert (monitor.phase("s", 3.0), monitor.ttfp_s("s"), monitor.waited_s("s", 3.0)) == (
-        Phase.REPLYING,
+        PersonPhase.REPLYING,
         1.0,
         None,
     )
     assert (monitor.buffer_s("s", 3.25), monitor.played_s("s", 3.25)) == (0.75, 0.25)
     monitor.hear([ended("r")], 3.3)
-    assert (monitor.phase("s", 3.9), monitor.phase("s", 4.0)) == (Phase.REPLYING, Phase.LISTENING)
+    assert (monitor.phase("s", 3.9), monitor.phase("s", 4.0)) == (PersonPhase.REPLYING, PersonPhase.LISTENING)
     assert (monitor.heard("s"), monitor.generated_s("s"), monitor.played_s("s", 9.0)) == ("r", 1.0, 1.0)
 
 
@@ -82,10 +82,10 @@ def test_a_written_reply_begins_with_its_text() -> None:
         monitor.observe(SessionOpened("s"), 0.0)
         asked(monitor, "r", 1.0, speech=speech)
         monitor.hear([text("r")], 2.0)
-        assert (monitor.phase("s", 2.0), monitor.ttfp_s("s")) == (Phase.REPLYING, None)
+        assert (monitor.phase("s", 2.0), monitor.ttfp_s("s")) == (PersonPhase.REPLYING, None)
         monitor.hear([text("r")], 2.5)
         monitor.hear([ended("r")], 3.0)
-        assert monitor.phase("s", 3.0) is Phase.LISTENING
+        assert monitor.phase("s", 3.0) is PersonPhase.LISTENING
         assert monitor.source("s") is Source.UNKNOWN
 
 
@@ -93,7 +93,7 @@ def test_a_reply_that_ends_before_it_is_heard() -> None:
     monitor = opened()
     asked(monitor, "r", 1.0)
     monitor.hear([ended("r", "failed")], 2.0)
-    assert monitor.phase("s", 2.0) is Phase.LISTENING
+    assert monitor.phase("s", 2.0) is PersonPhase.LISTENING
 
 
 def test_a_barge_in_silences_the_reply() -> None:
@@ -101,9 +101,9 @@ def test_a_barge_in_silences_the_reply() -> None:
     asked(monitor, "r", 0.0)
     monitor.hear([audio("r", 5.0)], 1.0)
     monitor.observe(SpeechStarted("s"), 2.0)
-    assert monitor.phase("s", 2.0) is Phase.INTERRUPTING
+    assert monitor.phase("s", 2.0) is PersonPhase.INTERRUPTING
     monitor.hear([ended("r", "cancelled")], 2.5)
-    assert (monitor.phase("s", 2.5), monitor.buffer_s("s", 9.0)) == (Phase.SPEAKING, 0.0)
+    assert (monitor.phase("s", 2.5), monitor.buffer_s("s", 9.0)) == (PersonPhase.SPEAKING, 0.0)
     assert monitor.played_s("s", 9.0) == 1.5
     monitor.observe(PlaybackReported("s", "r", 1.4), 2.6)
     assert monitor.played_s("s", 9.0) == 1.4, "the last word is the client's"
@@ -117,9 +117,9 @@ def test_a_cut_after_the_end_silences_the_reply() -> None:
     monitor.hear([audio("r", 5.0)], 1.0)
     monitor.hear([ended("r")], 1.0)
     monitor.observe(ItemCut("s", "another", 3), 2.0)
-    assert monitor.phase("s", 2.0) is Phase.REPLYING
+    assert monitor.phase("s", 2.0) is PersonPhase.REPLYING
     monitor.observe(ItemCut("s", "item-r", 3), 2.0)
-    assert (monitor.phase("s", 2.0), monitor.played_s("s", 9.0)) == (Phase.LISTENING, 1.0)
+    assert (monitor.phase("s", 2.0), monitor.played_s("s", 9.0)) == (PersonPhase.LISTENING, 1.0)
 
 
 def test_the_conversations_own_reply_is_followed() -> None:
@@ -127,14 +127,14 @@ def test_the_conversations_own_reply_is_followed() -> None:
     asked(monitor, "own", 0.0)
     asked(monitor, "beside", 0.5, remember=False)
     monitor.hear([audio("beside", 1.0)], 1.0)
-    assert monitor.phase("s", 1.0) is Phase.WAITING
+    assert monitor.phase("s", 1.0) is PersonPhase.WAITING
     monitor.hear([audio("own", 1.0)], 1.5)
     asked(monitor, "beside2", 1.6, remember=False)
     assert (monitor.heard("s"), monitor.waited_s("s", 2.0)) == ("own", None)
     monitor.hear([ended("beside")], 1.7)
     monitor.hear([ended("own")], 1.8)
     asked(monitor, "alone", 5.0, remember=False)
-    assert monitor.phase("s", 5.0) is Phase.WAITING
+    assert monitor.phase("s", 5.0) is PersonPhase.WAITING
 
 
 def test_who_is_not_there_is_passed_over() -> None:
@@ -143,7 +143,7 @@ def test_who_is_not_there_is_passed_over() -> None:
     monitor.observe(SessionClosed("nobody"), 1.0)
     monitor.observe(CopyDone("thinker", 1), 1.0)
     monitor.hear([audio("r", 1.0, "nobody")], 1.0)
-    assert monitor.phase("nobody", 1.0) is Phase.LISTENING
+    assert monitor.phase("nobody", 1.0) is PersonPhase.LISTENING
     assert monitor.source("nobody") is Source.UNKNOWN
     assert (monitor.generated_s("nobody"), monitor.played_s("nobody", 1.0)) == (0.0, 0.0)
     assert (monitor.ttfp_s("nobody"), monitor.heard("nobody"), monitor.waited_s("nobody", 1.0)) == (None,) * 3
@@ -248,7 +248,7 @@ class Listener(RuleBasedStateMachine):
         for name in names:
             self.monitor.observe(SessionClosed(name), self.now)
         self.monitor.observe(SessionOpened("fresh"), self.now)
-        assert self.monitor.phase("fresh", self.now) is Phase.LISTENING
+        assert self.monitor.phase("fresh", self.now) is PersonPhase.LISTENING
         assert self.monitor.buffer_s("fresh", self.now) is None
         self.monitor.observe(SessionClosed("fresh"), self.now)
 
@@ -261,7 +261,7 @@ class Listener(RuleBasedStateMachine):
     def _check(self, now: float) -> None:
         monitor, reply = self.monitor, self.reply
         phase = monitor.phase("s", now)
-        assert (phase in (Phase.SPEAKING, Phase.INTERRUPTING)) == self.is_speaking
+        assert (phase in (PersonPhase.SPEAKING, PersonPhase.INTERRUPTING)) == self.is_speaking
         played_s, generated_s = monitor.played_s("s", now), monitor.generated_s("s")
         assert 0.0 <= played_s <= generated_s
         buffer_s = monitor.buffer_s("s", now)
@@ -280,7 +280,7 @@ class Listener(RuleBasedStateMachine):
             )
         audible = bool(buffer_s) or reply.is_open
         if not self.is_speaking:
-            assert (phase is Phase.REPLYING) == audible
+            assert (phase is PersonPhase.REPLYING) == audible
 
 
 def test_cursors_follow_the_listener() -> None:

@@ -23,7 +23,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, ResponseEnded, Usage
 from antiphon.core.playback import Playback
 from antiphon.interaction.frontier import Frontier
-from antiphon.interaction.monitor import Monitor, Phase
+from antiphon.interaction.monitor import Monitor, PersonPhase
 
 
 def audio(response: str, seconds: float) -> AudioOut:
@@ -148,7 +148,7 @@ def test_what_is_held_is_not_with_the_client() -> None:
     monitor.hear([ended("a")], 0.5)
     assert (monitor.lead_s("s", "a", 0.75), monitor.generated_s("s")) == (0.25, 1.0)
     pass_time(monitor, 2.0)
-    assert monitor.phase("s", 2.0) is Phase.REPLYING, "its end is held as well"
+    assert monitor.phase("s", 2.0) is PersonPhase.REPLYING, "its end is held as well"
     monitor.observe(OutputReleased("s", "a"), 2.0)
     assert (monitor.lead_s("s", "a", 2.0), monitor.generated_s("s")) == (2.0, 3.0)
     pass_time(monitor, 4.0)
@@ -160,9 +160,9 @@ def test_a_first_audio_that_is_held_comes_when_it_is_released() -> None:
     monitor = talking("a")
     monitor.observe(OutputHeld("s", "a"), 0.5)
     monitor.hear([audio("a", 2.0)], 1.0)
-    assert (monitor.phase("s", 1.0), monitor.ttfp_s("s")) == (Phase.WAITING, None)
+    assert (monitor.phase("s", 1.0), monitor.ttfp_s("s")) == (PersonPhase.WAITING, None)
     monitor.observe(OutputReleased("s", "a"), 1.5)
-    assert (monitor.phase("s", 1.5), monitor.ttfp_s("s")) == (Phase.REPLYING, 1.5)
+    assert (monitor.phase("s", 1.5), monitor.ttfp_s("s")) == (PersonPhase.REPLYING, 1.5)
 
 
 def test_a_true_interruption_drops_what_was_held() -> None:
@@ -176,7 +176,7 @@ def test_a_true_interruption_drops_what_was_held() -> None:
     for response in "ab":
         monitor.observe(ResponseCancelled("s", response), 1.0)
     assert monitor.slot("s", "a") is None
-    assert (monitor.phase("s", 1.0), monitor.played_s("s", 9.0)) == (Phase.LISTENING, 1.0)
+    assert (monitor.phase("s", 1.0), monitor.played_s("s", 9.0)) == (PersonPhase.LISTENING, 1.0)
     assert (monitor.slot("s", "b") is not None, monitor.lead_s("s", "b", 1.0)) == (True, 0.0)
     monitor.hear([ended("b", "cancelled")], 1.0)
     assert monitor.slot("s", "b") is None

@@ -10,10 +10,10 @@ from antiphon.core.facts import StagePrompt
 from antiphon.core.plans import ints
 from antiphon.core.sampling import Sampling
 from antiphon.policy.base import Tier
-from antiphon.stage.requests import ArRequest, Sizes
+from antiphon.stage.requests import ArRequest, RequestSizes
 from antiphon.stage.waiting import WaitingQueue
 
-SIZES = Sizes(ArConfig(max_rows=4, block_size=4, num_blocks=16, step_tokens=8), 16)
+SIZES = RequestSizes(ArConfig(max_rows=4, block_size=4, num_blocks=16, step_tokens=8), 16)
 
 
 def request(number: int, tier: Tier = Tier.LATENCY, size: int = 6, *, waits: bool = False) -> ArRequest:

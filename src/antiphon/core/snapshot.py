@@ -47,7 +47,7 @@ class StageShare(msgspec.Struct, frozen=True):
 class SessionShown(msgspec.Struct, frozen=True):
     """One session. Times in seconds; `generated_s` and `played_s` are of the reply heard last.
 
-    phase      an `interaction.monitor.Phase`
+    phase      an `interaction.monitor.PersonPhase`
     source     how the cursor is known: acked | estimated | unknown
     waited_s   how long the first of a reply has been waited for, None if none is
     is_making  a response is open

@@ -35,7 +35,7 @@ SECONDS_PER_BYTE = 1.0 / (4 * WIRE_SAMPLE_RATE_HZ)
 """Of an output's audio, which is float32."""
 
 
-class Phase(StrEnum):
+class PersonPhase(StrEnum):
     """What goes on in a session.
 
     listening  --SpeechStarted--> speaking --SpeechEnded--> listening
@@ -188,17 +188,17 @@ class Monitor:
         """Those that are open."""
         return self._sessions.keys()
 
-    def phase(self, session: str, now: float) -> Phase:
+    def phase(self, session: str, now: float) -> PersonPhase:
         known = self._sessions.get(session)
         if known is None:
-            return Phase.LISTENING
+            return PersonPhase.LISTENING
         heard = known.heard
         replies = heard is not None and (heard.is_open or heard.is_audible(now))
         if known.is_speaking:
-            return Phase.INTERRUPTING if replies else Phase.SPEAKING
+            return PersonPhase.INTERRUPTING if replies else PersonPhase.SPEAKING
         if replies:
-            return Phase.REPLYING
-        return Phase.LISTENING if known.asked is None else Phase.WAITING
+            return PersonPhase.REPLYING
+        return PersonPhase.LISTENING if known.asked is None else PersonPhase.WAITING
 
     def is_speaking(self, session: str) -> bool:
         """The person speaks, over a reply or not."""

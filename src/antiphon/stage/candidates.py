@@ -18,7 +18,7 @@ from antiphon.interaction.frontier import Frontier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
 from antiphon.stage.lanes import Lanes
-from antiphon.stage.requests import ArRequest, Sizes
+from antiphon.stage.requests import ArRequest, RequestSizes
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.waiting import WaitingColumns
 
@@ -271,7 +271,7 @@ class ArCandidates(Candidates):
         unit: str,
         around: Surroundings,
         now: float,
-        ledgers: tuple[RowLedger, StageKv, Sizes],
+        ledgers: tuple[RowLedger, StageKv, RequestSizes],
         waiting: tuple[Sequence[ArRequest], WaitingColumns],
         could_join: Callable[[Sequence[ArRequest], Mask], Mask],
         place: Callable[[ArRequest], Place],

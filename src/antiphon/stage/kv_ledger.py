@@ -20,7 +20,7 @@ from antiphon.policy.base import Place
 from antiphon.policy.memory import KvPolicies, KvState
 from antiphon.stage.fetches import Wanted
 from antiphon.stage.lanes import Lanes
-from antiphon.stage.requests import ArRequest, Sizes, kv_groups
+from antiphon.stage.requests import ArRequest, RequestSizes, kv_groups
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.tiers import Tiers
 
@@ -50,7 +50,7 @@ class KvLedger:
     ) -> None:
         self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
         self.tiers = Tiers(unit, self.kv, config, policies, tickets, lanes)
-        self.sizes = Sizes(config, self.kv.num_blocks)
+        self.sizes = RequestSizes(config, self.kv.num_blocks)
         self.leases: dict[KvLease, None] = {}
         """What other units may copy from here, in order."""
         self._unit = unit

@@ -161,7 +161,7 @@ class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
     audio: bytes = b""
 
 
-class Sizes:
+class RequestSizes:
     """Sizes of requests in a stage of `num_blocks` blocks per KV group."""
 
     def __init__(self, config: ArConfig, num_blocks: int) -> None:

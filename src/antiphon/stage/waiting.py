@@ -11,7 +11,7 @@ import numpy as np
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ints
 from antiphon.policy.base import Mask, Tier
-from antiphon.stage.requests import ArRequest, Sizes
+from antiphon.stage.requests import ArRequest, RequestSizes
 
 _age = attrgetter("order")
 
@@ -31,7 +31,7 @@ class WaitingQueue:
     """Owner of the order of requests without a row: by age, so that a preempted one stands before all that
     came later."""
 
-    def __init__(self, conditioned: bool, sizes: Sizes) -> None:
+    def __init__(self, conditioned: bool, sizes: RequestSizes) -> None:
         self._conditioned = conditioned
         self._sizes = sizes
         self._requests: list[ArRequest] = []
