@@ -255,3 +255,11 @@ def test_media_that_a_waiting_request_lacks_are_told_of_once() -> None:
     assert not stage.is_lacking
     sees.media = frozenset({7})
     assert [join.request for join in planned(stage, 2).joins] == [1]
+
+
+def test_a_request_may_go_on_behind_what_ends_others() -> None:
+    stage = scheduler()
+    goes_on = Sampling(max_tokens=3, ignore_eos=True)
+    stage.submit(ArRequest(1, "s", prompt(2), goes_on))
+    told = [done(stage, planned(stage, step), STOP)[0] for step in range(3)]
+    assert [(one.first, one.end) for one in told] == [(STOP, None), (STOP, None), (STOP, "length")]

@@ -200,6 +200,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
     answers_silence  True: it is wanted even where nobody speaks in what it would answer
     rate       tokens a second that its reader takes, of a reply in writing; None: not known
+    raw        the prompt as it stands, a text or its token ids: no template, no items, no tools
     """
 
     session: str
@@ -222,6 +223,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcripts: TranscriptOptions | None = None
     answers_silence: bool = False
     rate: float | None = None
+    raw: str | tuple[int, ...] | None = None
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):

@@ -21,6 +21,8 @@ class Sampling(msgspec.Struct, frozen=True):
     repetition_penalty  over the set of ids seen so far; 1.0 is none (kept under greedy, as transformers does)
     seed         one seed, one output, whatever else is in the batch
     suppress     ids never drawn, beside those the model itself never draws; unknown ids mean nothing
+    min_tokens   so many tokens are drawn before one that ends the reply may be
+    ignore_eos   tokens that end the reply are tokens like any other: it ends at its length
     """
 
     temperature: float = 0.0
@@ -30,6 +32,8 @@ class Sampling(msgspec.Struct, frozen=True):
     max_tokens: int = 256
     seed: int = 0
     suppress: tuple[int, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -42,6 +46,8 @@ class Sampling(msgspec.Struct, frozen=True):
             raise ConfigError(f"repetition_penalty is {self.repetition_penalty}; it must be more than 0")
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+        if self.min_tokens < 0:
+            raise ConfigError(f"min_tokens is {self.min_tokens}; it must be 0 or more")
         if not -MAX_SEED <= self.seed < MAX_SEED:
             raise ConfigError(f"seed is {self.seed}; it must fit into 64 signed bits")
         if any(token < 0 for token in self.suppress):

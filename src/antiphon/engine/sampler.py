@@ -32,6 +32,7 @@ class Drawers:
     where      int64 [n], the rows on the device
     penalties  fp32 [n, 1]; None where nobody has any
     unwanted   (places among them, ids), int64 [m] each: what their requests never want drawn, or None
+    least      int64 [n], tokens that each draws before one that ends its reply may be; None where any may
     """
 
     rows: Ints
@@ -40,15 +41,25 @@ class Drawers:
     draw: Draw
     penalties: Tensor | None
     unwanted: tuple[Tensor, Tensor] | None
+    least: Ints | None
 
 
 class Sampler:
     """Sampling state of one head over `max_rows` rows. `stage` keeps the noise of heads apart."""
 
     def __init__(
-        self, max_rows: int, vocab: int, stage: int, suppressed: Tensor | None, device: torch.device
+        self,
+        max_rows: int,
+        vocab: int,
+        stage: int,
+        suppressed: Tensor | None,
+        device: torch.device,
+        stop_ids: tuple[int, ...] = (),
     ) -> None:
+        """stop_ids: those that end a reply, which `min_tokens` puts off."""
         self._stage = stage
+        self._stop_ids = torch.tensor([one for one in stop_ids if one < vocab], dtype=torch.int64)
+        self._stop_ids = self._stop_ids.to(device)
         self.device = device
         self._vocab = vocab
         self._suppressed = suppressed
@@ -92,6 +103,10 @@ class Sampler:
             logits = logits.masked_fill_(self._suppressed, -torch.inf)
         if drawers.unwanted is not None:
             logits = logits.index_put_(drawers.unwanted, self._never)
+        if drawers.least is not None:
+            early = (self._drawn[rows] < drawers.least).nonzero()[0]
+            if len(early):
+                logits = logits.index_put_((upload(early, self.device)[:, None], self._stop_ids), self._never)
         ids = drawers.draw.at(self._drawn[rows])(logits)
         self._drawn[rows] += 1
         if drawers.penalties is not None:
@@ -126,6 +141,7 @@ class Sampler:
             Draw(params, self._stage, self.device),
             upload(values, self.device) if values != [[1.0]] * len(values) else None,
             unwanted(params, self._vocab, self.device),
+            _least(params) if len(self._stop_ids) else None,
         )
 
 
@@ -224,6 +240,11 @@ def penalise(logits: Tensor, seen: Tensor, penalties: Tensor) -> Tensor:
     """Ids seen, bool [n, vocab], become less likely: fp32 [n, vocab] by penalties [n, 1]."""
     scaled = torch.where(logits < 0, logits * penalties, logits / penalties)
     return torch.where(seen, scaled, logits)
+
+
+def _least(params: Sequence[Sampling]) -> Ints | None:
+    least = np.array([param.min_tokens for param in params], np.int64)
+    return least if least.any() else None
 
 
 def unwanted(

@@ -60,7 +60,9 @@ class TextRunner:
         self.pool = KvPool(pages, config, {"hidden": hidden})
         self._tables = BlockTables(self.pool.groups, config.max_rows, config.num_blocks, config.block_size)
         self._piggyback = Piggyback(self.pool, self._tables, self._device)
-        self._sampler = Sampler(config.max_rows, model.vocab_size, STAGE, None, self._device)
+        self._sampler = Sampler(
+            config.max_rows, model.vocab_size, STAGE, None, self._device, tuple(config.stop_ids)
+        )
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
         self._ids: dict[int, Ints] = {}

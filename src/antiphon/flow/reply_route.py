@@ -51,13 +51,15 @@ class ReplyRoute:
         """A token of the reply: to the client, and over the edge to the talker."""
         first = not response.reply
         if progress.tokens is not None:
-            tokens = progress.tokens
+            tokens, usage = progress.tokens, None
             if first and response.forced:
                 response.reply += response.forced
                 tokens = ints([*response.forced, progress.first])[:, None]
             response.reply.append(progress.first)
+            if first:
+                usage = response.usage(self._stages.entry_stage)
             spec = response.spec  # as `_emit_tokens`, without a call for every token of every reply
-            out = TokensOut(spec.session, spec.response, self._stages.entry_stage, tokens)
+            out = TokensOut(spec.session, spec.response, self._stages.entry_stage, tokens, usage)
             self._outbox.outputs.append(out)
         response.is_cut = progress.end == "length"
         if response.voice not in SPOKEN:

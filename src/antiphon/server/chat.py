@@ -143,13 +143,17 @@ async def _events(
     exchange: Exchange, chat: ChatAsked, heading: Heading, serving: Serving
 ) -> AsyncIterator[bytes]:
     yield sse(heading.opening())
-    reader = Playback()
+    reader, num_tokens = Playback(), 0
     async for piece in exchange:
         match piece:
             case TextPiece():
                 if chat.is_paced:
                     await _until_wanted(reader, piece.num_tokens, chat.request.rate)
-                yield sse(heading.text(piece.text))
+                chunk, num_tokens = heading.text(piece.text), num_tokens + piece.num_tokens
+                if chat.counts_all_along:
+                    usage = msgspec.structs.replace(exchange.stream.counts, output_text_tokens=num_tokens)
+                    chunk = msgspec.structs.replace(chunk, usage=usage_shown(usage))
+                yield sse(chunk)
             case SoundPiece():
                 yield sse(heading.sound(base64.b64encode(pcm16(piece.samples)).decode()))
             case CallPiece():

@@ -626,7 +626,7 @@ class ArScheduler(Chooser[ArCandidates]):
             if request in left or active is None or active.row is None:
                 self.num_surplus_tokens += 1
                 continue
-            if first in stops:
+            if first in stops and not active.sampling.ignore_eos:
                 progress.append(Progress(request, None, first, "stop"))
                 self._finish(active)
                 continue

@@ -46,7 +46,8 @@ from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
-from antiphon.wire.sampling_overrides import Wishes, sampling_of
+from antiphon.wire.sampling_overrides import sampling_of
+from antiphon.wire.text_params import refuse, wishes_of
 from antiphon.wire.tools import read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]
@@ -67,13 +68,14 @@ class ChatScope:
 @dataclass(frozen=True, slots=True)
 class ChatAsked:
     """What the client wants beside the engine's part of it. `format` is that of the sound; `is_paced`: text
-    is sent no faster than it is read."""
+    is sent no faster than it is read; `counts_all_along`: usage stands in every chunk."""
 
     request: ResponseRequested
     format: str
     stream: bool
     include_usage: bool
     is_paced: bool = False
+    counts_all_along: bool = False
 
     @property
     def speech(self) -> bool:
@@ -82,7 +84,7 @@ class ChatAsked:
 
 def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str) -> ChatAsked:
     """Raises ProtocolError or LimitExceeded for whatever is wrong; decodes all media on the way."""
-    _refuse(asked)
+    refuse(asked, NEUTRAL)
     stream = bool(asked.stream)
     speech = "audio" in (asked.modalities or ())
     if asked.antiphon is not None and (speech or not stream):
@@ -90,14 +92,15 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             "antiphon is for a text that is streamed: send stream: true, and ask for no audio.",
             param="antiphon",
         )
+    max_tokens = asked.max_completion_tokens or asked.max_tokens
     request = ResponseRequested(
         session=session,
         response=response,
         item_id="reply",
         speech=speech,
         voice=speaker(asked.audio.voice if asked.audio else None, scope.info),
-        sampling=sampling_of(_wishes(asked), scope.info, response),
-        max_tokens=asked.max_completion_tokens or asked.max_tokens,
+        sampling=sampling_of(wishes_of(asked, max_tokens), scope.info, response),
+        max_tokens=max_tokens,
         remember=False,
         items=tuple(_items(asked.messages, scope)),
         tools=_tools(asked, scope.limits),
@@ -106,9 +109,15 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         rate=None if asked.antiphon is None else asked.antiphon.rate,
     )
     _check_media(request.items or (), scope.limits)
-    include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
     is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
-    return ChatAsked(request, _format(asked, stream), stream, include_usage, is_paced)
+    return ChatAsked(
+        request,
+        _format(asked, stream),
+        stream,
+        asked.includes_usage,
+        is_paced,
+        asked.counts_all_along,
+    )
 
 
 def speaker(voice: str | Voice | None, info: ModelInfo) -> str | None:
@@ -117,20 +126,6 @@ def speaker(voice: str | Voice | None, info: ModelInfo) -> str | None:
     if name in info.voices:
         return name
     return info.voices[0] if info.voices else None
-
-
-def _refuse(asked: ChatRequest) -> None:
-    for name, neutral in NEUTRAL.items():
-        value = getattr(asked, name)
-        if value is not None and value not in neutral:
-            allowed = f"; leave it out or send {shown(neutral[0])}" if neutral else ""
-            raise ProtocolError(
-                f"{name} is not supported by this server{allowed}.", code="unsupported_parameter", param=name
-            )
-
-
-def _wishes(asked: ChatRequest) -> Wishes:
-    return Wishes(asked.temperature, asked.top_p, asked.top_k, asked.repetition_penalty, asked.seed)
 
 
 def _format(asked: ChatRequest, stream: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import msgspec
 
 from antiphon.core.plans import Usage
 
+OUTPUTS = ("output_text_tokens", "output_audio_tokens")
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
@@ -108,6 +110,16 @@ class ChatChunk(Shown, frozen=True, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     modality: Literal["text", "audio"] | msgspec.UnsetType = msgspec.UNSET
     usage: UsageShown | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def summed(usages: Sequence[Usage], num_choices: int) -> Usage:
+    """Of replies side by side, `num_choices` to each prompt in turn: a prompt counts once."""
+    whole = Usage()
+    for at, usage in enumerate(usages):
+        counted = OUTPUTS if at % num_choices else Usage.__struct_fields__
+        more = {name: getattr(whole, name) + getattr(usage, name) for name in counted}
+        whole = msgspec.structs.replace(whole, **more)
+    return whole
 
 
 def usage_shown(usage: Usage) -> UsageShown:

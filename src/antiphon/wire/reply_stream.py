@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut
+from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.wire import tool_calls
 from antiphon.wire.chat_replies import CalledOut, ToolCallOut
 from antiphon.wire.ports import Detokeniser
@@ -73,6 +73,8 @@ class ReplyStream:
     ) -> None:
         self.token_ids: list[int] = []
         self.num_calls = 0
+        self.counts = Usage()
+        """Of the prompt, from the first tokens on."""
         self._num_told = 0
         """Tokens that pieces have told of."""
         self._detokeniser = detokeniser
@@ -84,6 +86,8 @@ class ReplyStream:
         """What an output brings; nothing while half a character is held back."""
         match output:
             case TokensOut():
+                if output.usage is not None:
+                    self.counts = output.usage
                 ids: list[int] = output.tokens[:, 0].tolist()
                 self.token_ids += ids
                 return self._counted(self._read(self._detokeniser.push(ids)))

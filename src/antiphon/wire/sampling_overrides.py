@@ -20,6 +20,8 @@ class Wishes:
     top_k: int | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
 
 
 def sampling_of(wishes: Wishes, info: ModelInfo, response: str) -> dict[str, Sampling]:
@@ -34,6 +36,8 @@ def sampling_of(wishes: Wishes, info: ModelInfo, response: str) -> dict[str, Sam
             ("top_p", wishes.top_p),
             ("top_k", None if wishes.top_k is None else max(wishes.top_k, 0)),
             ("repetition_penalty", wishes.repetition_penalty),
+            ("min_tokens", wishes.min_tokens),
+            ("ignore_eos", wishes.ignore_eos),
         )
         if value is not None
     }

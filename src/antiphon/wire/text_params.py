@@ -1,0 +1,101 @@
+"""What completions and chat completions share: how a text is drawn, and how it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from antiphon.core.errors import ProtocolError
+from antiphon.wire.client_events import Strict
+from antiphon.wire.errors import shown
+from antiphon.wire.sampling_overrides import Wishes
+
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
+Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class StreamOptions(Strict, frozen=True, kw_only=True):
+    """`include_usage`: the last chunk counts tokens. `continuous_usage_stats`: every chunk does.
+    `include_obfuscation` is without effect."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class TextParams(Strict, frozen=True, kw_only=True):
+    """Fields of every request for a text."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    seed: Seed | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
+    ignore_eos: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    # refused unless they ask for what is done anyway
+    n: Any = None
+    stop: Any = None
+    logit_bias: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    min_p: Any = None
+    # without effect
+    user: Any = None
+
+    @property
+    def includes_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def counts_all_along(self) -> bool:
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+
+NEUTRAL_TEXT: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "stop": ([],),
+    "logit_bias": ({},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "min_p": (0,),
+}
+"""Fields that are refused, with the values (beside null) that ask for nothing special."""
+
+
+def refuse(asked: TextParams, neutral: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises ProtocolError for what is not done, by name."""
+    for name, values in neutral.items():
+        value = getattr(asked, name)
+        if value is not None and value not in values:
+            allowed = f"; leave it out or send {shown(values[0])}" if values else ""
+            raise ProtocolError(
+                f"{name} is not supported by this server{allowed}.", code="unsupported_parameter", param=name
+            )
+
+
+def wishes_of(asked: TextParams, max_tokens: int | None) -> Wishes:
+    """How the text is drawn. Raises ProtocolError where the fields contradict each other."""
+    if max_tokens is not None and (asked.min_tokens or 0) > max_tokens:
+        raise ProtocolError(
+            f"min_tokens is {asked.min_tokens}, more than the {max_tokens} tokens that the reply may have;"
+            " send a smaller min_tokens, or a larger max_tokens.",
+            param="min_tokens",
+        )
+    return Wishes(
+        asked.temperature,
+        asked.top_p,
+        asked.top_k,
+        asked.repetition_penalty,
+        asked.seed,
+        asked.min_tokens,
+        asked.ignore_eos,
+    )
