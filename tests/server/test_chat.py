@@ -266,7 +266,7 @@ async def test_calls_are_told_apart_from_words() -> None:
 REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"messages": []}, 400, "invalid_value", "messages"),
     ({"messages": HI, "n": 2}, 400, "unsupported_parameter", "n"),
-    ({"messages": HI, "stop": ["x"]}, 400, "unsupported_parameter", "stop"),
+    ({"messages": HI, "stop": [""]}, 400, "invalid_value", "stop[0]"),
     ({"messages": HI, "logprobs": True}, 400, "unsupported_parameter", "logprobs"),
     ({"messages": HI, "tempreature": 1}, 400, "unknown_parameter", "tempreature"),
     ({"messages": HI, "temperature": 3}, 400, "invalid_value", "temperature"),

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from antiphon.core.facts import ResponseRequested, SessionClosed
+from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClosed
 from antiphon.server.settings import ServerSettings
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine, Script
@@ -120,3 +120,29 @@ async def test_a_stream_that_breaks_ends_with_an_error() -> None:
     assert '"code":"stage_failed"' in answer.text.strip().splitlines()[-1]
     assert "[DONE]" not in answer.text
     assert whole.status_code == 500
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_string_ends_the_text_and_the_engines_work(stream: bool) -> None:
+    """The engine would write on for ever: its answer is held behind the piece that the string ends in."""
+    script = Script(text="One two three four", pace_s=0.01)
+    async with running(engine=FakeEngine(script)) as served, served.client() as client:
+        said = {"model": "test-omni", "stop": ["o th", "w"], "stream": stream}
+        whole = await client.completions.create(prompt="x", **said)  # type: ignore[call-overload]
+        chat = await client.chat.completions.create(messages=[{"role": "user", "content": "x"}], **said)  # type: ignore[call-overload]
+        if stream:
+            chunks = [chunk async for chunk in whole]
+            text, finish = (
+                "".join(chunk.choices[0].text for chunk in chunks),
+                chunks[-1].choices[0].finish_reason,
+            )
+            deltas = [chunk.choices[0] async for chunk in chat]
+            talked = "".join(each.delta.content or "" for each in deltas), deltas[-1].finish_reason
+        else:
+            text, finish = whole.choices[0].text, whole.choices[0].finish_reason
+            assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (9, 6)
+            talked = chat.choices[0].message.content, chat.choices[0].finish_reason
+        cancelled = served.engine.of(ResponseCancelled)
+        assert not served.engine.num_open
+    assert (text, finish) == ("One t", "stop") == talked
+    assert [fact.reason for fact in cancelled] == ["stop", "stop"]

@@ -25,6 +25,7 @@ from antiphon.wire.chat_reading import ChatAsked, ChatScope, check_format, read_
 from antiphon.wire.limits import Limits
 from antiphon.wire.media_urls import bytes_of, remote_urls
 from antiphon.wire.parsing import converted, decode_json
+from antiphon.wire.text_params import TextEnd
 from wire.harness import INFO
 
 OWN = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(temperature=0.9)}
@@ -253,7 +254,6 @@ def test_tools() -> None:
     ("name", "value", "hint"),
     [
         ("n", 2, "send 1"),
-        ("stop", ["x"], "send []"),
         ("logprobs", True, "send False"),
         ("prediction", {}, ""),
     ],
@@ -262,6 +262,15 @@ def test_what_is_not_done_is_refused_by_name(name: str, value: object, hint: str
     error = refused(**{name: value})
     assert (error.code, error.param) == ("unsupported_parameter", name)
     assert hint in str(error)
+
+
+def test_what_ends_a_text() -> None:
+    assert read(stop="x").end == TextEnd(("x",), 0)
+    assert read(stop=["x", "y"], min_tokens=3).end == TextEnd(("x", "y"), 3)
+    assert read(stop=[]).end.stops() is None
+    for wrong in ("", [""], ["x"] * 5, "x" * 257, 5):
+        assert refused(stop=wrong).param in ("stop", "stop[0]")
+    assert refused(stop="x", modalities=["text", "audio"]).param == "stop"
 
 
 def test_what_asks_for_nothing_special_is_taken() -> None:

@@ -18,6 +18,7 @@ from antiphon.wire.reply_stream import (
     TextPiece,
     error_of,
 )
+from antiphon.wire.stopping import StopStrings
 from wire.harness import HalfDetokeniser
 
 
@@ -85,3 +86,22 @@ def test_what_an_end_means(end: ResponseEnded, code: str, kind: str) -> None:
     shown = error_object(error)
     assert (shown["code"], shown["type"]) == (code, kind)
     assert shown["message"]
+
+
+def test_a_text_that_has_come_to_its_stop_string_is_over() -> None:
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, StopStrings((" end",)))
+    assert pieces.take(tokens("so e")) == [TextPiece("so")]
+    assert pieces.take(tokens("ndless")) == []
+    assert pieces.is_stopped
+    assert pieces.token_ids == list(map(ord, "so endl")), "the token that shows the end of it is the last"
+    end = ended()
+    assert pieces.take(end) == [EndPiece(end)]
+
+
+def test_a_stop_string_that_the_end_of_the_reply_shows() -> None:
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, StopStrings(("o.",)))
+    assert pieces.take(tokens("so.")) == [TextPiece("s")]
+    assert pieces.take(ended("incomplete", "max_output_tokens")) == [EndPiece(ended())]
+    held = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, StopStrings(("o.!",)))
+    assert held.take(tokens("so.")) == [TextPiece("s")]
+    assert held.take(ended()) == [TextPiece("o."), EndPiece(ended())]

@@ -65,7 +65,8 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    exchange = Exchange(serving, chat.request, check_key(request, serving.settings.api_keys))
+    key = check_key(request, serving.settings.api_keys)
+    exchange = Exchange(serving, chat.request, key, stops=chat.end.stops())
     if chat.stream:
         exchange.open()
         try:

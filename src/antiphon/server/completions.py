@@ -50,7 +50,7 @@ async def completions(request: Request, serving: Admitted) -> Response:
     serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
     answer = _Answer(
-        Exchanges(serving, wanted.requests, check_key(request, serving.settings.api_keys)),
+        Exchanges(serving, wanted.requests, check_key(request, serving.settings.api_keys), wanted.end),
         wanted,
         echoes,
         Completion(id=serving.ids.new("cmpl"), created=int(time.time()), model=serving.info.name, choices=[]),

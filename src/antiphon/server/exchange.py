@@ -10,17 +10,20 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError
-from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
+from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
 from antiphon.wire.reply_stream import EndPiece, Piece, ReplyStream, SoundPiece
+from antiphon.wire.stopping import StopStrings
+from antiphon.wire.text_params import TextEnd
 
 logger = logging.getLogger("antiphon.server")
 
@@ -39,13 +42,14 @@ class Exchange:
         request: ResponseRequested,
         key: int | None,
         arrived: asyncio.Event | None = None,
+        stops: StopStrings | None = None,
     ) -> None:
         """key: which of the configured API keys it came with; None: there are none. arrived: set with every
-        piece, and shared by exchanges that are read together."""
+        piece, and shared by exchanges that are read together. stops: what ends the text."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
         self.stream = ReplyStream(
-            serving.detokenisers(), serving.ids, bool(request.tools), serving.settings.retry_after_s
+            serving.detokenisers(), serving.ids, bool(request.tools), serving.settings.retry_after_s, stops
         )
         self._serving = serving
         self._engine: EngineClient = serving.engine
@@ -154,6 +158,15 @@ class Exchange:
         self._is_over = isinstance(output, ResponseEnded)
         self._ready += self.stream.take(output)
         self._arrived.set()
+        if self.stream.is_stopped and not self._is_over:
+            self._stop()
+
+    def _stop(self) -> None:
+        """The text is over, by what its client named: the engine need not write on."""
+        asked, stream = self._request, self.stream
+        usage = msgspec.structs.replace(stream.counts, output_text_tokens=len(stream.token_ids))
+        self._on_output(ResponseEnded(asked.session, asked.response, "completed", "", "", usage))
+        self._engine.send(ResponseCancelled(asked.session, asked.response, "stop"))
 
     def _fail(self, code: str, message: str) -> None:
         """End here and now; the engine forgets the reply when the session closes."""
@@ -176,9 +189,15 @@ class Exchange:
 class Exchanges:
     """Replies to one request, side by side: an exchange for each."""
 
-    def __init__(self, serving: Serving, requests: Sequence[ResponseRequested], key: int | None) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        requests: Sequence[ResponseRequested],
+        key: int | None,
+        end: TextEnd,
+    ) -> None:
         self._arrived = asyncio.Event()
-        self.each = [Exchange(serving, request, key, self._arrived) for request in requests]
+        self.each = [Exchange(serving, request, key, self._arrived, end.stops()) for request in requests]
 
     def open(self) -> Self:
         for exchange in self.each:

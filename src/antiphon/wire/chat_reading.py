@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -47,7 +47,7 @@ from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.sampling_overrides import sampling_of
-from antiphon.wire.text_params import refuse, wishes_of
+from antiphon.wire.text_params import TextEnd, end_of, refuse, wishes_of
 from antiphon.wire.tools import read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]
@@ -76,6 +76,7 @@ class ChatAsked:
     include_usage: bool
     is_paced: bool = False
     counts_all_along: bool = False
+    end: TextEnd = field(default_factory=TextEnd)
 
     @property
     def speech(self) -> bool:
@@ -91,6 +92,11 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         raise ProtocolError(
             "antiphon is for a text that is streamed: send stream: true, and ask for no audio.",
             param="antiphon",
+        )
+    if speech and asked.stop:
+        raise ProtocolError(
+            "stop ends a text, and what is spoken is ahead of it: leave stop out, or ask for no audio.",
+            param="stop",
         )
     max_tokens = asked.max_completion_tokens or asked.max_tokens
     request = ResponseRequested(
@@ -117,6 +123,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         asked.includes_usage,
         is_paced,
         asked.counts_all_along,
+        end_of(asked),
     )
 
 

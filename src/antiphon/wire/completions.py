@@ -16,7 +16,7 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.wire.chat_replies import Shown, UsageShown
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.sampling_overrides import sampling_of
-from antiphon.wire.text_params import NEUTRAL_TEXT, Positive, TextParams, refuse, wishes_of
+from antiphon.wire.text_params import NEUTRAL_TEXT, Positive, TextEnd, TextParams, end_of, refuse, wishes_of
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Raw = str | tuple[int, ...]
@@ -65,6 +65,7 @@ class CompletionAsked:
 
     requests: tuple[ResponseRequested, ...]
     prompts: tuple[Raw, ...]
+    end: TextEnd
     stream: bool
     include_usage: bool
     counts_all_along: bool
@@ -98,6 +99,7 @@ def read_completion(
     return CompletionAsked(
         tuple(requests),
         prompts if asked.echo else (),
+        end_of(asked),
         bool(asked.stream),
         asked.includes_usage,
         asked.counts_all_along,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.wire import tool_calls
 from antiphon.wire.chat_replies import CalledOut, ToolCallOut
 from antiphon.wire.ports import Detokeniser
+from antiphon.wire.stopping import StopStrings
 from antiphon.wire.tool_calls import ToolCallParser
 
 CLIENT_CODES = ("invalid_prompt", "context_length_exceeded", NO_SPEECH)
@@ -65,11 +68,17 @@ Piece = TextPiece | SoundPiece | CallPiece | ArgumentsPiece | EndPiece
 class ReplyStream:
     """Turns one response's outputs into pieces, and keeps the reply's exact tokens.
 
-    `has_tools`: calls are told apart from the text; otherwise all is text.
+    `has_tools`: calls are told apart from the text; otherwise all is text. A text that has come to one of
+    the strings that `stops` looks for is over: `is_stopped`, whatever follows.
     """
 
     def __init__(
-        self, detokeniser: Detokeniser, ids: IdSource, has_tools: bool, retry_after_s: float
+        self,
+        detokeniser: Detokeniser,
+        ids: IdSource,
+        has_tools: bool,
+        retry_after_s: float,
+        stops: StopStrings | None = None,
     ) -> None:
         self.token_ids: list[int] = []
         self.num_calls = 0
@@ -81,6 +90,11 @@ class ReplyStream:
         self._ids = ids
         self._parser = ToolCallParser() if has_tools else None
         self._retry_after_s = retry_after_s
+        self._stops = stops
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stops is not None and self._stops.is_found
 
     def take(self, output: ResponseOutput) -> list[Piece]:
         """What an output brings; nothing while half a character is held back."""
@@ -88,15 +102,34 @@ class ReplyStream:
             case TokensOut():
                 if output.usage is not None:
                     self.counts = output.usage
-                ids: list[int] = output.tokens[:, 0].tolist()
-                self.token_ids += ids
-                return self._counted(self._read(self._detokeniser.push(ids)))
+                return self._counted(self._read(self._detokenised(output.tokens[:, 0].tolist())))
             case AudioOut():
                 return [SoundPiece(output.audio)]
             case ResponseEnded():
-                rest = self._read(self._detokeniser.flush())
+                if self.is_stopped:
+                    return [EndPiece(output, error_of(output, self._retry_after_s))]
+                rest = self._read(self._flushed())
+                if self.is_stopped:
+                    output = msgspec.structs.replace(output, status="completed", reason="")
                 late = self._pieces(self._parser.flush()) if self._parser else []
                 return [*rest, *late, EndPiece(output, error_of(output, self._retry_after_s))]
+
+    def _detokenised(self, ids: list[int]) -> str:
+        if self._stops is None:
+            self.token_ids += ids
+            return self._detokeniser.push(ids)
+        text = ""
+        for token in ids:
+            if not self.is_stopped:
+                self.token_ids.append(token)
+                text += self._stops.push(self._detokeniser.push([token]), len(self.token_ids))
+        return text
+
+    def _flushed(self) -> str:
+        rest = self._detokeniser.flush()
+        if self._stops is None:
+            return rest
+        return self._stops.push(rest, len(self.token_ids)) + self._stops.flush()
 
     def _counted(self, pieces: list[Piece]) -> list[Piece]:
         for at, piece in enumerate(pieces):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -11,10 +12,14 @@ from antiphon.core.errors import ProtocolError
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
 from antiphon.wire.sampling_overrides import Wishes
+from antiphon.wire.stopping import StopStrings
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
+MAX_STOPS = 4
+MAX_STOP_CHARS = 256
+StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
@@ -41,9 +46,9 @@ class TextParams(Strict, frozen=True, kw_only=True):
     min_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
     ignore_eos: bool | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
     # refused unless they ask for what is done anyway
     n: Any = None
-    stop: Any = None
     logit_bias: Any = None
     frequency_penalty: Any = None
     presence_penalty: Any = None
@@ -60,9 +65,25 @@ class TextParams(Strict, frozen=True, kw_only=True):
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
 
+@dataclass(frozen=True, slots=True)
+class TextEnd:
+    """What ends a text beside the model and its length: one of these strings, after so many tokens."""
+
+    stop: tuple[str, ...] = ()
+    after: int = 0
+
+    def stops(self) -> StopStrings | None:
+        """For one reply."""
+        return StopStrings(self.stop, self.after) if self.stop else None
+
+
+def end_of(asked: TextParams) -> TextEnd:
+    stop = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
+    return TextEnd(stop, asked.min_tokens or 0)
+
+
 NEUTRAL_TEXT: dict[str, tuple[Any, ...]] = {
     "n": (1,),
-    "stop": ([],),
     "logit_bias": ({},),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
