@@ -17,6 +17,7 @@ from antiphon.core.facts import (
     SessionClosed,
     TurnAdvised,
 )
+from antiphon.core.logprobs import PAIR
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import (
     AdvisoryAnswered,
@@ -48,6 +49,9 @@ class CharDetokeniser:
 
     def flush(self) -> str:
         return ""
+
+    def spelled(self, token_id: int) -> bytes:
+        return chr(token_id).encode()
 
 
 @dataclass
@@ -152,7 +156,7 @@ class FakeEngine:
 
     def _tokens(self, asked: ResponseRequested, text: str, usage: Usage | None) -> TokensOut:
         column = ints(list(map(ord, text))).reshape(-1, 1)
-        return TokensOut(asked.session, asked.response, "thinker", column, usage)
+        return TokensOut(asked.session, asked.response, "thinker", column, usage, _told(asked, text, usage))
 
     def _tone(self, asked: ResponseRequested, at_s: float, length_s: float) -> AudioOut:
         times = at_s + np.arange(round(length_s * WIRE_SAMPLE_RATE_HZ)) / WIRE_SAMPLE_RATE_HZ
@@ -161,6 +165,19 @@ class FakeEngine:
             asked.response,
             (0.2 * np.sin(2 * np.pi * 330 * times)).astype("<f4").tobytes(),
         )
+
+
+def _told(asked: ResponseRequested, text: str, usage: Usage | None) -> bytes:
+    """Of every token -0.5, and -1, -2, ... of the letters a, b, ...; of the first of a prompt nothing."""
+    sampling = asked.sampling.get("thinker", Sampling())
+    if sampling.logprobs is None:
+        return b""
+    prompt = "p" * COUNTED.input_text_tokens if sampling.prompt_logprobs and usage else ""
+    others = [(97 + at, -1.0 - at) for at in range(sampling.logprobs)]
+    pairs = np.array([[(ord(char), -0.5), *others] for char in prompt + text], PAIR)
+    if prompt:
+        pairs["logprob"][0] = np.nan
+    return pairs.tobytes()
 
 
 def words(text: str) -> list[str]:

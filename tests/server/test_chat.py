@@ -267,7 +267,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"messages": []}, 400, "invalid_value", "messages"),
     ({"messages": HI, "n": 2}, 400, "unsupported_parameter", "n"),
     ({"messages": HI, "stop": [""]}, 400, "invalid_value", "stop[0]"),
-    ({"messages": HI, "logprobs": True}, 400, "unsupported_parameter", "logprobs"),
+    ({"messages": HI, "top_logprobs": 2}, 400, "invalid_value", "top_logprobs"),
     ({"messages": HI, "tempreature": 1}, 400, "unknown_parameter", "tempreature"),
     ({"messages": HI, "temperature": 3}, 400, "invalid_value", "temperature"),
     ({"messages": HI, "model": "gpt"}, 404, "model_not_found", "model"),

@@ -146,3 +146,47 @@ async def test_a_stop_string_ends_the_text_and_the_engines_work(stream: bool) ->
         assert not served.engine.num_open
     assert (text, finish) == ("One t", "stop") == talked
     assert [fact.reason for fact in cancelled] == ["stop", "stop"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probabilities_of_the_prompt_and_the_text(served: Running, stream: bool) -> None:
+    async with served.client() as client:
+        said = {"model": "test-omni", "logprobs": 2, "echo": True, "stream": stream}
+        answer = await client.completions.create(prompt="ppppppppp", **said)  # type: ignore[call-overload]
+        parts = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+        only = await client.completions.create(
+            model="test-omni", prompt="ppppppppp", logprobs=2, echo=True, max_tokens=0
+        )
+    text = "".join(part.text for part in parts)
+    assert text == "pppppppppHello there."
+    told = [part.logprobs for part in parts if part.logprobs]
+    assert [token for one in told for token in one.tokens] == list(text)
+    assert [offset for one in told for offset in one.text_offset] == list(range(len(text)))
+    values = [value for one in told for value in one.token_logprobs]
+    assert values == [None] + [-0.5] * (len(text) - 1)
+    tops = [top for one in told for top in one.top_logprobs]
+    assert tops[:2] == [None, {"a": -1.0, "b": -2.0, "p": -0.5}]
+    (choice,) = only.choices
+    assert (choice.text, choice.finish_reason) == ("ppppppppp", "length")
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens == list("ppppppppp")
+    assert only.usage is not None
+    assert only.usage.completion_tokens == 6, "the fake's frames, and no token of text"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probabilities_of_a_message(served: Running, stream: bool) -> None:
+    async with served.client() as client:
+        answer: Any = await client.chat.completions.create(
+            model="test-omni",
+            messages=[{"role": "user", "content": "hi"}],
+            logprobs=True,
+            top_logprobs=1,
+            stream=stream,
+        )
+        choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+    told = [one for choice in choices if choice.logprobs for one in choice.logprobs.content]
+    assert "".join(one.token for one in told) == "Hello there."
+    assert {one.logprob for one in told} == {-0.5}
+    assert told[0].bytes == [72]
+    assert [(top.token, top.logprob) for top in told[0].top_logprobs] == [("a", -1.0)]

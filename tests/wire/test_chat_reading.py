@@ -25,7 +25,7 @@ from antiphon.wire.chat_reading import ChatAsked, ChatScope, check_format, read_
 from antiphon.wire.limits import Limits
 from antiphon.wire.media_urls import bytes_of, remote_urls
 from antiphon.wire.parsing import converted, decode_json
-from antiphon.wire.text_params import TextEnd
+from antiphon.wire.text_params import TextReading
 from wire.harness import INFO
 
 OWN = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(temperature=0.9)}
@@ -254,7 +254,7 @@ def test_tools() -> None:
     ("name", "value", "hint"),
     [
         ("n", 2, "send 1"),
-        ("logprobs", True, "send False"),
+        ("logit_bias", {"5": 1}, "send {}"),
         ("prediction", {}, ""),
     ],
 )
@@ -265,12 +265,22 @@ def test_what_is_not_done_is_refused_by_name(name: str, value: object, hint: str
 
 
 def test_what_ends_a_text() -> None:
-    assert read(stop="x").end == TextEnd(("x",), 0)
-    assert read(stop=["x", "y"], min_tokens=3).end == TextEnd(("x", "y"), 3)
-    assert read(stop=[]).end.stops() is None
+    assert read(stop="x").reading == TextReading(("x",), 0)
+    assert read(stop=["x", "y"], min_tokens=3).reading == TextReading(("x", "y"), 3)
+    assert read(stop=[]).reading.stops() is None
     for wrong in ("", [""], ["x"] * 5, "x" * 257, 5):
         assert refused(stop=wrong).param in ("stop", "stop[0]")
     assert refused(stop="x", modalities=["text", "audio"]).param == "stop"
+
+
+def test_what_is_told_of_tokens() -> None:
+    asked = read(logprobs=True, top_logprobs=3)
+    assert asked.request.sampling["thinker"].logprobs == 3
+    assert asked.reading.num_top == 3
+    assert read(logprobs=True).request.sampling["thinker"].logprobs == 0
+    assert read(logprobs=False, top_logprobs=0).request.sampling == {}
+    assert refused(top_logprobs=3).param == "top_logprobs"
+    assert refused(logprobs=True, top_logprobs=21).param == "top_logprobs"
 
 
 def test_what_asks_for_nothing_special_is_taken() -> None:

@@ -105,3 +105,16 @@ def test_a_prompt_counts_once() -> None:
     first, second = Usage(input_text_tokens=5, cached_tokens=2, output_text_tokens=3), Usage(7, 0, 0, 0, 4)
     assert summed([first, second], 1) == Usage(12, 0, 0, 2, 7)
     assert summed([first, first, second, second], 2) == Usage(12, 0, 0, 2, 14)
+
+
+def test_what_is_told_of_tokens() -> None:
+    asked = read(logprobs=2, echo=True, max_tokens=0)
+    (request,) = asked.requests
+    assert (request.sampling["thinker"].logprobs, request.sampling["thinker"].prompt_logprobs) == (2, True)
+    assert (asked.reading.num_top, asked.reading.tells_prompt, asked.is_prompt_only) == (2, True, True)
+    assert request.max_tokens == 1, "one is drawn, and not shown"
+    plain = read(logprobs=0)
+    assert plain.requests[0].sampling["thinker"].logprobs == 0
+    assert not plain.reading.tells_prompt
+    assert refused(max_tokens=0).param == "max_tokens"
+    assert refused(logprobs=21).param == "logprobs"

@@ -306,7 +306,8 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
                [3 m], (request, tokens, samples) m times: so many tokens of its text are over after so many
                samples since its stream began
     encoder:   media int64 [n] keys that are ready
-    `audio` is a payload: carried along, never recorded, never decided upon.
+    AR stage:  logprobs: where a request wants any, `core.logprobs` bytes of each row that emitted
+    `audio` and `logprobs` are payloads: carried along, never recorded, never decided upon.
     seconds    that its device was busy with it; nan: not known
     """
 
@@ -320,6 +321,7 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     seconds: float = nan
     owing: Ints = NO_INTS
     words: Ints = NO_INTS
+    logprobs: tuple[bytes, ...] = ()
 
 
 class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):

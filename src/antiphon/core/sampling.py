@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from antiphon.core.errors import ConfigError
+from antiphon.core.logprobs import MOST_TOP
 
 MAX_SEED = 1 << 63
 """Seeds are 64-bit two's complement integers: they cross process borders."""
@@ -23,6 +24,9 @@ class Sampling(msgspec.Struct, frozen=True):
     suppress     ids never drawn, beside those the model itself never draws; unknown ids mean nothing
     min_tokens   so many tokens are drawn before one that ends the reply may be
     ignore_eos   tokens that end the reply are tokens like any other: it ends at its length
+    logprobs     so many of the likeliest tokens are told with each drawn one, with log-probabilities; 0: the
+                 drawn one alone; None: nothing is told
+    prompt_logprobs  the same is told of the prompt's tokens, with the first drawn one: all of it is computed
     """
 
     temperature: float = 0.0
@@ -34,6 +38,8 @@ class Sampling(msgspec.Struct, frozen=True):
     suppress: tuple[int, ...] = ()
     min_tokens: int = 0
     ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -48,6 +54,8 @@ class Sampling(msgspec.Struct, frozen=True):
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
         if self.min_tokens < 0:
             raise ConfigError(f"min_tokens is {self.min_tokens}; it must be 0 or more")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MOST_TOP:
+            raise ConfigError(f"logprobs is {self.logprobs}; it must be 0 to {MOST_TOP}, or none")
         if not -MAX_SEED <= self.seed < MAX_SEED:
             raise ConfigError(f"seed is {self.seed}; it must fit into 64 signed bits")
         if any(token < 0 for token in self.suppress):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError, ProtocolError
+from antiphon.core.logprobs import TokenLog
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
@@ -29,9 +30,11 @@ from antiphon.wire.completions import (
     Raw,
     read_completion,
 )
+from antiphon.wire.logprobs import completion_logprobs
 from antiphon.wire.reply_stream import EndPiece, TextPiece
 
 router = APIRouter()
+FinishReason = Literal["stop", "length"]
 
 
 @router.post(
@@ -50,9 +53,9 @@ async def completions(request: Request, serving: Admitted) -> Response:
     serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
     answer = _Answer(
-        Exchanges(serving, wanted.requests, check_key(request, serving.settings.api_keys), wanted.end),
+        Exchanges(serving, wanted.requests, check_key(request, serving.settings.api_keys), wanted.reading),
         wanted,
-        echoes,
+        [_Choice(index, echo) for index, echo in enumerate(echoes)],
         Completion(id=serving.ids.new("cmpl"), created=int(time.time()), model=serving.info.name, choices=[]),
     )
     replies = answer.replies.open()
@@ -95,71 +98,99 @@ def _text(prompt: Raw, serving: Serving) -> str:
         return ""  # ids that are none: the engine says so
 
 
+@dataclass(slots=True)
+class _Choice:
+    """A choice as it is written. echo: what stands before its text, until that has been told."""
+
+    index: int
+    echo: str
+    offset: int = 0
+    """Where the next token's text begins."""
+    counts: Usage = field(default_factory=Usage)
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """echoes: what stands before each choice's text; heading: what stands in every object."""
+    """choices: of the replies, in order; heading: what stands in every object."""
 
     replies: Exchanges
     wanted: CompletionAsked
-    echoes: list[str]
+    choices: list[_Choice]
     heading: Completion
 
     async def whole(self) -> Response:
-        texts = list(self.echoes)
-        ends: dict[int, ResponseEnded] = {}
+        texts = [""] * len(self.choices)
+        logs: list[list[TokenLog]] = [[] for _ in self.choices]
+        finish: dict[int, FinishReason] = {}
         async for index, piece in self.replies:
             match piece:
-                case TextPiece():
-                    texts[index] += piece.text
                 case EndPiece(error=AntiphonError() as error):
                     raise error
-                case EndPiece():
-                    ends[index] = piece.end
+                case TextPiece() | EndPiece():
+                    text, told = self._more(index, piece)
+                    texts[index] += text
+                    logs[index] += told
+                    if isinstance(piece, EndPiece):
+                        finish[index] = self._finish(piece.end)
                 case _:
                     pass
         choices = [
-            CompletionChoice(index=index, text=text, finish_reason=_finish(ends[index]))
-            for index, text in enumerate(texts)
+            self._shown(choice, text, told, finish[choice.index])
+            for choice, text, told in zip(self.choices, texts, logs, strict=True)
         ]
-        usage = self._usage([ends[index].usage for index in range(len(texts))])
-        return json_answer(msgspec.structs.replace(self.heading, choices=choices, usage=usage))
+        return json_answer(msgspec.structs.replace(self.heading, choices=choices, usage=self._usage()))
 
     async def events(self) -> AsyncIterator[bytes]:
-        for index, echo in enumerate(self.echoes):
-            if echo:
-                yield self._chunk(CompletionChoice(index=index, text=echo), None)
-        counts = [Usage()] * len(self.echoes)
         async for index, piece in self.replies:
             match piece:
-                case TextPiece():
-                    counts[index] = self._counted(index, counts[index], piece.num_tokens)
-                    yield self._chunk(CompletionChoice(index=index, text=piece.text), counts)
                 case EndPiece(error=AntiphonError() as error):
                     yield error_event(error)
                     return
-                case EndPiece():
-                    counts[index] = piece.end.usage
-                    last = CompletionChoice(index=index, text="", finish_reason=_finish(piece.end))
-                    yield self._chunk(last, counts)
+                case TextPiece() | EndPiece():
+                    finish = self._finish(piece.end) if isinstance(piece, EndPiece) else None
+                    text, logs = self._more(index, piece)
+                    chunk = msgspec.structs.replace(
+                        self.heading, choices=[self._shown(self.choices[index], text, logs, finish)]
+                    )
+                    if self.wanted.counts_all_along:
+                        chunk = msgspec.structs.replace(chunk, usage=self._usage())
+                    yield sse(chunk)
                 case _:
                     pass
         if self.wanted.include_usage:
-            yield sse(msgspec.structs.replace(self.heading, usage=self._usage(counts)))
+            yield sse(msgspec.structs.replace(self.heading, usage=self._usage()))
         yield LAST_EVENT
 
-    def _counted(self, index: int, before: Usage, num_tokens: int) -> Usage:
-        so_far = before.output_text_tokens + num_tokens
-        return msgspec.structs.replace(self.replies.each[index].stream.counts, output_text_tokens=so_far)
+    def _more(self, index: int, piece: TextPiece | EndPiece) -> tuple[str, list[TokenLog]]:
+        """A piece's text, and what is told of its tokens; behind the prompt's, if it is the first."""
+        choice, stream = self.choices[index], self.replies.each[index].stream
+        text, logs = choice.echo, list(stream.prompt_logs)
+        choice.echo = ""
+        stream.prompt_logs.clear()
+        if isinstance(piece, EndPiece):
+            choice.counts = piece.end.usage
+        else:
+            so_far = choice.counts.output_text_tokens + piece.num_tokens
+            choice.counts = msgspec.structs.replace(stream.counts, output_text_tokens=so_far)
+        if self.wanted.is_prompt_only:
+            choice.counts = msgspec.structs.replace(choice.counts, output_text_tokens=0)
+        elif isinstance(piece, TextPiece):
+            text += piece.text
+            logs += piece.logs
+        return text, logs
 
-    def _chunk(self, choice: CompletionChoice, counts: list[Usage] | None) -> bytes:
-        chunk = msgspec.structs.replace(self.heading, choices=[choice])
-        if self.wanted.counts_all_along and counts is not None:
-            chunk = msgspec.structs.replace(chunk, usage=self._usage(counts))
-        return sse(chunk)
+    def _shown(
+        self, choice: _Choice, text: str, logs: list[TokenLog], finish: FinishReason | None
+    ) -> CompletionChoice:
+        told = None
+        if self.wanted.reading.num_top is not None:
+            stream = self.replies.each[choice.index].stream
+            told = completion_logprobs(logs, stream.spelled, choice.offset)
+            choice.offset += sum(map(len, told.tokens))
+        return CompletionChoice(index=choice.index, text=text, logprobs=told, finish_reason=finish)
 
-    def _usage(self, counts: list[Usage]) -> UsageShown:
-        return usage_shown(summed(counts, 1))
+    def _usage(self) -> UsageShown:
+        return usage_shown(summed([choice.counts for choice in self.choices], 1))
 
-
-def _finish(end: ResponseEnded) -> Literal["stop", "length"]:
-    return "length" if end.status == "incomplete" else "stop"
+    def _finish(self, end: ResponseEnded) -> FinishReason:
+        return "length" if end.status == "incomplete" or self.wanted.is_prompt_only else "stop"

@@ -21,9 +21,8 @@ from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
-from antiphon.wire.reply_stream import EndPiece, Piece, ReplyStream, SoundPiece
-from antiphon.wire.stopping import StopStrings
-from antiphon.wire.text_params import TextEnd
+from antiphon.wire.reply_stream import PLAIN, EndPiece, Piece, ReplyStream, SoundPiece
+from antiphon.wire.text_params import TextReading
 
 logger = logging.getLogger("antiphon.server")
 
@@ -42,14 +41,18 @@ class Exchange:
         request: ResponseRequested,
         key: int | None,
         arrived: asyncio.Event | None = None,
-        stops: StopStrings | None = None,
+        reading: TextReading = PLAIN,
     ) -> None:
         """key: which of the configured API keys it came with; None: there are none. arrived: set with every
-        piece, and shared by exchanges that are read together. stops: what ends the text."""
+        piece, and shared by exchanges that are read together. reading: of the text."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
         self.stream = ReplyStream(
-            serving.detokenisers(), serving.ids, bool(request.tools), serving.settings.retry_after_s, stops
+            serving.detokenisers(),
+            serving.ids,
+            bool(request.tools),
+            serving.settings.retry_after_s,
+            reading,
         )
         self._serving = serving
         self._engine: EngineClient = serving.engine
@@ -194,10 +197,10 @@ class Exchanges:
         serving: Serving,
         requests: Sequence[ResponseRequested],
         key: int | None,
-        end: TextEnd,
+        reading: TextReading,
     ) -> None:
         self._arrived = asyncio.Event()
-        self.each = [Exchange(serving, request, key, self._arrived, end.stops()) for request in requests]
+        self.each = [Exchange(serving, request, key, self._arrived, reading) for request in requests]
 
     def open(self) -> Self:
         for exchange in self.each:

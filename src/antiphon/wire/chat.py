@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from antiphon.wire.client_events import Strict
-from antiphon.wire.text_params import NEUTRAL_TEXT, Positive, TextParams
+from antiphon.wire.text_params import NEUTRAL_TEXT, NumTop, Positive, TextParams
 
 AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
 Fps = Annotated[float, Meta(ge=0.01, le=1000)]
@@ -225,9 +225,9 @@ class ChatRequest(TextParams, frozen=True, kw_only=True):
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
     antiphon: Delivery | None = None
+    logprobs: bool | None = None
+    top_logprobs: NumTop | None = None
     # refused unless they ask for what is done anyway
-    logprobs: Any = None
-    top_logprobs: Any = None
     response_format: Any = None
     prediction: Any = None
     functions: Any = None
@@ -246,8 +246,6 @@ class ChatRequest(TextParams, frozen=True, kw_only=True):
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_TEXT | {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "response_format": ({"type": "text"},),
     "prediction": (),
     "functions": ([],),

@@ -47,7 +47,7 @@ from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.sampling_overrides import sampling_of
-from antiphon.wire.text_params import TextEnd, end_of, refuse, wishes_of
+from antiphon.wire.text_params import TextReading, reading_of, refuse, wishes_of
 from antiphon.wire.tools import read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]
@@ -76,7 +76,12 @@ class ChatAsked:
     include_usage: bool
     is_paced: bool = False
     counts_all_along: bool = False
-    end: TextEnd = field(default_factory=TextEnd)
+    reading: TextReading = field(default_factory=TextReading)
+
+    @property
+    def requests(self) -> tuple[ResponseRequested, ...]:
+        """One a choice."""
+        return (self.request,)
 
     @property
     def speech(self) -> bool:
@@ -98,6 +103,11 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             "stop ends a text, and what is spoken is ahead of it: leave stop out, or ask for no audio.",
             param="stop",
         )
+    num_top = (asked.top_logprobs or 0) if asked.logprobs else None
+    if asked.top_logprobs and num_top is None:
+        raise ProtocolError(
+            "top_logprobs needs logprobs: send logprobs: true, or leave it out.", param="top_logprobs"
+        )
     max_tokens = asked.max_completion_tokens or asked.max_tokens
     request = ResponseRequested(
         session=session,
@@ -105,7 +115,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         item_id="reply",
         speech=speech,
         voice=speaker(asked.audio.voice if asked.audio else None, scope.info),
-        sampling=sampling_of(wishes_of(asked, max_tokens), scope.info, response),
+        sampling=sampling_of(wishes_of(asked, max_tokens, num_top), scope.info, response),
         max_tokens=max_tokens,
         remember=False,
         items=tuple(_items(asked.messages, scope)),
@@ -123,7 +133,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         asked.includes_usage,
         is_paced,
         asked.counts_all_along,
-        end_of(asked),
+        reading_of(asked, num_top),
     )
 
 

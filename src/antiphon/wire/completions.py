@@ -15,8 +15,17 @@ from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.wire.chat_replies import Shown, UsageShown
 from antiphon.wire.limits import Limits, check
+from antiphon.wire.logprobs import CompletionLogprobs
 from antiphon.wire.sampling_overrides import sampling_of
-from antiphon.wire.text_params import NEUTRAL_TEXT, Positive, TextEnd, TextParams, end_of, refuse, wishes_of
+from antiphon.wire.text_params import (
+    NEUTRAL_TEXT,
+    NumTop,
+    TextParams,
+    TextReading,
+    reading_of,
+    refuse,
+    wishes_of,
+)
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Raw = str | tuple[int, ...]
@@ -28,15 +37,15 @@ class CompletionRequest(TextParams, frozen=True, kw_only=True):
     """POST /v1/completions. `prompt`: a text, its token ids, or a list of texts or of lists of token ids."""
 
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
-    max_tokens: Positive = DEFAULT_MAX_TOKENS
+    max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] = DEFAULT_MAX_TOKENS
     echo: bool | None = None
+    logprobs: NumTop | None = None
     # refused unless they ask for what is done anyway
     best_of: Any = None
     suffix: Any = None
-    logprobs: Any = None
 
 
-NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_TEXT | {"best_of": (1,), "suffix": ("",), "logprobs": ()}
+NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_TEXT | {"best_of": (1,), "suffix": ("",)}
 
 
 class CompletionChoice(Shown, frozen=True, kw_only=True):
@@ -44,7 +53,7 @@ class CompletionChoice(Shown, frozen=True, kw_only=True):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: Literal["stop", "length"] | None = None
 
 
@@ -61,14 +70,16 @@ class Completion(Shown, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CompletionAsked:
-    """requests: one a choice. prompts: of each choice, where it is to be echoed; else none."""
+    """requests: one a choice. prompts: of each choice, where it is to be echoed; else none. is_prompt_only:
+    no text is wanted behind it."""
 
     requests: tuple[ResponseRequested, ...]
     prompts: tuple[Raw, ...]
-    end: TextEnd
+    reading: TextReading
     stream: bool
     include_usage: bool
     counts_all_along: bool
+    is_prompt_only: bool
 
 
 def read_completion(
@@ -78,7 +89,13 @@ def read_completion(
     refuse(asked, NEUTRAL)
     prompts = tuple(_prompts(asked.prompt, limits))
     check("max_choices", limits.max_choices, len(prompts), "Send fewer prompts in one request")
-    wishes = wishes_of(asked, asked.max_tokens)
+    if not asked.max_tokens and not asked.echo:
+        raise ProtocolError(
+            "max_tokens is 0, and there is nothing to answer: send 1 or more, or echo: true.",
+            param="max_tokens",
+        )
+    tells_prompt = bool(asked.echo) and asked.logprobs is not None
+    wishes = wishes_of(asked, asked.max_tokens, asked.logprobs, tells_prompt or None)
     requests: list[ResponseRequested] = []
     for raw in prompts:
         response = ids.new("resp")
@@ -89,7 +106,7 @@ def read_completion(
                 item_id="reply",
                 speech=False,
                 sampling=sampling_of(wishes, info, response),
-                max_tokens=asked.max_tokens,
+                max_tokens=max(asked.max_tokens, 1),
                 remember=False,
                 items=(),
                 tier="best_effort" if asked.service_tier == "flex" else "latency",
@@ -99,10 +116,11 @@ def read_completion(
     return CompletionAsked(
         tuple(requests),
         prompts if asked.echo else (),
-        end_of(asked),
+        reading_of(asked, asked.logprobs, tells_prompt),
         bool(asked.stream),
         asked.includes_usage,
         asked.counts_all_along,
+        asked.max_tokens == 0,
     )
 
 

@@ -22,6 +22,8 @@ class Wishes:
     seed: int | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
+    logprobs: int | None = None
+    prompt_logprobs: bool | None = None
 
 
 def sampling_of(wishes: Wishes, info: ModelInfo, response: str) -> dict[str, Sampling]:
@@ -38,6 +40,8 @@ def sampling_of(wishes: Wishes, info: ModelInfo, response: str) -> dict[str, Sam
             ("repetition_penalty", wishes.repetition_penalty),
             ("min_tokens", wishes.min_tokens),
             ("ignore_eos", wishes.ignore_eos),
+            ("logprobs", wishes.logprobs),
+            ("prompt_logprobs", wishes.prompt_logprobs),
         )
         if value is not None
     }

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from antiphon.core.errors import ProtocolError
+from antiphon.core.logprobs import MOST_TOP
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
 from antiphon.wire.sampling_overrides import Wishes
@@ -17,6 +18,7 @@ from antiphon.wire.stopping import StopStrings
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
+NumTop = Annotated[int, Meta(ge=0, le=MOST_TOP)]
 MAX_STOPS = 4
 MAX_STOP_CHARS = 256
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -66,20 +68,26 @@ class TextParams(Strict, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class TextEnd:
-    """What ends a text beside the model and its length: one of these strings, after so many tokens."""
+class TextReading:
+    """How a text is read off its tokens: it ends before one of these strings, after so many tokens.
+
+    num_top       how many others are told with each token; None: nothing is told
+    tells_prompt  the prompt's tokens are told too
+    """
 
     stop: tuple[str, ...] = ()
     after: int = 0
+    num_top: int | None = None
+    tells_prompt: bool = False
 
     def stops(self) -> StopStrings | None:
         """For one reply."""
         return StopStrings(self.stop, self.after) if self.stop else None
 
 
-def end_of(asked: TextParams) -> TextEnd:
+def reading_of(asked: TextParams, num_top: int | None, tells_prompt: bool = False) -> TextReading:
     stop = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
-    return TextEnd(stop, asked.min_tokens or 0)
+    return TextReading(stop, asked.min_tokens or 0, num_top, tells_prompt)
 
 
 NEUTRAL_TEXT: dict[str, tuple[Any, ...]] = {
@@ -103,7 +111,9 @@ def refuse(asked: TextParams, neutral: Mapping[str, tuple[Any, ...]]) -> None:
             )
 
 
-def wishes_of(asked: TextParams, max_tokens: int | None) -> Wishes:
+def wishes_of(
+    asked: TextParams, max_tokens: int | None, logprobs: int | None, prompt_logprobs: bool | None = None
+) -> Wishes:
     """How the text is drawn. Raises ProtocolError where the fields contradict each other."""
     if max_tokens is not None and (asked.min_tokens or 0) > max_tokens:
         raise ProtocolError(
@@ -119,4 +129,6 @@ def wishes_of(asked: TextParams, max_tokens: int | None) -> Wishes:
         asked.seed,
         asked.min_tokens,
         asked.ignore_eos,
+        logprobs,
+        prompt_logprobs,
     )
