@@ -238,3 +238,19 @@ def test_no_reply_ends_before_it_has_its_least_tokens() -> None:
         logits[:, 5], logits[:, 9], logits[:, 7] = 3.0, 2.0, 1.0
         drawn.append(sampler.draw(logits, ints([0, 1, 2])).tolist())
     assert drawn == [[7, 7, 5], [7, 5, 5], [7, 5, 5], [5, 5, 5]]
+
+
+def test_biases_are_added_before_all_else() -> None:
+    """As transformers' sequence bias stands before its penalty."""
+    sampler = Sampler(2, VOCAB, 0, None, torch.device("cpu"))
+    bias = ((3, 4.0), (8, -100.0), (VOCAB + 5, 9.0))
+    sampler.join(0, Sampling(repetition_penalty=1.5, bias=bias), torch.tensor([3]))
+    sampler.join(1, Sampling(repetition_penalty=1.5))
+    for step in range(30):
+        logits = logits_of(2, step)
+        want = logits.clone()
+        want[0, 3] += 4.0
+        want[0, 8] -= 100.0
+        seen = sampler._seen.clone()
+        want = penalise(want, seen, torch.full((2, 1), 1.5)).argmax(-1)
+        assert sampler.draw(logits, ints([0, 1])).tolist() == want.tolist()

@@ -118,3 +118,16 @@ def test_what_is_told_of_tokens() -> None:
     assert not plain.reading.tells_prompt
     assert refused(max_tokens=0).param == "max_tokens"
     assert refused(logprobs=21).param == "logprobs"
+
+
+def test_several_replies_to_each_prompt() -> None:
+    asked = read(["a", "b"], n=2, seed=5, temperature=1, echo=True)
+    assert [(one.raw, one.sampling["thinker"].seed) for one in asked.requests] == [
+        ("a", 5),
+        ("a", 6),
+        ("b", 5),
+        ("b", 6),
+    ]
+    assert (asked.prompts, asked.num_each) == (("a", "a", "b", "b"), 2)
+    with pytest.raises(LimitExceeded):
+        read(["a"] * 5, n=16)

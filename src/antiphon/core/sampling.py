@@ -27,6 +27,7 @@ class Sampling(msgspec.Struct, frozen=True):
     logprobs     so many of the likeliest tokens are told with each drawn one, with log-probabilities; 0: the
                  drawn one alone; None: nothing is told
     prompt_logprobs  the same is told of the prompt's tokens, with the first drawn one: all of it is computed
+    bias         (id, what is added to its logit) before all else that shapes a draw; unknown ids mean nothing
     """
 
     temperature: float = 0.0
@@ -40,6 +41,7 @@ class Sampling(msgspec.Struct, frozen=True):
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: bool = False
+    bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -56,6 +58,8 @@ class Sampling(msgspec.Struct, frozen=True):
             raise ConfigError(f"min_tokens is {self.min_tokens}; it must be 0 or more")
         if self.logprobs is not None and not 0 <= self.logprobs <= MOST_TOP:
             raise ConfigError(f"logprobs is {self.logprobs}; it must be 0 to {MOST_TOP}, or none")
+        if any(token < 0 or not math.isfinite(value) for token, value in self.bias):
+            raise ConfigError(f"bias is {self.bias}; it must be token ids, 0 or more, with finite numbers")
         if not -MAX_SEED <= self.seed < MAX_SEED:
             raise ConfigError(f"seed is {self.seed}; it must fit into 64 signed bits")
         if any(token < 0 for token in self.suppress):

@@ -32,6 +32,7 @@ class Drawers:
     where      int64 [n], the rows on the device
     penalties  fp32 [n, 1]; None where nobody has any
     unwanted   (places among them, ids), int64 [m] each: what their requests never want drawn, or None
+    biases     (places among them, ids, what is added), [m] each, or None
     least      int64 [n], tokens that each draws before one that ends its reply may be; None where any may
     """
 
@@ -41,6 +42,7 @@ class Drawers:
     draw: Draw
     penalties: Tensor | None
     unwanted: tuple[Tensor, Tensor] | None
+    biases: tuple[Tensor, Tensor, Tensor] | None
     least: Ints | None
 
 
@@ -97,6 +99,9 @@ class Sampler:
     def draw(self, logits: Tensor, rows: Ints) -> Tensor:
         """logits fp32 [n, vocab] of `rows`, which are used up -> ids int64 [n]."""
         drawers = self._drawers_of(rows)
+        if drawers.biases is not None:
+            *where, values = drawers.biases
+            logits = logits.index_put_(tuple(where), values.to(logits.dtype), accumulate=True)
         if drawers.penalties is not None:
             logits = penalise(logits, self._seen[drawers.where], drawers.penalties)
         if self._suppressed is not None:
@@ -141,6 +146,7 @@ class Sampler:
             Draw(params, self._stage, self.device),
             upload(values, self.device) if values != [[1.0]] * len(values) else None,
             unwanted(params, self._vocab, self.device),
+            _biases(params, self._vocab, self.device),
             _least(params) if len(self._stop_ids) else None,
         )
 
@@ -240,6 +246,21 @@ def penalise(logits: Tensor, seen: Tensor, penalties: Tensor) -> Tensor:
     """Ids seen, bool [n, vocab], become less likely: fp32 [n, vocab] by penalties [n, 1]."""
     scaled = torch.where(logits < 0, logits * penalties, logits / penalties)
     return torch.where(seen, scaled, logits)
+
+
+def _biases(
+    params: Sequence[Sampling], vocab: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    found = [
+        (row, token, value)
+        for row, param in enumerate(params)
+        for token, value in param.bias
+        if token < vocab
+    ]
+    if not found:
+        return None
+    rows, tokens, values = zip(*found, strict=True)
+    return upload(list(rows), device), upload(list(tokens), device), upload(list(values), device)
 
 
 def _least(params: Sequence[Sampling]) -> Ints | None:

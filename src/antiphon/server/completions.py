@@ -190,7 +190,7 @@ class _Answer:
         return CompletionChoice(index=choice.index, text=text, logprobs=told, finish_reason=finish)
 
     def _usage(self) -> UsageShown:
-        return usage_shown(summed([choice.counts for choice in self.choices], 1))
+        return usage_shown(summed([choice.counts for choice in self.choices], self.wanted.num_each))
 
     def _finish(self, end: ResponseEnded) -> FinishReason:
         return "length" if end.status == "incomplete" or self.wanted.is_prompt_only else "stop"

@@ -46,7 +46,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
-from antiphon.wire.sampling_overrides import sampling_of
+from antiphon.wire.sampling_overrides import Wishes, sampling_of
 from antiphon.wire.text_params import TextReading, reading_of, refuse, wishes_of
 from antiphon.wire.tools import read_tools
 
@@ -77,11 +77,12 @@ class ChatAsked:
     is_paced: bool = False
     counts_all_along: bool = False
     reading: TextReading = field(default_factory=TextReading)
+    others: tuple[ResponseRequested, ...] = ()
 
     @property
     def requests(self) -> tuple[ResponseRequested, ...]:
         """One a choice."""
-        return (self.request,)
+        return (self.request, *self.others)
 
     @property
     def speech(self) -> bool:
@@ -103,19 +104,22 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             "stop ends a text, and what is spoken is ahead of it: leave stop out, or ask for no audio.",
             param="stop",
         )
+    if (asked.n or 1) > 1 and (speech or asked.antiphon is not None):
+        raise ProtocolError("n is 1 where a reply is spoken, or is read as it comes.", param="n")
     num_top = (asked.top_logprobs or 0) if asked.logprobs else None
     if asked.top_logprobs and num_top is None:
         raise ProtocolError(
             "top_logprobs needs logprobs: send logprobs: true, or leave it out.", param="top_logprobs"
         )
     max_tokens = asked.max_completion_tokens or asked.max_tokens
+    wishes = wishes_of(asked, scope.info, max_tokens, num_top)
     request = ResponseRequested(
         session=session,
         response=response,
         item_id="reply",
         speech=speech,
         voice=speaker(asked.audio.voice if asked.audio else None, scope.info),
-        sampling=sampling_of(wishes_of(asked, max_tokens, num_top), scope.info, response),
+        sampling=sampling_of(wishes, scope.info, response),
         max_tokens=max_tokens,
         remember=False,
         items=tuple(_items(asked.messages, scope)),
@@ -134,7 +138,15 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         is_paced,
         asked.counts_all_along,
         reading_of(asked, num_top),
+        tuple(_another(request, wishes, scope.info, choice) for choice in range(1, asked.n or 1)),
     )
+
+
+def _another(first: ResponseRequested, wishes: Wishes, info: ModelInfo, choice: int) -> ResponseRequested:
+    """The same question, for one more reply to it."""
+    session, response = f"{first.session}-{choice}", f"{first.response}-{choice}"
+    sampling = sampling_of(wishes, info, response, choice)
+    return msgspec.structs.replace(first, session=session, response=response, sampling=sampling)
 
 
 def speaker(voice: str | Voice | None, info: ModelInfo) -> str | None:

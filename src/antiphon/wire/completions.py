@@ -70,11 +70,13 @@ class Completion(Shown, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CompletionAsked:
-    """requests: one a choice. prompts: of each choice, where it is to be echoed; else none. is_prompt_only:
+    """requests: one a choice. prompts: of each choice, where it is to be echoed; else none. num_each:
+    of each prompt. is_prompt_only:
     no text is wanted behind it."""
 
     requests: tuple[ResponseRequested, ...]
     prompts: tuple[Raw, ...]
+    num_each: int
     reading: TextReading
     stream: bool
     include_usage: bool
@@ -88,34 +90,37 @@ def read_completion(
     """Raises ProtocolError or LimitExceeded for whatever is wrong."""
     refuse(asked, NEUTRAL)
     prompts = tuple(_prompts(asked.prompt, limits))
-    check("max_choices", limits.max_choices, len(prompts), "Send fewer prompts in one request")
+    num_each = asked.n or 1
+    check("max_choices", limits.max_choices, num_each * len(prompts), "Send fewer prompts, or a smaller n")
     if not asked.max_tokens and not asked.echo:
         raise ProtocolError(
             "max_tokens is 0, and there is nothing to answer: send 1 or more, or echo: true.",
             param="max_tokens",
         )
     tells_prompt = bool(asked.echo) and asked.logprobs is not None
-    wishes = wishes_of(asked, asked.max_tokens, asked.logprobs, tells_prompt or None)
+    wishes = wishes_of(asked, info, asked.max_tokens, asked.logprobs, tells_prompt or None)
     requests: list[ResponseRequested] = []
     for raw in prompts:
-        response = ids.new("resp")
-        requests.append(
-            ResponseRequested(
-                session=ids.new("sess"),
-                response=response,
-                item_id="reply",
-                speech=False,
-                sampling=sampling_of(wishes, info, response),
-                max_tokens=max(asked.max_tokens, 1),
-                remember=False,
-                items=(),
-                tier="best_effort" if asked.service_tier == "flex" else "latency",
-                raw=raw,
+        for choice in range(num_each):
+            response = ids.new("resp")
+            requests.append(
+                ResponseRequested(
+                    session=ids.new("sess"),
+                    response=response,
+                    item_id="reply",
+                    speech=False,
+                    sampling=sampling_of(wishes, info, response, choice),
+                    max_tokens=max(asked.max_tokens, 1),
+                    remember=False,
+                    items=(),
+                    tier="best_effort" if asked.service_tier == "flex" else "latency",
+                    raw=raw,
+                )
             )
-        )
     return CompletionAsked(
         tuple(requests),
-        prompts if asked.echo else (),
+        tuple(raw for raw in prompts for _ in range(num_each)) if asked.echo else (),
+        num_each,
         reading_of(asked, asked.logprobs, tells_prompt),
         bool(asked.stream),
         asked.includes_usage,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from antiphon.core.errors import ProtocolError
 from antiphon.core.logprobs import MOST_TOP
+from antiphon.core.model_info import ModelInfo
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
 from antiphon.wire.sampling_overrides import Wishes
@@ -19,6 +20,11 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 NumTop = Annotated[int, Meta(ge=0, le=MOST_TOP)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+MAX_BIASES = 1024
+MAX_DIGITS = 9
+MAX_EACH = 16
+"""Choices of one prompt."""
 MAX_STOPS = 4
 MAX_STOP_CHARS = 256
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -49,9 +55,9 @@ class TextParams(Strict, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_EACH)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
     # refused unless they ask for what is done anyway
-    n: Any = None
-    logit_bias: Any = None
     frequency_penalty: Any = None
     presence_penalty: Any = None
     min_p: Any = None
@@ -91,8 +97,6 @@ def reading_of(asked: TextParams, num_top: int | None, tells_prompt: bool = Fals
 
 
 NEUTRAL_TEXT: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "logit_bias": ({},),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "min_p": (0,),
@@ -112,9 +116,14 @@ def refuse(asked: TextParams, neutral: Mapping[str, tuple[Any, ...]]) -> None:
 
 
 def wishes_of(
-    asked: TextParams, max_tokens: int | None, logprobs: int | None, prompt_logprobs: bool | None = None
+    asked: TextParams,
+    info: ModelInfo,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: bool | None = None,
 ) -> Wishes:
-    """How the text is drawn. Raises ProtocolError where the fields contradict each other."""
+    """How the text is drawn. Raises ProtocolError where the fields contradict each other, or name tokens that
+    the model has not."""
     if max_tokens is not None and (asked.min_tokens or 0) > max_tokens:
         raise ProtocolError(
             f"min_tokens is {asked.min_tokens}, more than the {max_tokens} tokens that the reply may have;"
@@ -131,4 +140,17 @@ def wishes_of(
         asked.ignore_eos,
         logprobs,
         prompt_logprobs,
+        tuple(_biases(asked.logit_bias, info)) or None,
     )
+
+
+def _biases(asked: Mapping[str, float] | None, info: ModelInfo) -> Iterator[tuple[int, float]]:
+    for name, value in (asked or {}).items():
+        is_id = name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS
+        if not is_id or (info.vocab_size and int(name) >= info.vocab_size):
+            which = f"0 to {info.vocab_size - 1}" if info.vocab_size else "0 or more"
+            raise ProtocolError(
+                f"logit_bias names the token {shown(name)}; its keys have to be token ids, {which}.",
+                param="logit_bias",
+            )
+        yield int(name), value
