@@ -16,6 +16,8 @@ PROMPT = StagePrompt(ints([1, 2]), ints([1, 2]), (), 2, NO_INTS)
 class Fragile:
     """Can't run a row that has not joined; draws the row's number."""
 
+    logprobs: None = None
+
     def __init__(self) -> None:
         self.joined: set[int] = set()
         self.failing = {7}

@@ -224,3 +224,33 @@ def test_draws_are_distributed_as_the_reference_says(top_k: int) -> None:
     freedom = kept.sum() - 1
     chi_square = ((counts[kept] - expected) ** 2 / expected).sum()
     assert chi_square < freedom + 4 * np.sqrt(2 * freedom)
+
+
+def test_no_reply_ends_before_it_has_its_least_tokens() -> None:
+    stops = (5, 9, VOCAB + 1)
+    sampler = Sampler(3, VOCAB, 0, None, torch.device("cpu"), stops)
+    sampler.join(0, Sampling(min_tokens=3))
+    sampler.join(1, Sampling(min_tokens=3), drawn=2)
+    sampler.join(2, Sampling())
+    drawn = []
+    for _ in range(4):
+        logits = torch.zeros(3, VOCAB)
+        logits[:, 5], logits[:, 9], logits[:, 7] = 3.0, 2.0, 1.0
+        drawn.append(sampler.draw(logits, ints([0, 1, 2])).tolist())
+    assert drawn == [[7, 7, 5], [7, 5, 5], [7, 5, 5], [5, 5, 5]]
+
+
+def test_biases_are_added_before_all_else() -> None:
+    """As transformers' sequence bias stands before its penalty."""
+    sampler = Sampler(2, VOCAB, 0, None, torch.device("cpu"))
+    bias = ((3, 4.0), (8, -100.0), (VOCAB + 5, 9.0))
+    sampler.join(0, Sampling(repetition_penalty=1.5, bias=bias), torch.tensor([3]))
+    sampler.join(1, Sampling(repetition_penalty=1.5))
+    for step in range(30):
+        logits = logits_of(2, step)
+        want = logits.clone()
+        want[0, 3] += 4.0
+        want[0, 8] -= 100.0
+        seen = sampler._seen.clone()
+        want = penalise(want, seen, torch.full((2, 1), 1.5)).argmax(-1)
+        assert sampler.draw(logits, ints([0, 1])).tolist() == want.tolist()

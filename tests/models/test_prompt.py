@@ -22,7 +22,8 @@ from antiphon.core.conversation import (
     VideoPart,
 )
 from antiphon.core.errors import CheckpointError
-from antiphon.core.facts import PromptFailed
+from antiphon.core.facts import PromptFailed, PromptReady
+from antiphon.core.plans import RenderPrompt
 from antiphon.models.messages import SLOT
 from antiphon.models.prompt import mixed
 from antiphon.models.qwen3_omni.prompt import load_prompter
@@ -290,3 +291,31 @@ def test_a_checkpoint_without_a_template_or_with_wrong_ids_is_refused(
         (path / name).unlink(missing_ok=True)
     with pytest.raises(CheckpointError, match="no usable tokenizer"):
         load_prompter(path, config, LIMIT)
+
+
+def test_a_prompt_as_it_stands_is_what_the_tokenizer_makes_of_it(room: Room) -> None:
+    text = "<|im_start|>user\nhello world<|im_end|>\n"
+    raw = room.prompter.render(RenderPrompt(1, (), False, raw=text))
+    assert isinstance(raw, PromptReady)
+    want = room.tokenizer(text)["input_ids"]
+    assert raw.prompts["thinker"].token_ids.tolist() == want
+    again = room.prompter.render(RenderPrompt(1, (), False, raw=tuple(want)))
+    assert isinstance(again, PromptReady)
+    assert again.prompts["thinker"].keys.tolist() == want
+
+
+@pytest.mark.parametrize(
+    ("raw", "hint"),
+    [
+        ("", "empty"),
+        ((), "empty"),
+        ((1, 1 << 30), "they are 0 to"),
+        ((-1,), "they are 0 to"),
+        ("\ud800", "Unicode"),
+        ((1,) * (LIMIT + 1), "max_prompt_tokens"),
+    ],
+)
+def test_a_raw_prompt_that_is_none_is_refused(room: Room, raw: str | tuple[int, ...], hint: str) -> None:
+    said = room.prompter.render(RenderPrompt(1, (), False, raw=raw))
+    assert isinstance(said, PromptFailed)
+    assert hint in said.message

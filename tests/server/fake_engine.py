@@ -17,6 +17,7 @@ from antiphon.core.facts import (
     SessionClosed,
     TurnAdvised,
 )
+from antiphon.core.logprobs import PAIR
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import (
     AdvisoryAnswered,
@@ -36,6 +37,8 @@ SAMPLING = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(t
 INFO = ModelInfo("test-omni", "/nowhere", "fake", ("ethan", "chelsie"), 4096, "cpu", "float32", SAMPLING)
 STATS = {"antiphon_sessions": 3.0, 'antiphon_steps_total{stage="thinker"}': 8.0}
 USAGE = Usage(7, 13, 0, 4, 5, 6)
+COUNTED = Usage(9, 0, 0, 4)
+"""With a reply's first tokens."""
 
 
 class CharDetokeniser:
@@ -46,6 +49,9 @@ class CharDetokeniser:
 
     def flush(self) -> str:
         return ""
+
+    def spelled(self, token_id: int) -> bytes:
+        return chr(token_id).encode()
 
 
 @dataclass
@@ -135,7 +141,9 @@ class FakeEngine:
             self.sinks[output.session](output)
 
     async def _answer(self, asked: ResponseRequested, script: Script) -> None:
-        pieces: list[Output] = [self._tokens(asked, word) for word in words(script.text)]
+        pieces: list[Output] = [
+            self._tokens(asked, word, None if at else COUNTED) for at, word in enumerate(words(script.text))
+        ]
         if asked.speech:
             audio = [self._tone(asked, at, script.chunk_s) for at in frange(script.audio_s, script.chunk_s)]
             pieces = [piece for pair in zip_longest(pieces, audio) for piece in pair if piece is not None]
@@ -146,8 +154,9 @@ class FakeEngine:
                 await script.gate.wait()
         self._end(asked.response, script.status, script.reason, script.message, script.retry_s)
 
-    def _tokens(self, asked: ResponseRequested, text: str) -> TokensOut:
-        return TokensOut(asked.session, asked.response, "thinker", ints(list(map(ord, text))).reshape(-1, 1))
+    def _tokens(self, asked: ResponseRequested, text: str, usage: Usage | None) -> TokensOut:
+        column = ints(list(map(ord, text))).reshape(-1, 1)
+        return TokensOut(asked.session, asked.response, "thinker", column, usage, _told(asked, text, usage))
 
     def _tone(self, asked: ResponseRequested, at_s: float, length_s: float) -> AudioOut:
         times = at_s + np.arange(round(length_s * WIRE_SAMPLE_RATE_HZ)) / WIRE_SAMPLE_RATE_HZ
@@ -156,6 +165,19 @@ class FakeEngine:
             asked.response,
             (0.2 * np.sin(2 * np.pi * 330 * times)).astype("<f4").tobytes(),
         )
+
+
+def _told(asked: ResponseRequested, text: str, usage: Usage | None) -> bytes:
+    """Of every token -0.5, and -1, -2, ... of the letters a, b, ...; of the first of a prompt nothing."""
+    sampling = asked.sampling.get("thinker", Sampling())
+    if sampling.logprobs is None:
+        return b""
+    prompt = "p" * COUNTED.input_text_tokens if sampling.prompt_logprobs and usage else ""
+    others = [(97 + at, -1.0 - at) for at in range(sampling.logprobs)]
+    pairs = np.array([[(ord(char), -0.5), *others] for char in prompt + text], PAIR)
+    if prompt:
+        pairs["logprob"][0] = np.nan
+    return pairs.tobytes()
 
 
 def words(text: str) -> list[str]:

@@ -123,6 +123,26 @@ async def test_stream_of_text(served: Running) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+async def test_several_replies(served: Running) -> None:
+    async with served.client() as client:
+        whole = await client.chat.completions.create(model="test-omni", messages=HI, n=3)
+        stream = await client.chat.completions.create(
+            model="test-omni", messages=HI, n=2, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    assert [choice.message.content for choice in whole.choices] == ["Hello there."] * 3
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (20, 33), "the prompt counts once"
+    choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    for index in (0, 1):
+        mine = [choice for choice in choices if choice.index == index]
+        assert "".join(choice.delta.content or "" for choice in mine) == "Hello there."
+        assert (mine[0].delta.role, mine[-1].finish_reason) == ("assistant", "stop")
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 22
+
+
 async def test_a_stream_that_is_sent_as_it_is_read(served: Running) -> None:
     """Hello is five tokens, and takes its reader a quarter of a second; the engine has made all at once."""
     async with served.client() as client:
@@ -265,9 +285,10 @@ async def test_calls_are_told_apart_from_words() -> None:
 
 REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"messages": []}, 400, "invalid_value", "messages"),
-    ({"messages": HI, "n": 2}, 400, "unsupported_parameter", "n"),
-    ({"messages": HI, "stop": ["x"]}, 400, "unsupported_parameter", "stop"),
-    ({"messages": HI, "logprobs": True}, 400, "unsupported_parameter", "logprobs"),
+    ({"messages": HI, "n": 17}, 400, "invalid_value", "n"),
+    ({"messages": HI, "logit_bias": {"x": 1}}, 400, "invalid_value", "logit_bias"),
+    ({"messages": HI, "stop": [""]}, 400, "invalid_value", "stop[0]"),
+    ({"messages": HI, "top_logprobs": 2}, 400, "invalid_value", "top_logprobs"),
     ({"messages": HI, "tempreature": 1}, 400, "unknown_parameter", "tempreature"),
     ({"messages": HI, "temperature": 3}, 400, "invalid_value", "temperature"),
     ({"messages": HI, "model": "gpt"}, 404, "model_not_found", "model"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from antiphon.core.errors import CheckpointError
-from antiphon.server.detokenise import StreamingDetokeniser, detokenisers_of
+from antiphon.server.detokenise import Spelling, StreamingDetokeniser, detokenisers_of
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -24,11 +24,12 @@ def byte_tokenizer() -> Tokenizer:
 
 
 TOKENIZER = byte_tokenizer()
+SPELLING = Spelling(TOKENIZER)
 
 
 @given(st.text(max_size=30))
 def test_text_survives(text: str) -> None:
-    stream = StreamingDetokeniser(TOKENIZER)
+    stream = StreamingDetokeniser(TOKENIZER, SPELLING)
     ids = TOKENIZER.encode(text).ids
     pieces = [stream.push([token]) for token in ids] + [stream.flush()]
     assert "".join(pieces) == text
@@ -37,14 +38,14 @@ def test_text_survives(text: str) -> None:
 
 @given(st.lists(st.integers(0, len(ALPHABET)), max_size=40), st.integers(1, 5))
 def test_any_bytes_stream_to_the_same_as_at_once(ids: list[int], size: int) -> None:
-    stream = StreamingDetokeniser(TOKENIZER)
+    stream = StreamingDetokeniser(TOKENIZER, SPELLING)
     pieces = [stream.push(ids[start : start + size]) for start in range(0, len(ids), size)]
     assert "".join(pieces) + stream.flush() == TOKENIZER.decode(ids, skip_special_tokens=True)
     assert stream.flush() == ""
 
 
 def test_special_tokens_are_silent_and_halves_wait() -> None:
-    stream = StreamingDetokeniser(TOKENIZER)
+    stream = StreamingDetokeniser(TOKENIZER, SPELLING)
     ids = TOKENIZER.encode("é<|end|>").ids
     assert [stream.push([token]) for token in ids] == ["", "é", ""]
 
@@ -62,3 +63,20 @@ def test_the_tokens_of_a_call_are_text(tiny_checkpoint: Path) -> None:
     text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     detokeniser = detokenisers_of(tiny_checkpoint)()
     assert detokeniser.push(tokenizer.encode(text).ids) + detokeniser.flush() == text
+
+
+@given(st.text(max_size=30))
+def test_tokens_are_spelled_in_the_bytes_of_the_text(text: str) -> None:
+    stream = StreamingDetokeniser(TOKENIZER, SPELLING)
+    assert b"".join(map(stream.spelled, TOKENIZER.encode(text).ids)) == text.encode()
+    assert stream.push([]) == "", "and keep no state"
+
+
+def test_what_is_no_byte_level_token_is_spelled_too() -> None:
+    pieces = {"<unk>": 0, "\u2581hi": 1, "<0xE2>": 2, "é": 3}
+    tokenizer = Tokenizer(models.BPE(vocab=pieces, merges=[], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<s>"])
+    spelling = Spelling(tokenizer)
+    assert [spelling.of(token) for token in (1, 2, 3, 4)] == [b" hi", b"\xe2", "é".encode(), b"<s>"]
+    assert spelling.of(999) == b""

@@ -45,6 +45,9 @@ class PieceDetokeniser:
     def flush(self) -> str:
         return ""
 
+    def spelled(self, token_id: int) -> bytes:
+        return PIECE.encode()
+
 
 class ToldDetector:
     """`wire.ports.TurnDetector` that notices what it is told to."""

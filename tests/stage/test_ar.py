@@ -321,3 +321,11 @@ def test_a_step_may_end_at_the_first_request_without_a_row(
     stage = after_two(stops, 3, 1, 2, **sizes)
     stage.submit(request(3, 8, first=300))
     assert ran(stage) == runs
+
+
+def test_a_request_may_go_on_behind_what_ends_others() -> None:
+    stage = scheduler()
+    goes_on = Sampling(max_tokens=3, ignore_eos=True)
+    stage.submit(ArRequest(1, "s", prompt(2), goes_on))
+    told = [done(stage, planned(stage, step), STOP)[0] for step in range(3)]
+    assert [(one.first, one.end) for one in told] == [(STOP, None), (STOP, None), (STOP, "length")]

@@ -54,6 +54,9 @@ class HalfDetokeniser:
         text, self._held = self._held, ""
         return text
 
+    def spelled(self, token_id: int) -> bytes:
+        return chr(token_id).encode()
+
 
 class Doubled:
     """Every byte becomes six, as long at 24 kHz PCM16 as it was at 8 kHz G.711."""

@@ -25,6 +25,7 @@ from antiphon.wire.chat_reading import ChatAsked, ChatScope, check_format, read_
 from antiphon.wire.limits import Limits
 from antiphon.wire.media_urls import bytes_of, remote_urls
 from antiphon.wire.parsing import converted, decode_json
+from antiphon.wire.text_params import TextReading, wishes_of
 from wire.harness import INFO
 
 OWN = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(temperature=0.9)}
@@ -252,9 +253,7 @@ def test_tools() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "hint"),
     [
-        ("n", 2, "send 1"),
-        ("stop", ["x"], "send []"),
-        ("logprobs", True, "send False"),
+        ("min_p", 0.5, "send 0"),
         ("prediction", {}, ""),
     ],
 )
@@ -262,6 +261,59 @@ def test_what_is_not_done_is_refused_by_name(name: str, value: object, hint: str
     error = refused(**{name: value})
     assert (error.code, error.param) == ("unsupported_parameter", name)
     assert hint in str(error)
+
+
+def test_what_ends_a_text() -> None:
+    assert read(stop="x").reading == TextReading(("x",), 0)
+    assert read(stop=["x", "y"], min_tokens=3).reading == TextReading(("x", "y"), 3)
+    assert read(stop=[]).reading.stops() is None
+    for wrong in ("", [""], ["x"] * 5, "x" * 257, 5):
+        assert refused(stop=wrong).param in ("stop", "stop[0]")
+    assert refused(stop="x", modalities=["text", "audio"]).param == "stop"
+
+
+def test_several_replies_differ_in_seed_and_session() -> None:
+    asked = read(n=3, seed=(1 << 63) - 2, temperature=1)
+    assert [one.sampling["thinker"].seed for one in asked.requests] == [
+        (1 << 63) - 2,
+        (1 << 63) - 1,
+        -(1 << 63),
+    ]
+    assert len({one.session for one in asked.requests}) == len({one.response for one in asked.requests}) == 3
+    assert {one.items for one in asked.requests} == {asked.request.items}
+    own = read(n=2, temperature=1).requests
+    assert own[0].sampling["thinker"].seed != own[1].sampling["thinker"].seed
+    assert refused(n=0).param == refused(n=17).param == "n"
+    assert refused(n=2, modalities=["text", "audio"]).param == "n"
+    assert refused(n=2, stream=True, antiphon={}).param == "n"
+
+
+def test_biases() -> None:
+    asked = read(logit_bias={"5": -100, "07": 0.5})
+    assert asked.request.sampling["thinker"].bias == ((5, -100.0), (7, 0.5))
+    assert read(logit_bias={}).request.sampling == {}
+    for wrong in (
+        {"x": 1},
+        {"-1": 1},
+        {"²": 1},
+        {"5": 101},
+        {"1" * 10: 1},
+        {str(at): 1 for at in range(1025)},
+    ):
+        assert (refused(logit_bias=wrong).param or "").startswith("logit_bias")
+    known = msgspec.structs.replace(INFO, vocab_size=50)
+    with pytest.raises(ProtocolError, match="0 to 49"):
+        wishes_of(ChatRequest(messages=[], logit_bias={"50": 1.0}), known, None, None)
+
+
+def test_what_is_told_of_tokens() -> None:
+    asked = read(logprobs=True, top_logprobs=3)
+    assert asked.request.sampling["thinker"].logprobs == 3
+    assert asked.reading.num_top == 3
+    assert read(logprobs=True).request.sampling["thinker"].logprobs == 0
+    assert read(logprobs=False, top_logprobs=0).request.sampling == {}
+    assert refused(top_logprobs=3).param == "top_logprobs"
+    assert refused(logprobs=True, top_logprobs=21).param == "top_logprobs"
 
 
 def test_what_asks_for_nothing_special_is_taken() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
 
 from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
+from antiphon.core.logprobs import PAIR, TokenLog
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.wire.errors import error_object
 from antiphon.wire.reply_stream import (
@@ -18,6 +21,7 @@ from antiphon.wire.reply_stream import (
     TextPiece,
     error_of,
 )
+from antiphon.wire.text_params import TextReading
 from wire.harness import HalfDetokeniser
 
 
@@ -85,3 +89,60 @@ def test_what_an_end_means(end: ResponseEnded, code: str, kind: str) -> None:
     shown = error_object(error)
     assert (shown["code"], shown["type"]) == (code, kind)
     assert shown["message"]
+
+
+def test_a_text_that_has_come_to_its_stop_string_is_over() -> None:
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((" end",)))
+    assert pieces.take(tokens("so e")) == [TextPiece("so")]
+    assert pieces.take(tokens("ndless")) == []
+    assert pieces.is_stopped
+    assert pieces.token_ids == list(map(ord, "so endl")), "the token that shows the end of it is the last"
+    end = ended()
+    assert pieces.take(end) == [EndPiece(end)]
+
+
+def test_a_stop_string_that_the_end_of_the_reply_shows() -> None:
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("o.",)))
+    assert pieces.take(tokens("so.")) == [TextPiece("s")]
+    assert pieces.take(ended("incomplete", "max_output_tokens")) == [EndPiece(ended())]
+    held = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("o.!",)))
+    assert held.take(tokens("so.")) == [TextPiece("s")]
+    assert held.take(ended()) == [TextPiece("o."), EndPiece(ended())]
+
+
+def told(text: str, prompt: str = "") -> bytes:
+    """A token a character, with one other each."""
+    pairs = [[(ord(char), -0.5), (ord("x"), -0.25)] for char in prompt + text]
+    return np.array(pairs, PAIR).tobytes()
+
+
+def logs(text: str) -> tuple[TokenLog, ...]:
+    return tuple(TokenLog(ord(char), -0.5, ((ord("x"), -0.25),)) for char in text)
+
+
+def test_what_is_told_of_tokens_goes_with_their_text() -> None:
+    """Tokens whose text is held back wait with it, and those without any come with the end."""
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((), 0, 1, True))
+    first = msgspec.structs.replace(tokens("a"), usage=Usage(2), logprobs=told("a", "pq"))
+    assert pieces.take(first) == []
+    assert tuple(pieces.prompt_logs) == logs("pq")
+    assert pieces.take(msgspec.structs.replace(tokens("b"), logprobs=told("b"))) == [
+        TextPiece("a", logs=logs("ab"))
+    ]
+    assert pieces.take(msgspec.structs.replace(tokens(""), logprobs=told("c"))) == []
+    end = ended()
+    assert pieces.take(end) == [TextPiece("b"), EndPiece(end)], "what ended it is no token of it"
+    silent = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((), 0, 1))
+    assert silent.take(msgspec.structs.replace(tokens("a"), usage=Usage(2), logprobs=told("a"))) == []
+    silent._detokeniser.flush()
+    assert silent.take(end) == [TextPiece("", logs=logs("a")), EndPiece(end)]
+
+
+def test_what_is_told_where_the_text_is_over() -> None:
+    """Of the token that shows the stop string too, and of none behind it."""
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("b",), 0, 1))
+    assert pieces.take(msgspec.structs.replace(tokens("abc"), logprobs=told("abc"))) == [
+        TextPiece("a", logs=logs("abc"))
+    ]
+    assert pieces.take(msgspec.structs.replace(tokens("d"), logprobs=told("d"))) == []
+    assert pieces.take(ended()) == [EndPiece(ended())]

@@ -200,6 +200,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
     answers_silence  True: it is wanted even where nobody speaks in what it would answer
     rate       tokens a second that its reader takes, of a reply in writing; None: not known
+    raw        the prompt as it stands, a text or its token ids: no template, no items, no tools
     """
 
     session: str
@@ -222,6 +223,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcripts: TranscriptOptions | None = None
     answers_silence: bool = False
     rate: float | None = None
+    raw: str | tuple[int, ...] | None = None
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):
@@ -304,7 +306,8 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
                [3 m], (request, tokens, samples) m times: so many tokens of its text are over after so many
                samples since its stream began
     encoder:   media int64 [n] keys that are ready
-    `audio` is a payload: carried along, never recorded, never decided upon.
+    AR stage:  logprobs: where a request wants any, `core.logprobs` bytes of each row that emitted
+    `audio` and `logprobs` are payloads: carried along, never recorded, never decided upon.
     seconds    that its device was busy with it; nan: not known
     """
 
@@ -318,6 +321,7 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     seconds: float = nan
     owing: Ints = NO_INTS
     words: Ints = NO_INTS
+    logprobs: tuple[bytes, ...] = ()
 
 
 class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):

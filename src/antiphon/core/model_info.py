@@ -21,6 +21,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     languages    codes of those that its transcriber hears, its own first; none: it has no transcriber
     reads_ahead  the server tells of turns before they are over: instructions when the first one begins, and
                  what was said in every pause
+    vocab_size   token ids of the text are below it; 0: not known
     """
 
     name: str
@@ -34,3 +35,4 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     max_recording_s: float = inf
     languages: tuple[str, ...] = ()
     reads_ahead: bool = False
+    vocab_size: int = 0

@@ -26,6 +26,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     transcripts  of a model that reads what was said: by the key of each recording in the items, the tokens of
                  the stage that wrote it down
     options      what is wanted is the prompt of a transcript that is made so, of the stage that transcribes
+    raw          the prompt as it stands, a text or its token ids, in the place of items
     """
 
     request: int
@@ -37,6 +38,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     transcripts: dict[int, tuple[int, ...]] = {}
     transcribe: bool = False
     options: TranscriptOptions | None = None
+    raw: str | tuple[int, ...] | None = None
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):
@@ -215,15 +217,6 @@ Step = ArStep | CodecStep | EncodeStep
 Order = RenderPrompt | Handoff | DropPayload | DropMedia | SendMedia | CopyBlocks | MoveBlocks | Step
 
 
-class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False, gc=False):
-    """New tokens of a response: int64 [n, width]. Text tokens come without the end-of-turn token."""
-
-    session: str
-    response: str
-    stage: str
-    tokens: Ints
-
-
 class AudioOut(msgspec.Struct, frozen=True, tag=True):
     """New audio of a response: mono float32 little-endian at 24 kHz.
 
@@ -252,6 +245,23 @@ class Usage(msgspec.Struct, frozen=True):
     output_audio_tokens: int = 0
     cached_audio_tokens: int = 0
     cached_image_tokens: int = 0
+
+
+class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False, gc=False):
+    """New tokens of a response: int64 [n, width]. Text tokens come without the end-of-turn token, unless the
+    request goes on behind it.
+
+    usage     with the first tokens of a written text: the counts of that moment
+    logprobs  where the request wants any: `core.logprobs` bytes of the tokens that were drawn, behind those
+              of the prompt; of a reply without tokens, of its prompt
+    """
+
+    session: str
+    response: str
+    stage: str
+    tokens: Ints
+    usage: Usage | None = None
+    logprobs: bytes = b""
 
 
 NO_SPEECH = "no_speech"

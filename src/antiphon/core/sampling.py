@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from antiphon.core.errors import ConfigError
+from antiphon.core.logprobs import MOST_TOP
 
 MAX_SEED = 1 << 63
 """Seeds are 64-bit two's complement integers: they cross process borders."""
@@ -21,6 +22,12 @@ class Sampling(msgspec.Struct, frozen=True):
     repetition_penalty  over the set of ids seen so far; 1.0 is none (kept under greedy, as transformers does)
     seed         one seed, one output, whatever else is in the batch
     suppress     ids never drawn, beside those the model itself never draws; unknown ids mean nothing
+    min_tokens   so many tokens are drawn before one that ends the reply may be
+    ignore_eos   tokens that end the reply are tokens like any other: it ends at its length
+    logprobs     so many of the likeliest tokens are told with each drawn one, with log-probabilities; 0: the
+                 drawn one alone; None: nothing is told
+    prompt_logprobs  the same is told of the prompt's tokens, with the first drawn one: all of it is computed
+    bias         (id, what is added to its logit) before all else that shapes a draw; unknown ids mean nothing
     """
 
     temperature: float = 0.0
@@ -30,6 +37,11 @@ class Sampling(msgspec.Struct, frozen=True):
     max_tokens: int = 256
     seed: int = 0
     suppress: tuple[int, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -42,6 +54,12 @@ class Sampling(msgspec.Struct, frozen=True):
             raise ConfigError(f"repetition_penalty is {self.repetition_penalty}; it must be more than 0")
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+        if self.min_tokens < 0:
+            raise ConfigError(f"min_tokens is {self.min_tokens}; it must be 0 or more")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MOST_TOP:
+            raise ConfigError(f"logprobs is {self.logprobs}; it must be 0 to {MOST_TOP}, or none")
+        if any(token < 0 or not math.isfinite(value) for token, value in self.bias):
+            raise ConfigError(f"bias is {self.bias}; it must be token ids, 0 or more, with finite numbers")
         if not -MAX_SEED <= self.seed < MAX_SEED:
             raise ConfigError(f"seed is {self.seed}; it must fit into 64 signed bits")
         if any(token < 0 for token in self.suppress):

@@ -12,6 +12,7 @@ from torch import Tensor
 from antiphon.core.facts import NO_INTS, NO_TOKENS, Ints, StepDone
 from antiphon.core.plans import ArStep, Join, Step
 from antiphon.engine.lanes import Begun, InlineExecutor, Landing
+from antiphon.engine.logprobs import StepLog
 
 HOST = torch.device("cpu")
 """Where a step without rows is done: no device has to be waited for."""
@@ -19,6 +20,11 @@ HOST = torch.device("cpu")
 
 class ArRunner(Protocol):
     """What a model family gives: how a row begins, what a step feeds in, what it draws."""
+
+    @property
+    def logprobs(self) -> StepLog | None:
+        """What the last step's rows are told of what they drew, where any is."""
+        ...
 
     def apply(self, step: ArStep) -> None:
         """Take over the step's block tables and inputs, and forget the rows it gives up or hands out anew.
@@ -90,6 +96,13 @@ class ArExecutor(InlineExecutor):
             return HOST, lambda: StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, NO_INTS)
         drawn = self.runner.run(step)
         tokens, emitting = drawn.to("cpu", non_blocking=True), requests[step.emits == 1]
+        told = self.runner.logprobs
         return drawn.device, lambda: StepDone(
-            step.stage, step.step, emitting, tokens.numpy(), NO_INTS, NO_INTS
+            step.stage,
+            step.step,
+            emitting,
+            tokens.numpy(),
+            NO_INTS,
+            NO_INTS,
+            logprobs=() if told is None else told.landed(),
         )

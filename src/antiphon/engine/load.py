@@ -37,6 +37,7 @@ from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
+from antiphon.latency.shapes import DecoderShape
 from antiphon.nn.backends import BACKENDS, pick_backend
 from antiphon.nn.cpu import told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
@@ -198,6 +199,10 @@ def load_prompter(opened: Opened, options: EngineOptions) -> Prompter:
 
 
 def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
+    sampling = {
+        name: config.sampling for name, config in opened.node.ar.items() if name != opened.graph.transcriber
+    }
+    writer = opened.family.read_shape(opened.config, name).stages[next(iter(sampling))]
     return ModelInfo(
         name=name,
         path=str(opened.checkpoint.writer),
@@ -206,14 +211,11 @@ def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
         max_context_tokens=options.max_context_tokens,
         device=str(opened.device),
         dtype=str(opened.dtype).removeprefix("torch."),
-        sampling={
-            name: config.sampling
-            for name, config in opened.node.ar.items()
-            if name != opened.graph.transcriber
-        },
+        sampling=sampling,
         max_recording_s=opened.family.max_recording_s(opened.config),
         languages=opened.family.languages(opened.config),
         reads_ahead=opened.graph.transcriber is not None,
+        vocab_size=writer.vocab if isinstance(writer, DecoderShape) else 0,
     )
 
 

@@ -32,6 +32,8 @@ class Drawers:
     where      int64 [n], the rows on the device
     penalties  fp32 [n, 1]; None where nobody has any
     unwanted   (places among them, ids), int64 [m] each: what their requests never want drawn, or None
+    biases     (places among them, ids, what is added), [m] each, or None
+    least      int64 [n], tokens that each draws before one that ends its reply may be; None where any may
     """
 
     rows: Ints
@@ -40,15 +42,26 @@ class Drawers:
     draw: Draw
     penalties: Tensor | None
     unwanted: tuple[Tensor, Tensor] | None
+    biases: tuple[Tensor, Tensor, Tensor] | None
+    least: Ints | None
 
 
 class Sampler:
     """Sampling state of one head over `max_rows` rows. `stage` keeps the noise of heads apart."""
 
     def __init__(
-        self, max_rows: int, vocab: int, stage: int, suppressed: Tensor | None, device: torch.device
+        self,
+        max_rows: int,
+        vocab: int,
+        stage: int,
+        suppressed: Tensor | None,
+        device: torch.device,
+        stop_ids: tuple[int, ...] = (),
     ) -> None:
+        """stop_ids: those that end a reply, which `min_tokens` puts off."""
         self._stage = stage
+        self._stop_ids = torch.tensor([one for one in stop_ids if one < vocab], dtype=torch.int64)
+        self._stop_ids = self._stop_ids.to(device)
         self.device = device
         self._vocab = vocab
         self._suppressed = suppressed
@@ -86,12 +99,19 @@ class Sampler:
     def draw(self, logits: Tensor, rows: Ints) -> Tensor:
         """logits fp32 [n, vocab] of `rows`, which are used up -> ids int64 [n]."""
         drawers = self._drawers_of(rows)
+        if drawers.biases is not None:
+            *where, values = drawers.biases
+            logits = logits.index_put_(tuple(where), values.to(logits.dtype), accumulate=True)
         if drawers.penalties is not None:
             logits = penalise(logits, self._seen[drawers.where], drawers.penalties)
         if self._suppressed is not None:
             logits = logits.masked_fill_(self._suppressed, -torch.inf)
         if drawers.unwanted is not None:
             logits = logits.index_put_(drawers.unwanted, self._never)
+        if drawers.least is not None:
+            early = (self._drawn[rows] < drawers.least).nonzero()[0]
+            if len(early):
+                logits = logits.index_put_((upload(early, self.device)[:, None], self._stop_ids), self._never)
         ids = drawers.draw.at(self._drawn[rows])(logits)
         self._drawn[rows] += 1
         if drawers.penalties is not None:
@@ -126,6 +146,8 @@ class Sampler:
             Draw(params, self._stage, self.device),
             upload(values, self.device) if values != [[1.0]] * len(values) else None,
             unwanted(params, self._vocab, self.device),
+            _biases(params, self._vocab, self.device),
+            _least(params) if len(self._stop_ids) else None,
         )
 
 
@@ -224,6 +246,26 @@ def penalise(logits: Tensor, seen: Tensor, penalties: Tensor) -> Tensor:
     """Ids seen, bool [n, vocab], become less likely: fp32 [n, vocab] by penalties [n, 1]."""
     scaled = torch.where(logits < 0, logits * penalties, logits / penalties)
     return torch.where(seen, scaled, logits)
+
+
+def _biases(
+    params: Sequence[Sampling], vocab: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    found = [
+        (row, token, value)
+        for row, param in enumerate(params)
+        for token, value in param.bias
+        if token < vocab
+    ]
+    if not found:
+        return None
+    rows, tokens, values = zip(*found, strict=True)
+    return upload(list(rows), device), upload(list(tokens), device), upload(list(values), device)
+
+
+def _least(params: Sequence[Sampling]) -> Ints | None:
+    least = np.array([param.min_tokens for param in params], np.int64)
+    return least if least.any() else None
 
 
 def unwanted(

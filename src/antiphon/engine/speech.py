@@ -27,6 +27,8 @@ class SpeechRunner:
     Implements `engine.ar.ArRunner`. Row state: the last frame, the upstream text received, the prompt.
     """
 
+    logprobs: None = None
+
     def __init__(self, model: SpeechModel, config: ArConfig) -> None:
         self._model = model
         self._device = model.device

@@ -18,6 +18,7 @@ from antiphon.engine.cross import CrossPages
 from antiphon.engine.family import TextModel
 from antiphon.engine.features import Features, FeatureStore
 from antiphon.engine.kv_pool import KvPool
+from antiphon.engine.logprobs import Logprobs, StepLog
 from antiphon.engine.piggyback import Piggyback
 from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, drawing_tokens
 from antiphon.engine.sampler import Sampler
@@ -60,7 +61,11 @@ class TextRunner:
         self.pool = KvPool(pages, config, {"hidden": hidden})
         self._tables = BlockTables(self.pool.groups, config.max_rows, config.num_blocks, config.block_size)
         self._piggyback = Piggyback(self.pool, self._tables, self._device)
-        self._sampler = Sampler(config.max_rows, model.vocab_size, STAGE, None, self._device)
+        self._sampler = Sampler(
+            config.max_rows, model.vocab_size, STAGE, None, self._device, tuple(config.stop_ids)
+        )
+        self._told = Logprobs(self._device)
+        self.logprobs: StepLog | None = None
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
         self._ids: dict[int, Ints] = {}
@@ -79,6 +84,7 @@ class TextRunner:
     def apply(self, step: ArStep) -> None:
         self._forget(step.leaves.tolist())
         self._piggyback.forget(step.leaves.tolist())
+        self._told.forget(step.leaves.tolist())
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
@@ -91,11 +97,15 @@ class TextRunner:
             self._spans[join.row] = ()
             self._cross.join(join.row, self._found(join.prompt.spans[0].key).embeddings)
         self._sampler.join(join.row, join.sampling, torch.from_numpy(ids), len(join.generated))
+        self._told.join(join)
 
     def run(self, step: ArStep) -> Tensor:
         """Tokens int64 [emitting rows, 1]."""
         flat = self._rows.flatten(step)
         media, (wanted, drawing) = self._media(flat), drawing_tokens(flat, step, self._device)
+        read = self._told.prompt_tokens(flat)
+        if wanted is not None and len(read):
+            wanted = torch.cat((wanted, self._to_device(read)))
         x, kv, transfers = self._piggyback.begin(step, self._embed(flat, media))
         capture = self._model.capture_layer if media.rows or self._model.keeps_all else None
         hidden, captured = self._model.forward(
@@ -121,7 +131,10 @@ class TextRunner:
                 slots, captured = slots[passing], captured[passing]
             self._hidden.index_copy_(0, slots, captured)
         self._forget(self._rows.finished(flat))
-        return self._draw(hidden, drawing)
+        if not len(read):
+            return self._draw(hidden, drawing)
+        self._told.read(hidden[len(drawing) :], self._model.logits)
+        return self._draw(hidden[: len(drawing)], drawing)
 
     def rehearse(self, num_rows: int) -> None:
         """Run a decode step of so many rows of no request; it writes to the first block only."""
@@ -139,9 +152,14 @@ class TextRunner:
 
     def _draw(self, hidden: Tensor, rows: Ints) -> Tensor:
         """Final-norm hidden [r, H] of emitting rows -> tokens int64 [r, 1]."""
+        self.logprobs = None
         if not len(rows):
             return self._last[:0, None]
-        ids = self._sampler.draw(self._model.logits(hidden), rows)
+        logits = self._model.logits(hidden)
+        scores = self._told.scores(logits, rows)
+        ids = self._sampler.draw(logits, rows)
+        if scores is not None:
+            self.logprobs = self._told.drawn(scores, rows, ids)
         self._last.index_copy_(0, self._to_device(rows), ids)
         return ids[:, None]
 

@@ -63,6 +63,7 @@ class Preparation:
             spec.say,
             written,
             spec.transcribe,
+            raw=spec.raw,
         )
         self._outbox.orders.append(order)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.core.facts import Ints
+from antiphon.core.facts import NO_TOKENS, Ints
 from antiphon.core.graph import Edge, StageGraph
 from antiphon.core.plans import AudioOut, Handoff, TokensOut, ints
 from antiphon.flow.outbox import Outbox
@@ -51,14 +51,20 @@ class ReplyRoute:
         """A token of the reply: to the client, and over the edge to the talker."""
         first = not response.reply
         if progress.tokens is not None:
-            tokens = progress.tokens
+            tokens, usage = progress.tokens, None
             if first and response.forced:
                 response.reply += response.forced
                 tokens = ints([*response.forced, progress.first])[:, None]
             response.reply.append(progress.first)
+            if first:
+                usage = response.usage(self._stages.entry_stage)
             spec = response.spec  # as `_emit_tokens`, without a call for every token of every reply
-            out = TokensOut(spec.session, spec.response, self._stages.entry_stage, tokens)
+            out = TokensOut(
+                spec.session, spec.response, self._stages.entry_stage, tokens, usage, progress.logprobs
+            )
             self._outbox.outputs.append(out)
+        elif first and progress.logprobs:
+            self._tell_prompt(response, progress.logprobs)
         response.is_cut = progress.end == "length"
         if response.voice not in SPOKEN:
             return
@@ -80,6 +86,13 @@ class ReplyRoute:
         if is_calling and response.voice is Voice.PENDING:
             response.voice = Voice.SILENT
             self._frontier.end_speech(response.slot)
+
+    def _tell_prompt(self, response: ResponseState, logprobs: bytes) -> None:
+        """A reply of no token still tells what was asked of its prompt."""
+        spec, stage = response.spec, self._stages.entry_stage
+        usage = response.usage(stage)
+        out = TokensOut(spec.session, spec.response, stage, NO_TOKENS, usage, logprobs)
+        self._outbox.outputs.append(out)
 
     def say(self, response: ResponseState, reply: Ints, now: float) -> None:
         """The reply is given. The talker needs nothing of it but its tokens, so no stage has to write it."""

@@ -17,7 +17,7 @@ from antiphon.core.sampling import Sampling
 from antiphon.flow.stages import Path
 from antiphon.policy.base import Tier
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.requests import ArRequest
+from antiphon.stage.requests import ArRequest, private_keys
 
 TIERS = {"latency": Tier.LATENCY, "best_effort": Tier.BEST_EFFORT}
 
@@ -149,10 +149,13 @@ class ResponseState:
 
     def ar_request(self, stage: ArScheduler, sampling: Sampling, **more: Any) -> ArRequest:
         """Its request of one decoder stage, in the class that was asked for."""
+        prompt = self.prompts[stage.stage]
+        if sampling.prompt_logprobs:
+            prompt = msgspec.structs.replace(prompt, keys=private_keys(self.request, len(prompt.keys)))
         return ArRequest(
             self.request,
             self.session,
-            self.prompts[stage.stage],
+            prompt,
             sampling,
             tier=self.tier,
             slot=self.slot,

@@ -133,6 +133,8 @@ class Prompter:
         return (call, *self._vocabulary.encode(f'\n{{"name": {name}, "arguments":'))
 
     def _thinker(self, order: RenderPrompt, forced: tuple[int, ...]) -> StagePrompt:
+        if order.raw is not None:
+            return self._raw(order.raw)
         items = order.items
         check_items(items)
         messages, parts = to_messages(items, self._vocabulary.guard)
@@ -148,6 +150,18 @@ class Prompter:
         self._check_length(len(line.ids))
         ids = np.array(line.ids, np.int64)
         return StagePrompt(ids, prompt_keys(ids, line.spans), tuple(line.spans), len(ids), NO_INTS)
+
+    def _raw(self, raw: str | tuple[int, ...]) -> StagePrompt:
+        """A prompt as it stands. Whoever writes one writes special tokens too, where they name them."""
+        known = raw if isinstance(raw, tuple) else self._vocabulary.spell(raw)
+        if not known:
+            raise ProtocolError("the prompt is empty: send a text, or token ids, of one token or more")
+        self._check_length(len(known))
+        if not 0 <= min(known) <= max(known) < self._vocabulary.size:
+            last = self._vocabulary.size - 1
+            raise ProtocolError(f"the prompt has token ids that this model has not: they are 0 to {last}")
+        ids = np.array(known, np.int64)
+        return StagePrompt(ids, ids.copy(), (), len(ids), NO_INTS)
 
     def _run_template(self, messages: list[Message], tools: tuple[str, ...]) -> str:
         known = to_tools(tools, self._vocabulary.guard)

@@ -60,6 +60,20 @@ class Vocabulary:
         """Ids of ordinary text, whatever it says."""
         return (self._cached if len(text) <= _MAX_CACHED_CHARS else self._encode)(text)
 
+    @property
+    def size(self) -> int:
+        """Every id is below it."""
+        return max(
+            self._whole.get_vocab_size(with_added_tokens=True), *(i + 1 for i in self._special.values()), 0
+        )
+
+    def spell(self, text: str) -> tuple[int, ...]:
+        """Ids of a text that may name special tokens, with those that the tokenizer puts around it."""
+        try:
+            return tuple(self._whole.encode(text, add_special_tokens=True).ids)
+        except TypeError:
+            raise _no_unicode() from None
+
     def decode(self, ids: tuple[int, ...]) -> str:
         """The text of these, special tokens left out."""
         return self._whole.decode(ids, skip_special_tokens=True)
@@ -79,13 +93,17 @@ class Vocabulary:
         try:
             return tuple(self._ordinary.encode(text, add_special_tokens=False).ids)
         except TypeError:  # of a str, only this: it is no Unicode text
-            raise ProtocolError("the text is not valid Unicode: it has half of a surrogate pair") from None
+            raise _no_unicode() from None
 
     def _check_safe(self) -> None:
         special = set(self._special.values())
         for name in self._special:
             if special.intersection(self._encode(name)):
                 raise CheckpointError(f"tokenizer: the special token {name!r} could be typed by a client")
+
+
+def _no_unicode() -> ProtocolError:
+    return ProtocolError("the text is not valid Unicode: it has half of a surrogate pair")
 
 
 def load_template(path: Path, tokenizer: Any) -> Template:

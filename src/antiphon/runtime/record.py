@@ -198,6 +198,8 @@ def without_media(message: Any) -> Any:
         values["audio"] = b""
     elif isinstance(values.get("audio"), tuple):
         values["audio"] = (b"",) * len(values["audio"])
+    if isinstance(values.get("logprobs"), bytes | tuple):
+        values["logprobs"] = type(values["logprobs"])()
     return type(message)(**values)
 
 

@@ -17,7 +17,16 @@ from starlette.types import Scope
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, ProtocolError
-from antiphon.server import advisories, chat, console_feed, http, realtime, speech, transcriptions
+from antiphon.server import (
+    advisories,
+    chat,
+    completions,
+    console_feed,
+    http,
+    realtime,
+    speech,
+    transcriptions,
+)
 from antiphon.server.admission import http_error
 from antiphon.server.detokenise import detokenisers_of
 from antiphon.server.feed import Feed
@@ -27,7 +36,8 @@ from antiphon.server.settings import ServerSettings
 from antiphon.wire.ports import DetokeniserFactory
 
 ROUTERS = tuple(
-    room.router for room in (http, chat, speech, transcriptions, advisories, realtime, console_feed)
+    room.router
+    for room in (http, chat, completions, speech, transcriptions, advisories, realtime, console_feed)
 )
 logger = logging.getLogger("antiphon.server")
 

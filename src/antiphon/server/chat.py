@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError
-from antiphon.core.plans import ResponseEnded
+from antiphon.core.logprobs import TokenLog
+from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.core.playback import Playback
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
-from antiphon.server.exchange import Exchange, ExchangeResponse, while_connected
+from antiphon.server.exchange import ExchangeResponse, Exchanges, while_connected
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
@@ -32,8 +34,10 @@ from antiphon.wire.chat_replies import (
     Heading,
     MessageShown,
     finish_reason,
+    summed,
     usage_shown,
 )
+from antiphon.wire.logprobs import ChatLogprobs, chat_logprobs
 from antiphon.wire.media_urls import remote_urls
 from antiphon.wire.reply_stream import (
     ArgumentsPiece,
@@ -58,25 +62,28 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     asked = typed(body, ChatRequest)
     check_model(asked.model, serving)
     chat = await _read(asked, serving)
-    serving.check_room(chat.request.tier)
+    serving.check_room(chat.request.tier, len(chat.requests))
     heading = Heading(
         serving.ids.new("chatcmpl"),
         int(time.time()),
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    exchange = Exchange(serving, chat.request, check_key(request, serving.settings.api_keys))
+    replies = Exchanges(
+        serving, chat.requests, check_key(request, serving.settings.api_keys), chat.reading
+    ).open()
+    answer = _Answer(replies, chat, heading, serving)
     if chat.stream:
-        exchange.open()
         try:
-            await while_connected(request, exchange.begun())
+            await while_connected(request, replies.begun())
         except BaseException:
-            exchange.close()
+            replies.close()
             raise
-        chunks = _events(exchange, chat, heading, serving)
-        return ExchangeResponse(exchange, chunks, EVENT_STREAM, serving.settings.stall_s)
-    async with exchange:
-        return await while_connected(request, _whole(exchange, chat, heading, serving))
+        return ExchangeResponse(replies, answer.events(), EVENT_STREAM, serving.settings.stall_s)
+    try:
+        return await while_connected(request, answer.whole())
+    finally:
+        replies.close()
 
 
 async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
@@ -93,75 +100,98 @@ async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
     return await asyncio.to_thread(read_chat, asked, scope, session, response)
 
 
-async def _whole(exchange: Exchange, chat: ChatAsked, heading: Heading, serving: Serving) -> Response:
-    said = ReplyAccumulator()
-    async for piece in exchange:
-        match piece:
-            case EndPiece():
-                if piece.error is not None:
-                    raise piece.error
-                audio = await _audio(exchange, chat, heading, serving, said.text, bytes(said.sound))
-                message = MessageShown(
-                    content=said.text if not chat.speech and (said.text or not said.calls) else None,
-                    audio=audio,
-                    tool_calls=said.shown_calls() or msgspec.UNSET,
-                )
-                return json_answer(_completion(heading, message, piece.end))
-            case _:
-                said.add(piece)
-    raise AssertionError("a reply has an end")
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the client is told of the replies to one conversation; a spoken one is the only one."""
 
+    replies: Exchanges
+    chat: ChatAsked
+    heading: Heading
+    serving: Serving
 
-async def _audio(
-    exchange: Exchange, chat: ChatAsked, heading: Heading, serving: Serving, text: str, samples: bytes
-) -> AudioShown | None:
-    if heading.audio_id is None:
-        return None
-    data = await asyncio.to_thread(sound_file, chat.format, samples)
-    expires_at = _keep(exchange, heading.audio_id, serving)
-    return AudioShown(id=heading.audio_id, data=data, expires_at=expires_at, transcript=text)
+    async def whole(self) -> Response:
+        said = [ReplyAccumulator() for _ in self.replies.each]
+        ends: dict[int, ResponseEnded] = {}
+        async for index, piece in self.replies:
+            match piece:
+                case EndPiece(error=AntiphonError() as error):
+                    raise error
+                case EndPiece():
+                    ends[index] = piece.end
+                case _:
+                    said[index].add(piece)
+        choices = [await self._choice(index, one, ends[index]) for index, one in enumerate(said)]
+        usage = summed([ends[index].usage for index in range(len(said))], len(said))
+        return json_answer(self.heading.whole(choices, usage))
 
+    async def _choice(self, index: int, said: ReplyAccumulator, end: ResponseEnded) -> Choice:
+        message = MessageShown(
+            content=said.text if not self.chat.speech and (said.text or not said.calls) else None,
+            audio=await self._audio(said.text, bytes(said.sound)),
+            tool_calls=said.shown_calls() or msgspec.UNSET,
+        )
+        return Choice(
+            index=index,
+            message=message,
+            finish_reason=finish_reason(end.status, len(said.calls)),
+            logprobs=self._logprobs(index, said.logs),
+        )
 
-def _keep(exchange: Exchange, audio_id: str, serving: Serving) -> int:
-    """Keep the reply's exact tokens under its id; until when, in Unix seconds."""
-    serving.replies.keep(audio_id, exchange.stream.token_ids, time.monotonic())
-    return int(time.time() + serving.replies.ttl_s)
+    async def _audio(self, text: str, samples: bytes) -> AudioShown | None:
+        if self.heading.audio_id is None:
+            return None
+        data = await asyncio.to_thread(sound_file, self.chat.format, samples)
+        expires_at = self._keep(self.heading.audio_id)
+        return AudioShown(id=self.heading.audio_id, data=data, expires_at=expires_at, transcript=text)
 
+    def _keep(self, audio_id: str) -> int:
+        """Keep the reply's exact tokens under its id; until when, in Unix seconds."""
+        (spoken,) = self.replies.each
+        self.serving.replies.keep(audio_id, spoken.stream.token_ids, time.monotonic())
+        return int(time.time() + self.serving.replies.ttl_s)
 
-def _completion(heading: Heading, message: MessageShown, end: ResponseEnded) -> ChatCompletion:
-    choice = Choice(message=message, finish_reason=finish_reason(end.status, len(message.tool_calls or ())))
-    return ChatCompletion(
-        id=heading.id,
-        created=heading.created,
-        model=heading.model,
-        choices=[choice],
-        usage=usage_shown(end.usage),
-    )
+    def _logprobs(self, index: int, logs: Sequence[TokenLog]) -> ChatLogprobs | None:
+        if self.chat.reading.num_top is None:
+            return None
+        return chat_logprobs(logs, self.replies.each[index].stream.spelled)
 
-
-async def _events(
-    exchange: Exchange, chat: ChatAsked, heading: Heading, serving: Serving
-) -> AsyncIterator[bytes]:
-    yield sse(heading.opening())
-    reader = Playback()
-    async for piece in exchange:
-        match piece:
-            case TextPiece():
-                if chat.is_paced:
-                    await _until_wanted(reader, piece.num_tokens, chat.request.rate)
-                yield sse(heading.text(piece.text))
-            case SoundPiece():
-                yield sse(heading.sound(base64.b64encode(pcm16(piece.samples)).decode()))
-            case CallPiece():
-                yield sse(heading.call(piece.index, piece.call_id, piece.name))
-            case ArgumentsPiece():
-                yield sse(heading.arguments(piece.index, piece.delta))
-            case EndPiece(error=AntiphonError() as error):
-                yield error_event(error)
-            case EndPiece():
-                for chunk in _closing(exchange, chat, heading, piece.end, serving):
+    async def events(self) -> AsyncIterator[bytes]:
+        heading, each = self.heading, self.replies.each
+        for index in range(len(each)):
+            yield sse(heading.opening(index))
+        reader, counts = Playback(), [Usage()] * len(each)
+        async for index, piece in self.replies:
+            match piece:
+                case TextPiece():
+                    if self.chat.is_paced:
+                        await _until_wanted(reader, piece.num_tokens, self.chat.request.rate)
+                    so_far = counts[index].output_text_tokens + piece.num_tokens
+                    counts[index] = msgspec.structs.replace(
+                        each[index].stream.counts, output_text_tokens=so_far
+                    )
+                    chunk = heading.text(piece.text, index, self._logprobs(index, piece.logs))
+                    if self.chat.counts_all_along:
+                        usage = usage_shown(summed(counts, len(each)))
+                        chunk = msgspec.structs.replace(chunk, usage=usage)
                     yield sse(chunk)
-                yield LAST_EVENT
+                case SoundPiece():
+                    yield sse(heading.sound(base64.b64encode(pcm16(piece.samples)).decode()))
+                case CallPiece():
+                    yield sse(heading.call(piece.index, piece.call_id, piece.name, index))
+                case ArgumentsPiece():
+                    yield sse(heading.arguments(piece.index, piece.delta, index))
+                case EndPiece(error=AntiphonError() as error):
+                    yield error_event(error)
+                    return
+                case EndPiece():
+                    counts[index] = piece.end.usage
+                    if heading.audio_id is not None:
+                        yield sse(heading.expiry(self._keep(heading.audio_id)))
+                    reason = finish_reason(piece.end.status, each[index].stream.num_calls)
+                    yield sse(heading.chunk({}, reason, index=index))
+        if self.chat.include_usage:
+            yield sse(heading.usage(summed(counts, len(each))))
+        yield LAST_EVENT
 
 
 async def _until_wanted(reader: Playback, num_tokens: int, rate: float | None) -> None:
@@ -172,15 +202,3 @@ async def _until_wanted(reader: Playback, num_tokens: int, rate: float | None) -
     wanted_at = max(reader.dry_at, now)
     reader.add(num_tokens / rate, wanted_at)
     await asyncio.sleep(wanted_at - now)
-
-
-def _closing(
-    exchange: Exchange, chat: ChatAsked, heading: Heading, end: ResponseEnded, serving: Serving
-) -> list[ChatChunk]:
-    chunks = []
-    if heading.audio_id is not None:
-        chunks.append(heading.expiry(_keep(exchange, heading.audio_id, serving)))
-    chunks.append(heading.chunk({}, finish_reason(end.status, exchange.stream.num_calls)))
-    if chat.include_usage:
-        chunks.append(heading.usage(end.usage))
-    return chunks

@@ -6,21 +6,23 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError
-from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
+from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
-from antiphon.wire.reply_stream import EndPiece, Piece, ReplyStream, SoundPiece
+from antiphon.wire.reply_stream import PLAIN, EndPiece, Piece, ReplyStream, SoundPiece
+from antiphon.wire.text_params import TextReading
 
 logger = logging.getLogger("antiphon.server")
 
@@ -33,12 +35,24 @@ class Exchange:
     What the client does not read is bounded: past `max_queued_bytes` the reply is cancelled, as failed.
     """
 
-    def __init__(self, serving: Serving, request: ResponseRequested, key: int | None) -> None:
-        """key: which of the configured API keys it came with; None: there are none."""
+    def __init__(
+        self,
+        serving: Serving,
+        request: ResponseRequested,
+        key: int | None,
+        arrived: asyncio.Event | None = None,
+        reading: TextReading = PLAIN,
+    ) -> None:
+        """key: which of the configured API keys it came with; None: there are none. arrived: set with every
+        piece, and shared by exchanges that are read together. reading: of the text."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
         self.stream = ReplyStream(
-            serving.detokenisers(), serving.ids, bool(request.tools), serving.settings.retry_after_s
+            serving.detokenisers(),
+            serving.ids,
+            bool(request.tools),
+            serving.settings.retry_after_s,
+            reading,
         )
         self._serving = serving
         self._engine: EngineClient = serving.engine
@@ -46,7 +60,7 @@ class Exchange:
         self._key = key
         self._ready: deque[Piece] = deque()
         self._num_bytes = 0
-        self._arrived = asyncio.Event()
+        self._arrived = arrived or asyncio.Event()
         self._is_over = False
         self._is_open = False
         self._asked_s = 0.0
@@ -110,12 +124,25 @@ class Exchange:
         while True:
             while not self._ready:
                 await self._next_arrival()
-            piece = self._ready.popleft()
-            if isinstance(piece, SoundPiece):
-                self._num_bytes -= len(piece.samples)
+            piece = self.pop()
+            assert piece is not None
             yield piece
             if isinstance(piece, EndPiece):
                 return
+
+    @property
+    def first(self) -> Piece | None:
+        """The next piece, left where it is."""
+        return self._ready[0] if self._ready else None
+
+    def pop(self) -> Piece | None:
+        """The next piece, if it is there."""
+        if not self._ready:
+            return None
+        piece = self._ready.popleft()
+        if isinstance(piece, SoundPiece):
+            self._num_bytes -= len(piece.samples)
+        return piece
 
     async def _next_arrival(self) -> None:
         self._arrived.clear()
@@ -134,6 +161,15 @@ class Exchange:
         self._is_over = isinstance(output, ResponseEnded)
         self._ready += self.stream.take(output)
         self._arrived.set()
+        if self.stream.is_stopped and not self._is_over:
+            self._stop()
+
+    def _stop(self) -> None:
+        """The text is over, by what its client named: the engine need not write on."""
+        asked, stream = self._request, self.stream
+        usage = msgspec.structs.replace(stream.counts, output_text_tokens=len(stream.token_ids))
+        self._on_output(ResponseEnded(asked.session, asked.response, "completed", "", "", usage))
+        self._engine.send(ResponseCancelled(asked.session, asked.response, "stop"))
 
     def _fail(self, code: str, message: str) -> None:
         """End here and now; the engine forgets the reply when the session closes."""
@@ -153,11 +189,62 @@ class Exchange:
             histogram.observe(time.monotonic() - self._asked_s)
 
 
+class Exchanges:
+    """Replies to one request, side by side: an exchange for each."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        requests: Sequence[ResponseRequested],
+        key: int | None,
+        reading: TextReading,
+    ) -> None:
+        self._arrived = asyncio.Event()
+        self.each = [Exchange(serving, request, key, self._arrived, reading) for request in requests]
+
+    def open(self) -> Self:
+        for exchange in self.each:
+            exchange.open()
+        return self
+
+    def close(self) -> None:
+        for exchange in self.each:
+            exchange.close()
+
+    async def begun(self) -> None:
+        """Wait until one of them has a piece. Raises what it failed of, if it has failed already."""
+        while not (found := [exchange.first for exchange in self.each if exchange.first is not None]):
+            await self._next_arrival()
+        if isinstance(found[0], EndPiece) and found[0].error is not None:
+            raise found[0].error
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Piece]]:
+        """Every piece with the number of its exchange; each one's last is its end."""
+        num_open = len(self.each)
+        while num_open:
+            is_idle = True
+            for index, exchange in enumerate(self.each):
+                while (piece := exchange.pop()) is not None:
+                    is_idle = False
+                    yield index, piece
+                    num_open -= isinstance(piece, EndPiece)
+            if is_idle and num_open:
+                await self._next_arrival()
+
+    async def _next_arrival(self) -> None:
+        self._arrived.clear()
+        await self._arrived.wait()
+
+
 class ExchangeResponse(StreamingResponse):
     """Streams what is made of an exchange, and closes that whatever happens."""
 
     def __init__(
-        self, exchange: Exchange, content: AsyncIterator[bytes], media_type: str, stall_s: float
+        self,
+        exchange: Exchange | Exchanges,
+        content: AsyncIterator[bytes],
+        media_type: str,
+        stall_s: float,
     ) -> None:
         super().__init__(content, media_type=media_type)
         self.headers["Cache-Control"] = "no-cache"

@@ -71,11 +71,13 @@ class GatedEngine:
         """Responses that have not ended."""
         return sum(one == tier for responses in self._open.values() for one in responses.values())
 
-    def why_full(self, tier: Tier) -> str | None:
-        """In words, or None when another response is welcome."""
+    def why_full(self, tier: Tier, num_more: int = 1) -> str | None:
+        """In words, or None when so many more responses are welcome."""
         limit, most = self._limits[tier]
-        if self.num_open(tier) < most:
+        if self.num_open(tier) + num_more <= most:
             return None
+        if num_more > 1:
+            return f"{limit}: of {most} responses fewer than the {num_more} of this request are free."
         return f"{limit}: all {most} responses are in use."
 
     def attach(self, session: str, sink: Callable[[Output], None]) -> None:

@@ -183,29 +183,29 @@ class Serving:
         if reason is not None:
             raise Unavailable(reason, self.settings.retry_after_s)
 
-    def check_room(self, tier: Tier = "latency") -> None:
-        """Raise Overloaded when a new session, or a request, cannot be taken now, and Unavailable when none
-        can be."""
+    def check_room(self, tier: Tier = "latency", num_replies: int = 1) -> None:
+        """Raise Overloaded when a new session, or a request for so many replies, cannot be taken now, and
+        Unavailable when none can be."""
         self.check_ready()
-        reason = self._why_full(tier)
+        reason = self._why_full(tier, num_replies)
         if reason is not None:
             raise Overloaded(reason, self.settings.retry_after_s)
 
-    def _why_full(self, tier: Tier) -> str | None:
+    def _why_full(self, tier: Tier, num_replies: int = 1) -> str | None:
         assert self.engine is not None
-        num_taken = sum(connection.tier == tier for connection in self.connections)
+        num_taken = sum(connection.tier == tier for connection in self.connections) + num_replies - 1
         if tier == "best_effort":
             most = self.settings.max_best_effort_responses
             if num_taken >= most:
                 return f"max_best_effort_responses: all {most} responses are in use."
-            return self.engine.why_full(tier)
+            return self.engine.why_full(tier, num_replies)
         if num_taken >= self.settings.max_sessions:
             return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
         bound_s, least_s = self.settings.min_lead_s, self.least_lead_s()
         if bound_s and least_s < bound_s:
             left_s = max(least_s, 0.0)
             return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
-        return self.engine.why_full(tier)
+        return self.engine.why_full(tier, num_replies)
 
     async def drain(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Refuse new sessions, let running responses finish within `drain_s`, then close all. `hurry` ends

@@ -65,9 +65,12 @@ class SimPrompter:
             said = [token for tokens in order.transcripts.values() for token in tokens]
             return PromptReady(order.request, {}, reply=ints(said))
         line = _Line(transcripts=order.transcripts)
-        for item in order.items:
-            self._add(line, item)
-        line.put(ints([START, ROLES["assistant"], NEWLINE]))
+        if order.raw is not None:
+            line.put(self._text(order.raw) if isinstance(order.raw, str) else ints(list(order.raw)))
+        else:
+            for item in order.items:
+                self._add(line, item)
+            line.put(ints([START, ROLES["assistant"], NEWLINE]))
         written = line.prompt()
         prompts = {self._writer: written}
         if order.speech and self._talker is not None:

@@ -159,6 +159,9 @@ class Pieces:
     def flush(self) -> str:
         return ""
 
+    def spelled(self, token_id: int) -> bytes:
+        return PIECE.encode()
+
 
 class Silent:
     """Implements wire.ports.Media: every recording is content of its own, all pictures of a size are one, and

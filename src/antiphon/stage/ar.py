@@ -455,14 +455,15 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         num = len(firsts)
         samples, audio = (fact.samples.tolist(), fact.audio) if fact.audio else ([0] * num, (b"",) * num)
         emitted: list[int] = []
-        columns = fact.requests.tolist(), firsts, fact.tokens[:, None], samples, audio
-        for request, first, tokens, num_samples, sound in zip(*columns, strict=True):
+        logs = fact.logprobs or (b"",) * num
+        columns = fact.requests.tolist(), firsts, fact.tokens[:, None], samples, audio, logs
+        for request, first, tokens, num_samples, sound, log in zip(*columns, strict=True):
             active = requests.get(request)
             if request in left or active is None or active.row is None:
                 self.num_surplus_tokens += 1
                 continue
-            if first in stops:
-                progress.append(Progress(request, None, first, "stop"))
+            if first in stops and not active.sampling.ignore_eos:
+                progress.append(Progress(request, None, first, "stop", logprobs=log))
                 self._finish(active)
                 continue
             emitted.append(active.slot)
@@ -470,7 +471,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             active.fresh.append(first)
             is_over = len(active.tokens) >= active.limit
             progress.append(
-                Progress(request, tokens, first, "length" if is_over else None, num_samples, sound)
+                Progress(request, tokens, first, "length" if is_over else None, num_samples, sound, log)
             )
             if is_over:
                 self._finish(active)

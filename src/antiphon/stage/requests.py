@@ -149,9 +149,16 @@ class ArRequest:
         return self.keys(survives)[:filled]
 
 
+def private_keys(request: int, num_tokens: int) -> Ints:
+    """Of a prompt whose KV this request alone may use: all of it is computed. They differ from those of what
+    it draws."""
+    return -1 - (request << 32) - (1 << 31) - np.arange(num_tokens, dtype=np.int64)
+
+
 class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a reported step brought a request: its new token (int64 [1, width]) and the first number of it, or
-    its end ("stop" or "length"), or both. samples, audio: of the token, where the stage makes sound."""
+    its end ("stop" or "length"), or both. samples, audio: of the token, where the stage makes sound.
+    logprobs: of what was drawn, where the request wants any."""
 
     request: int
     tokens: Ints | None
@@ -159,6 +166,7 @@ class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
     end: str | None
     samples: int = 0
     audio: bytes = b""
+    logprobs: bytes = b""
 
 
 class RequestSizes:

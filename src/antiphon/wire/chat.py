@@ -10,13 +10,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from antiphon.wire.client_events import Strict
+from antiphon.wire.text_params import NEUTRAL_TEXT, NumTop, Positive, TextParams
 
 AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-Share = Annotated[float, Meta(gt=0, le=1)]
 Fps = Annotated[float, Meta(ge=0.01, le=1000)]
-Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
-Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Rate = Annotated[float, Meta(ge=0.1, le=100)]
 READING_TOKENS_PER_S = 12.0
 """Below it people who read feel held up (TokenFlow §2.2)."""
@@ -177,13 +174,6 @@ class AudioParams(Strict, frozen=True, kw_only=True):
     format: AudioFormat | None = None
 
 
-class StreamOptions(Strict, frozen=True, kw_only=True):
-    """`include_obfuscation` is without effect."""
-
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
-
-
 class FunctionIn(Strict, frozen=True, kw_only=True):
     """`parameters` is a JSON schema. `strict` is without effect: arguments are not constrained."""
 
@@ -224,43 +214,26 @@ class Delivery(Strict, frozen=True, kw_only=True):
     deliver: Literal["asap", "paced"] = "asap"
 
 
-class ChatRequest(Strict, frozen=True, kw_only=True):
+class ChatRequest(TextParams, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
-    model: str | None = None
     modalities: list[Literal["text", "audio"]] | None = None
     audio: AudioParams | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     tools: list[ToolIn] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
-    temperature: Temperature | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    seed: Seed | None = None
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     antiphon: Delivery | None = None
+    logprobs: bool | None = None
+    top_logprobs: NumTop | None = None
     # refused unless they ask for what is done anyway
-    n: Any = None
-    stop: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    logit_bias: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    min_p: Any = None
     response_format: Any = None
     prediction: Any = None
     functions: Any = None
     function_call: Any = None
     web_search_options: Any = None
-    ignore_eos: Any = None
     # without effect
-    user: Any = None
     metadata: Any = None
     store: Any = None
     parallel_tool_calls: Any = None
@@ -272,20 +245,11 @@ class ChatRequest(Strict, frozen=True, kw_only=True):
     skip_special_tokens: Any = None
 
 
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "stop": ([],),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "min_p": (0,),
+NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_TEXT | {
     "response_format": ({"type": "text"},),
     "prediction": (),
     "functions": ([],),
     "function_call": ("auto", "none"),
     "web_search_options": (),
-    "ignore_eos": (False,),
 }
 """Fields that are refused, with the values (beside null) that ask for nothing special."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -47,6 +47,7 @@ from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
+from antiphon.wire.text_params import TextReading, reading_of, refuse, wishes_of
 from antiphon.wire.tools import read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]
@@ -67,13 +68,21 @@ class ChatScope:
 @dataclass(frozen=True, slots=True)
 class ChatAsked:
     """What the client wants beside the engine's part of it. `format` is that of the sound; `is_paced`: text
-    is sent no faster than it is read."""
+    is sent no faster than it is read; `counts_all_along`: usage stands in every chunk."""
 
     request: ResponseRequested
     format: str
     stream: bool
     include_usage: bool
     is_paced: bool = False
+    counts_all_along: bool = False
+    reading: TextReading = field(default_factory=TextReading)
+    others: tuple[ResponseRequested, ...] = ()
+
+    @property
+    def requests(self) -> tuple[ResponseRequested, ...]:
+        """One a choice."""
+        return (self.request, *self.others)
 
     @property
     def speech(self) -> bool:
@@ -82,7 +91,7 @@ class ChatAsked:
 
 def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str) -> ChatAsked:
     """Raises ProtocolError or LimitExceeded for whatever is wrong; decodes all media on the way."""
-    _refuse(asked)
+    refuse(asked, NEUTRAL)
     stream = bool(asked.stream)
     speech = "audio" in (asked.modalities or ())
     if asked.antiphon is not None and (speech or not stream):
@@ -90,14 +99,28 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             "antiphon is for a text that is streamed: send stream: true, and ask for no audio.",
             param="antiphon",
         )
+    if speech and asked.stop:
+        raise ProtocolError(
+            "stop ends a text, and what is spoken is ahead of it: leave stop out, or ask for no audio.",
+            param="stop",
+        )
+    if (asked.n or 1) > 1 and (speech or asked.antiphon is not None):
+        raise ProtocolError("n is 1 where a reply is spoken, or is read as it comes.", param="n")
+    num_top = (asked.top_logprobs or 0) if asked.logprobs else None
+    if asked.top_logprobs and num_top is None:
+        raise ProtocolError(
+            "top_logprobs needs logprobs: send logprobs: true, or leave it out.", param="top_logprobs"
+        )
+    max_tokens = asked.max_completion_tokens or asked.max_tokens
+    wishes = wishes_of(asked, scope.info, max_tokens, num_top)
     request = ResponseRequested(
         session=session,
         response=response,
         item_id="reply",
         speech=speech,
         voice=speaker(asked.audio.voice if asked.audio else None, scope.info),
-        sampling=sampling_of(_wishes(asked), scope.info, response),
-        max_tokens=asked.max_completion_tokens or asked.max_tokens,
+        sampling=sampling_of(wishes, scope.info, response),
+        max_tokens=max_tokens,
         remember=False,
         items=tuple(_items(asked.messages, scope)),
         tools=_tools(asked, scope.limits),
@@ -106,9 +129,24 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         rate=None if asked.antiphon is None else asked.antiphon.rate,
     )
     _check_media(request.items or (), scope.limits)
-    include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
     is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
-    return ChatAsked(request, _format(asked, stream), stream, include_usage, is_paced)
+    return ChatAsked(
+        request,
+        _format(asked, stream),
+        stream,
+        asked.includes_usage,
+        is_paced,
+        asked.counts_all_along,
+        reading_of(asked, num_top),
+        tuple(_another(request, wishes, scope.info, choice) for choice in range(1, asked.n or 1)),
+    )
+
+
+def _another(first: ResponseRequested, wishes: Wishes, info: ModelInfo, choice: int) -> ResponseRequested:
+    """The same question, for one more reply to it."""
+    session, response = f"{first.session}-{choice}", f"{first.response}-{choice}"
+    sampling = sampling_of(wishes, info, response, choice)
+    return msgspec.structs.replace(first, session=session, response=response, sampling=sampling)
 
 
 def speaker(voice: str | Voice | None, info: ModelInfo) -> str | None:
@@ -117,20 +155,6 @@ def speaker(voice: str | Voice | None, info: ModelInfo) -> str | None:
     if name in info.voices:
         return name
     return info.voices[0] if info.voices else None
-
-
-def _refuse(asked: ChatRequest) -> None:
-    for name, neutral in NEUTRAL.items():
-        value = getattr(asked, name)
-        if value is not None and value not in neutral:
-            allowed = f"; leave it out or send {shown(neutral[0])}" if neutral else ""
-            raise ProtocolError(
-                f"{name} is not supported by this server{allowed}.", code="unsupported_parameter", param=name
-            )
-
-
-def _wishes(asked: ChatRequest) -> Wishes:
-    return Wishes(asked.temperature, asked.top_p, asked.top_k, asked.repetition_penalty, asked.seed)
 
 
 def _format(asked: ChatRequest, stream: bool) -> str:

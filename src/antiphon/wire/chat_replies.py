@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from antiphon.core.plans import Usage
+from antiphon.wire.logprobs import ChatLogprobs, Shown
 
+OUTPUTS = ("output_text_tokens", "output_audio_tokens")
 FinishReason = Literal["stop", "length", "tool_calls"]
-
-
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON object that the server writes."""
 
 
 class CalledOut(Shown, frozen=True, kw_only=True):
@@ -52,12 +51,12 @@ class MessageShown(Shown, frozen=True, kw_only=True):
 
 
 class Choice(Shown, frozen=True, kw_only=True):
-    """The one choice."""
+    """A reply; a spoken one is the only one."""
 
     message: MessageShown
     finish_reason: FinishReason
-    index: Literal[0] = 0
-    logprobs: None = None
+    index: int = 0
+    logprobs: ChatLogprobs | None = None
 
 
 class PromptDetails(Shown, frozen=True, kw_only=True):
@@ -110,6 +109,16 @@ class ChatChunk(Shown, frozen=True, kw_only=True):
     usage: UsageShown | msgspec.UnsetType | None = msgspec.UNSET
 
 
+def summed(usages: Sequence[Usage], num_choices: int) -> Usage:
+    """Of replies side by side, `num_choices` to each prompt in turn: a prompt counts once."""
+    whole = Usage()
+    for at, usage in enumerate(usages):
+        counted = OUTPUTS if at % num_choices else Usage.__struct_fields__
+        more = {name: getattr(whole, name) + getattr(usage, name) for name in counted}
+        whole = msgspec.structs.replace(whole, **more)
+    return whole
+
+
 def usage_shown(usage: Usage) -> UsageShown:
     """The engine's counts in the words of chat completions."""
     tokens_in = usage.input_text_tokens + usage.input_audio_tokens + usage.input_image_tokens
@@ -144,43 +153,55 @@ class Heading:
         delta: dict[str, Any],
         finish: FinishReason | None = None,
         modality: Literal["text", "audio"] = "text",
+        index: int = 0,
+        logprobs: ChatLogprobs | None = None,
     ) -> ChatChunk:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return ChatChunk(
             id=self.id, created=self.created, model=self.model, choices=[choice], modality=modality
         )
 
-    def opening(self) -> ChatChunk:
+    def opening(self, index: int = 0) -> ChatChunk:
         """Role, and under which id the sound comes."""
         if self.audio_id is None:
-            return self.chunk({"role": "assistant", "content": "", "refusal": None})
+            return self.chunk({"role": "assistant", "content": "", "refusal": None}, index=index)
         return self.chunk(
             {"role": "assistant", "content": None, "refusal": None, "audio": {"id": self.audio_id}}
         )
 
-    def text(self, text: str) -> ChatChunk:
+    def text(self, text: str, index: int = 0, logprobs: ChatLogprobs | None = None) -> ChatChunk:
         """Text of a silent reply, or what is being said."""
         if self.audio_id is None:
-            return self.chunk({"content": text})
-        return self.chunk({"audio": {"id": self.audio_id, "transcript": text}})
+            return self.chunk({"content": text}, index=index, logprobs=logprobs)
+        return self.chunk({"audio": {"id": self.audio_id, "transcript": text}}, logprobs=logprobs)
 
     def sound(self, data: str) -> ChatChunk:
         """`data`: base64 PCM16."""
         return self.chunk({"audio": {"id": self.audio_id, "data": data}}, modality="audio")
 
-    def call(self, index: int, call_id: str, name: str) -> ChatChunk:
-        """A call begins."""
+    def call(self, number: int, call_id: str, name: str, index: int = 0) -> ChatChunk:
+        """A call begins, the `number`-th of its reply."""
         function = {"name": name, "arguments": ""}
-        begun = {"index": index, "id": call_id, "type": "function", "function": function}
-        return self.chunk({"tool_calls": [begun]})
+        begun = {"index": number, "id": call_id, "type": "function", "function": function}
+        return self.chunk({"tool_calls": [begun]}, index=index)
 
-    def arguments(self, index: int, delta: str) -> ChatChunk:
+    def arguments(self, number: int, delta: str, index: int = 0) -> ChatChunk:
         """More of a call."""
-        return self.chunk({"tool_calls": [{"index": index, "function": {"arguments": delta}}]})
+        return self.chunk({"tool_calls": [{"index": number, "function": {"arguments": delta}}]}, index=index)
 
     def expiry(self, expires_at: int) -> ChatChunk:
         """Until when the reply can be named."""
         return self.chunk({"audio": {"id": self.audio_id, "expires_at": expires_at}}, modality="audio")
+
+    def whole(self, choices: list[Choice], usage: Usage) -> ChatCompletion:
+        """Of an answer that is not streamed."""
+        return ChatCompletion(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            choices=choices,
+            usage=usage_shown(usage),
+        )
 
     def usage(self, usage: Usage) -> ChatChunk:
         """The last one, where it was asked for."""

@@ -34,6 +34,8 @@ class Limits:
     max_video_frames: int = 768
     max_spoken_chars: int = 4096
     """Text that is read aloud in one request."""
+    max_choices: int = 64
+    """Replies to one HTTP request: its prompts, times the choices of each."""
     max_open_responses: int = 4
     """The conversation's own response and out-of-band ones beside it."""
 

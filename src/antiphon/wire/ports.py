@@ -93,6 +93,10 @@ class Detokeniser(Protocol):
         """What is left when no token follows."""
         ...
 
+    def spelled(self, token_id: int) -> bytes:
+        """What a token stands for by itself, special ones by name. Keeps no state."""
+        ...
+
 
 DetokeniserFactory = Callable[[], Detokeniser]
 """A fresh detokeniser, one a response."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
-from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut
+from antiphon.core.logprobs import TokenLog, read_logs
+from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.wire import tool_calls
 from antiphon.wire.chat_replies import CalledOut, ToolCallOut
 from antiphon.wire.ports import Detokeniser
+from antiphon.wire.text_params import TextReading
 from antiphon.wire.tool_calls import ToolCallParser
 
 CLIENT_CODES = ("invalid_prompt", "context_length_exceeded", NO_SPEECH)
@@ -17,14 +21,16 @@ BUSY_CODES = ("server_overloaded", "server_shutting_down")
 LOST_CODES = ("stage_lost", "engine_gone")
 """A part of the model is starting again: a moment later all is well."""
 OVER = ("completed", "incomplete")
+PLAIN = TextReading()
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text that is certain now, and how many tokens have come since the last of it."""
+    """Text that is certain now, how many tokens have come since the last of it, and what is told of them."""
 
     text: str
     num_tokens: int = field(default=0, compare=False)
+    logs: tuple[TokenLog, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,41 +71,105 @@ Piece = TextPiece | SoundPiece | CallPiece | ArgumentsPiece | EndPiece
 class ReplyStream:
     """Turns one response's outputs into pieces, and keeps the reply's exact tokens.
 
-    `has_tools`: calls are told apart from the text; otherwise all is text.
+    `has_tools`: calls are told apart from the text; otherwise all is text. A text that has come to one of
+    the strings that end it is over: `is_stopped`, whatever follows.
     """
 
     def __init__(
-        self, detokeniser: Detokeniser, ids: IdSource, has_tools: bool, retry_after_s: float
+        self,
+        detokeniser: Detokeniser,
+        ids: IdSource,
+        has_tools: bool,
+        retry_after_s: float,
+        reading: TextReading = PLAIN,
     ) -> None:
         self.token_ids: list[int] = []
         self.num_calls = 0
+        self.counts = Usage()
+        """Of the prompt, from the first tokens on."""
         self._num_told = 0
         """Tokens that pieces have told of."""
         self._detokeniser = detokeniser
         self._ids = ids
         self._parser = ToolCallParser() if has_tools else None
         self._retry_after_s = retry_after_s
+        self._reading = reading
+        self._stops = reading.stops()
+        self.prompt_logs: list[TokenLog] = []
+        self._logs: list[TokenLog] = []
+        """Of tokens that no piece has told of."""
+
+    def spelled(self, token_id: int) -> bytes:
+        """What a token stands for by itself."""
+        return self._detokeniser.spelled(token_id)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stops is not None and self._stops.is_found
 
     def take(self, output: ResponseOutput) -> list[Piece]:
         """What an output brings; nothing while half a character is held back."""
         match output:
             case TokensOut():
-                ids: list[int] = output.tokens[:, 0].tolist()
-                self.token_ids += ids
-                return self._counted(self._read(self._detokeniser.push(ids)))
+                if output.usage is not None:
+                    self.counts = output.usage
+                self._note(output)
+                return self._counted(self._read(self._detokenised(output.tokens[:, 0].tolist())))
             case AudioOut():
                 return [SoundPiece(output.audio)]
             case ResponseEnded():
-                rest = self._read(self._detokeniser.flush())
+                if self.is_stopped:
+                    return [*self._told([]), EndPiece(output, error_of(output, self._retry_after_s))]
+                rest = self._read(self._flushed())
+                if self.is_stopped:
+                    output = msgspec.structs.replace(output, status="completed", reason="")
                 late = self._pieces(self._parser.flush()) if self._parser else []
-                return [*rest, *late, EndPiece(output, error_of(output, self._retry_after_s))]
+                rest = self._told([*rest, *late])
+                return [*rest, EndPiece(output, error_of(output, self._retry_after_s))]
+
+    def _detokenised(self, ids: list[int]) -> str:
+        if self._stops is None:
+            self.token_ids += ids
+            return self._detokeniser.push(ids)
+        text = ""
+        for token in ids:
+            if not self.is_stopped:
+                self.token_ids.append(token)
+                text += self._stops.push(self._detokeniser.push([token]), len(self.token_ids))
+        return text
+
+    def _flushed(self) -> str:
+        rest = self._detokeniser.flush()
+        if self._stops is None:
+            return rest
+        return self._stops.push(rest, len(self.token_ids)) + self._stops.flush()
 
     def _counted(self, pieces: list[Piece]) -> list[Piece]:
         for at, piece in enumerate(pieces):
             if isinstance(piece, TextPiece):
-                pieces[at] = replace(piece, num_tokens=len(self.token_ids) - self._num_told)
+                num_tokens, logs = len(self.token_ids) - self._num_told, tuple(self._logs)
+                pieces[at] = replace(piece, num_tokens=num_tokens, logs=logs)
                 self._num_told = len(self.token_ids)
+                self._logs.clear()
         return pieces
+
+    def _told(self, pieces: list[Piece]) -> list[Piece]:
+        """The last ones: with what is still to be told of tokens, if need be beside no text."""
+        if self._logs and not any(isinstance(piece, TextPiece) for piece in pieces):
+            pieces = [TextPiece(""), *pieces]
+        return self._counted(pieces) if self._logs else pieces
+
+    def _note(self, output: TokensOut) -> None:
+        """What is told of tokens; of one that ended the reply, nothing is."""
+        num_top = self._reading.num_top
+        if num_top is None or not output.logprobs or self.is_stopped:
+            return
+        logs = read_logs(output.logprobs, num_top)
+        if self._reading.tells_prompt and output.usage is not None:
+            num_prompt = output.usage.input_text_tokens
+            self.prompt_logs, logs = logs[:num_prompt], logs[num_prompt:]
+        if len(output.tokens):
+            self._logs += logs
 
     def _read(self, text: str) -> list[Piece]:
         if self._parser is None:
@@ -142,11 +212,13 @@ class ReplyAccumulator:
     text: str = ""
     sound: bytearray = field(default_factory=bytearray)
     calls: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    logs: list[TokenLog] = field(default_factory=list[TokenLog])
 
     def add(self, piece: Piece) -> None:
         match piece:
             case TextPiece():
                 self.text += piece.text
+                self.logs += piece.logs
             case SoundPiece():
                 self.sound += piece.samples
             case CallPiece():

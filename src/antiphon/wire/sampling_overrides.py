@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.core.ids import content_key
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.sampling import Sampling
+from antiphon.core.sampling import MAX_SEED, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,18 @@ class Wishes:
     top_k: int | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    logprobs: int | None = None
+    prompt_logprobs: bool | None = None
+    bias: tuple[tuple[int, float], ...] | None = None
 
 
-def sampling_of(wishes: Wishes, info: ModelInfo, response: str) -> dict[str, Sampling]:
+def sampling_of(wishes: Wishes, info: ModelInfo, response: str, choice: int = 0) -> dict[str, Sampling]:
     """Sampling per stage where something was wished; empty leaves all to the engine.
 
-    A seed holds for every stage, so that a reply can be had again, its sound included.
+    A seed holds for every stage, so that a reply can be had again, its sound included. Each further `choice`
+    of a request has the next one.
     """
     text = {
         name: value
@@ -34,10 +40,17 @@ def sampling_of(wishes: Wishes, info: ModelInfo, response: str) -> dict[str, Sam
             ("top_p", wishes.top_p),
             ("top_k", None if wishes.top_k is None else max(wishes.top_k, 0)),
             ("repetition_penalty", wishes.repetition_penalty),
+            ("min_tokens", wishes.min_tokens),
+            ("ignore_eos", wishes.ignore_eos),
+            ("logprobs", wishes.logprobs),
+            ("prompt_logprobs", wishes.prompt_logprobs),
+            ("bias", wishes.bias),
         )
         if value is not None
     }
-    seed = content_key(response.encode()) if wishes.seed is None else wishes.seed
+    seed = content_key(response.encode())
+    if wishes.seed is not None:
+        seed = (wishes.seed + choice + MAX_SEED) % (2 * MAX_SEED) - MAX_SEED
     chosen: dict[str, Sampling] = {}
     for index, (stage, own) in enumerate(info.sampling.items()):
         changes = text if index == 0 else {}

@@ -1,0 +1,155 @@
+"""Completions of a prompt as it stands: the request, its meaning, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.core.errors import ProtocolError
+from antiphon.core.facts import ResponseRequested
+from antiphon.core.ids import IdSource
+from antiphon.core.model_info import ModelInfo
+from antiphon.wire.chat_replies import Shown, UsageShown
+from antiphon.wire.limits import Limits, check
+from antiphon.wire.logprobs import CompletionLogprobs
+from antiphon.wire.sampling_overrides import sampling_of
+from antiphon.wire.text_params import (
+    NEUTRAL_TEXT,
+    NumTop,
+    TextParams,
+    TextReading,
+    reading_of,
+    refuse,
+    wishes_of,
+)
+
+TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Raw = str | tuple[int, ...]
+DEFAULT_MAX_TOKENS = 16
+"""As OpenAI's."""
+
+
+class CompletionRequest(TextParams, frozen=True, kw_only=True):
+    """POST /v1/completions. `prompt`: a text, its token ids, or a list of texts or of lists of token ids."""
+
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] = DEFAULT_MAX_TOKENS
+    echo: bool | None = None
+    logprobs: NumTop | None = None
+    # refused unless they ask for what is done anyway
+    best_of: Any = None
+    suffix: Any = None
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_TEXT | {"best_of": (1,), "suffix": ("",)}
+
+
+class CompletionChoice(Shown, frozen=True, kw_only=True):
+    """A text that was written, or, in a stream, more of it. The choices of one prompt follow each other."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: Literal["stop", "length"] | None = None
+
+
+class Completion(Shown, frozen=True, kw_only=True):
+    """The whole answer, or a chunk of a stream; the last chunk may have no choices, and usage."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageShown | msgspec.UnsetType = msgspec.UNSET
+    object: Literal["text_completion"] = "text_completion"
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionAsked:
+    """requests: one a choice. prompts: of each choice, where it is to be echoed; else none. num_each:
+    of each prompt. is_prompt_only:
+    no text is wanted behind it."""
+
+    requests: tuple[ResponseRequested, ...]
+    prompts: tuple[Raw, ...]
+    num_each: int
+    reading: TextReading
+    stream: bool
+    include_usage: bool
+    counts_all_along: bool
+    is_prompt_only: bool
+
+
+def read_completion(
+    asked: CompletionRequest, info: ModelInfo, limits: Limits, ids: IdSource
+) -> CompletionAsked:
+    """Raises ProtocolError or LimitExceeded for whatever is wrong."""
+    refuse(asked, NEUTRAL)
+    prompts = tuple(_prompts(asked.prompt, limits))
+    num_each = asked.n or 1
+    check("max_choices", limits.max_choices, num_each * len(prompts), "Send fewer prompts, or a smaller n")
+    if not asked.max_tokens and not asked.echo:
+        raise ProtocolError(
+            "max_tokens is 0, and there is nothing to answer: send 1 or more, or echo: true.",
+            param="max_tokens",
+        )
+    tells_prompt = bool(asked.echo) and asked.logprobs is not None
+    wishes = wishes_of(asked, info, asked.max_tokens, asked.logprobs, tells_prompt or None)
+    requests: list[ResponseRequested] = []
+    for raw in prompts:
+        for choice in range(num_each):
+            response = ids.new("resp")
+            requests.append(
+                ResponseRequested(
+                    session=ids.new("sess"),
+                    response=response,
+                    item_id="reply",
+                    speech=False,
+                    sampling=sampling_of(wishes, info, response, choice),
+                    max_tokens=max(asked.max_tokens, 1),
+                    remember=False,
+                    items=(),
+                    tier="best_effort" if asked.service_tier == "flex" else "latency",
+                    raw=raw,
+                )
+            )
+    return CompletionAsked(
+        tuple(requests),
+        tuple(raw for raw in prompts for _ in range(num_each)) if asked.echo else (),
+        num_each,
+        reading_of(asked, asked.logprobs, tells_prompt),
+        bool(asked.stream),
+        asked.includes_usage,
+        asked.counts_all_along,
+        asked.max_tokens == 0,
+    )
+
+
+def _prompts(prompt: str | list[str | int | list[int]], limits: Limits) -> Iterator[Raw]:
+    if isinstance(prompt, str):
+        yield _text(prompt, limits)
+    elif all(isinstance(one, str) for one in prompt):
+        for one in prompt:
+            assert isinstance(one, str)
+            yield _text(one, limits)
+    elif all(isinstance(one, int) for one in prompt):
+        yield tuple(one for one in prompt if isinstance(one, int))
+    elif all(isinstance(one, list) for one in prompt):
+        for one in prompt:
+            assert isinstance(one, list)
+            yield tuple(one)
+    else:
+        raise ProtocolError(
+            "prompt has to be a text, a list of texts, a list of token ids, or a list of such lists; this one"
+            " mixes them.",
+            param="prompt",
+        )
+
+
+def _text(prompt: str, limits: Limits) -> str:
+    check("max_text_chars", limits.max_text_chars, len(prompt), "The prompt is too long")
+    return prompt
