@@ -90,6 +90,11 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             "antiphon is for a text that is streamed: send stream: true, and ask for no audio.",
             param="antiphon",
         )
+    is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
+    if asked.antiphon is not None and asked.antiphon.rate == "auto" and is_paced:
+        raise ProtocolError(
+            "A text is paced at its reader's rate: send a number, or deliver: 'asap'.", param="antiphon.rate"
+        )
     request = ResponseRequested(
         session=session,
         response=response,
@@ -107,7 +112,6 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     )
     _check_media(request.items or (), scope.limits)
     include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
-    is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
     return ChatAsked(request, _format(asked, stream), stream, include_usage, is_paced)
 
 
