@@ -22,6 +22,7 @@ from antiphon.engine.load import Loader, build_engine, open_source
 from antiphon.runtime.driver import Driver
 from exactness.conftest import user
 from fakes.capture import Recorder
+from fakes.whims import whims_of
 from fakes.world import READERS
 
 MAX_TOKENS = 24
@@ -167,6 +168,45 @@ def test_readers_give_way_to_each_other(
     assert (thinker.tiers.fetches.num_fetched_blocks > 0) == (host_kv_tokens > 0)
     reasons = {reason for one in driver.node.guard.overruled for reason in one.reasons}
     assert reasons <= {"slow", "suspended"}, "the policy says what can be done, and lets somebody run"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_preempted_at_random_moments(
+    checkpoint: Path, omni: Omni, expected: list[list[int]], seed: int
+) -> None:
+    """Some keep their KV, which leaves for the host and is brought back, and others are computed again."""
+    rng = np.random.default_rng(seed)
+    longest = max(len(prompt_ids(omni, text)) for text in TEXTS) + MAX_TOKENS
+    sizes = {"kv_tokens": 2 * longest, "max_context_tokens": longest, "host_kv_tokens": 2048}
+    engine = Omni(checkpoint, device="cpu", dtype="float64", block_size=8, depth=seed, **sizes).engine
+    outputs: list = []
+    driver = Driver(engine, outputs.extend)
+    thinker = driver.node.stages.ar["thinker"]
+    whims, kept = whims_of(thinker), {False: 0, True: 0}
+    sampling = {"thinker": Sampling(max_tokens=MAX_TOKENS)}
+    names = [f"s{at}" for at in range(2 * len(TEXTS))]
+    facts: list[Fact] = []
+    for at, name in enumerate(names):
+        asked = ResponseRequested(name, name, name, speech=False, sampling=sampling)
+        facts += [SessionOpened(name), ItemAdded(name, user(TEXTS[at % len(TEXTS)], "q")), asked]
+    while sum(isinstance(one, ResponseEnded) for one in outputs) < len(names):
+        if rng.random() < 0.2 and not whims.victims:
+            whims.victims, whims.keeps = [int(rng.integers(8))], bool(rng.integers(2))
+            before, keeps = thinker.num_preemptions, whims.keeps
+            driver.advance(facts)
+            kept[keeps] += thinker.num_preemptions - before
+            facts = []
+        elif not driver.advance(facts) or facts:
+            facts = []
+        driver.node.check_integrity()
+        driver.wait(0.05)
+    for at, name in enumerate(names):
+        said = [
+            int(one.tokens[0, 0]) for one in outputs if isinstance(one, TokensOut) and one.response == name
+        ]
+        assert said == expected[at % len(TEXTS)]
+    assert min(kept.values()) > 2, "both kinds"
+    assert thinker.tiers.fetches.num_fetched_blocks > 0
 
 
 def test_a_second_turn_goes_on_from_the_first(omni: Omni, reference: Reference) -> None:

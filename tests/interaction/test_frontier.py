@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from antiphon.core.playback import Source
-from antiphon.interaction.frontier import NOWHERE, Frontier
+from antiphon.interaction.frontier import AUTO_LEAD_S, AUTO_PER_S, NOWHERE, Frontier
 
 THINKER, TALKER, VOCODER = range(3)
 
@@ -141,6 +141,36 @@ def test_a_reader_leads_by_the_tokens_they_have_not_read() -> None:
     again = frontier.take(10.0, False)
     frontier.make(THINKER, again, now=10.0)
     assert isnan(frontier.leads_s(THINKER, at(again), 10.0)[0])
+
+
+def test_an_agent_takes_all_there_is_and_is_never_far_behind_it() -> None:
+    """It counts as supplied at 4 tokens a second, for 10 s at most, and is not kept waiting by a person's
+    measure."""
+    frontier = Frontier(1, 0.0)
+    slot = frontier.take(0.0, False, rate="auto")
+    assert frontier.rates(THINKER, at(slot)).tolist() == [AUTO_PER_S]
+    frontier.make(THINKER, slot, 8, now=1.0)
+    assert frontier.leads_s(THINKER, at(slot), 1.0).tolist() == [2.0]
+    frontier.make(THINKER, slot, 4000, now=1.0)
+    assert frontier.leads_s(THINKER, at(slot), 1.0).tolist() == [AUTO_LEAD_S]
+    frontier.make(THINKER, slot, now=60.0)
+    assert frontier.num_gaps(at(slot)).tolist() == [0]
+    frontier.free(slot)
+    again = frontier.take(60.0, False, rate=4.0)
+    frontier.make(THINKER, again, 400, now=60.0)
+    assert frontier.leads_s(THINKER, at(again), 60.0).tolist() == [100.0], "the slot is a person's again"
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, nan, inf])
+def test_a_rate_at_which_nobody_can_read_is_not_known(rate: float) -> None:
+    frontier = Frontier(1, 0.0)
+    slot = frontier.take(0.0, False, rate=rate)
+    frontier.make(THINKER, slot, 5, now=1.0)
+    assert isnan(frontier.leads_s(THINKER, at(slot), 1.0)[0])
+    assert isnan(frontier.rates(THINKER, at(slot))[0])
+    frontier.free(slot)
+    frontier.take(1.0, False, rate=4.0)
+    assert frontier._num_read == 1
 
 
 def test_what_is_spoken_has_a_listener_and_no_reader() -> None:

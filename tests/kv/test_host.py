@@ -34,6 +34,20 @@ def written(
     return copies
 
 
+def test_what_was_counted_as_copied_stays_so_until_a_copy_is_gone() -> None:
+    host = HostTier(2, 8)
+    chain = CHAINS["a"]
+    written(host, "a", chain[:1])
+    host.begin(chain[1], (0,))
+    assert host.num_copied(chain) == 1, "the second lacks a group"
+    assert host.num_copied(chain, 1) == 1
+    host = HostTier(2, 8)
+    written(host, "a", chain)
+    assert (host.num_copied(chain), host.num_copied(chain, 4), host.num_gone) == (4, 4, 0)
+    host.evict("a", 1)
+    assert (host.num_copied(chain), host.num_gone) == (3, 1)
+
+
 def test_a_run_ends_where_nothing_is_ready() -> None:
     host = HostTier(2, 8)
     written(host, "a", CHAINS["a"])

@@ -68,6 +68,7 @@ def test_a_prompt_that_waits_is_looked_up_anew_only_once_something_changed(
     assert looked_up == ["a"]
     give_up(kv, "a", 2)
     assert kv.cached("a", waiting) == 2
+    assert not kv.fits("a", waiting, 9)
     assert looked_up == ["a", "a"]
 
 

@@ -94,6 +94,21 @@ def test_nobody_gives_way_who_would_run_dry_before_they_are_back() -> None:
     assert told(policy, crowded()).preempt.tolist() == []
 
 
+def test_what_would_be_computed_again_gives_way_only_to_who_has_the_time() -> None:
+    """Without a host: a prompt's token takes a millisecond, so 2,000 of context take two seconds."""
+    slow = {"cost": Takes(0.0), "context": [2000, 100, 0], "block_size": 4096}
+    assert told(TokenBuffer(), crowded(**slow, lead_s=[3.0, 0.2, nan])).preempt.tolist() == []
+    assert told(TokenBuffer(), crowded(**slow, lead_s=[4.0, 0.2, nan])).preempt.tolist() == [0]
+
+
+def test_what_is_not_written_as_it_comes_has_to_be_written_before_others_are_brought() -> None:
+    """8 blocks of half a second each way."""
+    for write, preempted in ((True, [0]), (False, [])):
+        policy = TokenBuffer(write=write)
+        policy.decide_fetch(Kv(back=Lane(0, 0.0, 0.5), out=Lane(0, 0.0, 0.5)).view, NOW)
+        assert told(policy, crowded()).preempt.tolist() == preempted
+
+
 def test_what_is_read_at_no_known_rate_runs_to_its_end() -> None:
     assert told(TokenBuffer(), crowded(lead_s=[nan, 0.2, nan], rate=[nan, 10, 10])).preempt.tolist() == []
 
@@ -105,6 +120,12 @@ def test_a_round_is_held_once_an_interval_however_often_it_is_asked() -> None:
     assert policy.events["rounds"] == 1
     told(policy, crowded(), 10.5)
     assert policy.events["rounds"] == 2
+
+
+def test_the_next_round_is_later_though_the_interval_is_no_binary_fraction() -> None:
+    """4.3 / 0.1 is a little under 43."""
+    choice = told(TokenBuffer(interval_s=0.1), crowded(), 4.3)
+    assert choice.wake_at == pytest.approx(4.4)
 
 
 def test_who_runs_dry_comes_back_before_the_furthest_ahead_goes_on() -> None:
@@ -121,16 +142,73 @@ def test_the_least_value_gives_way_first() -> None:
 
 
 def test_more_readers_than_are_kept_up_with_are_served_first_come_first_served() -> None:
-    """A full batch of two makes 2 / 0.012 s = 166 tokens a second; those in it read 200."""
+    """A full batch of two makes 2 / 0.012 s = 166 tokens a second; the three in it read 180."""
     policy = TokenBuffer()
-    view = crowded(cost=Takes(), rate=[100.0, 100.0, 10.0], num_free_rows=0)
-    assert not len(told(policy, view).preempt)
+    three = {"begun": [1, 1, 1], "lead_s": [9.0, 0.2, 0.1], "cost": Takes(), "block_size": 64}
+    assert not len(told(policy, crowded(**three, rate=[60.0] * 3)).preempt), "the third came last"
     assert policy.events["fcfs_begun"] == 1
-    slower = crowded(cost=Takes(), rate=[80.0, 80.0, 10.0], num_free_rows=1)
-    told(policy, slower, 10.5)
+    told(policy, crowded(**three, rate=[52.0] * 3), 10.5)
     assert policy._is_fcfs, "it is over at nine tenths of the bound"
-    told(policy, crowded(cost=Takes(), rate=[40.0, 40.0, 10.0], num_free_rows=1), 11.0)
+    assert told(policy, crowded(**three, rate=[48.0] * 3), 11.0).preempt.tolist() == [0]
     assert not policy._is_fcfs
+
+
+def test_whoever_says_to_read_faster_than_a_row_is_made_counts_for_a_row() -> None:
+    """A row is made at 1 / 0.012 s = 83 tokens a second. What nobody can be given brings nobody to wait."""
+    policy = TokenBuffer()
+    view = crowded(cost=Takes(), rate=[10.0, 1e9, 10.0], block_size=64)
+    assert told(policy, view).preempt.tolist() == [0]
+    assert policy.events["fcfs_begun"] == policy.events["held_at_door"] == 0
+
+
+def in_memory(policy: TokenBuffer, num_host: int, num_waiting: int) -> int:
+    """How many of those that wait for the first word are let in, where two rows of 8 blocks, far ahead, are
+    the device's 20 blocks but 4, and the host has so many."""
+    policy.decide_fetch(Kv(size_below=num_host, num_below=0).view, NOW)
+    size = 2 + num_waiting
+    told(
+        policy,
+        stage(
+            2,
+            size,
+            lead_s=[9.0, 9.0, *[nan] * num_waiting],
+            begun=[1, 1, *[0] * num_waiting],
+            rate=[10.0] * size,
+            held=[8, 8, *[0] * num_waiting],
+            needs=[0, 0, *[6] * num_waiting],
+            num_blocks=20,
+            num_free=4,
+        ),
+    )
+    return num_waiting - policy.events["held_at_door"]
+
+
+def test_the_working_set_is_what_device_and_host_hold_less_a_share_of_what_does_not_run() -> None:
+    """Eqs. 4 and 5: (20 + 60) / 8 = 10 requests, less a quarter of the 8 that do not run. A host that is full
+    of copies has no less room."""
+    assert in_memory(TokenBuffer(), 60, 9) == 10 - 2 - 2
+    assert in_memory(TokenBuffer(adjusts=0.0), 60, 9) == 10 - 2
+    assert in_memory(TokenBuffer(), 4, 9) == 1, "one more than runs at least"
+
+
+def test_no_more_come_into_memory_than_it_holds_however_many_rounds_there_are() -> None:
+    """Two run and two were preempted; device and host hold three, and one more than runs is three."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv(size_below=4, num_below=0).view, NOW)
+    view = stage(
+        2,
+        5,
+        lead_s=[9.0, 9.0, 5.0, 5.0, nan],
+        begun=[1, 1, 1, 1, 0],
+        rate=[10.0] * 5,
+        held=[8, 8, 0, 0, 0],
+        needs=[0, 0, 8, 8, 6],
+        num_blocks=20,
+        num_free=4,
+    )
+    for now in (10.0, 10.5, 11.0):
+        told(policy, view, now)
+    assert policy.events["held_at_door"] == 3
 
 
 def test_readers_are_taken_as_far_as_a_full_batch_keeps_up_with_them() -> None:
@@ -191,6 +269,7 @@ class Kv:
     num_wanted: int = 0
     num_free: int = 64
     num_below: int = 100
+    size_below: int = 200
     num_blocks: int = 64
     back: Lane = LANE
     out: Lane = LANE

@@ -51,6 +51,33 @@ def test_early_writes_take_only_what_is_free_on_the_host() -> None:
     assert stage.drain() == (), "nothing leaves the host for it"
 
 
+def test_the_policy_is_not_asked_what_to_write_where_nothing_can_be_taken() -> None:
+    stage = small(num_blocks=200, host_blocks=200, step_tokens=999, max_context_tokens=999)
+    run(stage, 0, 1, 100, length=300)
+    policy = says(stage, "write", Selection(["session-1"], 999, "early"))
+    stage.write(lambda: 0.0)
+    assert len(policy.views) == 1
+    stage.write(lambda: 0.0)
+    assert len(policy.views) == 1, "as much is on its way as may be"
+    answered(stage)
+    stage.write(lambda: 0.0)
+    assert len(policy.views) == 2
+
+
+def test_what_the_host_gave_up_is_written_again() -> None:
+    stage = three_resting(host_blocks=8)
+    says(stage, "evict")
+    says(stage, "write", Selection(["session-1", "session-2"], 9, "early"))
+    for _ in range(2):
+        stage.write()
+        answered(stage)
+        assert stage.tiers.host.held("session-1") == [0, 1]
+        stage.tiers.host.forget("session-1")
+        assert stage.tiers.host.held("session-1") == []
+    assert stage.tiers.writes.num_written_blocks == 6
+    stage.check_integrity()
+
+
 def test_early_writes_go_in_chunks() -> None:
     stage = small(num_blocks=200, host_blocks=200, step_tokens=999, max_context_tokens=999)
     run(stage, 0, 1, 100, length=300)

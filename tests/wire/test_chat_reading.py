@@ -225,6 +225,9 @@ def test_how_a_streamed_text_is_read() -> None:
     asked = read(stream=True, antiphon={})
     assert (asked.request.rate, asked.is_paced) == (12, False)
     assert read(stream=True).request.rate is None, "nobody knows how it is read"
+    asked = read(stream=True, antiphon={"rate": "auto"})
+    assert (asked.request.rate, asked.is_paced) == ("auto", False)
+    assert refused(stream=True, antiphon={"rate": "auto", "deliver": "paced"}).param == "antiphon.rate"
     assert refused(antiphon={}).param == "antiphon"
     assert refused(antiphon={}, stream=True, modalities=["text", "audio"]).param == "antiphon"
 

@@ -199,7 +199,8 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcribe the items ask for what is said in them. A model that has it in writing anyway replies with that
     transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
     answers_silence  True: it is wanted even where nobody speaks in what it would answer
-    rate       tokens a second that its reader takes, of a reply in writing; None: not known
+    rate       tokens a second that its reader takes, of a reply in writing; auto: an agent reads it, as fast
+               as there is room; None: not known
     raw        the prompt as it stands, a text or its token ids: no template, no items, no tools
     """
 
@@ -222,7 +223,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     transcribe: bool = False
     transcripts: TranscriptOptions | None = None
     answers_silence: bool = False
-    rate: float | None = None
+    rate: float | Literal["auto"] | None = None
     raw: str | tuple[int, ...] | None = None
 
 

@@ -16,6 +16,7 @@ in writing has a reader instead, behind the first stage, who needs 1 / rate seco
 from __future__ import annotations
 
 from math import inf, nan
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,13 @@ from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Slots = NDArray[np.intp]
+
+AUTO_PER_S = 4.0
+"""Tokens a second that an agent is kept supplied with while others have to wait (TokenFlow §8): few, so that
+people go before it."""
+AUTO_LEAD_S = 10.0
+"""So far what was made for an agent counts as ahead at most: it takes all there is, so that however fast it
+was served before, it is not left waiting for longer."""
 
 NOWHERE = 0
 """The slot of a response that has none: nothing is ever made or heard of it."""
@@ -47,6 +55,8 @@ class Frontier:
         self._num_gaps = np.zeros(size, np.int64)
         self._read_s = np.full(size, nan)
         """Seconds that a reader needs for a token; nan: nobody is known to read it."""
+        self._most_s = np.full(size, inf)
+        """What is ahead of a reader counts for so many seconds at most."""
         self._num_read = 0
         """Slots for which that is known."""
         self._made = np.zeros((num_stages, size), np.int64)
@@ -70,15 +80,18 @@ class Frontier:
 
     # -- writing -------------------------------------------------------------------------------------
 
-    def take(self, asked_at: float, is_spoken: bool, rate: float | None = None) -> int:
-        """A slot for a new response; rate: tokens a second that its reader takes. Slots that are taken stay
-        what they are while the columns grow."""
+    def take(self, asked_at: float, is_spoken: bool, rate: float | Literal["auto"] | None = None) -> int:
+        """A slot for a new response; rate: tokens a second that its reader takes, "auto": an agent reads it.
+        A rate at which nobody can read is not known. Slots that are taken stay what they are while the
+        columns grow."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self._asked_at[slot], self._is_spoken[slot] = asked_at, is_spoken
-        if rate and not is_spoken:
-            self._read_s[slot] = 1.0 / rate
+        per_s = AUTO_PER_S if rate == "auto" else rate or nan
+        if 0 < per_s < inf and not is_spoken:
+            self._read_s[slot] = 1.0 / per_s
+            self._most_s[slot] = AUTO_LEAD_S if rate == "auto" else inf
             self._num_read += 1
         self._changes[slot] += 1
         return slot
@@ -89,7 +102,7 @@ class Frontier:
         self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = self._is_stopped[slot] = False
         self._source[slot] = self._num_gaps[slot] = 0
         self._num_read -= not np.isnan(self._read_s[slot])
-        self._read_s[slot] = nan
+        self._read_s[slot], self._most_s[slot] = nan, inf
         self._made[:, slot] = 0
         self._changes[slot] += 1
         self._free.append(slot)
@@ -136,13 +149,14 @@ class Frontier:
             made[NOWHERE] = 0
 
     def _read(self, slots: Slots, units: NDArray[np.int64] | int, now: float) -> None:
-        """Whoever reads these has so much more to read: what comes late is waited for."""
+        """Whoever reads these has so much more to read: what comes late is waited for, by people."""
         is_read = ~np.isnan(self._read_s[slots])
         slots, units = slots[is_read], units if isinstance(units, int) else units[is_read]
         dry_at = self._dry_at[slots]
-        self._num_gaps[slots] += dry_at < now
+        most_s = self._most_s[slots]
+        self._num_gaps[slots] += (dry_at < now) & (most_s == inf)
         since = np.fmax(dry_at, now)  # of nan and a number the latter
-        self._dry_at[slots] = since + units * self._read_s[slots]
+        self._dry_at[slots] = np.minimum(since + units * self._read_s[slots], now + most_s)
         self._source[slots] = Source.ESTIMATED
 
     def sound(self, num_frames: int, num_samples: int) -> None:
@@ -217,6 +231,7 @@ class Frontier:
         self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
         self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
         self._read_s = np.concatenate([self._read_s, np.full(size, nan)])
+        self._most_s = np.concatenate([self._most_s, np.full(size, inf)])
         self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)
         self._made_by = list(self._made)
         self._changes = np.concatenate([self._changes, np.zeros(size, np.int64)])

@@ -43,6 +43,8 @@ class HostTier:
         """What each owner holds, by its place in the sequence; least recently used first."""
         self._pinned: set[HostCopy] = set()
         self._gone: list[bytes] = []
+        self.num_gone = 0
+        """Copies that were found by their name and are no more."""
         self._leaving = [0] * num_groups
         """Slots of each group in copies that no sequence holds."""
 
@@ -83,6 +85,15 @@ class HostTier:
             for group in (self._all if groups is None else groups)
             if copy is None or copy.slots[group] == ABSENT
         )
+
+    def num_copied(self, names: Sequence[bytes], first: int = 0) -> int:
+        """How many leading names, of which the first ones are known to be, are copied or being copied in all
+        groups. It falls only where `num_gone` grows."""
+        while first < len(names) and (copy := self._copies.get(names[first])) is not None:
+            if ABSENT in copy.slots:
+                break
+            first += 1
+        return first
 
     def run_of(self, names: Iterable[bytes], groups: Iterable[int] | None = None) -> list[HostCopy]:
         """The longest run of copies that are there in these groups (None: in all), from the first name on."""
@@ -237,6 +248,7 @@ class HostTier:
         if self._copies.get(copy.name) is copy:
             del self._copies[copy.name]
             self._gone.append(copy.name)
+            self.num_gone += 1
 
     def _free_if_loose(self, copy: HostCopy) -> None:
         if not copy.holders and not copy.pins:

@@ -50,20 +50,31 @@ class StageKv:
         self.blocks = StageBlocks(groups, num_blocks)
         self.resting = RestingSequences(self.blocks, len(groups), block_size)
         self._active: dict[Sequence, None] = {}
+        self._promised: dict[Sequence, None] = {}
+        """Running sequences that may hold fewer blocks than they were promised."""
         self._last: _LookUp | None = None
         """A request that is to join is looked up repeatedly."""
 
     @property
     def num_promised(self) -> int:
         """Blocks that running sequences were admitted for and do not hold yet."""
-        return sum(max(sequence.promised - sequence.num_blocks, 0) for sequence in self._active)
+        lacking = {one: one.promised - len(one.blocks) for one in self._promised}
+        self._promised = {one: None for one, count in lacking.items() if count > 0}
+        return sum(lacking[one] for one in self._promised)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def cached(self, owner: str, prefix: Prefix) -> int:
-        """Leading tokens of a prompt that `open` would find cached now."""
-        return self._match(owner, prefix, False).cached
+        """Leading tokens of a prompt that `open` would find cached now. What rests under the owner's name has
+        names that are found, so the search begins behind it."""
+        size, most = self.block_size, len(prefix.keys) - 1
+        own = self.resting.get(owner)
+        cached = 0 if own is None else self._own_part(own, prefix, own.num_ready)
+        num = cached // size
+        while num < most // size and self.blocks.find(prefix.chain[num]) is not None:
+            num += 1
+        return max(cached, num * size)
 
     def find(self, owner: str, prefix: Prefix) -> tuple[int, int]:
         """The same, and how many of the blocks that hold them running sequences hold too."""
@@ -113,7 +124,7 @@ class StageKv:
         sequence.promised = num_blocks
         sequence.num_ready = num_ready
         self.blocks.use(blocks)
-        self._active[sequence] = None
+        self._active[sequence] = self._promised[sequence] = None
         self.resting.drop(owner, after_step)
         self.blocks.unname(blocks[len(sequence.chain) :])  # the end of the last one will be written
         if is_fetching:
@@ -156,6 +167,7 @@ class StageKv:
     def park(self, owner: str, sequence: Sequence, keys: Ints, after_step: int | None) -> None:
         """The sequence rests: keep its positions with `keys` for a prompt that begins so."""
         del self._active[sequence]
+        self._promised.pop(sequence, None)
         self.learn(sequence, keys)
         del sequence.chain[len(keys) // self.block_size :]
         used, sequence.blocks = sequence.blocks, sequence.blocks[: self.blocks_for(len(keys))]
@@ -165,6 +177,7 @@ class StageKv:
     def discard(self, sequence: Sequence, after_step: int | None) -> None:
         """The sequence ends and nothing of it is kept."""
         del self._active[sequence]
+        self._promised.pop(sequence, None)
         self.blocks.unuse(sequence.blocks, after_step)
 
     # -- what a prompt finds -------------------------------------------------------------------------
@@ -209,17 +222,31 @@ class StageKv:
         own = self.resting.get(owner)
         if own is None:
             return Match(len(shared) * size, shared, len(shared))
-        held = own.num_coming if with_coming else own.num_ready
-        cached = min(common_prefix(own.keys, prefix.keys), most, held * size)
-        if cached % size and self.blocks.must_not_change(own.blocks[cached // size]):
-            cached -= cached % size
+        cached = self._own_part(own, prefix, own.num_coming if with_coming else own.num_ready)
         if cached <= len(shared) * size:
             return Match(len(shared) * size, shared, len(shared))
         blocks = own.blocks[: self.blocks_for(cached)]
         return Match(cached, blocks, min(own.num_ready, len(blocks)))
 
+    def _own_part(self, own: Sequence, prefix: Prefix, num_held: int) -> int:
+        """Leading tokens of a prompt in the first blocks of a resting sequence. The last of them may be in a
+        block that others read too, and then it does not count."""
+        size, most = self.block_size, len(prefix.keys) - 1
+        same = min(num_held, len(own.chain), most // size)
+        if same and own.chain[same - 1] == prefix.chain[same - 1]:  # a name says what is before it too
+            start = same * size
+            same = start if num_held <= same else start + common_prefix(own.keys[start:], prefix.keys[start:])
+        else:
+            same = common_prefix(own.keys, prefix.keys)
+        cached = min(same, most, num_held * size)
+        if cached % size and self.blocks.must_not_change(own.blocks[cached // size]):
+            cached -= cached % size
+        return cached
+
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is where its holders say."""
+        owed = sum(max(sequence.promised - sequence.num_blocks, 0) for sequence in self._active)
+        assert self.num_promised == owed, "what was promised is miscounted"
         self.blocks.check_integrity(self._active, self.resting.sequences)
         self.resting.check_integrity()
 

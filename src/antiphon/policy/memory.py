@@ -111,6 +111,11 @@ class KvView(Protocol):
         ...
 
     @property
+    def size_below(self) -> int:
+        """Blocks of the tier below, free or not; 0 where there is none."""
+        ...
+
+    @property
     def out(self) -> Lane:
         """From the device to the host."""
         ...

@@ -4,8 +4,8 @@ its place; its KV waits on the host, where most of it has been written already."
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import floor, inf, isnan, nan
 
@@ -42,23 +42,40 @@ RELAXES_AT = 0.9
 """Share of the bound below which first come first served is over again."""
 
 
-@dataclass(slots=True)
-class _Plan:
-    """What was decided at a tick. Requests by number.
+class _Numbers:
+    """Some requests, in order, that are looked for in columns."""
 
-    gives_way  those with a row that lose it
+    def __init__(self, requests: Sequence[int]) -> None:
+        self.requests = dict.fromkeys(requests)
+        numbers = np.array([*self.requests], np.int64)
+        self._order = numbers.argsort(kind="stable")
+        self._sorted = numbers[self._order]
+
+    def places(self, requests: Ints) -> Ints:
+        """Of each of these, its place in the order; -1: it is none of them. [n]."""
+        if not len(self._sorted):
+            return np.full(len(requests), -1, np.int64)
+        at = np.minimum(self._sorted.searchsorted(requests), len(self._sorted) - 1)
+        return np.where(self._sorted[at] == requests, self._order[at], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What was decided at a tick.
+
+    gives_way  requests with a row that lose it
     resumes    those without one that are to get it, the first first
     """
 
     tick: int
-    gives_way: set[int] = field(default_factory=set[int])
-    resumes: dict[int, None] = field(default_factory=dict[int, None])
+    gives_way: _Numbers
+    resumes: _Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
     """Of a preempted request that is to go on: since when, and until when it is held, so that it is known by
-    then what the device lacks of it."""
+    then what the device lacks of it. What is found out before that changes nothing until then."""
 
     since: float
     until: float
@@ -123,8 +140,12 @@ class TokenBuffer:
         self._plan: _Plan | None = None
         """Of this interval; None: nobody has to give way, and prompts go first."""
         self._is_fcfs = False
-        self._leads_s: dict[int, float] = {}
-        """Of requests, as of the last look at the stage."""
+        self._seen: tuple[Ints, Floats] = np.zeros(0, np.int64), np.zeros(0)
+        """Requests, and their leads, as of the last look at the stage."""
+        self._leads_s: dict[int, float] | None = None
+        """The same, by request; None: nothing was asked of them since."""
+        self._num_paused = 0
+        """Requests that have begun and have no row, as of then, and those that lost theirs since."""
         self._held: dict[int, _Looked] = {}
         """Preempted requests that are to go on."""
         self._brings: dict[int, bool] = {}
@@ -132,9 +153,10 @@ class TokenBuffer:
         self._has_host = False
         self._most_rows = 1 << 30
         """Of a step."""
-        self._swap_s = self._block_s = 0.0
-        """To leave and come back, beside what the blocks themselves take, and to bring one of those."""
-        self._num_host_free: float = inf
+        self._swap_s = self._leave_s = self._block_s = 0.0
+        """To leave and come back, beside what the blocks themselves take; and of one of those, to write it
+        once its request has to leave, and to bring it."""
+        self._num_host_blocks = 0
         self._block_size = 1
         self._token_s = nan
         """To read one of a prompt."""
@@ -146,44 +168,54 @@ class TokenBuffer:
     def decide_pace(self, view: StepView, now: float) -> Hold:
         """The working set and its balance, decided anew in each interval while somebody finds no room (§4.2).
         What is to go on waits for a look at where its KV is, and is not computed before that."""
-        requests: list[int] = view.request.tolist()
-        self._leads_s = dict(zip(requests, view.lead_s.tolist(), strict=True))
+        self._seen, self._leads_s = (view.request, view.lead_s), None
         if self._brings:
-            waiting = set(requests[view.num_rows :])
+            waiting: set[int] = {*view.request[view.num_rows :].tolist()}
             self._brings = {one: how for one, how in self._brings.items() if one in waiting}
         if not view.num_blocks or not self._is_pressed(view):
             self._plan = None
-        elif self._plan is None or self._plan.tick != floor(now / self._interval_s):
-            self._plan = self._round(view, floor(now / self._interval_s))
-        goes_on = (view.row < 0) & view.begun & view.ready
+        elif self._plan is None or self._plan.tick != self._tick(now):
+            self._plan = self._round(view, self._tick(now))
+        goes_on = (view.row < 0) & view.begun
+        self._num_paused = int(np.count_nonzero(goes_on))
+        goes_on &= view.ready
         if self._plan is not None:
-            goes_on &= self._is_resumed(view)
+            goes_on &= self._places(view) >= 0
         if not goes_on.any() or not self._has_host:
             self._held.clear()
             return NO_HOLD
         at = goes_on.nonzero()[0]
-        self._held = {one: self._look(one, now) for one in view.request[at].tolist()}
+        before, self._held = self._held, {}
+        for one in view.request[at].tolist():
+            look = before.get(one)
+            if look is None or (look.until <= now and one not in self._brings):
+                look = _Looked(now if look is None else look.since, now + SOON_S)
+            self._held[one] = look
         until = np.array([one.until for one in self._held.values()])
-        if not (until > now).any():
+        is_held = until > now
+        if not is_held.any():
             return NO_HOLD
-        held = np.zeros(len(requests), np.bool_)
-        held[at[until > now]] = True
-        wake_at = float(until[until > now].min())
+        held = np.zeros(len(goes_on), np.bool_)
+        held[at[is_held]] = True
+        wake_at = float(until[is_held].min())
         return Hold(held, "it was preempted, and goes on once it is known where its KV is", wake_at)
 
-    def _look(self, request: int, now: float) -> _Looked:
-        """What is found out before it is over changes nothing until then."""
-        look = self._held.get(request) or _Looked(now, now + SOON_S)
-        if look.until <= now and request not in self._brings:
-            return _Looked(look.since, now + SOON_S)
-        return look
+    def _tick(self, now: float) -> int:
+        """The interval that this moment is in: what ends it is later."""
+        tick = floor(now / self._interval_s)
+        return tick if (tick + 1) * self._interval_s > now else tick + 1  # the quotient was rounded
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Prompts first while all find room; else as the round has it."""
         self._most_rows = budget.rows
-        if self._plan is None:
-            return self._unpressed(view, budget, now)
-        preempt = np.isin(view.request[: view.num_rows], [*self._plan.gives_way]).nonzero()[0]
+        choice = self._unpressed(view, budget, now) if self._plan is None else self._pressed(view)
+        self._num_paused += len(choice.preempt)
+        return choice
+
+    def _pressed(self, view: StepView) -> StepChoice:
+        """As the round has it."""
+        assert self._plan is not None
+        preempt = (self._plan.gives_way.places(view.request[: view.num_rows]) >= 0).nonzero()[0]
         if not len(preempt) and is_starved(view):
             preempt = self._least_needed(view)
         return StepChoice(
@@ -205,11 +237,11 @@ class TokenBuffer:
         if self._plan is None:
             return Told("", f"all find room; {reader}")
         until = (self._plan.tick + 1) * self._interval_s
-        if request in self._plan.gives_way:
+        if request in self._plan.gives_way.requests:
             return Told("gives way", f"others need the memory more; {reader}", until)
         if view.row[at] >= 0:
             return Told("runs", reader, until)
-        if request in self._plan.resumes:
+        if request in self._plan.resumes.requests:
             return Told(
                 "is next", f"{reader}; its KV is brought" if self._brings.get(request) else reader, until
             )
@@ -236,13 +268,13 @@ class TokenBuffer:
 
     def _waiting(self, view: StepView) -> Mask:
         """Those without a row that a person waits for and that could run, or whose KV is coming: [n]."""
-        return (view.row < 0) & (view.tier == LATENCY) & (view.ready | self._is_resumed(view))
+        could_run = view.ready if self._plan is None else view.ready | (self._places(view) >= 0)
+        return (view.row < 0) & (view.tier == LATENCY) & could_run
 
-    def _is_resumed(self, view: StepView) -> Mask:
-        """[n]."""
-        if self._plan is None or not self._plan.resumes:
-            return np.zeros(len(view.request), np.bool_)
-        return np.isin(view.request, [*self._plan.resumes])
+    def _places(self, view: StepView) -> Ints:
+        """Of each, its place among those that are to get a row; -1: it is none of them. [n]."""
+        assert self._plan is not None
+        return self._plan.resumes.places(view.request)
 
     def _least_needed(self, view: StepView) -> Ints:
         """The row whose reader has most left to read; work that no person waits for before all else."""
@@ -263,21 +295,20 @@ class TokenBuffer:
         has_row = view.row >= 0
         able = has_row | self._waiting(view)
         in_set = able & (has_row | view.begun)
-        self._note_load(view, in_set, most_per_s)
+        rates = np.fmin(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
+        self._note_load(rates[in_set], most_per_s)
         gains = self._gains(view, step_s)
         fixed = self._fixed(view)
         if self._is_fcfs:
             rank = self._by_age(view, in_set & ~fixed)
         else:
-            admitted = self._admitted(view, able & ~in_set, in_set, most_per_s)
+            admitted = self._admitted(view, able & ~in_set, in_set, rates, most_per_s)
             rank = self._by_gain(view, (in_set & ~fixed) | admitted, gains)
         chosen = self._chosen(view, fixed, rank, gains)
-        resumes = dict.fromkeys(
-            view.request[[at for at in rank.tolist() if chosen[at] and not has_row[at]]].tolist()
-        )
+        resumes: list[int] = view.request[rank[(chosen & ~has_row)[rank]]].tolist()
         out: list[int] = view.request[has_row & ~chosen].tolist() if resumes else []
         self.events["preempted"] += len(out)
-        return _Plan(tick, set(out), resumes)
+        return _Plan(tick, _Numbers(out), _Numbers(resumes))
 
     def _speed(self, view: StepView) -> tuple[float, float]:
         """Seconds of a step of all rows, and tokens a second of as large a batch as memory holds (Γ, eq. 6).
@@ -294,9 +325,10 @@ class TokenBuffer:
         )
         return now_s, full / full_s if full_s > 0 else nan
 
-    def _note_load(self, view: StepView, in_set: Mask, most_per_s: float) -> None:
-        """Eq. 6, with hysteresis. What nobody is known to read counts for nothing."""
-        wanted_per_s = float(np.nansum(view.rate[in_set]))
+    def _note_load(self, rates: Floats, most_per_s: float) -> None:
+        """Eq. 6, with hysteresis. What nobody is known to read counts for nothing, and whoever says to read
+        faster than a row is made for as much as that."""
+        wanted_per_s = float(np.nansum(rates))
         bound = most_per_s * (RELAXES_AT if self._is_fcfs else 1.0)
         is_over = wanted_per_s > bound  # False where the bound is not known
         self.events["fcfs_begun"] += is_over and not self._is_fcfs
@@ -322,34 +354,42 @@ class TokenBuffer:
     def _overhead_s(self, view: StepView) -> Floats:
         """What it takes a request without a row until it can go on: to bring its KV, or to compute it."""
         compute_s = view.tokens * np.fmax(self._token_s, 0.0)
-        load_s = self._swap_s + view.needs * self._block_s
-        return np.where(view.begun & (load_s > 0), np.minimum(compute_s, load_s), compute_s)
+        return np.where(view.begun, self._back_s(view.needs, view.tokens), compute_s)
+
+    def _back_s(self, blocks: Ints, tokens: Ints) -> Floats:
+        """Until so much KV that left, or has to, is there again: brought or computed, whichever is sooner. As
+        far as that is known."""
+        compute_s = tokens * self._token_s
+        if not self._has_host:
+            return np.fmax(compute_s, 0.0)
+        load_s = self._swap_s + blocks * (self._block_s + self._leave_s)
+        return np.where(load_s > 0, np.fmin(load_s, compute_s), np.fmax(compute_s, 0.0))
 
     def _fixed(self, view: StepView) -> Mask:
         """Rows that keep their place: what could not leave and come back before its reader runs dry, what is
         read by nobody at a known rate, and what has shown nothing yet. The admission test of §4.2.1, held
         against those who would have to give way: [n]."""
-        comes_back_s = self._swap_s + view.held * self._block_s + self._interval_s
-        is_ahead = view.begun & (view.lead_s >= self._safety * comes_back_s)
+        away_s = self._back_s(view.held, view.context) + self._interval_s
+        is_ahead = view.begun & (view.lead_s >= self._safety * away_s)
         may_go = is_ahead | (view.tier != LATENCY)
         return (view.row >= 0) & ~may_go
 
-    def _admitted(self, view: StepView, new: Mask, in_set: Mask, most_per_s: float) -> Mask:
-        """New requests that the working set has room for (eqs. 4 to 6), the oldest first: [n]."""
+    def _admitted(self, view: StepView, new: Mask, in_set: Mask, rates: Floats, most_per_s: float) -> Mask:
+        """New requests that the working set has room for (eqs. 4 to 6), the oldest first: [n]. The set is as
+        large as device and host hold, less a share of what does not run, and one more than runs at least.
+        Without a host what gives way is computed again, and memory sets no bound."""
         admitted = np.zeros(len(new), np.bool_)
         at = new.nonzero()[0]
         if not len(at):
             return admitted
         num_set, num_running = int(np.count_nonzero(in_set)), view.num_rows
-        held = np.where(view.row >= 0, view.held, view.needs)[in_set]
-        each = max(float(held.mean()) if len(held) else float(view.needs[at].mean()), 1.0)
-        room = view.num_free + max(view.num_evictable, 0) + self._num_host_free
-        static = inf if room == inf else num_set + floor(room / each)
-        most = max(
-            static - self._adjusts * max(static - num_running, 0) if static < inf else inf, num_set + 1
-        )
-        rates = np.fmax(view.rate[at], 0.0)
-        wanted_per_s = float(np.nansum(view.rate[in_set])) + rates.cumsum()
+        most = inf
+        if self._num_host_blocks:
+            held = np.where(view.row >= 0, view.held, view.needs)[in_set]
+            each = max(float(held.mean()) if len(held) else float(view.needs[at].mean()), 1.0)
+            static = floor((view.num_blocks + self._num_host_blocks) / each)
+            most = max(static - self._adjusts * max(static - num_running, 0), num_running + 1)
+        wanted_per_s = float(np.nansum(rates[in_set])) + np.fmax(rates[at], 0.0).cumsum()
         fits = ~(wanted_per_s > self._load * most_per_s)
         fits &= num_set + 1 + np.arange(len(at)) <= most
         if not num_set:
@@ -374,36 +414,38 @@ class TokenBuffer:
         chosen = fixed.copy()
         room = view.num_blocks - int(gains.blocks[fixed].sum())
         rows = view.num_rows + view.num_free_rows + view.num_pending_rows - int(np.count_nonzero(fixed))
-        taken: list[int] = []
-        left: list[int] = []
-        blocks, gain = gains.blocks.tolist(), gains.gain.tolist()
-        for at in rank.tolist():
-            if chosen[at]:
-                continue
-            if rows > len(taken) and blocks[at] <= room:
+        rank = rank[~chosen[rank]]
+        wanted = gains.blocks[rank]
+        fits = wanted.cumsum() <= room
+        fits[max(rows, 0) :] = False
+        num = len(fits) if fits.all() else int(fits.argmin())
+        taken, left = rank[:num].tolist(), rank[num:]
+        room, rows = room - int(wanted[:num].sum()), rows - num
+        for at in left[gains.blocks[left] <= room].tolist() if rows > 0 else ():
+            blocks = int(gains.blocks[at])
+            if blocks <= room and rows > 0:
                 taken.append(at)
-                room -= blocks[at]
-            elif len(left) < MOST_SWAPS:
-                left.append(at)
-        if not self._is_fcfs:
-            room = self._swapped(taken, left, room, blocks, gain)
+                room, rows = room - blocks, rows - 1
         chosen[taken] = True
+        if not self._is_fcfs:
+            out: list[int] = left[~chosen[left]][:MOST_SWAPS].tolist()
+            chosen[taken[-MOST_SWAPS:]] = False
+            self._swap(taken, out, room, gains)
+            chosen[taken] = True
         return chosen
 
-    def _swapped(
-        self, taken: list[int], left: list[int], room: int, blocks: list[int], gain: list[float]
-    ) -> int:
+    def _swap(self, taken: list[int], left: list[int], room: int, gains: _Gains) -> None:
         """What was too large to fit takes the place of what is worth less, where that makes room enough."""
+        blocks, gain = gains.blocks, gains.gain
         for out in left:
             for index in range(len(taken) - 1, max(len(taken) - 1 - MOST_SWAPS, -1), -1):
                 at = taken[index]
                 if gain[at] >= gain[out]:
                     break
                 if blocks[out] <= room + blocks[at]:
-                    room += blocks[at] - blocks[out]
+                    room += int(blocks[at] - blocks[out])
                     taken[index] = out
                     break
-        return room
 
     # -- in between ----------------------------------------------------------------------------------
 
@@ -416,15 +458,18 @@ class TokenBuffer:
         rows = (ready & (view.row >= 0)).nonzero()[0]
         is_dry = np.fmax(view.lead_s[rows], 0.0) < self._interval_s
         rows = rows[np.lexsort((np.where(view.reading[rows], 1, np.where(is_dry, 0, 2)),))]
-        waiting = (view.row < 0).nonzero()[0]
-        places = {request: place for place, request in enumerate(self._plan.resumes)}
-        asked: list[int] = view.request[waiting].tolist()
-        found = [(places[one], at) for one, at in zip(asked, waiting.tolist(), strict=True) if one in places]
-        resumed = [at for _, at in sorted(found)]
-        comes = any(self._brings.get(one) for one in self._plan.resumes)
-        if not len(rows) and not ready[resumed].any() and not comes:
+        places = self._places(view)
+        places[: view.num_rows] = -1
+        at = (places >= 0).nonzero()[0]
+        resumed: list[int] = at[places[at].argsort()].tolist()
+        if not (len(rows) or ready[resumed].any() or self._is_bringing()):
             resumed += (ready & (view.row < 0)).nonzero()[0][:1].tolist()  # somebody must run
         return np.array([*rows.tolist(), *resumed], np.int64)
+
+    def _is_bringing(self) -> bool:
+        """Is any KV to be brought of those that are to get a row?"""
+        assert self._plan is not None
+        return any(self._brings.get(one) for one in self._plan.resumes.requests)
 
     # -- KV (§5) -------------------------------------------------------------------------------------
 
@@ -441,7 +486,7 @@ class TokenBuffer:
 
     def _leaving(self, view: KvView) -> Iterator[str]:
         requests = view.requests
-        resumes = {} if self._plan is None else self._plan.resumes
+        resumes = {} if self._plan is None else self._plan.resumes.requests
         paused: list[tuple[float, str]] = []
         for owner in view.oldest():
             request = requests.get(owner)
@@ -476,29 +521,42 @@ class TokenBuffer:
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What a request waits for. Of those that were preempted only what is to go on, unless it is computed
-        sooner (§4.2.3)."""
+        sooner (§4.2.3). Asked again soon while any is preempted: the round that has it go on comes after
+        this."""
         self._has_host = True
         self._note_links(view)
         requests, waiting = view.requests, list(view.waiting())
         owner_of = {request: owner for owner, request in requests.items()}
-        queued_s = _known(view.back.queued_s)
+        back = view.back
+        queued_s = _known(back.queued_s)
         owners: list[str] = []
-        for request in dict.fromkeys((*self._brings, *self._held)):
+        for request in self._going_on(view, waiting):
             owner = owner_of.get(request)
             if owner is None:  # nothing of its KV is left
                 self._brings[request] = False
+                continue
+            if not self._brings.get(request, True):
                 continue
             num_away, look = view.num_away(owner), self._held.get(request)
             if num_away and look is not None and request not in self._brings and owner not in waiting:
                 owners.append(owner)  # others are before it; some of it may come all the same
                 if now >= look.since + self._interval_s:
                     self._brings[request] = False
-            elif self._is_brought(request, num_away, queued_s, view.back.block_s):
+            elif self._is_brought(request, num_away, queued_s, back.block_s):
                 owners.append(owner)
-                queued_s += num_away * _known(view.back.block_s)
+                queued_s += num_away * _known(back.block_s)
         owners += [owner for owner in waiting if owner not in requests]
-        wake_at = now + SOON_S if any(one in owner_of for one in self._held) else None
+        wake_at = now + SOON_S if self._num_paused else None
         return Selection(owners, view.num_blocks, "a request is to go on", wake_at=wake_at)
+
+    def _going_on(self, view: KvView, waiting: list[str]) -> list[int]:
+        """Preempted requests whose KV is looked at: those that the round has go on, in its order; while all
+        find room, all that are known to wait for theirs."""
+        known = dict.fromkeys((*self._brings, *self._held))
+        if self._plan is not None:
+            return [one for one in self._plan.resumes.requests if one in known]
+        requests = view.requests
+        return [*known | dict.fromkeys(requests[owner] for owner in waiting if owner in requests)]
 
     def _is_brought(self, request: int, num_away: int, queued_s: float, block_s: float) -> bool:
         """Decided once, until it runs again."""
@@ -510,6 +568,8 @@ class TokenBuffer:
 
     def _lead_s(self, request: int) -> float:
         """As it was when a step was last chosen; of one who has nothing yet, nothing."""
+        if self._leads_s is None:
+            self._leads_s = dict(zip(*(column.tolist() for column in self._seen), strict=True))
         lead_s = self._leads_s.get(request, 0.0)
         return 0.0 if isnan(lead_s) else lead_s
 
@@ -517,7 +577,8 @@ class TokenBuffer:
         out, back = view.out, view.back
         self._swap_s = _known(out.queued_s) + _known(back.queued_s)
         self._block_s = _known(back.block_s)
-        self._num_host_free = view.num_below or inf
+        self._leave_s = 0.0 if self._write else _known(out.block_s)
+        self._num_host_blocks = view.size_below
 
 
 def _prefill_token_s(view: StepView) -> float:

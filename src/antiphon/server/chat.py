@@ -194,10 +194,10 @@ class _Answer:
         yield LAST_EVENT
 
 
-async def _until_wanted(reader: Playback, num_tokens: int, rate: float | None) -> None:
+async def _until_wanted(reader: Playback, num_tokens: int, rate: float | str | None) -> None:
     """Wait until the reader has read all that was sent; then these tokens are theirs. What the engine makes
     meanwhile waits in the exchange."""
-    assert rate is not None
+    assert isinstance(rate, float | int)
     now = time.monotonic()
     wanted_at = max(reader.dry_at, now)
     reader.add(num_tokens / rate, wanted_at)

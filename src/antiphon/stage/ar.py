@@ -278,7 +278,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             return self.tiers.tend([], "", 0)
         in_turn = self._waiting.in_turn
         could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
-        wanted = [self._held.wanted(one) for one in could_join]
+        wanted = self._held.wanted(could_join)
         wake_at = self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
         for request in could_join:
             if self.tiers.fetches.is_coming(request.owner) and request.reload_wait_since_s is None:

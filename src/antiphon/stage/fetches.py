@@ -101,8 +101,17 @@ class Fetches:
 
     def _is_on_host(self, wanted: Wanted) -> bool:
         """Has the host more of it than the device?"""
-        cached = self._kv.cached(wanted.owner, wanted.prefix)
-        return wanted.owner in self.coming or self.cached(wanted.owner, wanted.prefix, None) > cached
+        owner, chain = wanted.owner, wanted.prefix.chain
+        if owner in self.coming:
+            return True
+        size, most = self._kv.block_size, len(wanted.prefix.keys) - 1
+        found = self._kv.cached(owner, wanted.prefix) // size
+        if found >= most // size:
+            return False
+        sequence = self._kv.resting.get(owner)
+        if sequence is not None and found < len(sequence.blocks):
+            return self._has_rest(sequence, found, chain[found])
+        return bool(self._host.run_of(chain[found : found + 1]))
 
     def _next_copies(self, owner: str, count: int, reach: int | None) -> list[HostCopy]:
         """At most so many of the next blocks that the device lacks and the host has."""

@@ -25,11 +25,19 @@ class HostWrites:
         self._asks, self._transfers = asks, transfers
 
     def write_ahead(self, step_s: Callable[[], float]) -> None:
-        """Write what will have to leave the device, as the policy chooses."""
+        """Write what will have to leave the device, as the policy chooses: it is asked while the link and the
+        host can take something."""
+        if self._room_ahead <= 0:
+            return
         selection = self._asks.write(step_s)
-        count = min(selection.count, self._host.num_free)  # nothing leaves the host for what need not leave
+        count = min(selection.count, self._room_ahead)
         if count:
             self.write(self._unwritten(selection.owners, count), KvMove.WRITTEN)
+
+    @property
+    def _room_ahead(self) -> int:
+        """Blocks that may be written now although they need not leave. Nothing leaves the host for them."""
+        return min(self._host.num_free, MAX_CHUNKS * CHUNK_BLOCKS - self._transfers.num_blocks["host"])
 
     def write(self, evicted: list[Evicted], move: KvMove) -> None:
         """Copy these lent blocks as far as the host has no copy yet, and room: the front of what was used
@@ -97,19 +105,22 @@ class HostWrites:
         return emptied
 
     def _unwritten(self, owners: Iterable[str], count: int) -> list[Evicted]:
-        """Full blocks that are there and that the host has no copy of, the first first; lent."""
+        """Full blocks that are there and that the host has no copy of, so many at most, the first first;
+        lent."""
         found: dict[bytes, Evicted] = {}
-        room = MAX_CHUNKS * CHUNK_BLOCKS - self._transfers.num_blocks["host"]
-        most = min(count, room)
         for owner in owners:
-            if len(found) >= most:
+            if len(found) >= count:
                 break
             sequence = self._known.running.get(owner) or self._kv.resting.get(owner)
             if sequence is None:
                 continue
-            for index, name in enumerate(sequence.filled):
+            names = sequence.filled
+            for index in range(self._known.num_copied(owner, names, self._host), len(names)):
+                if len(found) >= count:
+                    break
+                name = names[index]
                 lacking = self._host.lacks(name)
-                if len(found) < most and name not in found and lacking:
+                if name not in found and lacking:
                     groups = None if len(lacking) == len(self._kv.groups) else lacking
                     found[name] = Evicted((owner,), index, [sequence.blocks[index]], [name], groups)
         self._kv.blocks.lend([block for run in found.values() for block in run.blocks])

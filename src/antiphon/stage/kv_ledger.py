@@ -3,14 +3,14 @@ the executor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.facts import Ints
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta
 from antiphon.kv.prefix import Prefix, prefix_of
@@ -60,6 +60,8 @@ class KvLedger:
         self._entries: list[Entries] = []
         self._filled: dict[int, ArRequest] = {}
         """Requests that filled blocks whose names the KV has not been told of, in the order of filling."""
+        self._wanted: dict[int, Wanted] = {}
+        """By request: what the tiers were told last."""
 
     # -- what a waiting request finds ----------------------------------------------------------------
 
@@ -109,9 +111,15 @@ class KvLedger:
         """Until what it lacks of what the host has is there."""
         return self.tiers.fetches.arrival_s(request.owner, self._prefix(request))
 
-    def wanted(self, request: ArRequest) -> Wanted:
-        """What it begins with, as the tiers are told."""
-        prefix = self._prefix(request)
+    def wanted(self, requests: Sequence[ArRequest]) -> list[Wanted]:
+        """What these begin with, as the tiers are told. While one waits that stays the same."""
+        self._wanted = {one.request: self._wanted_by(one) for one in requests}
+        return [*self._wanted.values()]
+
+    def _wanted_by(self, request: ArRequest) -> Wanted:
+        prefix, before = self._prefix(request), self._wanted.get(request.request)
+        if before is not None and before.prefix is prefix and before.owner == request.owner:
+            return before
         return Wanted(request.owner, request.session, prefix, self.sizes.promise(request))
 
     def give_up(self, request: ArRequest) -> None:
@@ -258,8 +266,10 @@ class KvLedger:
 
     def _name_filled(self, most: int) -> None:
         """Name the blocks that were filled, of so many requests."""
+        if not self._filled:
+            return
         requests = [self._filled.pop(number) for number in list(islice(self._filled, most))]
-        reach = self._rows.confirmed[[request.row for request in requests]] if requests else NO_INTS
+        reach = self._rows.confirmed[[request.row for request in requests]]
         for request, confirmed in zip(requests, reach.tolist(), strict=True):
             assert request.sequence is not None
             self.kv.learn(request.sequence, request.reusable(self._survives, confirmed))

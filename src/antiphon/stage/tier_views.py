@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, nan
 from types import MappingProxyType
+from typing import NamedTuple
 
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse, Order
@@ -36,6 +37,15 @@ class Unread:
         return lost
 
 
+class Copied(NamedTuple):
+    """Leading full blocks of an owner's KV that have a copy on the host: the last one's name, and how many
+    copies the host had given up by then."""
+
+    num: int
+    last: bytes
+    num_gone: int
+
+
 @dataclass(slots=True)
 class Owners:
     """Owner of what is known of each owner of KV beside its blocks.
@@ -50,6 +60,7 @@ class Owners:
     unwritten  owners that may have full blocks without a copy on the host, oldest first
     preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
     unread   of KV that was brought though no request waited, until one reads it
+    copied   what of it has a copy, as of the last look
     """
 
     used_s: dict[str, float] = field(default_factory=dict[str, float])
@@ -62,6 +73,18 @@ class Owners:
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
     preloaded: Counter[str] = field(default_factory=Counter[str])
     unread: dict[str, Unread] = field(default_factory=dict[str, Unread])
+    copied: dict[str, Copied] = field(default_factory=dict[str, Copied])
+
+    def num_copied(self, owner: str, names: Sequence[bytes], host: HostTier) -> int:
+        """How many leading ones of its full blocks, by their names, have a copy on the host, or will have
+        one. A name says what is before it too, so that what was looked at once is not looked at again."""
+        known, num = self.copied.get(owner), 0
+        if known is not None and known.num_gone == host.num_gone and known.num <= len(names):
+            num = known.num if names[known.num - 1] == known.last else 0
+        found = host.num_copied(names, num)
+        if found and found != num:
+            self.copied[owner] = Copied(found, names[found - 1], host.num_gone)
+        return found
 
     def left_queue(self, owner: str) -> None:
         """Its request has a row, or is over."""
@@ -79,6 +102,7 @@ class Owners:
             self.unwritten,
             self.preloaded,
             self.unread,
+            self.copied,
             self.request,
         )
         for each in kept:
@@ -132,6 +156,10 @@ class View:
     @property
     def num_below(self) -> int:
         return self.host.num_free if self.tier == "device" else 0
+
+    @property
+    def size_below(self) -> int:
+        return self.host.num_blocks if self.tier == "device" else 0
 
     def oldest(self) -> Iterator[str]:
         yield from _in_order(self._here)
@@ -260,11 +288,16 @@ class View:
         """Of its full blocks that are there, those without a copy."""
         sequence = self._sequence(owner)
         if sequence is not None:
-            # The first ones are written first, and the last is likeliest to lack a copy.
-            yield from (name for name in reversed(sequence.filled) if self.host.lacks(name))
+            names = sequence.filled
+            first = self.known.num_copied(owner, names, self.host)
+            yield from (name for name in islice(names, first, None) if self.host.lacks(name))
 
     def _is_dirty(self, owner: str) -> bool:
-        return next(self._dirty_names(owner), None) is not None
+        sequence = self._sequence(owner)
+        if sequence is None:
+            return False
+        names = sequence.filled
+        return self.known.num_copied(owner, names, self.host) < len(names)
 
 
 def _in_order(owners: Collection[str]) -> Iterator[str]:

@@ -223,6 +223,12 @@ class Tiers:
     def check_integrity(self) -> None:
         """Raises AssertionError unless both tiers and the copies between them agree."""
         self.host.check_integrity()
+        for owner, known in self.known.copied.items():
+            sequence = self.known.running.get(owner) or self._kv.resting.get(owner)
+            names = [] if sequence is None else sequence.filled
+            if known.num_gone == self.host.num_gone and known.last in names:
+                num = self.host.num_copied(names)
+                assert known.num <= num, f"copies of the KV of {owner} are miscounted"
         owners = {
             *self._kv.resting.owners,
             *self._kv.resting.away,

@@ -206,11 +206,12 @@ class NamedTool(Strict, frozen=True, kw_only=True):
 class Delivery(Strict, frozen=True, kw_only=True):
     """How a streamed text is read: an extension. The preset `tokenflow` keeps it ahead of its reader.
 
-    rate     tokens a second that the reader takes; as fast as people read, where it is left out
+    rate     tokens a second that the reader takes; as fast as people read, where it is left out; auto: no
+             person reads it, and it is made as fast as there is room
     deliver  asap: as it is written; paced: no faster than it is read
     """
 
-    rate: Rate = READING_TOKENS_PER_S
+    rate: Rate | Literal["auto"] = READING_TOKENS_PER_S
     deliver: Literal["asap", "paced"] = "asap"
 
 

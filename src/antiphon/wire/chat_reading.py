@@ -113,6 +113,11 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         )
     max_tokens = asked.max_completion_tokens or asked.max_tokens
     wishes = wishes_of(asked, scope.info, max_tokens, num_top)
+    is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
+    if asked.antiphon is not None and asked.antiphon.rate == "auto" and is_paced:
+        raise ProtocolError(
+            "A text is paced at its reader's rate: send a number, or deliver: 'asap'.", param="antiphon.rate"
+        )
     request = ResponseRequested(
         session=session,
         response=response,
@@ -129,7 +134,6 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         rate=None if asked.antiphon is None else asked.antiphon.rate,
     )
     _check_media(request.items or (), scope.limits)
-    is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
     return ChatAsked(
         request,
         _format(asked, stream),
