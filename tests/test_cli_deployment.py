@@ -111,9 +111,27 @@ def test_a_deployment_looked_at(tiny_checkpoint: Path) -> None:
     demo = run("doctor", "demo", "--model", str(tiny_checkpoint), "--workload", "voice-chat")
     assert demo.exit_code == 0
     assert "1 x 16384 tokens hold" in demo.output
+    assert "8 rows and 512 tokens; with prompts beside live replies at most 0.25 of a listener's lead" in (
+        demo.output
+    )
     unknown = run("doctor", "demo")
     assert "needs a model: give --model" in unknown.output
     assert "no model is named" in unknown.output
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"step_s": 0}, "as long as that takes (step_s 0)"),
+        ({"step_s": 0.1, "profile": "H200"}, "at most 0.1 s (step_s), by the profile H200"),
+        ({"classes": {"latency": {"tpot_s": 0.05}}}, "at most 0.05 s (tpot_s of latency), once"),
+        ({"classes": {"best_effort": {"tpot_s": 0.5}}}, "at most 0.5 s (tpot_s of best_effort) or 0.25 of"),
+    ],
+)
+def test_what_bounds_a_step_is_explained(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    path.write_text(yaml.safe_dump({"base": "demo", **keys}))
+    assert said in run("doctor", str(path)).output
 
 
 def test_a_wrong_deployment_looked_at(tmp_path: Path) -> None:
@@ -238,7 +256,18 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     assert (start.options.device, start.options.of("talker").kv_tokens) == ("cpu", 9000)
     assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (16, 8, 0.6)
 
-    flags = ["--kv-tokens", "6000", "--max-sessions", "3", "--max-items", "5", "--min-lead-s", "0"]
+    flags = [
+        "--step-s",
+        "0.3",
+        "--kv-tokens",
+        "6000",
+        "--max-sessions",
+        "3",
+        "--max-items",
+        "5",
+        "--min-lead-s",
+        "0",
+    ]
     other = str(tiny_checkpoint.parent / "." / tiny_checkpoint.name) + "/"
     said = run("serve", other, "--config", str(path), *flags, "--device", "auto", "--cuda-graphs")
     assert said.exit_code == 0, said.output
@@ -246,6 +275,7 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     assert start.source == other
     assert (start.options.device, start.options.places, start.options.graphs) == ("auto", {}, "on")
     assert start.options.of("talker").kv_tokens == start.options.of("thinker").kv_tokens == 6000
+    assert start.options.step_s == 0.3
     assert start.options.stages["talker"] == StageOptions(max_rows=8, step_tokens=32)
     assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (3, 8, 0.0)
     assert settings.limits.max_items == 5

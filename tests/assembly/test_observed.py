@@ -171,6 +171,8 @@ def candidates() -> Any:
         ready=np.ones(3, np.bool_),
         request=np.array([10, 11, 12]),
         tokens=np.array([4, 4, 4]),
+        context=np.zeros(3, np.int64),
+        cost=None,
         num_blocks=8,
         groups=("kv",),
     )

@@ -425,6 +425,15 @@ class Deployment(Written):
     layer_groups: Positive = Field(
         default=1, description="KV groups that a decoder's layers are split into.", examples=[4]
     )
+    step_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=60,
+        description="Seconds of a step while others live beside its prompts, which run in shorter chunks for "
+        "it; 0: as long as it takes. Unless said as long as those can wait: their class's tpot_s, a quarter "
+        "of a listener's lead, or 0.2.",
+        examples=[0.1],
+    )
     limits: Limits = Field(default=Limits(), description="How much of everything; more is refused.")
     defaults: Sizes = Field(default=Sizes(), description="Sizes of all stages that say nothing of their own.")
     classes: Classes = Field(

@@ -165,6 +165,8 @@ class Node:
             stats[Metric.REQUESTS_RUNNING.of(name)] = ar.num_running
             stats[Metric.SURPLUS_TOKENS.of(name)] = ar.num_surplus_tokens
             stats[Metric.PREEMPTIONS.of(name)] = ar.num_preemptions
+            stats[Metric.STEPS_CUT.of(name)] = ar.num_cut_steps
+            stats[Metric.STEPS_UNTIMED.of(name)] = ar.num_untimed_steps
             stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.resting.num_evicted_blocks
             if self.stages.units[name].role == "decode":
                 stats[Metric.KV_BLOCKS_MOVED.of(name)] = ar.tiers.leases.num_moved_blocks

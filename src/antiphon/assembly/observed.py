@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
-from antiphon.policy.base import Budget, DeviceChoice, Head, Hold, Refuse, StepChoice, StepView
+from antiphon.policy.base import Budget, DeviceChoice, Head, Hold, Refuse, StepChoice, StepView, granted
 from antiphon.policy.memory import KvView, Selection
 
 MOST_OWNERS = 8
@@ -65,7 +63,7 @@ def _of_step(view: StepView, choice: StepChoice, budget: Budget) -> Effects:
     chosen = view.ready[order]
     order = order[chosen]
     tokens = view.tokens[order] if choice.counts is None else choice.counts[chosen]
-    runs = (tokens.cumsum() - tokens < budget.tokens) & (np.arange(len(order)) < budget.rows)
+    runs = granted(budget, view.cost, tokens, view.context[order]) > 0
     done: Effects = {("run", request): None for request in view.request[order[runs]].tolist()}
     return done | {("preempt", request): None for request in view.request[choice.preempt].tolist()}
 

@@ -195,6 +195,7 @@ def _options(
         divided=tuple(name for name, spec in deployment.stages.items() if spec.tensor_parallel > 1),
         graphs=deployment.cuda_graphs,
         layer_groups=deployment.layer_groups,
+        step_s=deployment.step_s,
         load_format=deployment.load_format,
         units=() if is_plain else placement.units,
         stages_apart=False,

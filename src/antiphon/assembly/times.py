@@ -20,6 +20,7 @@ from antiphon.latency.models import ArModel, CodecModel, SpeechModel, StageModel
 from antiphon.latency.observed import ObservedCopies, ObservedSteps
 from antiphon.latency.profile import Profile
 from antiphon.policy.base import StepCost
+from antiphon.stage.beside import Beside
 from antiphon.stage.lanes import Lanes
 
 BLOCK_SIZE = 16
@@ -39,6 +40,7 @@ class NodeTimes:
         self._costs: dict[str, StepCost] = {}
         self._observed: dict[str, ObservedSteps] = {}
         self._lanes: dict[tuple[str, str], Lanes] = {}
+        self._beside: dict[tuple[str, str], Beside] = {}
         if config.times:
             self._check()
 
@@ -63,6 +65,10 @@ class NodeTimes:
             self._lanes[place] = Lanes(cost)
         self._lanes[place].forget(unit.name)
         return self._lanes[place]
+
+    def beside(self, unit: Unit) -> Beside:
+        """Who lives on the unit's device."""
+        return self._beside.setdefault((unit.process, unit.device), Beside())
 
     def tell_time(self, now: float) -> None:
         """Before facts of `now` are folded in."""

@@ -94,7 +94,8 @@ def maker(
         stage = graph.stage(unit.stage)
         place = reply_stages.index(stage.name) if stage.name in reply_stages else None
         cost, lanes = times.steps(unit), times.lanes(unit)
-        around = Surroundings(frontier, place, config.classes, cost, lanes, rows)
+        beside = times.beside(unit)
+        around = Surroundings(frontier, place, config.classes, cost, lanes, rows, beside)
         match stage.kind:
             case StageKind.ENCODER:
                 return EncodeScheduler(unit.name, config.encoder[stage.name], policies, around)

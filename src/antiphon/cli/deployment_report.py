@@ -17,6 +17,7 @@ from antiphon.assembly.session_size import session_size
 from antiphon.assembly.sizing import gib
 from antiphon.core.config import EngineOptions
 from antiphon.core.graph import StageKind
+from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S
 from antiphon.workload.load import find
 
 WHATS: tuple[What, ...] = ("weights", "KV", "codec state", "work space")
@@ -27,6 +28,7 @@ def print_report(found: Resolved, model: str, workload: str, machine: Machine) -
     """Every section, the problems last. Raises ConfigError for a workload that isn't there."""
     page = Console(highlight=False)
     _section(page, "what runs where", running(found))
+    _section(page, "steps", list(steps(found)))
     _section(page, "memory, by device", list(memory(found)) or [["needs a model: give --model"]])
     _section(page, f"sessions, of the workload {workload}", list(sessions(found, workload)))
     _section(page, "not on this machine", [[line] for line in absent(found, machine)])
@@ -52,6 +54,34 @@ def running(found: Resolved) -> list[Row]:
             for unit in placement.units
         ),
     ]
+
+
+def steps(found: Resolved) -> Iterator[Row]:
+    """What bounds a decoder's steps."""
+    for stage in [name for name in found.graph.reply_stages if _is_decoder(found, name)]:
+        if found.options is None:
+            return
+        own = found.options.of(stage)
+        rows = own.max_rows if own.step_rows is None else own.step_rows
+        yield [stage, f"{rows} rows and {own.step_tokens} tokens; {_bound(own)}"]
+
+
+def _bound(options: EngineOptions) -> str:
+    """Of a step's time, in words."""
+    if options.step_s == 0:
+        return "as long as that takes (step_s 0)"
+    source = f"by the profile {options.profile}" if options.profile else "once steps reported their times"
+    if options.step_s is not None:
+        return f"with prompts beside live replies at most {options.step_s:g} s (step_s), {source}"
+    promised = [
+        f"{bounds.tpot_s:g} s (tpot_s of {name})"
+        for name, bounds in options.classes.items()
+        if bounds.tpot_s is not None
+    ]
+    has_latency = (found := options.classes.get("latency")) is not None and found.tpot_s is not None
+    lead = f"{LEAD_SHARE:g} of a listener's lead ({LEAST_S:g} s at least), or {USUAL_S:g} s"
+    bound = " or ".join([*promised, *([] if has_latency else [lead])])
+    return f"with prompts beside live replies at most {bound}, {source}"
 
 
 def memory(found: Resolved) -> Iterator[Row]:

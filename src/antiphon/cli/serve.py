@@ -131,6 +131,7 @@ def serve(
         ),
     ] = "auto",
     layer_groups: Annotated[int, key_option("layer_groups", MODEL)] = 1,
+    step_s: Annotated[float | None, key_option("step_s", DECISIONS)] = None,
     max_sessions: Annotated[int, key_option("limits.max_sessions", ROOM)] = LIMITS.max_sessions,
     max_open_responses: Annotated[
         int, key_option("limits.max_open_responses", ROOM)
@@ -202,6 +203,7 @@ def serve(
             graphs="on" if cuda_graphs else "off",
             tensor_parallel=tensor_parallel,
             layer_groups=layer_groups,
+            step_s=step_s,
             load_format=load_format,
             stages_apart=stages_apart,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Literal
 
 import msgspec
@@ -37,6 +38,8 @@ class ArConfig(msgspec.Struct, frozen=True):
 
     max_rows   rows of the row table: requests that hold KV and may run
     step_rows  of them that run in one step at most; None: all
+    step_s     of a step with prompts while others live beside it; None: as long as those can wait; 0: as long
+               as it takes
 
     Raises ConfigError where `layer_groups` leave a gap, overlap or share a name.
     """
@@ -46,6 +49,7 @@ class ArConfig(msgspec.Struct, frozen=True):
     block_size: int = 16
     num_blocks: int = 1024
     step_tokens: int = 1024
+    step_s: float | None = None
     stop_ids: tuple[int, ...] = ()
     width: int = 1
     """Tokens per emitted row: 1, or the number of codebooks."""
@@ -218,6 +222,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_tokens   KV capacity of each AR stage, in tokens
     host_kv_tokens  the same of the host tier, where idle KV goes when the device is full; 0: there is none
     step_tokens tokens of one step, over all rows; longer prompts run in chunks
+    step_s      seconds of a step while others live beside its prompts, which run in shorter chunks for it; 0:
+                as long as it takes; None: as long as those can wait, by their class's tpot_s or their lead
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
     depth       steps in flight while the next is decided: 0 or 1; None is 1 on CUDA, 0 on a CPU
@@ -250,6 +256,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_tokens: int = 32768
     host_kv_tokens: int = 0
     step_tokens: int = 1024
+    step_s: float | None = None
     max_context_tokens: int = 8192
     threads: int = 0
     depth: int | None = None
@@ -308,6 +315,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(
                 f"step_rows is {self.step_rows}; it must be from 1 to max_rows, which is {self.max_rows}"
             )
+        if self.step_s is not None and not 0 <= self.step_s < inf:
+            raise ConfigError(f"step_s is {self.step_s:g}; it must be 0 (as long as it takes) or more")
         for name in self.classes:
             if name not in CLASSES:
                 raise ConfigError(f"classes: {name!r} is none of {', '.join(CLASSES)}")

@@ -7,15 +7,18 @@ when it is asked, and at most once in `EVERY` reports.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
+from operator import mul
 from statistics import median
 
 import numpy as np
 
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
-from antiphon.latency.features import row_features
+from antiphon.latency.cutting import within
+from antiphon.latency.features import ArFeatures, row_features
 from antiphon.latency.fit import Floats, nnls
 
 WINDOW = 64
@@ -63,7 +66,7 @@ class ObservedSteps:
         """The last fit knew so many reports."""
         self._known: frozenset[bool] = frozenset()
         """Kinds of which the last fit had enough."""
-        self._figures = np.zeros(0)
+        self._figures: Sequence[float] = ()
 
     def ordered(self, step: Step) -> None:
         self._under_way[step.step] = step
@@ -86,7 +89,19 @@ class ObservedSteps:
         self._fit()
         if self._is_prefill(counts) not in self._known:
             return nan
-        return float(self._figures @ self._columns(counts, contexts))
+        return self._said(self._columns(counts, contexts))
+
+    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+        if not self._is_decoder:
+            return counts
+        self._fit()
+        return within(self._decoder_s, counts, contexts, seconds)
+
+    def _decoder_s(self, features: ArFeatures) -> float:
+        return self._said(_decoder(features)) if (features.prefill_rows > 0) in self._known else nan
+
+    def _said(self, columns: Columns) -> float:
+        return sum(map(mul, self._figures, columns))
 
     def _is_prefill(self, counts: Ints) -> bool:
         return self._is_decoder and int(counts.max()) > 1
@@ -95,9 +110,7 @@ class ObservedSteps:
         """What the figures are multiplied with: once a step, and by tokens, rows and what they attend to."""
         if not self._is_decoder:
             return 1.0, float(len(counts)), float(counts.sum())
-        one = row_features(counts, contexts)
-        rows = one.decode_rows, one.prefill_rows
-        return 1.0, one.num_tokens, *rows, one.decode_load, one.prefill_load
+        return _decoder(row_features(counts, contexts))
 
     def _used(self, is_prefill: bool) -> list[_Report]:
         """The newest of those that a fit may know of."""
@@ -122,7 +135,7 @@ class ObservedSteps:
         figures = _solved(matrix, weights)
         errors = np.abs(matrix @ figures / weights - 1.0)
         kept = errors <= OUTLIER * max(float(np.median(errors)), 1e-9)
-        self._figures = figures if kept.all() else _solved(matrix[kept], weights[kept])
+        self._figures = (figures if kept.all() else _solved(matrix[kept], weights[kept])).tolist()
 
 
 class ObservedCopies:
@@ -141,6 +154,11 @@ class ObservedCopies:
         """Of a copy of so many blocks; nan: not known yet."""
         window = self._seconds.get((unit, group, to), ())
         return median(window) * num_blocks if len(window) >= FEWEST_COPIES else nan
+
+
+def _decoder(one: ArFeatures) -> Columns:
+    rows = one.decode_rows, one.prefill_rows
+    return 1.0, one.num_tokens, *rows, one.decode_load, one.prefill_load
 
 
 def _solved(matrix: Floats, target: Floats) -> Floats:

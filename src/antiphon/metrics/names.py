@@ -34,6 +34,8 @@ class Metric(StrEnum):
     SURPLUS_TOKENS = "antiphon_surplus_tokens_total"
     PREEMPTIONS = "antiphon_preemptions_total"
     STEPS = "antiphon_steps_total"
+    STEPS_CUT = "antiphon_steps_cut_total"
+    STEPS_UNTIMED = "antiphon_steps_times_unknown_total"
     STEP_SECONDS = "antiphon_step_seconds_total"
     EMITTED = "antiphon_emitted_tokens_total"
     RELOAD_SECONDS = "antiphon_reload_seconds_total"
@@ -95,6 +97,9 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended or lost their row.",
     Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
     Metric.STEPS: "Steps a stage has run.",
+    Metric.STEPS_CUT: "Steps that read less of prompts than step_tokens allows, for those who live beside.",
+    Metric.STEPS_UNTIMED: "Steps with prompts beside which others lived, and whose time nothing had told: "
+    "step_tokens alone bounded them.",
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",

@@ -26,6 +26,7 @@ def stage_sizes(options: EngineOptions, stage: str) -> Json:
         "block_size": options.block_size,
         "num_blocks": options.kv_tokens // options.block_size,
         "step_tokens": options.step_tokens,
+        "step_s": options.step_s,
         "host_blocks": options.host_kv_tokens // options.block_size,
     }
 

@@ -62,11 +62,14 @@ RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
 class Budget:
     """What one step may spend. Policies consume it in the order they choose.
 
-    rows  that run in the step; the row table may have more
+    rows     that run in the step; the row table may have more
+    seconds  that the step may take by the view's cost while others live beside its prompts: these are cut for
+             it (`granted`), whatever a policy chose. inf: as long as it takes
     """
 
     tokens: int
     rows: int
+    seconds: float = inf
 
 
 class StepCost(Protocol):
@@ -75,6 +78,27 @@ class StepCost(Protocol):
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         """Of rows that run so many tokens each after so many, int64 [n] each. nan: not known yet."""
         ...
+
+    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+        """Of rows in order that would run so many tokens each: what they run in a step of at most `seconds`,
+        int64 [n]. Only rows of several tokens are cut, the last ones first. The first of them runs one token
+        at least, and all of them get a fifth of the step at least, where what runs beside them takes longer.
+        None: not known yet."""
+        ...
+
+
+def granted(budget: Budget, cost: StepCost | None, counts: Ints, contexts: Ints) -> Ints:
+    """What rows in order that want so many tokens each get of the budget, int64 [n]. Where times are not
+    known, `seconds` bounds nothing."""
+    if len(counts) > budget.rows:
+        counts = np.where(np.arange(len(counts)) < budget.rows, counts, 0)
+    if budget.seconds < inf and cost is not None:
+        timely = cost.within(np.minimum(counts, budget.tokens), contexts, budget.seconds)
+        counts = counts if timely is None else timely
+    through = counts.cumsum()
+    if not len(counts) or through[-1] <= budget.tokens:
+        return counts
+    return np.maximum(np.minimum(counts, budget.tokens - through + counts), 0)
 
 
 class StepView(Protocol):

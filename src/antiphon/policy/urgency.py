@@ -22,6 +22,7 @@ from antiphon.policy.base import (
     StepView,
     Tier,
     Told,
+    granted,
     is_crowded,
     is_starved,
 )
@@ -280,10 +281,10 @@ class Urgency:
         """Of a step that runs these, as far as there is room in it; nan: not known."""
         if view.cost is None:
             return np.nan
-        wanted = view.tokens[order]
-        counts = np.clip(budget.tokens - wanted.cumsum() + wanted, 0, wanted)
-        runs = (counts > 0) & (np.arange(len(order)) < budget.rows)
-        return view.cost.seconds(counts[runs], view.context[order][runs])
+        contexts = view.context[order]
+        counts = granted(budget, view.cost, view.tokens[order], contexts)
+        runs = counts > 0
+        return view.cost.seconds(counts[runs], contexts[runs])
 
     def _given_up(self, view: StepView, urgency: Ints, within: Floats) -> Ints:
         """The least urgent row, if blocks are short or best-effort work is in the way."""

@@ -113,4 +113,4 @@ def _decoder(
     chosen = {name: getattr(own, name) for name in (*OF_A_STAGE, "layer_groups", "max_context_tokens")}
     made = sized(config, Sizes(**chosen), layers.get(stage), is_entry=is_entry)
     sampling = options.stages.get(stage, StageOptions()).sampling.over(config.sampling)
-    return msgspec.structs.replace(made, sampling=sampling, step_rows=own.step_rows)
+    return msgspec.structs.replace(made, sampling=sampling, step_rows=own.step_rows, step_s=own.step_s)

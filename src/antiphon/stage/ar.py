@@ -4,7 +4,9 @@ brought."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
+from math import inf
 from typing import cast
 
 import numpy as np
@@ -56,6 +58,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self.config = config
         self.rows = rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
         self._around.rows.tell(self.name, self._around.stage, lambda: rows.in_use)
+        self._around.beside.tell(self.name, self._patience_s)
         tickets = tickets or count()
         self._held = KvLedger(stage, config, policies.kv, self.name, tickets, self.rows, self._around.lanes)
         self.kv, self.tiers = self._held.kv, self._held.tiers
@@ -64,7 +67,10 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self._requests: dict[int, ArRequest] = {}
         self._waiting = WaitingQueue(stage.conditioned, self._held.sizes)
         ledgers = self.rows, self._held
-        self._steps = StepMaker(self.name, config, self._requests, self._waiting, ledgers, self._flights)
+        cost = self._around.cost
+        self._steps = StepMaker(
+            self.name, config, self._requests, self._waiting, ledgers, self._flights, cost
+        )
         self._num_submitted = 0
         self._in_vain: dict[int, int] = {}
         """Preempted requests, and how often: one less for each step since that drew tokens."""
@@ -306,6 +312,34 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     @property
     def budget(self) -> Budget:
         return self._steps.budget
+
+    def spendable(self, now: float) -> Budget:
+        """A step that may read a prompt is bounded for those who live beside it."""
+        budget, bound_s = self.budget, self.config.step_s
+        rows = self.rows.running
+        is_prompt_near = bool(self._waiting) or bool((self.rows.wanted(rows) > 1).any())
+        if is_prompt_near and bound_s != 0:
+            patience_s = self._around.beside.patience_s(now)
+            if patience_s < inf:
+                budget = replace(budget, seconds=patience_s if bound_s is None else bound_s)
+        self._steps.spendable = budget
+        return budget
+
+    @property
+    def num_cut_steps(self) -> int:
+        """Steps whose prompts were cut for those who live beside them."""
+        return self._steps.num_cut
+
+    @property
+    def num_untimed_steps(self) -> int:
+        """Steps beside whose prompts others lived, and whose time was not known."""
+        return self._steps.num_untimed
+
+    def _patience_s(self, now: float) -> float:
+        """Of those whose replies are being drawn here."""
+        rows = self.rows.running
+        rows = rows[self.rows.planned[rows] >= self.rows.to_compute[rows]]
+        return self._around.patience_s(self.rows.tier[rows], self.rows.slot[rows], now)
 
     def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
         """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""

@@ -17,6 +17,7 @@ from antiphon.core.plans import ints
 from antiphon.interaction.frontier import Frontier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
+from antiphon.stage.beside import Beside, patience_s
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, RequestSizes
 from antiphon.stage.rows import RowLedger
@@ -65,7 +66,7 @@ class Surroundings:
     """What the stages of a node share, and a view tells beside the stage's own: frontier, bounds, costs.
 
     stage  the unit's place among those that make a reply; None: it makes none (encoders)
-    lanes  of the unit's device
+    lanes  of the unit's device, and `beside`: who lives there
     rows   of all units
     """
 
@@ -77,16 +78,25 @@ class Surroundings:
         cost: StepCost | None = None,
         lanes: Lanes | None = None,
         rows: RowsInUse | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.frontier = frontier or Frontier(1, 0.0)
         self.stage = stage
         self.cost = cost
         self.lanes = lanes or Lanes()
         self.rows = rows or RowsInUse()
+        self.beside = beside or Beside()
         none = ClassBounds()
         found = [(bounds or {}).get(tier.name.lower(), none) for tier in Tier]
         self.ttft_s = np.array([inf if one.ttft_s is None else one.ttft_s for one in found])
         self.tpot_s = np.array([inf if one.tpot_s is None else one.tpot_s for one in found])
+
+    def patience_s(self, tier: Ints, slots: NDArray[np.intp], now: float) -> float:
+        """Of replies that this stage makes, each in its slot of the frontier."""
+        lead_s = (
+            np.full(len(slots), nan) if self.stage is None else self.frontier.leads_s(self.stage, slots, now)
+        )
+        return patience_s(tier, self.tpot_s[tier], lead_s, self.frontier.begun(slots))
 
 
 class Candidates(ABC):

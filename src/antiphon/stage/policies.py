@@ -108,7 +108,11 @@ class Chooser(ABC, Generic[V, F]):
     @property
     @abstractmethod
     def budget(self) -> Budget:
-        """Of the next step."""
+        """Of any step, however long it takes."""
+
+    def spendable(self, now: float) -> Budget:
+        """Of the next step, with what those beside it leave of time."""
+        return self.budget
 
     @abstractmethod
     def _candidates(self, now: float) -> V:
@@ -134,7 +138,7 @@ class Chooser(ABC, Generic[V, F]):
             seen, self._slots = cast(StepView, view), view.slots
             hold = self._policies.pace.decide(seen, now)
             view.hold(hold.held)
-            choice = self._policies.step.decide(seen, self.budget, now)
+            choice = self._policies.step.decide(seen, self.spendable(now), now)
             self._wished_at = soonest(self._wished_at, hold.wake_at, choice.wake_at)
             self._chosen = self.seen = view, choice
         return self._chosen

@@ -4,6 +4,7 @@ the step waits for the copies that bring what it reads."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf, isnan, nan
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.transfers import Transfer
-from antiphon.policy.base import Budget, StepChoice
+from antiphon.policy.base import Budget, StepChoice, StepCost, granted
 from antiphon.stage.candidates import ArCandidates
 from antiphon.stage.flights import Flight, Flights
 from antiphon.stage.kv_ledger import KvLedger
@@ -31,10 +32,16 @@ class StepMaker:
         waiting: WaitingQueue,
         ledgers: tuple[RowLedger, KvLedger],
         flights: Flights[Flight],
+        cost: StepCost | None = None,
     ) -> None:
         """requests: those that wait and those that run."""
         self.budget = Budget(config.step_tokens, config.step_rows or config.max_rows)
-        """Of a step."""
+        """Of any step, however long it takes."""
+        self.spendable = self.budget
+        """Of the next step."""
+        self.num_cut = self.num_untimed = 0
+        """Steps with prompts beside which others live: cut for them, and those whose time was not known."""
+        self._cost = cost
         self._unit, self._config = unit, config
         self._requests, self._waiting, self._flights = requests, waiting, flights
         self._rows, self._held = ledgers
@@ -150,14 +157,15 @@ class StepMaker:
     def _take(self, rows: Ints, counts: Ints | None, stops: bool) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out, or ends the
         step if it `stops`."""
-        budget = self.budget
-        rows = rows[: budget.rows]
-        wanted = self._rows.wanted(rows)
-        counts = wanted if counts is None else np.minimum(counts[: budget.rows], wanted)
-        through = counts.cumsum()
-        if len(rows) and through[-1] > budget.tokens:
-            counts = np.maximum(np.minimum(counts, budget.tokens - through + counts), 0)
-            rows, counts = rows[counts > 0], counts[counts > 0]
+        budget, cost = self.spendable, self._cost
+        wanted, contexts = self._rows.wanted(rows), self._rows.planned[rows]
+        counts = wanted if counts is None else np.minimum(counts, wanted)
+        given = granted(budget, cost, counts, contexts)
+        if budget.seconds < inf and (counts > 1).any():
+            took_s = nan if cost is None else cost.seconds(given[given > 0], contexts[given > 0])
+            self.num_untimed += isnan(took_s)
+            self.num_cut += bool((given < granted(self.budget, cost, counts, contexts)).any())
+        rows, counts = rows[given > 0], given[given > 0]
         ends = self._rows.planned[rows] + counts
         short = (ends > self._rows.blocks[rows] * self._config.block_size).nonzero()[0]
         if not len(short):

@@ -1,0 +1,67 @@
+"""How much of the prompts in a decoder's step it has time for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isnan
+
+from antiphon.core.facts import Ints
+from antiphon.latency.features import ArFeatures, pair_load, row_features
+
+LEAST_SHARE = 0.2
+"""Of a step's time, what its prompts get at least: rows that take as long as the bound alone would else let
+them read a token a step."""
+
+StepSeconds = Callable[[ArFeatures], float]
+
+
+def within(step_s: StepSeconds, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+    """As `policy.base.StepCost.within` says it. step_s: what a step takes; nan: not known."""
+    longer = (counts > 1).nonzero()[0]
+    if not len(longer):
+        return counts
+    ones = counts == 1
+    step = row_features(counts[ones], contexts[ones])
+    alone_s = step_s(step) if step.num_tokens else 0.0
+    bound_s = seconds if isnan(alone_s) else max(seconds, alone_s / (1.0 - LEAST_SHARE))
+    cut = counts.copy()
+    for at, row in enumerate(longer.tolist()):
+        start, count = int(contexts[row]), int(counts[row])
+        longer_step = step.plus(start, count, True)
+        whole_s = step_s(longer_step)
+        if isnan(whole_s):
+            return None
+        if not whole_s <= bound_s:
+            cut[longer[at:]] = 0
+            cut[row] = _most(step_s, step, (start, count), (alone_s, whole_s), bound_s) or int(at == 0)
+            break
+        step = longer_step
+    return cut
+
+
+def _most(
+    step_s: StepSeconds, step: ArFeatures, row: tuple[int, int], ends_s: tuple[float, float], bound_s: float
+) -> int:
+    """The most tokens of the row that fit beside the step, but for a sixteenth; 0: not even two.
+
+    row     (start, count): all `count` do not fit
+    ends_s  of the step without the row, and with the whole of it
+    """
+    start, high = row
+    low, low_s, high_s = 1, ends_s[0], ends_s[1]
+    fits, halves = 0, False
+    tokens, load, decode_load, decode_rows, emits, prefill_rows, *_ = step
+    while high - low > 1 + low // 16:
+        share = 0.5 if halves or not low_s < bound_s else (bound_s - low_s) / (high_s - low_s)
+        count = min(max(low + int(share * (high - low)), low + 1), high - 1)
+        load_with = load + pair_load(start, count)
+        took_s = step_s(
+            ArFeatures(tokens + count, load_with, decode_load, decode_rows, emits + 1, prefill_rows + 1)
+        )
+        halves = not halves
+        if took_s <= bound_s:
+            fits = low = count
+            low_s = took_s
+        else:
+            high, high_s = count, took_s
+    return fits

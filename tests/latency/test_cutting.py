@@ -1,0 +1,124 @@
+"""Prompts are cut to the time of a step: as much as fits, never nothing, nothing while times are unknown."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.plans import ArStep, ints
+from antiphon.latency.costs import ProfiledCodec, ProfiledDecoder
+from antiphon.latency.cutting import LEAST_SHARE
+from antiphon.latency.ladder import Ladder
+from antiphon.latency.models import ArModel, AttentionModel, CodecModel
+from antiphon.latency.observed import ObservedSteps
+from antiphon.policy.base import Budget, StepCost, granted
+
+SECONDS = st.floats(0, 0.01)
+ROWS = st.lists(st.tuples(st.integers(0, 3000) | st.just(1), st.integers(0, 9000)), max_size=12)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ArModel:
+    knots = sorted(draw(st.sets(st.integers(1, 2000), min_size=1, max_size=5)))
+    values = np.cumsum(draw(st.lists(SECONDS, min_size=len(knots), max_size=len(knots)))).tolist()
+    dense = Ladder(tuple(knots), tuple(values))
+    attention = AttentionModel(draw(st.floats(0, 1e-7)), draw(st.floats(0, 1e-4)), draw(st.floats(0, 1e-3)))
+    head = Ladder((1, 64), (1e-4, 1e-3))
+    return ArModel(draw(st.integers(1, 40)), dense, head, attention, draw(st.floats(0, 1e-8)), step_s=0.001)
+
+
+def observed(reports: int = 200) -> ObservedSteps:
+    """Of a machine that takes 4 ms a step, 1 ms a token, and a little for what is attended to."""
+    rng, none = np.random.default_rng(3), NO_INTS
+    model = ObservedSteps(is_decoder=True)
+    for number in range(reports):
+        rows = int(rng.integers(1, 16))
+        counts, starts = np.ones(rows, np.int64), rng.integers(1, 4000, rows)
+        if number % 3 == 0:
+            counts[0], starts[0] = rng.integers(2, 1000), rng.integers(0, 2000)
+        at = np.arange(rows)
+        model.ordered(ArStep("t", number, (), none, (), none, none, at, starts, counts, np.ones_like(at), ""))
+        load = int((counts * starts + counts * (counts + 1) // 2).sum())
+        model.reported(number, 0.004 + 1e-3 * int(counts.sum()) + 1e-8 * load)
+    return model
+
+
+OBSERVED = observed()
+
+
+def check(cost: StepCost, rows: list[tuple[int, int]], bound_s: float) -> None:
+    counts, contexts = ints([count for count, _ in rows]), ints([start for _, start in rows])
+    asked = counts.copy()
+    cut = cost.within(counts, contexts, bound_s)
+    assert cut is not None
+    assert (counts == asked).all(), "what was asked is another's"
+
+    def seconds(counts: Ints) -> float:
+        runs = counts > 0
+        return cost.seconds(counts[runs], contexts[runs])
+
+    prompts = counts > 1
+    assert (cut[~prompts] == counts[~prompts]).all()
+    assert (cut <= counts).all()
+    allowed_s = max(bound_s, seconds(np.where(prompts, 0, counts)) / (1 - LEAST_SHARE))
+    assert seconds(cut) <= allowed_s * (1 + 1e-9) or int(cut[prompts].sum()) == 1
+    if not prompts.any():
+        return
+    assert cut[prompts].sum() >= 1, "a prompt makes progress"
+    short = (cut < counts).nonzero()[0]
+    if len(short):
+        first = int(short[0])
+        assert not cut[first + 1 :][prompts[first + 1 :]].any(), "in their order"
+        more = cut.copy()
+        more[first] = min(int(cut[first] * 17 / 16) + 2, counts[first])
+        assert seconds(more) > allowed_s * (1 - 1e-9), "as much as fits"
+
+
+@given(models(), ROWS, st.floats(0, 3))
+def test_a_step_takes_no_longer_by_a_profile(
+    model: ArModel, rows: list[tuple[int, int]], bound_s: float
+) -> None:
+    check(ProfiledDecoder(model), rows, bound_s)
+
+
+@given(ROWS, st.floats(0, 3))
+@example([(1, 5), (8000, 0), (3, 0)], 0.2)
+@example([(8000, 0)], 0.0)
+def test_a_step_takes_no_longer_by_what_was_reported(rows: list[tuple[int, int]], bound_s: float) -> None:
+    check(OBSERVED, rows, bound_s)
+
+
+def test_a_prompt_gets_its_share_of_a_step_that_others_fill() -> None:
+    cut = OBSERVED.within(ints([1] * 100 + [500]), ints([0] * 101), 0.05)
+    assert cut is not None
+    assert 20 <= cut[-1] <= 30, "a fifth of 130 ms, at 1 ms a token"
+
+
+def test_nothing_is_cut_while_times_are_not_known() -> None:
+    none = ObservedSteps(is_decoder=True)
+    counts, contexts = ints([1, 900]), ints([5, 0])
+    assert none.within(counts, contexts, 0.01) is None
+    budget = Budget(500, 8, 0.01)
+    assert granted(budget, none, counts, contexts).tolist() == [1, 499]
+    assert granted(budget, None, counts, contexts).tolist() == [1, 499]
+
+
+def test_frames_of_a_codec_are_not_cut() -> None:
+    counts = ints([4, 4])
+    for cost in (ProfiledCodec(CodecModel(step_s=9.0)), ObservedSteps(is_decoder=False)):
+        assert cost.within(counts, NO_INTS, 0.001) is counts
+
+
+def test_what_is_granted_keeps_to_tokens_rows_and_seconds() -> None:
+    counts, contexts = ints([1, 900, 1, 1]), ints([5, 0, 5, 5])
+    assert granted(Budget(500, 3), OBSERVED, counts, contexts).tolist() == [1, 499, 0, 0]
+    assert granted(Budget(902, 3), OBSERVED, counts, contexts).tolist() == [1, 900, 1, 0]
+    timely = granted(Budget(500, 3, 0.1), OBSERVED, counts, contexts)
+    assert 80 < timely[1] < 100
+    assert timely[[0, 2, 3]].tolist() == [1, 1, 0], "what a prompt gives up, replies may have"
+    assert granted(Budget(8, 8, inf), None, NO_INTS, NO_INTS).tolist() == []
+    assert granted(Budget(8, 8, nan), None, ints([4]), ints([0])).tolist() == [4]

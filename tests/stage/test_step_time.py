@@ -1,0 +1,230 @@
+"""A step with prompts is bounded by time while others live beside it, on one stage or on one device."""
+
+from __future__ import annotations
+
+from math import inf, isnan, nan
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.core.config import ArConfig, ClassBounds, CodecConfig, EngineOptions
+from antiphon.core.errors import ConfigError
+from antiphon.core.facts import NO_INTS, Ints, StagePrompt, StepDone
+from antiphon.core.graph import Edge, KvGroup, Stage, StageKind, Survives
+from antiphon.core.plans import ArStep, ints
+from antiphon.core.sampling import Sampling
+from antiphon.interaction.frontier import Frontier
+from antiphon.latency.cutting import LEAST_SHARE, within
+from antiphon.latency.features import ArFeatures, row_features
+from antiphon.policy.base import StepChoice, StepPolicy, Tier
+from antiphon.policy.fcfs import Fcfs
+from antiphon.policy.lru import Lru
+from antiphon.policy.memory import KvPolicies
+from antiphon.policy.on_demand import OnDemand
+from antiphon.policy.prefill_first import PrefillFirst
+from antiphon.policy.unlimited import Unlimited
+from antiphon.policy.unpaced import Unpaced
+from antiphon.policy.write_back import WriteBack
+from antiphon.stage.ar import ArRequest, ArScheduler
+from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S, Beside, patience_s
+from antiphon.stage.candidates import Surroundings
+from antiphon.stage.codec import CodecScheduler
+from antiphon.stage.policies import StagePolicies
+
+KV = KvPolicies(Lru(), WriteBack(), OnDemand())
+PERSON, JOB = int(Tier.LATENCY), int(Tier.BEST_EFFORT)
+
+
+class Linear:
+    """A millisecond a token."""
+
+    def __init__(self, token_s: float = 0.001) -> None:
+        self._token_s = token_s
+
+    def _of(self, features: ArFeatures) -> float:
+        return self._token_s * features.num_tokens
+
+    def seconds(self, counts: Ints, contexts: Ints) -> float:
+        return self._of(row_features(counts, contexts))
+
+    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+        return within(self._of, counts, contexts, seconds)
+
+
+class Stages:
+    """Decoders of one device."""
+
+    def __init__(self, policy: StepPolicy | None = None, cost: Any = None, **bounds: ClassBounds) -> None:
+        self.policies = StagePolicies(policy or Fcfs(), Unpaced(), Unlimited(), KV)
+        self.frontier, self.beside = Frontier(2, 0.08), Beside()
+        self._bounds, self._cost = bounds, cost or Linear()
+
+    def around(self, place: int = 0) -> Surroundings:
+        return Surroundings(self.frontier, place, self._bounds, self._cost, beside=self.beside)
+
+    def add(self, name: str = "s", place: int = 0, **sizes: Any) -> ArScheduler:
+        stage = Stage(name, StageKind.AR, (KvGroup("kv"),), Survives.NONE)
+        sizes = {"max_rows": 8, "block_size": 16, "num_blocks": 4096, "step_tokens": 1024, **sizes}
+        return ArScheduler(stage, ArConfig(**sizes), self.policies, name, None, self.around(place))
+
+
+def request(number: int, length: int, max_tokens: int = 99, **more: Any) -> ArRequest:
+    ids = np.arange(length) + 1000 * number
+    prompt = StagePrompt(ids, ids, (), 0, NO_INTS)
+    return ArRequest(number, f"session-{number}", prompt, Sampling(max_tokens=max_tokens), **more)
+
+
+def stepped(stage: ArScheduler, number: int, now: float = 0.0) -> ArStep:
+    step = stage.plan(number, now)
+    assert step is not None
+    requests = stage._flights[number].requests[step.emits == 1]
+    stage.observe(StepDone(stage.stage, number, requests, np.full((len(requests), 1), 7), NO_INTS, NO_INTS))
+    stage.check_integrity()
+    return step
+
+
+def talking(stages: Stages, stage: ArScheduler, **more: Any) -> None:
+    """One reply is drawn there."""
+    stage.submit(request(1, 4, **more))
+    assert stepped(stage, 0).emits.tolist() == [1]
+
+
+@pytest.mark.parametrize("policy", [Fcfs(), PrefillFirst()])
+def test_a_prompt_is_cut_while_a_reply_is_drawn_beside_it(policy: StepPolicy) -> None:
+    stages = Stages(policy)
+    stage = stages.add()
+    talking(stages, stage)
+    stage.submit(request(2, 1500))
+    counts = [sorted(stepped(stage, number).counts.tolist()) for number in range(1, 9)]
+    assert all(one == 1 and 180 < prompt < 200 for one, prompt in counts[:7]), "200 ms, a millisecond a token"
+    assert sum(prompt for _, prompt in counts) <= 1500
+    assert (stage.num_cut_steps, stage.num_untimed_steps) == (7, 0)
+
+
+def test_it_is_not_cut_where_nobody_lives_beside_it() -> None:
+    stage = Stages().add()
+    stage.submit(request(1, 1500))
+    stage.submit(request(2, 1500))
+    assert stepped(stage, 0).counts.tolist() == [1024]
+    assert stage.num_cut_steps == 0
+
+
+@pytest.mark.parametrize(("step_s", "count"), [(0.0, 1000), (0.05, 49), (None, 199)])
+def test_an_operator_says_how_long_a_step_may_take(step_s: float | None, count: int) -> None:
+    stages = Stages()
+    stage = stages.add(step_s=step_s)
+    talking(stages, stage)
+    stage.submit(request(2, 1000))
+    step = stepped(stage, 1)
+    assert count * 16 / 17 - 1 < step.counts[-1] <= count
+    assert stage.num_cut_steps == (count < 1000)
+
+
+def test_where_times_are_not_known_tokens_bound_the_step_and_it_is_counted() -> None:
+    stages = Stages(cost=Linear(nan))
+    stage = stages.add()
+    talking(stages, stage)
+    stage.submit(request(2, 3000))
+    assert stepped(stage, 1).counts.tolist() == [1, 1023]
+    assert (stage.num_cut_steps, stage.num_untimed_steps) == (0, 1)
+
+
+def test_those_who_live_on_the_same_device_bound_it_too() -> None:
+    stages = Stages(latency=ClassBounds(tpot_s=0.08))
+    writer, talker = stages.add("writer"), stages.add("talker", place=1)
+    talking(stages, talker)
+    writer.submit(request(2, 1000))
+    assert 70 < stepped(writer, 0).counts[0] <= 80
+    talker.abort(1)
+    assert stepped(writer, 1).counts[0] > 900, "nobody lives there any more"
+
+
+def test_listeners_of_a_codec_bound_it_too() -> None:
+    stages = Stages()
+    writer = stages.add()
+    edge = Edge("s", "code2wav", first_chunk=1, chunk=4)
+    codec = CodecScheduler("code2wav", CodecConfig(), edge, stages.policies, around=stages.around(1))
+    slot = stages.frontier.take(0.0, is_spoken=True)
+    codec.open(9, None, slot)
+    stages.frontier.begin(slot)
+    stages.frontier.play(slot, dry_at=1.0)
+    writer.submit(request(2, 1000))
+    assert 230 < stepped(writer, 0).counts[0] <= 250, "a quarter of the lead"
+    assert 45 < stepped(writer, 1, now=0.99).counts[0] <= 50, "a lead that is spent"
+
+
+def test_a_job_without_a_promise_bounds_nothing() -> None:
+    for stages, most in ((Stages(), 1000), (Stages(best_effort=ClassBounds(tpot_s=0.1)), 99)):
+        stage = stages.add()
+        talking(stages, stage, tier=Tier.BEST_EFFORT)
+        stage.submit(request(2, 1000))
+        assert most * 16 / 17 - 1 < max(stepped(stage, 1).counts) <= most
+
+
+def test_how_long_a_reply_can_wait() -> None:
+    def patience(tier: int, tpot_s: float, lead_s: float, begun: bool) -> float:
+        return patience_s(ints([tier]), np.array([tpot_s]), np.array([lead_s]), np.array([begun]))
+
+    assert patience(PERSON, inf, nan, True) == USUAL_S
+    assert patience(PERSON, inf, 8.0, False) == USUAL_S, "the first of it is waited for"
+    assert patience(PERSON, inf, 8.0, True) == LEAD_SHARE * 8.0
+    assert patience(PERSON, inf, 0.0, True) == LEAST_S
+    assert patience(PERSON, 0.03, 8.0, True) == 0.03
+    assert patience(PERSON, inf, inf, True) == inf, "nobody listens any more"
+    assert patience(JOB, inf, nan, True) == inf
+    assert patience(JOB, 0.5, nan, True) == 0.5
+    assert patience_s(NO_INTS, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)) == inf
+    assert Beside().patience_s(0.0) == inf
+
+
+def test_a_bound_that_cannot_be_is_refused() -> None:
+    for wrong in (-1.0, inf, nan):
+        with pytest.raises(ConfigError, match="step_s"):
+            EngineOptions(step_s=wrong)
+
+
+class Whimsical:
+    """Runs what is ready in some order, some tokens of each."""
+
+    name = "any"
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def decide(self, view: Any, budget: Any, now: float) -> StepChoice:
+        order = self._rng.permutation(view.ready.nonzero()[0])
+        counts = None if self._rng.random() < 0.5 else self._rng.integers(1, 2000, len(order))
+        return StepChoice(order, "", counts=counts)
+
+
+@given(
+    st.integers(0, 10_000),
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 30)), min_size=1, max_size=12),
+    st.floats(0.001, 0.5),
+    st.floats(0.0001, 0.01),
+)
+def test_whatever_a_policy_chooses_no_step_beside_others_takes_longer(
+    seed: int, requests: list[tuple[int, int]], bound_s: float, token_s: float
+) -> None:
+    cost = Linear(token_s)
+    stages = Stages(Whimsical(seed), cost, latency=ClassBounds(tpot_s=bound_s))
+    stage = stages.add()
+    for number, (length, limit) in enumerate(requests):
+        stage.submit(request(number, length, limit))
+    reads = sum(length for length, _ in requests)
+    for number in range(reads + 12 * 30):
+        if not stage.has_work:
+            break
+        is_lived = stages.beside.patience_s(0.0) < inf
+        step = stepped(stage, number)
+        longer = step.counts > 1
+        took_s = cost.seconds(step.counts, step.starts)
+        alone_s = cost.seconds(step.counts[~longer], step.starts[~longer])
+        allowed_s = max(bound_s, alone_s / (1 - LEAST_SHARE))
+        assert not isnan(took_s)
+        assert not is_lived or not longer.any() or took_s <= allowed_s * (1 + 1e-9)
+        assert step.counts.sum() > 0, "something gets on"
+    assert not stage.has_work, "every prompt is read to its end"
