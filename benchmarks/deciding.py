@@ -7,6 +7,10 @@ at once with one token a row. Reported: the round (a view of which every column 
 choice by it), and the whole call of `Node.decide` (fold the step in, account, choose, build the delta),
 milliseconds, medians and P99. All rows fill a block in the same steps, one in 16, so that P99 shows them.
 
+With --waiting, instead: a stage of that many rows for which so many more requests of readers wait, under the
+preset `tokenflow` and with a host tier. Reported: the view and the policy's choice by it in between rounds,
+and with a round, milliseconds.
+
 Beside it, what it costs to read who hears what: a session's playback cursor and its phase, of 10,000 that
 are in the midst of a reply, microseconds a read; and all cursors at once, milliseconds.
 """
@@ -28,6 +32,7 @@ from antiphon.core.config import ArConfig, EncoderConfig, NodeConfig
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (
     NO_INTS,
+    CopyDone,
     Fact,
     ItemAdded,
     PromptReady,
@@ -36,7 +41,7 @@ from antiphon.core.facts import (
     StagePrompt,
     StepDone,
 )
-from antiphon.core.plans import ArStep, AudioOut, Decision, RenderPrompt
+from antiphon.core.plans import ArStep, AudioOut, CopyBlocks, Decision, RenderPrompt
 from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
@@ -49,12 +54,14 @@ SECOND = bytes(4 * 24_000)
 """Of audio."""
 
 
-def node(rows: int, preset: str, steps: int) -> Node:
+def node(rows: int, preset: str, steps: int, host: int = 0) -> Node:
+    """host: times as many blocks as the device has."""
     blocks = rows * ((PROMPT_TOKENS + steps) // 16 + 4)
     thinker = ArConfig(
         max_rows=rows,
         block_size=16,
         num_blocks=blocks,
+        host_blocks=host * blocks,
         step_tokens=rows * PROMPT_TOKENS,
         stop_ids=(1,),
         sampling=Sampling(max_tokens=100_000),
@@ -72,13 +79,13 @@ def node(rows: int, preset: str, steps: int) -> Node:
     )
 
 
-def asked(rows: int) -> list[Fact]:
+def asked(rows: int, rate: float | None = None) -> list[Fact]:
     facts: list[Fact] = []
     for row in range(rows):
         session = f"s{row}"
         facts.append(SessionOpened(session))
         facts.append(ItemAdded(session, Item(f"i{row}", "user", (TextPart("x"),))))
-        facts.append(ResponseRequested(session, f"r{row}", f"a{row}", speech=False))
+        facts.append(ResponseRequested(session, f"r{row}", f"a{row}", speech=False, rate=rate))
     return facts
 
 
@@ -124,6 +131,35 @@ def run(rows: int, preset: str, steps: int) -> dict[str, list[float]]:
         for column in COLUMNS:
             getattr(view, column)
         times["round_ms"].append((time.perf_counter() - started) * 1e3)
+    return times
+
+
+def crowded(rows: int, waiting: int, steps: int) -> dict[str, list[float]]:
+    """What a choice takes while readers wait for rows and memory."""
+    made = node(rows, "tokenflow", steps, host=4)
+    scheduler = made.stages.ar["thinker"]
+    facts, rng = asked(rows + waiting, 15.0), np.random.default_rng(0)
+    requests = np.zeros(rows, np.int64)
+    times: dict[str, list[float]] = {"between_rounds_ms": [], "with_round_ms": []}
+    rounds = "thinker", "token-buffer", "rounds"
+    for turn in range(steps):
+        before, now = made.guard.events[rounds], turn * 0.02
+        scheduler.tell_time(now)
+        started = time.perf_counter()
+        scheduler.choose(now)
+        took_ms = (time.perf_counter() - started) * 1e3
+        is_round = made.guard.events[rounds] > before
+        if before:
+            times["with_round_ms" if is_round else "between_rounds_ms"].append(took_ms)
+        decision = made.decide(facts, now)
+        facts = answers(decision, rng)
+        for order in decision.orders:
+            if isinstance(order, ArStep):
+                for join in order.joins:
+                    requests[join.row] = join.request
+                facts.append(done(order, requests))
+            elif isinstance(order, CopyBlocks):
+                facts.append(CopyDone(order.stage, order.ticket, 0.001))
     return times
 
 
@@ -173,11 +209,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--waiting", type=int, help="readers that wait for a row")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--preset", default="baseline")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     gc.freeze()  # as the engine does once a model is loaded
+    if arguments.waiting is not None:
+        times = crowded(arguments.rows, arguments.waiting, arguments.steps)
+        found = {name: shares(values) for name, values in times.items()}
+        provenance.keep({"rows": arguments.rows, "waiting": arguments.waiting, **found}, arguments.out)
+        return
     times = run(arguments.rows, arguments.preset, arguments.steps)
     result = {
         "rows": arguments.rows,

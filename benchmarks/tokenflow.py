@@ -202,15 +202,15 @@ def against(a: list[dict[str, float]], b: list[dict[str, float]]) -> dict[str, l
     return found
 
 
-def evaluated(runs: Runs) -> dict[str, Any]:
+def evaluated(runs: Runs, loads: tuple[Load, ...]) -> dict[str, Any]:
     """The best baseline is one for all loads: by effective throughput, as a share of that load's best."""
-    found = {load.name: runs.at((*BASELINES, OURS), load) for load in LOADS}
+    found = {load.name: runs.at((*BASELINES, OURS), load) for load in loads}
 
     def effective(load: Load, system: System) -> float:
         return mean(run["effective_tokens_per_s"] for run in found[load.name][system.name])
 
-    most = {load.name: max(effective(load, one) for one in BASELINES) for load in LOADS}
-    shares = {one.name: mean(effective(load, one) / most[load.name] for load in LOADS) for one in BASELINES}
+    most = {load.name: max(effective(load, one) for one in BASELINES) for load in loads}
+    shares = {one.name: mean(effective(load, one) / most[load.name] for load in loads) for one in BASELINES}
     best = max(shares, key=lambda name: shares[name])
     table = {
         load: {
@@ -219,7 +219,7 @@ def evaluated(runs: Runs) -> dict[str, Any]:
         }
         for load, systems in found.items()
     }
-    ablation = {OURS.name: found[LOADS[0].name][OURS.name]} | runs.at(ABLATED, LOADS[0])
+    ablation = {OURS.name: found[loads[0].name][OURS.name]} | runs.at(ABLATED, loads[0])
     return {
         "best baseline": best,
         "means": table,
@@ -229,7 +229,7 @@ def evaluated(runs: Runs) -> dict[str, Any]:
         "tokenflow against prompts first": {
             load: against(systems[BASELINES[0].name], systems[OURS.name]) for load, systems in found.items()
         },
-        "ablation, RTX 4090, burst": {
+        f"ablation, {loads[0].name}": {
             name: {figure: round(mean(run[figure] for run in of), 4) for figure in TOLD if figure in of[0]}
             for name, of in ablation.items()
         },
@@ -242,11 +242,20 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/tokenflow"), help="of what is done")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
+    parser.add_argument(
+        "--loads",
+        type=int,
+        nargs="+",
+        default=[*range(len(LOADS))],
+        help="of LOADS; the first is ablated",
+    )
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
-        found = evaluated(Runs(arguments.work, pool, tuple(range(arguments.seeds))))
-    command = "python benchmarks/tokenflow.py --out benchmarks/results/tokenflow.json"
+        runs = Runs(arguments.work, pool, tuple(range(arguments.seeds)))
+        found = evaluated(runs, tuple(LOADS[at] for at in arguments.loads))
+    which = " ".join(str(at) for at in arguments.loads)
+    command = f"python benchmarks/tokenflow.py --loads {which} --out benchmarks/results/tokenflow.json"
     provenance.keep(found | {"seeds": arguments.seeds, "command": command}, arguments.out)
 
 

@@ -394,6 +394,7 @@ class Lent(Conversations):
     def adopt(self, session: str, values: list[int]) -> None:
         self.name(values)
         found = prefix(*values)
+        assert self.kv.cached(session, found) == self.kv.find(session, found)[0]
         before = self.kv.cached(session, found) // 2
         self.kv.adopt(session, found)
         sequence = self.kv.resting.get(session)
