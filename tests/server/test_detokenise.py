@@ -44,6 +44,14 @@ def test_any_bytes_stream_to_the_same_as_at_once(ids: list[int], size: int) -> N
     assert stream.flush() == ""
 
 
+def test_special_tokens_never_reach_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps, and decodes again at each step, all that has shown nothing."""
+    stream = StreamingDetokeniser(TOKENIZER, SPELLING)
+    monkeypatch.setattr(stream, "_stream", None)
+    assert stream.push([len(ALPHABET)] * 1000) == ""
+    assert stream.flush() == ""
+
+
 def test_special_tokens_are_silent_and_halves_wait() -> None:
     stream = StreamingDetokeniser(TOKENIZER, SPELLING)
     ids = TOKENIZER.encode("é<|end|>").ids

@@ -354,3 +354,5 @@ def test_limits_are_named() -> None:
         both = {"role": "user", "content": [medium, medium]}
         too_much("max_media_bytes", both, limits=Limits(max_media_bytes=17))
     assert len(parts(picture, picture, limits=Limits(max_media_bytes=18))) == 2
+    twice = {"role": "user", "content": [picture]}
+    too_much("max_media_bytes", twice, n=2, limits=Limits(max_media_bytes=17))

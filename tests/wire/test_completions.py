@@ -45,6 +45,14 @@ def test_a_plain_prompt() -> None:
     )
 
 
+def test_a_prompt_of_ids_fits_the_context() -> None:
+    most = INFO.max_context_tokens
+    assert len(read([1] * most).requests) == 1
+    for prompt in ([1] * (most + 1), [[5], [1] * (most + 1)]):
+        error = refused(prompt, echo=True)
+        assert (error.code, error.param) == ("context_length_exceeded", "prompt")
+
+
 @pytest.mark.parametrize(
     ("prompt", "raws"),
     [

@@ -101,6 +101,12 @@ def test_a_text_that_has_come_to_its_stop_string_is_over() -> None:
     assert pieces.take(end) == [EndPiece(end)]
 
 
+def test_what_a_call_might_have_begun_with_is_told_where_a_stop_string_ends_the_text() -> None:
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0, TextReading(("END",)))
+    text = [*pieces.take(tokens("so \nENDx")), *pieces.take(ended())]
+    assert "".join(piece.text for piece in text if isinstance(piece, TextPiece)) == "so \n"
+
+
 def test_a_stop_string_that_the_end_of_the_reply_shows() -> None:
     pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("o.",)))
     assert pieces.take(tokens("so.")) == [TextPiece("s")]

@@ -50,16 +50,17 @@ async def completions(request: Request, serving: Admitted) -> Response:
     wanted = await asyncio.to_thread(
         read_completion, asked, serving.info, serving.settings.limits, serving.ids
     )
-    serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
+    serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     answer = _Answer(
         Exchanges(serving, wanted.requests, check_key(request, serving.settings.api_keys), wanted.reading),
         wanted,
         [_Choice(index, echo) for index, echo in enumerate(echoes)],
         Completion(id=serving.ids.new("cmpl"), created=int(time.time()), model=serving.info.name, choices=[]),
     )
-    replies = answer.replies.open()
+    replies = answer.replies
     try:
+        replies.open()
         if not wanted.stream:
             return await while_connected(request, answer.whole())
         await while_connected(request, replies.begun())
@@ -84,7 +85,8 @@ def _of_the_prompt(error: ProtocolError) -> ProtocolError:
 
 def _echoes(wanted: CompletionAsked, serving: Serving) -> list[str]:
     """What stands before each choice's own text."""
-    return [_text(prompt, serving) for prompt in wanted.prompts] or [""] * len(wanted.requests)
+    texts = {prompt: _text(prompt, serving) for prompt in dict.fromkeys(wanted.prompts)}
+    return [texts[prompt] for prompt in wanted.prompts] or [""] * len(wanted.requests)
 
 
 def _text(prompt: Raw, serving: Serving) -> str:
@@ -134,6 +136,12 @@ class _Answer:
                         finish[index] = self._finish(piece.end)
                 case _:
                     pass
+        return await asyncio.to_thread(self._put_together, texts, logs, finish)
+
+    def _put_together(
+        self, texts: list[str], logs: list[list[TokenLog]], finish: dict[int, FinishReason]
+    ) -> Response:
+        """Apart from the serving loop: what is told of long prompts is long."""
         choices = [
             self._shown(choice, text, told, finish[choice.index])
             for choice, text, told in zip(self.choices, texts, logs, strict=True)

@@ -26,7 +26,8 @@ class StreamingDetokeniser:
         self._num_chars = 0
 
     def push(self, token_ids: list[int]) -> str:
-        pieces = [self._stream.step(self._tokenizer, token) or "" for token in token_ids]
+        shown = (token for token in token_ids if token not in self._spelling.unshown)
+        pieces = [self._stream.step(self._tokenizer, token) or "" for token in shown]
         self._token_ids += token_ids
         text = "".join(pieces)
         self._num_chars += len(text)
@@ -50,6 +51,8 @@ class Spelling:
         content = json.loads(tokenizer.to_str())
         self._tokenizer = tokenizer
         self._added = {token["id"]: token["content"].encode() for token in content["added_tokens"]}
+        self.unshown = frozenset(token["id"] for token in content["added_tokens"] if token["special"])
+        """Left out of texts."""
         self._bytes = byte_letters() if "ByteLevel" in json.dumps(content["decoder"]) else None
 
     def of(self, token_id: int) -> bytes:

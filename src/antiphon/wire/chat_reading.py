@@ -133,7 +133,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         tier="best_effort" if asked.service_tier == "flex" else "latency",
         rate=None if asked.antiphon is None else asked.antiphon.rate,
     )
-    _check_media(request.items or (), scope.limits)
+    _check_media(request.items or (), scope.limits, asked.n or 1)
     return ChatAsked(
         request,
         _format(asked, stream),
@@ -295,7 +295,8 @@ def _decoded(part: UserPart, scope: ChatScope, at: str) -> Part:
             return media.video_frames(frames, part.fps)
 
 
-def _check_media(items: tuple[Item, ...], limits: Limits) -> None:
+def _check_media(items: tuple[Item, ...], limits: Limits, num_choices: int) -> None:
+    """Each choice has its own copy on the way to the engine."""
     total = 0
     for part in (part for item in items for part in item.parts):
         match part:
@@ -307,4 +308,9 @@ def _check_media(items: tuple[Item, ...], limits: Limits) -> None:
                 total += len(part.frames)
             case _:
                 pass
-    check("max_media_bytes", limits.max_media_bytes, total, "Send fewer or smaller media")
+    check(
+        "max_media_bytes",
+        limits.max_media_bytes,
+        total * num_choices,
+        "Send fewer or smaller media, or a smaller n",
+    )

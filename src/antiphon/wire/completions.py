@@ -90,6 +90,14 @@ def read_completion(
     """Raises ProtocolError or LimitExceeded for whatever is wrong."""
     refuse(asked, NEUTRAL)
     prompts = tuple(_prompts(asked.prompt, limits))
+    longest = max((len(one) for one in prompts if not isinstance(one, str)), default=0)
+    if longest > info.max_context_tokens:
+        raise ProtocolError(
+            f"The prompt has {longest} tokens, and prompt and reply have {info.max_context_tokens} together"
+            " at most. Send a shorter one.",
+            code="context_length_exceeded",
+            param="prompt",
+        )
     num_each = asked.n or 1
     check("max_choices", limits.max_choices, num_each * len(prompts), "Send fewer prompts, or a smaller n")
     if not asked.max_tokens and not asked.echo:

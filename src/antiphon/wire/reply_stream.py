@@ -118,10 +118,9 @@ class ReplyStream:
             case AudioOut():
                 return [SoundPiece(output.audio)]
             case ResponseEnded():
-                if self.is_stopped:
-                    return [*self._told([]), EndPiece(output, error_of(output, self._retry_after_s))]
-                rest = self._read(self._flushed())
-                if self.is_stopped:
+                was_stopped = self.is_stopped
+                rest = [] if was_stopped else self._read(self._flushed())
+                if self.is_stopped and not was_stopped:
                     output = msgspec.structs.replace(output, status="completed", reason="")
                 late = self._pieces(self._parser.flush()) if self._parser else []
                 rest = self._told([*rest, *late])
