@@ -83,6 +83,11 @@ class SessionLimits(Written):
     max_spoken_chars: Positive = Field(
         default=_WIRE.max_spoken_chars, description="Characters read aloud in one request.", examples=[2048]
     )
+    max_choices: Positive = Field(
+        default=_WIRE.max_choices,
+        description="Choices of one completion request: its prompts, each as often as `n` says.",
+        examples=[16],
+    )
     max_open_responses: Positive = Field(
         default=_WIRE.max_open_responses,
         description="Responses of one session in the making at once.",

@@ -202,6 +202,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     rate       tokens a second that its reader takes, of a reply in writing; auto: an agent reads it, as fast
                as there is room; None: not known
     raw        the prompt as it stands, a text or its token ids: no template, no items, no tools
+    tells_counts  its first tokens bring the counts of that moment
     """
 
     session: str
@@ -225,6 +226,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     answers_silence: bool = False
     rate: float | Literal["auto"] | None = None
     raw: str | tuple[int, ...] | None = None
+    tells_counts: bool = False
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):

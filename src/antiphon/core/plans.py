@@ -251,7 +251,7 @@ class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False, gc=False):
     """New tokens of a response: int64 [n, width]. Text tokens come without the end-of-turn token, unless the
     request goes on behind it.
 
-    usage     with the first tokens of a written text: the counts of that moment
+    usage     with the first tokens, where the request wants it: the counts of that moment
     logprobs  where the request wants any: `core.logprobs` bytes of the tokens that were drawn, behind those
               of the prompt; of a reply without tokens, of its prompt
     """

@@ -56,9 +56,9 @@ class ReplyRoute:
                 response.reply += response.forced
                 tokens = ints([*response.forced, progress.first])[:, None]
             response.reply.append(progress.first)
-            if first:
-                usage = response.usage(self._stages.entry_stage)
             spec = response.spec  # as `_emit_tokens`, without a call for every token of every reply
+            if first and spec.tells_counts:
+                usage = response.usage(self._stages.entry_stage)
             out = TokensOut(
                 spec.session, spec.response, self._stages.entry_stage, tokens, usage, progress.logprobs
             )

@@ -284,6 +284,7 @@ class StepChoice:
     stops    the step ends at the first candidate that does not fit (LiveServe Algorithm 1), not only
              the admissions
     wake_at  when to be asked again although nothing happens
+    moves    what the policy says of KV is another with this choice: it is asked of that once more
     """
 
     order: Ints
@@ -294,6 +295,7 @@ class StepChoice:
     keeps: Mask | None = None
     stops: bool = False
     wake_at: float | None = None
+    moves: bool = False
 
 
 class StepPolicy(Protocol):

@@ -5,7 +5,7 @@ its place; its KV waits on the host, where most of it has been written already."
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import floor, inf, isnan, nan
 
@@ -148,6 +148,8 @@ class TokenBuffer:
         """Requests that have begun and have no row, as of then, and those that lost theirs since."""
         self._held: dict[int, _Looked] = {}
         """Preempted requests that are to go on."""
+        self._is_anew = False
+        """The plan was made, or given up, when it was asked last."""
         self._brings: dict[int, bool] = {}
         """Of those looked at, until they have a row: is their KV brought? Else what it lacks is computed."""
         self._has_host = False
@@ -172,10 +174,12 @@ class TokenBuffer:
         if self._brings:
             waiting: set[int] = {*view.request[view.num_rows :].tolist()}
             self._brings = {one: how for one, how in self._brings.items() if one in waiting}
+        plan_before = self._plan
         if not view.num_blocks or not self._is_pressed(view):
             self._plan = None
         elif self._plan is None or self._plan.tick != self._tick(now):
             self._plan = self._round(view, self._tick(now))
+        self._is_anew = self._has_host and self._plan is not plan_before
         goes_on = (view.row < 0) & view.begun
         self._num_paused = int(np.count_nonzero(goes_on))
         goes_on &= view.ready
@@ -210,7 +214,7 @@ class TokenBuffer:
         self._most_rows = budget.rows
         choice = self._unpressed(view, budget, now) if self._plan is None else self._pressed(view)
         self._num_paused += len(choice.preempt)
-        return choice
+        return replace(choice, moves=True) if self._is_anew else choice
 
     def _pressed(self, view: StepView) -> StepChoice:
         """As the round has it."""

@@ -341,6 +341,15 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         rows = rows[self.rows.planned[rows] >= self.rows.to_compute[rows]]
         return self._around.patience_s(self.rows.tier[rows], self.rows.slot[rows], now)
 
+    def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
+        """The same; what it changes of KV is asked for at the next call, which is due at once."""
+        is_anew = self._chosen is None
+        chosen = super().choose(now)
+        if is_anew and chosen[1].moves:
+            self._kept.reopen()
+            self._kept.wake_at = now
+        return chosen
+
     def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
         """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""
         while True:

@@ -123,6 +123,7 @@ def read_completion(
                     items=(),
                     tier="best_effort" if asked.service_tier == "flex" else "latency",
                     raw=raw,
+                    tells_counts=asked.counts_all_along or tells_prompt,
                 )
             )
     return CompletionAsked(
