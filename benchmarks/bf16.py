@@ -152,6 +152,16 @@ def products(model: Model, rows: int, repeats: int) -> dict[str, Any]:
     }
 
 
+def gained(fp32: float, bf16: float, tokens: int) -> dict[str, Any]:
+    """Of so many tokens, milliseconds both ways."""
+    return {
+        "fp32_ms": fp32,
+        "bf16_ms": bf16,
+        "gain": round(fp32 / bf16, 2),
+        "tokens_per_s": round(1e3 * tokens / bf16),
+    }
+
+
 def prompts(model: Model, tokens: int, repeats: int) -> dict[str, Any]:
     ids, pages = torch.tensor(model.ids[:tokens]), model.pages(1, tokens)
     works = [lambda way=way: model.run(way, ids, [tokens], [0], pages) for way in WAYS]
@@ -159,10 +169,7 @@ def prompts(model: Model, tokens: int, repeats: int) -> dict[str, Any]:
     fp32, bf16, alone = by_turns([*works, Products(weights, tokens, rounds=True)], repeats)
     return {
         "tokens": tokens,
-        "fp32_ms": fp32,
-        "bf16_ms": bf16,
-        "gain": round(fp32 / bf16, 2),
-        "tokens_per_s": round(1e3 * tokens / bf16),
+        **gained(fp32, bf16, tokens),
         "over_products_alone": round(bf16 / alone, 2),
     }
 
@@ -173,10 +180,7 @@ def steps(model: Model, rows: int, repeats: int) -> dict[str, Any]:
     fp32, bf16 = by_turns(works, repeats)
     return {
         "rows": rows,
-        "fp32_ms": fp32,
-        "bf16_ms": bf16,
-        "gain": round(fp32 / bf16, 2),
-        "tokens_per_s": round(1e3 * rows / bf16),
+        **gained(fp32, bf16, rows),
     }
 
 

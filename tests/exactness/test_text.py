@@ -158,16 +158,21 @@ def test_readers_give_way_to_each_other(
             facts = []
         driver.node.check_integrity()
         driver.wait(0.05)
-    for at, name in enumerate(names):
-        said = [
-            int(one.tokens[0, 0]) for one in outputs if isinstance(one, TokensOut) and one.response == name
-        ]
-        assert said == expected[at % len(TEXTS)]
+    check_said(outputs, names, expected)
     thinker = driver.node.stages.ar["thinker"]
     assert thinker.num_preemptions > 2
     assert (thinker.tiers.fetches.num_fetched_blocks > 0) == (host_kv_tokens > 0)
     reasons = {reason for one in driver.node.guard.overruled for reason in one.reasons}
     assert reasons <= {"slow", "suspended"}, "the policy says what can be done, and lets somebody run"
+
+
+def check_said(outputs: list, names: list[str], expected: list[list[int]]) -> None:
+    """Each of these responses, to the texts in turn, has the tokens that it has alone."""
+    for at, name in enumerate(names):
+        said = [
+            int(one.tokens[0, 0]) for one in outputs if isinstance(one, TokensOut) and one.response == name
+        ]
+        assert said == expected[at % len(TEXTS)]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -200,11 +205,7 @@ def test_preempted_at_random_moments(
             facts = []
         driver.node.check_integrity()
         driver.wait(0.05)
-    for at, name in enumerate(names):
-        said = [
-            int(one.tokens[0, 0]) for one in outputs if isinstance(one, TokensOut) and one.response == name
-        ]
-        assert said == expected[at % len(TEXTS)]
+    check_said(outputs, names, expected)
     assert min(kept.values()) > 2, "both kinds"
     assert thinker.tiers.fetches.num_fetched_blocks > 0
 

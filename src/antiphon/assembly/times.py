@@ -67,7 +67,7 @@ class NodeTimes:
         return self._lanes[place]
 
     def beside(self, unit: Unit) -> Beside:
-        """Who lives on the unit's device."""
+        """The live work on the unit's device."""
         return self._beside.setdefault((unit.process, unit.device), Beside())
 
     def tell_time(self, now: float) -> None:

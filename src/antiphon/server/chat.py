@@ -17,12 +17,12 @@ from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.core.playback import Playback
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
-from antiphon.server.exchange import ExchangeResponse, Exchanges, while_connected
+from antiphon.server.exchange import Exchanges, answered
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
 from antiphon.server.sound import sound_file
-from antiphon.server.sse import EVENT_STREAM, LAST_EVENT, error_event, sse
+from antiphon.server.sse import LAST_EVENT, error_event, sse
 from antiphon.wire.audio import pcm16
 from antiphon.wire.chat import ChatRequest
 from antiphon.wire.chat_reading import ChatAsked, ChatScope, read_chat
@@ -69,21 +69,10 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    replies = Exchanges(
-        serving, chat.requests, check_key(request, serving.settings.api_keys), chat.reading
-    ).open()
+    key = check_key(request, serving.settings.api_keys)
+    replies = Exchanges(serving, chat.requests, key, chat.reading)
     answer = _Answer(replies, chat, heading, serving)
-    if chat.stream:
-        try:
-            await while_connected(request, replies.begun())
-        except BaseException:
-            replies.close()
-            raise
-        return ExchangeResponse(replies, answer.events(), EVENT_STREAM, serving.settings.stall_s)
-    try:
-        return await while_connected(request, answer.whole())
-    finally:
-        replies.close()
+    return await answered(request, replies, answer, stream=chat.stream, stall_s=serving.settings.stall_s)
 
 
 async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:

@@ -16,11 +16,11 @@ from antiphon.core.logprobs import TokenLog
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
-from antiphon.server.exchange import ExchangeResponse, Exchanges, while_connected
+from antiphon.server.exchange import Exchanges, answered
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
-from antiphon.server.sse import EVENT_STREAM, LAST_EVENT, error_event, sse
+from antiphon.server.sse import LAST_EVENT, error_event, sse
 from antiphon.wire.chat_replies import UsageShown, summed, usage_shown
 from antiphon.wire.completions import (
     Completion,
@@ -52,28 +52,20 @@ async def completions(request: Request, serving: Admitted) -> Response:
     )
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
     serving.check_room(wanted.requests[0].tier, len(wanted.requests))
+    key = check_key(request, serving.settings.api_keys)
+    replies = Exchanges(serving, wanted.requests, key, wanted.reading)
     answer = _Answer(
-        Exchanges(serving, wanted.requests, check_key(request, serving.settings.api_keys), wanted.reading),
+        replies,
         wanted,
         [_Choice(index, echo) for index, echo in enumerate(echoes)],
         Completion(id=serving.ids.new("cmpl"), created=int(time.time()), model=serving.info.name, choices=[]),
     )
-    replies = answer.replies
     try:
-        replies.open()
-        if not wanted.stream:
-            return await while_connected(request, answer.whole())
-        await while_connected(request, replies.begun())
+        return await answered(
+            request, replies, answer, stream=wanted.stream, stall_s=serving.settings.stall_s
+        )
     except ProtocolError as error:
-        replies.close()
         raise _of_the_prompt(error) from None
-    except BaseException:
-        replies.close()
-        raise
-    finally:
-        if not wanted.stream:
-            replies.close()
-    return ExchangeResponse(replies, answer.events(), EVENT_STREAM, serving.settings.stall_s)
 
 
 def _of_the_prompt(error: ProtocolError) -> ProtocolError:

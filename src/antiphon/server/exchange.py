@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import msgspec
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,6 +21,7 @@ from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
+from antiphon.server.sse import EVENT_STREAM
 from antiphon.wire.reply_stream import PLAIN, EndPiece, Piece, ReplyStream, SoundPiece
 from antiphon.wire.text_params import TextReading
 
@@ -202,10 +203,9 @@ class Exchanges:
         self._arrived = asyncio.Event()
         self.each = [Exchange(serving, request, key, self._arrived, reading) for request in requests]
 
-    def open(self) -> Self:
+    def open(self) -> None:
         for exchange in self.each:
             exchange.open()
-        return self
 
     def close(self) -> None:
         for exchange in self.each:
@@ -265,6 +265,36 @@ class ExchangeResponse(StreamingResponse):
             logger.warning("an answer broke off: %s", error)
         finally:
             self._exchange.close()
+
+
+class Answer(Protocol):
+    """What a client is told of its replies."""
+
+    async def whole(self) -> Response:
+        """All of it, once they are over."""
+        ...
+
+    def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events, as they come."""
+        ...
+
+
+async def answered(
+    request: Request, replies: Exchanges, answer: Answer, *, stream: bool, stall_s: float
+) -> Response:
+    """Ask the engine, and answer: whole, or as a stream once something has come. Whatever happens, the
+    replies are closed in the end."""
+    is_streamed = False
+    try:
+        replies.open()
+        if not stream:
+            return await while_connected(request, answer.whole())
+        await while_connected(request, replies.begun())
+        is_streamed = True
+        return ExchangeResponse(replies, answer.events(), EVENT_STREAM, stall_s)
+    finally:
+        if not is_streamed:
+            replies.close()
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
