@@ -156,7 +156,8 @@ class FakeEngine:
 
     def _tokens(self, asked: ResponseRequested, text: str, usage: Usage | None) -> TokensOut:
         column = ints(list(map(ord, text))).reshape(-1, 1)
-        return TokensOut(asked.session, asked.response, "thinker", column, usage, _told(asked, text, usage))
+        logprobs, counts = _told(asked, text, usage), usage if asked.tells_counts else None
+        return TokensOut(asked.session, asked.response, "thinker", column, counts, logprobs)
 
     def _tone(self, asked: ResponseRequested, at_s: float, length_s: float) -> AudioOut:
         times = at_s + np.arange(round(length_s * WIRE_SAMPLE_RATE_HZ)) / WIRE_SAMPLE_RATE_HZ

@@ -270,6 +270,8 @@ def test_what_ends_a_text() -> None:
     assert read(stop="x").reading == TextReading(("x",), 0)
     assert read(stop=["x", "y"], min_tokens=3).reading == TextReading(("x", "y"), 3)
     assert read(stop=[]).reading.stops() is None
+    assert read(stop="x").request.tells_counts
+    assert not read(stop=[]).request.tells_counts
     for wrong in ("", [""], ["x"] * 5, "x" * 257, 5):
         assert refused(stop=wrong).param in ("stop", "stop[0]")
     assert refused(stop="x", modalities=["text", "audio"]).param == "stop"

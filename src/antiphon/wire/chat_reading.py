@@ -132,7 +132,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         tool_choice=_tool_choice(asked),
         tier="best_effort" if asked.service_tier == "flex" else "latency",
         rate=None if asked.antiphon is None else asked.antiphon.rate,
-        tells_counts=asked.counts_all_along,
+        tells_counts=asked.needs_counts,
     )
     _check_media(request.items or (), scope.limits, asked.n or 1)
     return ChatAsked(

@@ -70,9 +70,8 @@ class Completion(Shown, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class CompletionAsked:
-    """requests: one a choice. prompts: of each choice, where it is to be echoed; else none. num_each:
-    of each prompt. is_prompt_only:
-    no text is wanted behind it."""
+    """requests: one a choice. prompts: of each choice, where it is to be echoed; else none. num_each: of each
+    prompt. is_prompt_only: no text is wanted behind it."""
 
     requests: tuple[ResponseRequested, ...]
     prompts: tuple[Raw, ...]
@@ -123,7 +122,7 @@ def read_completion(
                     items=(),
                     tier="best_effort" if asked.service_tier == "flex" else "latency",
                     raw=raw,
-                    tells_counts=asked.counts_all_along or tells_prompt,
+                    tells_counts=asked.needs_counts or tells_prompt,
                 )
             )
     return CompletionAsked(

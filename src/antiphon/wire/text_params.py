@@ -72,6 +72,11 @@ class TextParams(Strict, frozen=True, kw_only=True):
     def counts_all_along(self) -> bool:
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
+    @property
+    def needs_counts(self) -> bool:
+        """Before the engine's end of the reply: what ends at a stop string is counted without that."""
+        return self.counts_all_along or bool(self.stop)
+
 
 @dataclass(frozen=True, slots=True)
 class TextReading:
