@@ -139,6 +139,7 @@ class Unseen:
         ("step", StepChoice(INTS, None), "reason: None is no text"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, Unseen()), "reason: <Unseen"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", stops=np.ones(2)), "stops: array"),  # type: ignore[arg-type]
+        ("step", StepChoice(INTS, "", moves=1), "moves: 1 is neither"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", urgency=INTS.astype(np.uint64) << np.uint64(63)), "urgency: 92233"),
         ("pace", Hold(None, "", spared=np.ones(2, np.bool_)), "spared: it must be a mask over 3"),
         ("pace", Hold(None, "", wake_at=True), "wake_at: True is no time"),
@@ -161,7 +162,16 @@ def test_what_cannot_be_made_plain_is_nonsense(decision: str, answer: Any, said:
         CHECKS[decision](STAGE if decision in ("step", "pace", "admission") else KV, answer)
 
 
+def test_nothing_of_a_choice_is_lost() -> None:
+    """Every field of it is said otherwise than by default, and is there afterwards."""
+    mask = np.ones(1, np.bool_)
+    said = StepChoice(INTS[:2], "why", INTS[:2] + 1, INTS[:2], INTS[:1], mask, True, 7.0, True)
+    made = CHECKS["step"](STAGE, said)
+    for field in fields(StepChoice):
+        assert np.array_equal(getattr(made, field.name), getattr(said, field.name)), field.name
+
+
 def test_every_field_is_looked_at() -> None:
     """Of each kind of answer: who adds one checks it."""
-    known = {StepChoice: 8, Hold: 4, Refuse: 3, DeviceChoice: 3, Selection: 6}
+    known = {StepChoice: 9, Hold: 4, Refuse: 3, DeviceChoice: 3, Selection: 6}
     assert {kind: len(fields(kind)) for kind in known} == known

@@ -43,8 +43,8 @@ def check_step(view: StepView, choice: Any) -> StepChoice:
     wake_at = _wake(choice.wake_at)
     if wake_at is None and not len(preempt) and not ready[order].any() and ready.any():
         raise NonsenseError("order: it has nothing that could run, though something could; say wake_at")
-    reason, stops = _reason(choice.reason), _truth("stops", choice.stops)
-    return StepChoice(order, reason, counts, urgency, preempt, keeps, stops, wake_at)
+    stops, moves = _truth("stops", choice.stops), _truth("moves", choice.moves)
+    return StepChoice(order, _reason(choice.reason), counts, urgency, preempt, keeps, stops, wake_at, moves)
 
 
 def check_hold(view: StepView, hold: Any) -> Hold:
