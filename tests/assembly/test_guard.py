@@ -15,11 +15,13 @@ from antiphon.assembly.node import Node
 from antiphon.assembly.preset import with_preset
 from antiphon.assembly.watched import LEAST_WAKE_S, LIMIT_S, MOST_SLOW, Watched
 from antiphon.core.config import NodeConfig
-from antiphon.core.facts import PolicySuspended
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import ItemAdded, PolicySuspended, ResponseRequested, SessionOpened
 from antiphon.metrics.log import ErrorSeen, ResponseEnded
 from antiphon.metrics.names import Metric, parse_key
 from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, Told
 from antiphon.policy.memory import Selection
+from antiphon.policy.unpaced import Unpaced
 from antiphon.runtime.record import RecordWriter, encode, read_record, replay
 from antiphon.sim.model import released
 from corpus import policies
@@ -418,6 +420,31 @@ def test_no_device_is_left_idle_while_a_person_waits(policy: str, tmp_path: Path
     assert "completed" in [event.status for event in made.events if isinstance(event, ResponseEnded)]
     assert any("left the device idle for 2 s" in str(one) for one in made.incidents)
     assert replay(tmp_path / "run.rec", engine.node.preset)[1] == []
+
+
+@pytest.mark.parametrize("late_s", [0.0, 3.0])
+def test_who_was_not_asked_in_time_held_nobody_up(late_s: float) -> None:
+    """Its wish is to hold somebody for a moment. The node is called as it wishes, again and again; or far too
+    late, once."""
+
+    class Moment:
+        name = "moment"
+
+        def decide(self, view: Any, now: float) -> Hold:
+            return Hold(np.ones(len(view.row), np.bool_), "in a moment", wake_at=now + 0.05)
+
+    world = World(toy_config())
+    world.is_lenient = True
+    pace = world.node.guard.watched("pace", world.entry.name, Moment(), Unpaced())
+    world.entry._policies = replace(world.entry._policies, pace=pace)
+    world.send(SessionOpened("a"), ItemAdded("a", Item("q", "user", (TextPart("how are you"),))))
+    world.send(ResponseRequested("a", "r", "reply", speech=False))
+    for _ in range(5):
+        world.turn()
+    world.now += late_s
+    for _ in range(20 if late_s else 60):
+        world.turn()
+    assert bool(world.node.guard.counts) == (not late_s), world.node.guard.counts
 
 
 def test_who_is_ahead_of_the_listener_may_be_held(tmp_path: Path) -> None:

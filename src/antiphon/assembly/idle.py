@@ -21,6 +21,9 @@ from antiphon.stage.candidates import Candidates
 from antiphon.stage.policies import soonest
 
 MOST_IDLE_S = 2.0
+LATE_S = 0.25
+"""A node that is asked so much later than its policies wished was itself held up: the rest of that time is
+not theirs."""
 
 
 class Patience:
@@ -36,15 +39,23 @@ class Patience:
         """When patience ends with units of a device, as of when it was asked last."""
         self._num_asked: dict[Device, int] = {}
         """How often each device had been asked by then."""
+        self._due_at = inf
+        """When policies wished the node to be asked, or when it was, if that is later; inf: they did not."""
+        self._now = -inf
 
     def begin(self, now: float) -> None:
         """Before devices are asked: those with which patience is over are asked in any case."""
+        late_s = now - self._due_at - LATE_S
+        self._now = now
+        if late_s > 0:
+            self._put_off(late_s)
         for device, ends in self._ends.items():
             if ends and min(ends) <= now:
                 device.reopen()
 
     def wake_at(self, wished: float | None) -> float | None:
         """When the node is to be asked again: as policies wish, or when patience ends."""
+        self._due_at = inf if wished is None else max(wished, self._now)
         return soonest(wished, *chain.from_iterable(self._ends.values()))
 
     def steps(self, devices: Sequence[Device], ordered: Sequence[Step], step: int, now: float) -> list[Step]:
@@ -79,6 +90,12 @@ class Patience:
                 ends[name] = now + MOST_IDLE_S
             self._ends[device] = [end for end in ends.values() if end < inf]
         return steps
+
+    def _put_off(self, seconds: float) -> None:
+        """Nobody was asked for so long."""
+        for since in self._since.values():
+            since.update({request: at + seconds for request, at in since.items()})
+        self._ends = {device: [end + seconds for end in ends] for device, ends in self._ends.items()}
 
     def _asked(self, device: Device) -> list[str]:
         idle = () if device.is_running else device.idle
