@@ -12,7 +12,7 @@ NO_STEP = 1 << 40
 def check_resting(node: Node, now: float) -> None:
     """After a call at `now`: no device would step, and no KV would move, that the next call at this time
     passes over. Raises AssertionError otherwise."""
-    is_left_alone = any(not ar._kept.is_due(lambda ar=ar: ar.state, now) for ar in node.stages.ar.values())
+    is_left_alone = any(not ar._kept.is_due(ar.state, now) for ar in node.stages.ar.values())
     if not is_left_alone and not any(device.rests(now) for device in node._devices):
         return
     shared = node.config, node.graph, *node.stages.units.values()
@@ -25,7 +25,7 @@ def check_resting(node: Node, now: float) -> None:
             device.reopen()
             assert device.plan(NO_STEP, now) is None, "it was not asked, and would have stepped"
     for ar in twin.stages.ar.values():
-        if not ar._kept.is_due(lambda ar=ar: ar.state, now):
+        if not ar._kept.is_due(ar.state, now):
             before = ar.state
             ar._tended(now)
             assert ar.state == before, "its KV was left alone, and would have moved"

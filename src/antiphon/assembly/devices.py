@@ -78,7 +78,10 @@ class Device:
         self._policy = policy
         self._depth = depth
         self._last: int | None = None
+        self._schedulers = stages.these(units)
         self._question = Question()
+        self._is_busy = False
+        """As many steps are in flight as may be, since it was asked last."""
         self.idle: tuple[Scheduler, ...] = ()
         """Units that were asked for a step in vain the last time that the device was."""
         self.is_running = False
@@ -99,31 +102,37 @@ class Device:
 
     def rests(self, now: float) -> bool:
         """Is it left unasked, since nothing has changed?"""
-        return not self._question.is_due(self._state, now)
+        return not self._question.is_due(self._state(self._states), now)
 
-    def _state(self, before: list[tuple[int, ...]] | None = None) -> object:
-        """What policies go by, but for time. `before`: the units' states when they were asked."""
-        schedulers = self._stages.these(self._units)
-        states = [one.state for one in schedulers] if before is None else before
-        return states, [one.num_heard for one in self.idle], schedulers
+    @property
+    def _states(self) -> list[tuple[int, int]]:
+        return [one.state for one in self._schedulers]
+
+    def _state(self, of_units: list[tuple[int, int]]) -> object:
+        """What policies go by, but for time."""
+        return of_units, [one.num_heard for one in self.idle]
 
     def plan(self, step: int, now: float) -> Step | None:
         """The next step, numbered so: of the unit that the policy prefers, or of the next that can really
         run; if none can, of one whose KV is on its way. None if the device is busy, or nothing can run."""
-        schedulers = self._stages.these(self._units)
-        if self.rests(now):
+        schedulers = self._schedulers
+        num_in_flight = 0
+        for scheduler in schedulers:
+            num_in_flight += scheduler.num_in_flight
+        is_busy = num_in_flight > self._depth
+        if is_busy and self._is_busy:
             return None
+        before = self._states
+        if not (is_busy or self._is_busy or self._question.is_due(self._state(before), now)):
+            return None
+        self._is_busy = is_busy
         self.num_asked += 1
         self._question.reopen()
         self._question.wake_at = None
         self.idle, self.is_held_up, self.is_running = (), False, False
-        num_in_flight = 0
-        for scheduler in schedulers:
-            num_in_flight += scheduler.num_in_flight
-        if num_in_flight > self._depth:
+        if is_busy:
             return None
         heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
-        before = [one.state for one in schedulers]
         asked: list[tuple[int, int | None]] = []
         aside = self._aside(heads)
         heads = [head for head in heads if head not in aside]
@@ -158,7 +167,7 @@ class Device:
     ) -> Step | None:
         """The step of the first of these units that can run, as the policy orders them. Those that were asked
         are added to `asked`, with the least urgency that was let through."""
-        schedulers, heads = self._stages.these(self._units), list(heads)
+        schedulers, heads = self._schedulers, list(heads)
         while heads:
             choice = self._policy.decide(tuple(heads), self._last, now)
             head = heads.pop(choice.index)

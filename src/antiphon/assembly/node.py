@@ -75,6 +75,7 @@ class Node:
         self._orchestrator = Orchestrator(
             self.graph, self.stages, people, config.end_inputs, config.call_ids, config.transcript_prompt
         )
+        self._places = {unit.name: (unit.process, unit.device) for unit in units}
         self._watch: Watch | None = None
         self._devices = _devices(self.stages, preset, depth, self._orchestrator.words)
         self._patience = Patience(self.guard)
@@ -214,8 +215,7 @@ class Node:
                 self._hear(said, now)
             given_up = self._num_given_up
             steps = self._next(now)
-            is_lacking = any(ar.is_lacking for ar in self.stages.ar.values())
-            if steps or (self._num_given_up == given_up and not is_lacking):
+            if steps or (self._num_given_up == given_up and not self._is_lacking):
                 late = self._patience.steps(self._devices, steps, self._next_step, now)
                 self._next_step += len(late)
                 steps = (*steps, *late)
@@ -224,8 +224,9 @@ class Node:
     def _unstalled(self, now: float) -> tuple[Step, ...]:
         """Steps as the baseline chooses them, where something could run and nothing that is under way, nor a
         policy's wish, would ever have it asked again."""
-        copies = sum(ar.tiers.num_in_flight for ar in self.stages.ar.values())
-        if self.num_in_flight or copies or self._wake_at is not None:
+        if self.num_in_flight or self._wake_at is not None:
+            return ()
+        if any(ar.tiers.num_in_flight for ar in self.stages.ar.values()):
             return ()
         stalled = [one for one in self.stages.all if one.has_work and one.choose(now)[0].could_run.any()]
         at_fault = [one for one in stalled if self.guard.stalled(one.name)]
@@ -246,16 +247,12 @@ class Node:
 
     def _write(self, steps: tuple[Step, ...]) -> None:
         """Write what will have to leave the devices, beside the steps that were ordered there."""
-        on = {self._place(step.stage): step for step in steps}
+        on = {self._places[step.stage]: step for step in steps}
         for step in steps:
             self._times.ordered(step)
         for name, ar in self.stages.ar.items():
-            step = on.get(self._place(name))
+            step = on.get(self._places[name])
             ar.write(None if step is None else partial(self._times.step_s, step))
-
-    def _place(self, unit: str) -> tuple[str, str]:
-        found = self.stages.units[unit]
-        return found.process, found.device
 
     def _hear(self, outputs: Sequence[ResponseOutput], now: float) -> None:
         self.monitor.hear(outputs, now)
@@ -271,6 +268,11 @@ class Node:
             if fact.session in self.monitor.sessions:
                 stages = self.stages.prepared(fact.session)
                 yield AdvisoryAnswered(fact.session, fact.prepare, stages, turn, fact.is_likely)
+
+    @property
+    def _is_lacking(self) -> bool:
+        """Was media found missing that nobody has asked for?"""
+        return any(ar.is_lacking for ar in self.stages.ar.values())
 
     @property
     def _num_given_up(self) -> int:

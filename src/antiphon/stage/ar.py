@@ -261,7 +261,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     @property
     def is_churning(self) -> bool:
         """True if a request is preempted again and again while no step draws a token."""
-        return max(self._in_vain.values(), default=0) >= MOST_IN_VAIN
+        return bool(self._in_vain) and max(self._in_vain.values()) >= MOST_IN_VAIN
 
     # -- memory --------------------------------------------------------------------------------------
 
@@ -275,8 +275,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
 
     def tend(self, now: float) -> None:
         """At every decision, before steps are planned: evict ahead, and fetch."""
-        if self._kept.is_due(lambda: self.state, now):
-            self._kept.asked(self.state, self._tended(now), now)
+        before = self.state
+        if self._kept.is_due(before, now):
+            self._kept.asked(before, self._tended(now), now)
 
     def _tended(self, now: float) -> float | None:
         """When the policies wish to be asked again."""
@@ -295,12 +296,14 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """At every decision, after steps are planned: write what will have to leave. `step_s`: seconds that
         the step will take which was ordered on this device; None: none was."""
         now = self.tiers.asks.now
-        if step_s is not None or self._to_write.is_due(lambda: self.state, now):
-            self._to_write.asked(self.state, self.tiers.write(step_s or unknown), now)
+        before = self.state
+        if step_s is not None or self._to_write.is_due(before, now):
+            self._to_write.asked(before, self.tiers.write(step_s or unknown), now)
 
     @property
-    def state(self) -> tuple[int, ...]:
-        return self.num_changes, *self.tiers.num_changes
+    def state(self) -> tuple[int, int]:
+        tiers = self.tiers
+        return self.num_changes + tiers.num_changes, tiers.room.num_claimed
 
     @property
     def kv_wakes_at(self) -> float | None:

@@ -35,7 +35,11 @@ MOST_SILENT_S = 0.25
 
 def soonest(*wishes: float | None) -> float | None:
     """Of the times at which policies wish to be asked again; None: none of them wishes it."""
-    return min((at for at in wishes if at is not None), default=None)
+    first = None
+    for at in wishes:
+        if at is not None and (first is None or at < first):
+            first = at
+    return first
 
 
 class Question:
@@ -48,9 +52,9 @@ class Question:
         self._of: object = None
         self._due_at = -inf
 
-    def is_due(self, of: Callable[[], object], now: float) -> bool:
-        """Is it time, or is what `of` returns not what it was?"""
-        return now >= self._due_at or of() != self._of
+    def is_due(self, of: object, now: float) -> bool:
+        """Is it time, or is what it is asked of not what it was?"""
+        return now >= self._due_at or of != self._of
 
     def asked(self, of: object, wake_at: float | None, now: float) -> None:
         self._of, self.wake_at = of, wake_at
@@ -144,9 +148,9 @@ class Chooser(ABC, Generic[V, F]):
         return self._chosen
 
     @property
-    def state(self) -> tuple[int, ...]:
+    def state(self) -> tuple[int, int]:
         """Another one after all changes that policies go by, but for time and what is heard."""
-        return (self.num_changes,)
+        return self.num_changes, 0
 
     @property
     def num_heard(self) -> int:

@@ -68,10 +68,10 @@ class Tiers:
         return self._transfers.num_in_flight
 
     @property
-    def num_changes(self) -> tuple[int, ...]:
+    def num_changes(self) -> int:
         """Of the KV here, of what is on its way over the links, and of when people will need theirs."""
-        kv = self.fetches.num_changes, self._kv.resting.num_evicted_blocks, self.room.num_claimed
-        return *kv, self._lanes.num_changes, self.asks.num_changes
+        here = self.fetches.num_changes + self._kv.resting.num_evicted_blocks
+        return here + self._lanes.num_changes + self.asks.num_changes
 
     def drain(self) -> tuple[CopyOrder, ...]:
         """Copies ordered since the last call; they go before the step that was planned with them."""
