@@ -57,6 +57,14 @@ def test_every_file_is_there(tiny_checkpoint: Path) -> None:
     assert {file.name for file in tiny_checkpoint.iterdir()} == FILES
 
 
+@pytest.mark.parametrize("model", ["qwen3-omni", "qwen2_5_omni"])
+def test_nothing_is_said_that_its_maker_could_not_heed(
+    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_demo(tmp_path / "demo", model=model, size="tiny")
+    assert "transformers" not in "".join(capfd.readouterr())
+
+
 def test_same_seed_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert digests(make_demo(tmp_path / "again")) == digests(tiny_checkpoint)
 

@@ -33,6 +33,7 @@ from antiphon.checkpoint.demo_text import (
 from antiphon.checkpoint.demo_tokenizer import rename_tokens, special_ids, train_tokenizer, write_tokenizer
 from antiphon.checkpoint.demo_training import TALKER_ONLY_FEATURE, scale_towers, train_thinker
 from antiphon.checkpoint.demo_weights import DTYPES, fill_weights, generator_for, store_as, write_weights
+from antiphon.checkpoint.quiet import quiet
 from antiphon.checkpoint.side_files import write_json
 from antiphon.checkpoint.whole import made_whole, say_nothing
 from antiphon.core.errors import CheckpointError
@@ -185,7 +186,8 @@ def _build(config: dict[str, Any], seed: int) -> Any:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3OmniMoeForConditionalGeneration(Qwen3OmniMoeConfig(**config)).float().eval()
+        with quiet():
+            return Qwen3OmniMoeForConditionalGeneration(Qwen3OmniMoeConfig(**config)).float().eval()
 
 
 def _set_weights(model: Any, tokenizer: Tokenizer, making: Making) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from antiphon.checkpoint.demo_qwen25 import MEL_DIM
 from antiphon.checkpoint.demo_weights import fill_parameter, generator_for, write_weights
+from antiphon.checkpoint.quiet import quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,8 @@ def _filled(config: dict[str, Any], seed: int) -> Any:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2_5OmniForConditionalGeneration(Qwen2_5OmniConfig(**config)).float().eval()
+        with quiet():
+            model = Qwen2_5OmniForConditionalGeneration(Qwen2_5OmniConfig(**config)).float().eval()
     for name, parameter in model.named_parameters():
         generator = generator_for(name, seed)
         if name.startswith("token2wav."):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from antiphon.checkpoint.quiet import quiet
 from antiphon.core.errors import CheckpointError, ProtocolError
 from antiphon.models.messages import SLOT_PATTERN, Guard, Message, Template
 
@@ -138,7 +138,7 @@ def load_tokenizer(path: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with _quiet():
+        with quiet():
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exceptions
         raise CheckpointError(f"{path}: no usable tokenizer: {error}") from error
@@ -146,19 +146,6 @@ def load_tokenizer(path: Path) -> Any:
     if tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=False) < 256:
         raise CheckpointError(f"{path}: no usable tokenizer: tokenizer.json or vocab.json is missing")
     return tokenizer
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' advice on config.json: it takes text ids in a talker's section for codes."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def find_template(path: Path) -> str | None:
