@@ -91,7 +91,9 @@ class FromNobody:
     """Names everybody's KV, and brings nothing of it."""
 
     def decide_fetch(self, view, now):
-        owners = list(view.owners)
+        resting = view.kv.resting
+        here = *resting.owners, *resting.away, *view.host.owners, *view.known.running
+        owners = list(dict.fromkeys(here))
         return Selection(owners, view.num_blocks, "nothing of all", reach=dict.fromkeys(owners, 0))
 
 

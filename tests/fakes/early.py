@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from antiphon.policy.memory import KvView, Selection
 from antiphon.stage.ar import ArScheduler
+from antiphon.stage.tier_views import View
+
+
+def owners_of(view: KvView) -> list[str]:
+    """All that have KV here, wherever it lies."""
+    seen = cast(View, view)
+    here = (seen.kv.resting.owners, seen.kv.resting.away, seen.host.owners, seen.known.running)
+    return list(dict.fromkeys(owner for owners in here for owner in owners))
 
 
 class WriteEarly:
@@ -14,9 +23,9 @@ class WriteEarly:
     name = "write-early"
 
     def decide(self, view: KvView, now: float) -> Selection:
-        columns = view.columns
-        assert len(view.owners) == len(columns.used_s) == len(columns.device) == len(columns.dirty)
-        dirty = {owner for owner in view.owners if view.find(owner).dirty}
+        held = {owner: view.find(owner) for owner in owners_of(view)}
+        assert None not in held.values()
+        dirty = {owner for owner, known in held.items() if known.dirty}
         assert dirty == {*view.dirty()}, dirty.symmetric_difference(view.dirty())
         return Selection(view.dirty(), 3, "as early as can be")
 

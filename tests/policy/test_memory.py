@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
-import numpy as np
 import pytest
 
 from antiphon.policy.lru import Lru
-from antiphon.policy.memory import NOTHING, Held, KvColumns, KvState, KvView
+from antiphon.policy.memory import NOTHING, KvView
 from antiphon.policy.on_demand import OnDemand
 from antiphon.policy.write_back import WriteBack
 
@@ -66,18 +65,3 @@ def test_what_requests_wait_for_comes_back_whole_and_in_their_order() -> None:
     selection = OnDemand().decide(kv(), 0.0)
     assert list(selection.owners) == ["first", "second"]
     assert (selection.count, selection.reach, selection.wake_at) == (160, None, None)
-
-
-@pytest.mark.parametrize("size", [0, 2])
-def test_columns_are_what_is_known_of_each_owner(size: int) -> None:
-    held = [Held(KvState(at), at, 2, 3, 4.0, np.nan, bool(at), 1.5) for at in range(size)]
-    columns = KvColumns.of(held)
-    for name in Held._fields:
-        assert getattr(columns, name).tolist() == pytest.approx(
-            [getattr(one, name) for one in held], nan_ok=True
-        )
-    assert (columns.state.dtype, columns.due_s.dtype, columns.speaking.dtype) == (
-        np.int64,
-        np.float64,
-        np.bool_,
-    )

@@ -12,7 +12,7 @@ from antiphon.core.facts import (
 from antiphon.core.graph import Survives
 from antiphon.policy.memory import KvState
 from antiphon.stage.ar import ArRequest, ArScheduler
-from fakes.early import WriteEarly
+from fakes.early import WriteEarly, owners_of
 from fakes.whims import whims_of
 from stage.test_ar import STOP, done, planned, request, scheduler
 from stage.tiering import answered, ordered, small
@@ -121,4 +121,4 @@ def test_what_else_runs_under_the_sessions_name_stays_known_to_policies() -> Non
     held = view.find("session-1")
     assert held is not None
     assert held.state is KvState.RUNNING
-    assert len(view.columns.device) == len(view.owners)
+    assert None not in map(view.find, owners_of(view))

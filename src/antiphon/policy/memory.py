@@ -14,16 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf, nan
-from typing import Any, Literal, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
-
-from antiphon.core.facts import Ints
+from typing import Literal, NamedTuple, Protocol
 
 KvTier = Literal["device", "host"]
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 class KvState(IntEnum):
@@ -77,7 +70,7 @@ class Held(NamedTuple):
 
 class KvView(Protocol):
     """What may be read of a stage's KV and of one tier of it. Nothing is computed before it is read.
-    Iterators cost what is taken of them, `find` a pass over an owner's blocks, columns one over all owners.
+    Iterators cost what is taken of them, `find` a pass over an owner's blocks.
     """
 
     @property
@@ -206,37 +199,6 @@ class KvView(Protocol):
         """All that is known of an owner's KV, which costs a look at each of its blocks; None if it has none
         here."""
         ...
-
-    @property
-    def owners(self) -> Sequence[str]:
-        """All of them, in the order of the columns."""
-        ...
-
-    @property
-    def columns(self) -> KvColumns:
-        """`find` of all owners."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class KvColumns:
-    """`Held`, a column per field: [n]."""
-
-    state: Ints
-    device: Ints
-    host: Ints
-    dirty: Ints
-    used_s: Floats
-    due_s: Floats
-    speaking: Mask
-    lead_s: Floats
-
-    @classmethod
-    def of(cls, held: Sequence[Held]) -> KvColumns:
-        columns = list(zip(*held, strict=True)) or [()] * len(Held._fields)
-        dtypes = (np.int64, np.int64, np.int64, np.int64, np.float64, np.float64, np.bool_, np.float64)
-        made: list[Any] = [np.array(one, dtype) for one, dtype in zip(columns, dtypes, strict=True)]
-        return cls(*made)
 
 
 @dataclass(frozen=True, slots=True)

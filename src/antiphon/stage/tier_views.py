@@ -15,7 +15,7 @@ from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
-from antiphon.policy.memory import Held, KvColumns, KvState, KvTier, Lane
+from antiphon.policy.memory import Held, KvState, KvTier, Lane
 
 FIRST_LOOK = 8
 """Owners that are read before the first is taken; each further look reads as many as all before it."""
@@ -264,15 +264,6 @@ class View:
             speaking=self.people is not None and self.people.is_speaking(session),
             lead_s=nan if lead_s is None else lead_s,
         )
-
-    @property
-    def owners(self) -> Sequence[str]:
-        here = (self.kv.resting.owners, self.kv.resting.away, self.host.owners, self.known.running)
-        return list(dict.fromkeys(owner for owners in here for owner in owners))
-
-    @property
-    def columns(self) -> KvColumns:
-        return KvColumns.of([held for owner in self.owners if (held := self.find(owner)) is not None])
 
     @property
     def _here(self) -> Collection[str]:
