@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.stage.kv_moves import KvMove
+
 
 class Cause(StrEnum):
     """What a request of a stage waits for."""
@@ -85,13 +87,7 @@ class What(StrEnum):
 
 
 MERGED = (
-    What.EVICTED,
-    What.TAKEN,
-    What.COPIED,
-    What.WRITTEN,
-    What.DROPPED,
-    What.FETCHED,
-    What.PRELOADED,
+    *(What[move.name] for move in KvMove),
     What.ARRIVED,
     What.GAP,
     *(one for one in What if one.name.startswith("WOULD_")),

@@ -57,12 +57,7 @@ from antiphon.stage.ar import ArScheduler
 from antiphon.stage.kv_moves import KvMove, KvMoved
 
 WOULD = {
-    "run": What.WOULD_RUN,
-    "preempt": What.WOULD_PREEMPT,
-    "hold": What.WOULD_HOLD,
-    "evict": What.WOULD_EVICT,
-    "write": What.WOULD_WRITE,
-    "fetch": What.WOULD_FETCH,
+    done: What[f"WOULD_{done.upper()}"] for done in ("run", "preempt", "hold", "evict", "write", "fetch")
 }
 """Effects that only the observed policy would have had on a request, or on an owner's KV."""
 WOULD_NOT = {"run": What.WOULD_WAIT, "evict": What.WOULD_KEEP}
