@@ -206,6 +206,12 @@ class LinkOptions(msgspec.Struct, frozen=True):
 LOAD_FORMATS = ("auto", "dummy")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 ATTENTION = ("auto", "cpu-bf16", "cpu", "flashinfer", "triton", "reference")
+SIZES = "max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens", "tensor_parallel"
+LEAST = dict.fromkeys((*SIZES, "layer_groups"), (1, "")) | {
+    "threads": (0, " (torch's default)"),
+    "host_kv_tokens": (0, " (no host tier)"),
+}
+"""What each of these is at least, and what that means."""
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -300,17 +306,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
         return self.kv_tokens // self.block_size * self.block_size
 
     def __post_init__(self) -> None:
-        sizes = (
-            "max_rows",
-            "block_size",
-            "kv_tokens",
-            "step_tokens",
-            "max_context_tokens",
-            "tensor_parallel",
-        )
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        for name, (least, meaning) in LEAST.items():
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"{name} is {value}; it must be {least}{meaning} or more")
         if self.step_rows is not None and not 1 <= self.step_rows <= self.max_rows:
             raise ConfigError(
                 f"step_rows is {self.step_rows}; it must be from 1 to max_rows, which is {self.max_rows}"
@@ -320,18 +318,12 @@ class EngineOptions(msgspec.Struct, frozen=True):
         for name in self.classes:
             if name not in CLASSES:
                 raise ConfigError(f"classes: {name!r} is none of {', '.join(CLASSES)}")
-        if self.threads < 0:
-            raise ConfigError(f"threads is {self.threads}; it must be 0 (torch's default) or more")
         if self.depth not in (None, 0, 1):
             raise ConfigError(f"depth is {self.depth}; it must be 0 or 1 (steps in flight)")
         if self.graphs not in ("off", "on"):
             raise ConfigError(f"graphs is {self.graphs!r}; it must be off or on")
-        if self.host_kv_tokens < 0:
-            raise ConfigError(f"host_kv_tokens is {self.host_kv_tokens}; it must be 0 (no host tier) or more")
         if self.host_kv_tokens and self.tensor_parallel > 1:
             raise ConfigError("host_kv_tokens needs tensor_parallel 1: copies are not divided among ranks")
-        if self.layer_groups < 1:
-            raise ConfigError(f"layer_groups is {self.layer_groups}; it must be 1 or more")
         if self.layer_groups > 1 and self.tensor_parallel > 1:
             raise ConfigError("layer_groups are not divided among ranks: use 1, or tensor_parallel 1")
         if self.tensor_parallel > 1 and any(unit.role != "both" for unit in self.units):
@@ -340,8 +332,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
             )
         if self.attention not in ATTENTION:
             raise ConfigError(f"--attention {self.attention!r} is unknown; use {', '.join(ATTENTION)}")
-        choices = {"load_format": LOAD_FORMATS, "dtype": DTYPES}
-        for name, known in choices.items():
+        for name, known in (("load_format", LOAD_FORMATS), ("dtype", DTYPES)):
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
         if self.stages_apart and self.units:
