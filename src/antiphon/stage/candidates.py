@@ -169,33 +169,10 @@ class Candidates(ABC):
             self._ready.flags.writeable = False
         return self._ready
 
-    @column
-    def context(self) -> Ints:
-        return np.zeros(self._size, np.int64)
-
-    @column
-    def reading(self) -> Mask:
-        return np.zeros(self._size, np.bool_)
-
-    @column
-    def held(self) -> Ints:
-        return np.zeros(self._size, np.int64)
-
-    @column
-    def needs(self) -> Ints:
-        return np.zeros(self._size, np.int64)
-
-    @column
-    def place(self) -> Ints:
-        return np.full(self._size, Place.DEVICE, np.int64)
-
-    @column
-    def reload_s(self) -> Floats:
-        return np.zeros(self._size)
-
-    @column
-    def recompute_s(self) -> Floats:
-        return np.zeros(self._size)
+    context, held, needs, place = (column[Ints](lambda view: np.zeros(len(view), np.int64)) for _ in range(4))
+    """None is before them, none is held or needed, and all that they begin with is on the device."""
+    reload_s, recompute_s = (column[Floats](lambda view: np.zeros(len(view))) for _ in range(2))
+    reading = column[Mask](lambda view: np.zeros(len(view), np.bool_))
 
     @column
     def age_s(self) -> Floats:
