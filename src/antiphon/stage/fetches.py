@@ -14,7 +14,7 @@ from antiphon.policy.memory import KvState
 from antiphon.stage.kv_asks import KvAsks
 from antiphon.stage.kv_moves import KvMove
 from antiphon.stage.room import Room
-from antiphon.stage.tier_views import Owners, Unread
+from antiphon.stage.tier_views import Owners, Unread, next_copies
 
 MOST_SWAPS = 2
 """How often as many blocks as an owner has may be given up after they were brought and before a request read
@@ -64,10 +64,8 @@ class Fetches:
 
     def is_ordered(self, owner: str) -> bool:
         """Of KV that is coming: are all copies ordered, so that a step can wait for them layer by layer?"""
-        sequence = self._kv.resting.get(owner)
-        if sequence is None or owner not in self._known.waiting:
-            return False
-        return not self._next_copies(owner, 1, None)
+        is_known = owner in self._known.waiting and self._kv.resting.get(owner) is not None
+        return is_known and not self._next_copies(owner, 1, None)
 
     def is_unfit(self, owner: str) -> bool:
         """Is there KV that the policy would bring, had there been room for the request that reads it? It
@@ -113,23 +111,14 @@ class Fetches:
             return self._has_rest(sequence, found, chain[found])
         return bool(self._host.run_of(chain[found : found + 1]))
 
-    def _next_copies(self, owner: str, count: int, reach: int | None) -> list[HostCopy]:
-        """At most so many of the next blocks that the device lacks and the host has."""
+    def _next_copies(self, owner: str, count: int | None, reach: int | None) -> list[HostCopy]:
+        """As `next_copies`, of what rests under this name."""
         sequence = self._kv.resting.get(owner)
-        if sequence is None:
-            return []
-        first = sequence.num_coming
-        end = len(sequence.chain) if reach is None else reach
-        groups = self._kv.blocks.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
-        return self._host.run_of(sequence.chain[first : min(end, first + count)], groups)
+        return [] if sequence is None else next_copies(sequence, self._kv, self._host, count, reach)
 
     def _is_there(self, owner: str, reach: int | None) -> bool:
         """Has the device all that is to be brought?"""
-        sequence = self._kv.resting.get(owner)
-        if sequence is None:
-            return True
-        is_filling = sequence.num_ready < sequence.num_coming
-        return not is_filling and not self._next_copies(owner, 1, reach)
+        return not self._is_filling(owner) and not self._next_copies(owner, 1, reach)
 
     def _is_filling(self, owner: str) -> bool:
         sequence = self._kv.resting.get(owner)
@@ -142,9 +131,7 @@ class Fetches:
 
     def num_lacking(self, owner: str) -> int:
         """Blocks that the host has and the device neither has nor is being brought."""
-        return (
-            0 if owner in self._known.running else len(self._next_copies(owner, self._host.num_blocks, None))
-        )
+        return 0 if owner in self._known.running else len(self._next_copies(owner, None, None))
 
     def arrival_s(self, owner: str, prefix: Prefix) -> float:
         """Until what a waiting request lacks and the host has is there, if it is ordered now, behind all that

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse, Order
-from antiphon.kv.host import HostTier
+from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.memory import Held, KvState, KvTier, Lane
@@ -209,11 +209,7 @@ class View:
 
     def num_away(self, owner: str) -> int:
         sequence = self.kv.resting.get(owner)
-        if sequence is None:
-            return 0
-        first = sequence.num_coming
-        groups = self.kv.blocks.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
-        return len(self.host.run_of(sequence.chain[first:], groups))
+        return 0 if sequence is None else len(next_copies(sequence, self.kv, self.host))
 
     def num_preloaded(self, owner: str) -> int:
         return self.known.preloaded[owner]
@@ -289,6 +285,17 @@ class View:
             return False
         names = sequence.filled
         return self.known.num_copied(owner, names, self.host) < len(names)
+
+
+def next_copies(
+    sequence: Kv, kv: StageKv, host: HostTier, count: int | None = None, reach: int | None = None
+) -> list[HostCopy]:
+    """Of the next blocks, up to `reach`, those that the device lacks and the host has, at most so many (None:
+    all)."""
+    first = sequence.num_coming
+    groups = kv.blocks.lacks(sequence.blocks[first]) if first < len(sequence.blocks) else None
+    end = len(sequence.chain) if reach is None else reach
+    return host.run_of(sequence.chain[first : end if count is None else min(end, first + count)], groups)
 
 
 def _in_order(owners: Collection[str]) -> Iterator[str]:
