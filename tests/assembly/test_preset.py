@@ -158,7 +158,7 @@ def test_what_is_wrong_is_said_with_file_line_and_decision(
 def test_what_is_no_preset(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no preset 'basline'; did you mean baseline\?"):
         read_preset("basline")
-    with pytest.raises(ConfigError, match=r"preset \.\./secret: the file cannot be read"):
+    with pytest.raises(ConfigError, match=r"preset \.\./secret: can't be read as a preset"):
         read_preset("../secret")
     (tmp_path / "list.yaml").write_text("- a\n")
     with pytest.raises(ConfigError, match="a preset maps each decision to a policy; this is none"):

@@ -14,7 +14,7 @@ from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.keys import model_at, unknown
 from antiphon.assembly.preset import is_path
 from antiphon.assembly.registry import DECISIONS, OBSERVE
-from antiphon.assembly.yaml_file import MAX_BYTES, child, parse, spaced
+from antiphon.assembly.yaml_file import child, parse, read, shipped, spaced
 from antiphon.core.errors import ConfigError, no_such
 from antiphon.latency.roofline import datasheet_name
 
@@ -35,7 +35,7 @@ class Source:
 
 def deployment_names() -> tuple[str, ...]:
     """Deployments that ship with the package."""
-    return tuple(sorted(file.name[:-5] for file in _LIBRARY.iterdir() if file.name.endswith(".yaml")))
+    return shipped(_LIBRARY)
 
 
 def read_deployment(what: str) -> Deployment:
@@ -100,12 +100,7 @@ def _open(what: str, folder: Path | None) -> Source:
     if folder is None or not (what.endswith((".yaml", ".yml")) or "/" in what or (folder / what).is_file()):
         raise ConfigError(no_such("deployment", what, deployment_names(), ", or a file's path"))
     path = (folder / Path(what).expanduser()).resolve()
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path}: over {MAX_BYTES} bytes, which no deployment needs")
-        return _parsed(path.read_text(encoding="utf-8"), str(path), path.parent)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: can't be read as a deployment ({error})") from error
+    return _parsed(read(path, str(path), "deployment"), str(path), path.parent)
 
 
 def _parsed(text: str, where: str, folder: Path | None) -> Source:

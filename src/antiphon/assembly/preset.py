@@ -31,7 +31,7 @@ from antiphon.assembly.registry import (
     placed,
     policy_label,
 )
-from antiphon.assembly.yaml_file import MAX_BYTES, check_plain, child, parse
+from antiphon.assembly.yaml_file import check_plain, child, parse, read, shipped
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
 from antiphon.core.errors import ConfigError, no_such
 from antiphon.graphs import all_graphs
@@ -47,7 +47,7 @@ _PRESETS = files("antiphon.assembly").joinpath("presets")
 
 def preset_names() -> tuple[str, ...]:
     """Presets that ship with the package."""
-    return tuple(sorted(file.name[:-5] for file in _PRESETS.iterdir() if file.name.endswith(".yaml")))
+    return shipped(_PRESETS)
 
 
 def is_path(preset: str) -> bool:
@@ -64,14 +64,15 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
     """What a preset says, by decision. Every policy is made once to see that it can be. There may be options
     for stages of any known model, so that models share a preset. Raises ConfigError with the file, the line
     and the decision that is wrong, and what is allowed there."""
+    where = f"preset {preset}"
     if is_path(preset):
-        text, folder = _read(preset), Path(preset).expanduser().resolve().parent
+        text = read(preset, where, "preset")
+        folder = Path(preset).expanduser().resolve().parent
     elif preset in preset_names():
         text, folder = _PRESETS.joinpath(f"{preset}.yaml").read_text(encoding="utf-8"), Path()
     else:
         raise ConfigError(no_such("preset", preset, preset_names(), ", or the path of a .yaml file"))
     known = tuple(dict.fromkeys(stage.name for graph in all_graphs() for stage in graph.stages))
-    where = f"preset {preset}"
     written, node = parse(text, where, "a preset maps each decision to a policy")
     if not written.keys() & {*DECISIONS} and written.keys() & Deployment.model_fields.keys():
         raise ConfigError(f"{where} is a deployment: give it as --config; it names its own preset")
@@ -164,17 +165,6 @@ def _said(choice: PolicyChoice) -> str:
     written |= {OBSERVE: True} if choice.observe else {}
     options = ", ".join(f"{name}: {value}" for name, value in written.items())
     return f"{policy_label(choice.policy)} ({options})" if options else policy_label(choice.policy)
-
-
-def _read(path: str) -> str:
-    """Raises ConfigError."""
-    file = Path(path).expanduser()
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"preset {path}: over {MAX_BYTES} bytes, which no preset needs")
-        return file.read_text(encoding="utf-8")
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"preset {path}: the file cannot be read ({error})") from None
 
 
 def _check_observe(where: str, value: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.resources.abc import Traversable
 from math import isnan
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
@@ -12,6 +14,23 @@ from antiphon.core.errors import ConfigError
 MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
 MIN_INT, MAX_INT = -(1 << 63), (1 << 63) - 1
+
+
+def shipped(folder: Traversable) -> tuple[str, ...]:
+    """Names of the files that come with the package there."""
+    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
+def read(file: str | Path, where: str, what: str) -> str:
+    """The text of an operator's file. Raises ConfigError where it cannot be read, or is too large for what it
+    should be (`what`)."""
+    try:
+        path = Path(file).expanduser()
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{where}: over {MAX_BYTES} bytes, which no {what} needs")
+        return path.read_text(encoding="utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"{where}: can't be read as a {what} ({error})") from error
 
 
 def parse(text: str, where: str, what: str) -> tuple[dict[str, Any], Any]:
