@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from antiphon.core.facts import ResponseRequested, SpeechEnded, TranscriptOption
 from antiphon.core.model_source import PARTS, source_of
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
+from antiphon.flow.transcripts import Transcripts
 from antiphon.metrics.names import Metric
 from antiphon.models.cascade.hearing import LOUDEST, MOST_GAIN, QUIET_S
 from antiphon.models.cascade.phrases import is_speakable, next_phrase
@@ -523,3 +525,87 @@ def test_language_and_prompt_of_a_transcript_are_those_of_transformers(
         said_so.add(expected)
     assert len(said_so) == len(HINTS), "each hint changes what is written"
     assert talk.said["w0"].text == talk.said["w1"].text != talk.said["t0"].text
+
+
+GUESSES: dict[str, tuple[Callable[[tuple[int, ...]], tuple[int, ...]], int]] = {
+    "nothing": (lambda truth: (), 0),
+    "wrong": (lambda truth: (truth[0] + 1, *truth[1:]), 0),
+    "right at first": (lambda truth: (*truth[:3], truth[3] + 1, *truth[4:]), 3),
+    "shorter": (lambda truth: truth[:5], 5),
+    "whole": (lambda truth: truth, 20),
+    "longer": (lambda truth: (*truth, 3, 4, 5), 20),
+}
+"""What a transcript is expected to be, and how many of its 22 steps that saves: a block holds 14 tokens
+behind the prompt."""
+
+
+def transcripts_expected(
+    omni: Omni, sessions: dict[str, tuple[Item, tuple[int, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[int, tuple[int, ...]], int]:
+    """The transcripts of these sessions' questions, asked at once, each expected to be as given; and how many
+    steps of the decoder they took."""
+    monkeypatch.setattr(Transcripts, "_draft", lambda self, session, options: sessions[session][1])
+    executor: Any = omni.engine.executors["transcriber"]
+    model, steps = executor.runner._model, []
+    forward = model.forward
+    orders = Orders()
+    talk = Talk(omni.engine, orders)
+    for name, (item, _) in sessions.items():
+        talk.open(name, item)
+        ask(talk, name)
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "forward", lambda step: steps.append(step) or forward(step))
+        talk.run()
+    talk.close(*sessions)
+    talk.run()
+    check_all_free(talk)
+    return orders.transcripts, len(steps)
+
+
+def transcript_of(item: Item, oracle: Oracle, tail: bool) -> tuple[int, ...]:
+    (part,) = item.parts
+    assert isinstance(part, AudioPart)
+    return oracle.transcript(np.frombuffer(part.samples, np.float32), tail=tail)
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+def test_what_is_expected_saves_steps_and_changes_no_token(
+    omni: Omni, oracle: Oracle, tail: bool, guess: str, monkeypatch: pytest.MonkeyPatch
+):
+    make, saved = GUESSES[guess]
+    for name, item in (("a", QUESTIONS[0]), ("b", QUESTIONS[3])):
+        truth = transcript_of(item, oracle, tail)
+        assert len(truth) == 22
+        found, num_steps = transcripts_expected(omni, {name: (item, make(truth))}, monkeypatch)
+        assert list(found.values()) == [truth]
+        assert num_steps == 22 - saved
+
+
+@pytest.mark.parametrize(
+    "guesses", [("whole", "wrong"), ("shorter", "right at first"), ("nothing", "longer")]
+)
+def test_rows_with_and_without_a_draft_share_steps(
+    omni: Omni, oracle: Oracle, tail: bool, guesses: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    items = QUESTIONS[0], QUESTIONS[3]
+    truths = [transcript_of(item, oracle, tail) for item in items]
+    drafts = [GUESSES[guess][0](truth) for guess, truth in zip(guesses, truths, strict=True)]
+    sessions = dict(zip("ab", zip(items, drafts, strict=True), strict=True))
+    found, _ = transcripts_expected(omni, sessions, monkeypatch)
+    assert sorted(found.values()) == sorted(truths)
+
+
+def test_a_transcript_that_is_not_the_likeliest_has_no_draft_computed(
+    omni: Omni, oracle: Oracle, tail: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """What is drawn by chance would be drawn by chance behind the draft as well."""
+    said_again = {}
+    for draft in ((), transcript_of(QUESTIONS[0], oracle, tail)):
+        monkeypatch.setattr(Transcripts, "_draft", lambda self, session, options, draft=draft: draft)
+        orders = Orders()
+        talk = Talk(omni.engine, orders)
+        talk.open("s", QUESTIONS[0])
+        ask(talk, "s", transcripts=TranscriptOptions(temperature=1.0, seed=5))
+        talk.run()
+        said_again[draft] = list(orders.transcripts.values())
+    assert len({str(one) for one in said_again.values()}) == 1

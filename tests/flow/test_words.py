@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import eq
+
 import msgspec
 import pytest
 
@@ -264,6 +266,47 @@ def test_the_words_so_far_are_those_of_the_turns_own_transcript():
     world.run()
     assert world.so_far == [("s", "q", tuple(50 + token for token in written(1)), True)]
     assert len(world.transcribed) == 3
+    world.check_empty()
+
+
+def drafts(world: World) -> list[tuple[int, ...]]:
+    """What each transcript was expected to be, in order."""
+    orders = [order for _, _, decision in world.log for order in decision.orders]
+    steps = [order for order in orders if isinstance(order, ArStep) and order.stage == "transcriber"]
+    return [tuple(join.draft.tolist()) for step in steps for join in step.joins]
+
+
+def test_a_transcript_is_expected_to_begin_as_the_one_of_less_of_its_turn():
+    world = World()
+    world.facts += [SessionOpened("s"), SessionOpened("o"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts.append(wanted(2))
+    world.run()
+    world.facts.append(WordsWanted("s", "q", recording(3), False, TranscriptOptions(language="de")))
+    world.run()
+    world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(4),)))]
+    world.facts.append(ResponseRequested("s", "s", "a"))
+    world.run()
+    world.facts += [SpeechStarted("s"), wanted(5)]  # another turn
+    world.run()
+    assert drafts(world) == [(), written(1), (), (), ()]
+    world.check_empty()
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+def test_what_is_expected_is_what_was_written_by_then_and_what_was_expected_before(turns: int):
+    world = World()
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts.append(wanted(2))
+    for _ in range(turns):
+        world.turn()
+    world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(3),)))]
+    world.facts.append(ResponseRequested("s", "s", "a"))
+    world.run()
+    count = sum(map(eq, drafts(world)[-1], written(2)))
+    assert drafts(world)[-1] == (*written(2)[:count], *written(1)[count:])
+    assert world.ends["s"].status == "completed"
     world.check_empty()
 
 

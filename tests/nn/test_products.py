@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from antiphon.nn import cpu, products
-from antiphon.nn.products import PACKED_NUMEL, add_linear, can_pack, linear, pack
+from antiphon.nn.products import PACKED_NUMEL, add_linear, can_pack, in_whole_panels, linear, pack
 
 ROWS = (0, 1, 2, 7, 16, 40, 100)
 
@@ -51,6 +51,18 @@ def test_all_ways_give_the_plain_product(
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
         assert out.is_contiguous()
     assert torch.equal(residual, kept)
+
+
+def test_a_weight_with_outputs_of_zeros_behind_its_own_is_in_panels(layout: str) -> None:
+    weight, x = noise(523, 264), noise(3, 264, seed=1)
+    wide = in_whole_panels(weight)
+    assert wide.shape == (528, 264)
+    assert layout == "oneDNN" or pack(wide).dim() == 3
+    out = linear(x, pack(wide))
+    torch.testing.assert_close(out[:, :523], F.linear(x, weight), rtol=1e-5, atol=1e-4)
+    assert not out[:, 523:].any()
+    for kept in (wide, weight.double(), torch.empty(523, 264, device="meta")):
+        assert in_whole_panels(kept) is kept
 
 
 def test_only_large_fp32_weights_on_a_cpu_are_packed() -> None:

@@ -52,6 +52,8 @@ class Join(msgspec.Struct, frozen=True, eq=False):
     first_input  conditioned stages: the first upstream token (the talker's g0)
     voice        conditioned stages: speaker name
     residual     how a token's further columns are drawn; None mirrors `sampling`
+    draft        int64, the tokens that it is expected to draw from the first on, or NO_INTS: a guess, by
+                 which an executor may compute several of them together. What is drawn is the same
     """
 
     row: int
@@ -63,6 +65,7 @@ class Join(msgspec.Struct, frozen=True, eq=False):
     first_input: int | None = None
     voice: str | None = None
     residual: Sampling | None = None
+    draft: Ints = NO_INTS
 
 
 class BlockDelta(msgspec.Struct, frozen=True, eq=False):

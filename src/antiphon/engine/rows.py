@@ -128,6 +128,10 @@ class PromptRows:
         self._ends[row] = length + drawn
         self._offsets[row] = following - length
 
+    def shorten(self, row: int, end: int) -> None:
+        """What was shown of a row behind this token may not be what it draws."""
+        self._ends[row] = end
+
     def forget(self, rows: Iterable[int]) -> None:
         """These rows' prompts have run, or are gone."""
         for row in rows:

@@ -15,6 +15,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints, Span
 from antiphon.core.plans import ArStep, Join
 from antiphon.engine.cross import CrossPages
+from antiphon.engine.drafts import Drafts, wanted_tokens
 from antiphon.engine.family import TextModel
 from antiphon.engine.features import Features, FeatureStore
 from antiphon.engine.kv_pool import KvPool
@@ -68,6 +69,9 @@ class TextRunner:
         self.logprobs: StepLog | None = None
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
+        self._drafts = Drafts(
+            config.block_size, config.max_context_tokens or config.num_blocks * config.block_size
+        )
         self._ids: dict[int, Ints] = {}
         self._spans: dict[int, tuple[Span, ...]] = {}
         self._received: dict[int, Features] = {}
@@ -83,13 +87,16 @@ class TextRunner:
 
     def apply(self, step: ArStep) -> None:
         self._forget(step.leaves.tolist())
+        self._drafts.forget(step.leaves.tolist())
         self._piggyback.forget(step.leaves.tolist())
         self._told.forget(step.leaves.tolist())
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
         ids = np.concatenate([join.prompt.token_ids, join.generated[:, 0]])
-        self._rows.join(join.row, self._model.positions(join.prompt), len(join.generated))
+        positions = self._model.positions(join.prompt)
+        self._rows.join(join.row, positions, len(join.generated))
+        self._drafts.join(join, positions)
         self._ids[join.row] = ids
         if self._cross is None:
             self._spans[join.row] = join.prompt.spans
@@ -101,8 +108,20 @@ class TextRunner:
 
     def run(self, step: ArStep) -> Tensor:
         """Tokens int64 [emitting rows, 1]."""
+        ahead = self._drafts.begin(step)
+        if ahead is None:
+            return self._run(step)
+        drawn = self._run(ahead.step, ahead.extra)[:, 0].tolist() if len(ahead.step.rows) else []
+        return self._to_device(ahead.all(drawn))
+
+    def _run(self, step: ArStep, extra: Ints | None = None) -> Tensor:
+        """extra: how many of each row's tokens are its draft's; None: none has one."""
+        if extra is not None:
+            self._show_drafts(step, extra)
         flat = self._rows.flatten(step)
         media, (wanted, drawing) = self._media(flat), drawing_tokens(flat, step, self._device)
+        if extra is not None:
+            wanted = self._to_device(np.concatenate(wanted_tokens(step.counts, extra, step.emits)))
         read = self._told.prompt_tokens(flat)
         if wanted is not None and len(read):
             wanted = torch.cat((wanted, self._to_device(read)))
@@ -131,10 +150,13 @@ class TextRunner:
                 slots, captured = slots[passing], captured[passing]
             self._hidden.index_copy_(0, slots, captured)
         self._forget(self._rows.finished(flat))
-        if not len(read):
-            return self._draw(hidden, drawing)
-        self._told.read(hidden[len(drawing) :], self._model.logits)
-        return self._draw(hidden[: len(drawing)], drawing)
+        if len(read):
+            count = len(hidden) - len(read)
+            self._told.read(hidden[count:], self._model.logits)
+            hidden = hidden[:count]
+        return (
+            self._draw(hidden, drawing) if extra is None else self._check_drafts(step, extra, hidden, drawing)
+        )
 
     def rehearse(self, num_rows: int) -> None:
         """Run a decode step of so many rows of no request; it writes to the first block only."""
@@ -155,13 +177,43 @@ class TextRunner:
         self.logprobs = None
         if not len(rows):
             return self._last[:0, None]
-        logits = self._model.logits(hidden)
+        return self._draw_of(self._model.logits(hidden), rows)
+
+    def _draw_of(self, logits: Tensor, rows: Ints) -> Tensor:
         scores = self._told.scores(logits, rows)
         ids = self._sampler.draw(logits, rows)
         if scores is not None:
             self.logprobs = self._told.drawn(scores, rows, ids)
         self._last.index_copy_(0, self._to_device(rows), ids)
         return ids[:, None]
+
+    def _show_drafts(self, step: ArStep, extra: Ints) -> None:
+        """Rows are prompts up to the end of their drafts."""
+        columns = step.rows.tolist(), (step.starts + step.counts).tolist(), extra.tolist()
+        for row, end, count in zip(*columns, strict=True):
+            drafted = self._drafts.of(row)
+            if drafted is not None and count:
+                self._ids[row] = drafted.ids[:end]
+                self._spans.setdefault(row, ())
+                self._rows.join(row, drafted.positions, end - drafted.num_prompt)
+
+    def _check_drafts(self, step: ArStep, extra: Ints, hidden: Tensor, rows: Ints) -> Tensor:
+        """Final-norm hidden of the tokens that rows draw after, and then of those of their drafts -> what the
+        rows draw, as `_draw`."""
+        self.logprobs = None
+        if not len(rows):
+            return self._last[:0, None]
+        logits = self._model.logits(hidden)
+        drawn = self._draw_of(logits[: len(rows)], rows)
+        likeliest = iter(logits[len(rows) :].argmax(-1).tolist())
+        first = dict(zip(rows.tolist(), drawn[:, 0].tolist(), strict=True))
+        columns = step.rows.tolist(), (step.starts + step.counts - extra).tolist(), extra.tolist()
+        for row, end, count in zip(*columns, strict=True):
+            if row in first and self._drafts.of(row) is not None:
+                tokens = [first[row], *(next(likeliest) for _ in range(count))]
+                self._last[row] = self._drafts.found(row, end, tokens)
+                self._rows.shorten(row, end)
+        return drawn
 
     def _embed(self, flat: FlatStep, media: _Media) -> Tensor:
         """The step's inputs [n, H]: embedded ids, and encoder outputs where media stand."""

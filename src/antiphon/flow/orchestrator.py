@@ -111,6 +111,7 @@ class Orchestrator:
             case SessionClosed():
                 self._advance.forget(fact.session)
                 self._words.forget(fact.session)
+                self._transcripts.forget(fact.session)
                 self._sessions.close(fact.session)
             case ItemAdded():
                 self._sessions.edit(fact)
@@ -135,7 +136,9 @@ class Orchestrator:
                 pass  # the node's
             case SpeechEnded():
                 self._words.forget(fact.session)
-            case SpeechStarted() | PlaybackReported() | OutputHeld() | OutputReleased():
+            case SpeechStarted():
+                self._transcripts.forget(fact.session)
+            case PlaybackReported() | OutputHeld() | OutputReleased():
                 pass  # advice: what a turn says does not depend on it
             case WordsWanted():
                 self._words.want(fact)

@@ -105,6 +105,8 @@ class ResponseState:
     """It reads what there is of a turn before its reply is asked for: nothing of it goes out."""
     transcribes: Media | None = None
     """It writes down what is said there, for prompts: nothing of it goes out."""
+    draft: tuple[int, ...] = ()
+    """Tokens that it is expected to write."""
     failure: tuple[str, str, float | None] = ("", "", None)
     """Of one of which nothing goes out: code, message, and after how long to try again."""
 
@@ -160,6 +162,7 @@ class ResponseState:
             tier=self.tier,
             slot=self.slot,
             is_aside=not self.spec.remember,
+            draft=self.draft,
             **more,
         )
 

@@ -8,6 +8,7 @@ transcript is preparatory while it is wanted only to show words so far (`words`)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import dropwhile
 
 import msgspec
@@ -36,6 +37,20 @@ MOST_KEPT = 4096
 """Transcripts; older ones that no open response shows are forgotten, and written anew when one does."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A transcript of a turn so far.
+
+    options  how it was asked for
+    tokens   those that are written; there may be more
+    draft    what it was expected to be
+    """
+
+    options: TranscriptOptions | None
+    tokens: list[int]
+    draft: tuple[int, ...]
+
+
 class Transcripts:
     """Owner of what was written down, of what is being, and of who waits for it. In a model without a
     transcriber nothing lacks, and every prompt is ordered at once."""
@@ -61,6 +76,8 @@ class Transcripts:
         """Of what is known, recordings that could not be heard."""
         self._waiting: dict[int, ResponseState] = {}
         """By request."""
+        self._heard: dict[str, _Heard] = {}
+        """By session, the last one that was begun of its turn: the next is expected to begin so."""
 
     def render(self, response: ResponseState, now: float) -> None:
         """Order its prompt, now or once it can be written."""
@@ -171,6 +188,17 @@ class Transcripts:
         is_silent = len(keys) == len(said) and not any(self._known.get(key, (0,)) for key in keys)
         return keys if is_silent else ()
 
+    def forget(self, session: str) -> None:
+        """Another turn begins, or the session is closed."""
+        self._heard.pop(session, None)
+
+    def _draft(self, session: str, options: TranscriptOptions | None) -> tuple[int, ...]:
+        """What a transcript of the session's turn is expected to be, by those of less of it."""
+        heard = self._heard.get(session)
+        if heard is None or heard.options != options:
+            return ()
+        return *heard.tokens, *heard.draft[len(heard.tokens) :]
+
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         parts = self._preparation.recordings(response)
         return tuple(part for part in parts if transcript_key(response, part) not in self._known)
@@ -190,6 +218,8 @@ class Transcripts:
         asked = ResponseRequested(response.session, "", "", False, remember=False, transcripts=options)
         running = self._sessions.begin_transcript(asked, part, response.slot)
         running.is_ahead = _shows_words(response)
+        running.draft = self._draft(running.session, options)
+        self._heard[running.session] = _Heard(options, running.reply, running.draft)
         self._running[transcript_key(response, part)] = running
         if options is None:
             self._queue(running, ints(list(self._prompt)), now)

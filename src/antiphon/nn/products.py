@@ -25,6 +25,9 @@ measured to be as fast as with one chosen for them.
 PACKED_NUMEL = 1 << 17
 """Smaller weights stay as they are: 10 µs a call are more than is gained."""
 
+PANEL_OUTPUTS = 16
+"""A weight is in panels only where it has a multiple of so many outputs."""
+
 LEFT_ROWS = {"AuthenticAMD": (2, 10), "GenuineIntel": (8, 64)}
 """From and to how many rows, both included, a weight that isn't packed is faster on the left of the product.
 By the maker of the CPU, because MKL chooses its kernels by that.
@@ -51,6 +54,14 @@ def pack_for_tape(weight: Tensor) -> Tensor:
     tape (`nn.cpu.tape`), its product costs no call."""
     panels = in_panels(weight)
     return pack(weight) if panels is None else panels
+
+
+def in_whole_panels(weight: Tensor) -> Tensor:
+    """weight [out, in] with outputs of zeros behind its own, as many as `pack` needs for panels. Itself
+    where it would not be packed."""
+    lacking = -len(weight) % PANEL_OUTPUTS
+    is_packed = weight.dtype is torch.float32 and weight.device.type == "cpu"
+    return F.pad(weight, (0, 0, 0, lacking)) if is_packed and lacking else weight
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

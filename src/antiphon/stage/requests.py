@@ -73,6 +73,7 @@ class ArRequest:
               running requests hold
     reload_wait_since_s  since when it could have joined, but for KV that has to come back from the host
     lease     what it has computed at another unit, until it has a row here and is brought it
+    draft    tokens that it is expected to draw (`Join.draft`)
     num_retries  how often a step failed that had waited for such KV, and the request began anew
     """
 
@@ -107,6 +108,7 @@ class ArRequest:
     reload_wait_since_s: float | None = None
     lease: KvLease | None = None
     num_retries: int = 0
+    draft: tuple[int, ...] = ()
 
     @property
     def owner(self) -> str:

@@ -139,6 +139,7 @@ class StepMaker:
             request.first_input,
             request.voice,
             request.residual,
+            ints(list(request.draft)),
         )
 
     # -- rows ----------------------------------------------------------------------------------------

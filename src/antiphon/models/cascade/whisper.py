@@ -24,7 +24,7 @@ from antiphon.nn.attention import Attention, paged_attention
 from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
 from antiphon.nn.layers import Table
-from antiphon.nn.products import linear, pack
+from antiphon.nn.products import in_whole_panels, linear, pack
 from antiphon.nn.step import StepInputs
 
 FRAMES_PER_POSITION = 2
@@ -302,7 +302,7 @@ class Decoder:
         self.config, self.tail = config, tail
         self.payload_size, self.capture_layer, self.keeps_all = 0, None, False
         self._embedding, self._positions = Table(params[DECODER + "embedding"]), params[DECODER + "positions"]
-        self._head = pack(params[DECODER + "embedding"])
+        self._head = pack(in_whole_panels(params[DECODER + "embedding"]))
         names = [f"{DECODER}layers.{i}." for i in range(config.decoder_layers)]
         self._layers = [
             (
@@ -360,8 +360,10 @@ class Decoder:
         begins = is_marked.to(x)[:, None]
         if step.wanted is None:
             return torch.cat((self._norm(x), begins, torch.zeros_like(begins)), 1), None
-        begins = begins[step.wanted]
-        silent = begins * self._is_silent(x, step.wanted) if begins.any() else begins
+        begins, silent = begins[step.wanted], torch.zeros_like(begins[step.wanted])
+        first = begins[:, 0].nonzero()[:, 0]
+        if len(first):
+            silent[first] = self._is_silent(x, step.wanted[first])
         return torch.cat((self._norm(x[step.wanted]), begins, silent), 1), None
 
     def _is_silent(self, x: Tensor, ends: Tensor) -> Tensor:
@@ -370,12 +372,12 @@ class Decoder:
         if self.config.no_speech is None:
             return x.new_zeros(len(ends), 1)
         starts = (ends - (len(self.config.prompt) - 1)).clamp(min=0)
-        odds = linear(self._norm(x[starts]), self._head).float().softmax(-1)[:, self.config.no_speech]
+        odds = self._scores(self._norm(x[starts])).softmax(-1)[:, self.config.no_speech]
         return (odds > self.config.no_speech_threshold).to(x)[:, None]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What `forward` returned -> fp32 [r, vocab], what is never drawn at -inf."""
-        scores = linear(hidden[:, :-2].contiguous(), self._head).float()
+        scores = self._scores(hidden[:, :-2].contiguous())
         scores[:, self._suppressed] = -torch.inf
         first = torch.where(hidden[:, -2:-1] > 0, -torch.inf, 0.0).float()
         scores[:, self._begin_suppressed] += first
@@ -385,3 +387,7 @@ class Decoder:
         scores.masked_fill_(is_silent, -torch.inf)
         scores[:, self.config.no_speech] = torch.where(is_silent[:, 0], 0.0, -torch.inf).float()
         return scores
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """Normalised states [r, hidden] -> fp32 [r, vocab]."""
+        return linear(hidden, self._head)[:, : self.vocab_size].float()
