@@ -13,6 +13,7 @@ from torch import Tensor
 from antiphon.core.plans import ints
 from antiphon.engine.cross import CrossPages
 from antiphon.nn.backends import BACKENDS
+from antiphon.nn.cpu import paged
 
 HEADS, DIM, LAYERS, LENGTH, BLOCK = 2, 8, 2, 21, 4
 
@@ -95,3 +96,26 @@ def test_an_output_of_another_length_is_refused(count: int, has_tail: bool):
     model: Any = Model(states(LENGTH, 0, torch.float64) if has_tail else None, torch.float64)
     with pytest.raises(ValueError, match=f"{count} positions of an encoder, where its decoder attends to 21"):
         CrossPages(model, 1, BLOCK).join(0, states(count, 1, torch.float64))
+
+
+def test_tokens_of_a_row_read_what_it_attends_to_once(monkeypatch: pytest.MonkeyPatch):
+    """Long rows are read where they lie; those of other rows, and between them, are read for themselves."""
+    monkeypatch.setattr(paged, "LONG_ROW_TOKENS", LENGTH)
+    monkeypatch.setattr(paged, "VIEWED_TOKENS", BLOCK)
+    model: Any = Model(states(LENGTH, 0, torch.float32), torch.float32)
+    pages, attention, tail = CrossPages(model, 3, BLOCK), BACKENDS["cpu"].create(), model.tail
+    shown = {row: states(count, row, torch.float32) for row, count in enumerate((8, LENGTH, 8))}
+    for row, own in shown.items():
+        pages.join(row, own)
+    rows, counts = ints([2, 0, 1]), ints([3, 1, 4])
+    q = torch.randn(8, HEADS, DIM, generator=torch.Generator().manual_seed(5))
+    for layer, kv in enumerate(pages.of(rows, counts)):
+        found = attention(q, kv.k_pages, kv.v_pages, kv.batch)
+        cuts = kv.batch.prepared.cuts
+        assert [(cut.tokens.start, cut.tokens.stop) for cut in cuts] == [(0, 3), (3, 4), (4, 8)]
+        assert not kv.batch.prepared.groups
+        parts = [
+            attended(model, part, torch.cat((shown[row], tail[len(shown[row]) :])), layer)
+            for row, part in zip(rows.tolist(), q.split(counts.tolist()), strict=True)
+        ]
+        torch.testing.assert_close(found, torch.cat(parts), atol=1e-5, rtol=1e-5)

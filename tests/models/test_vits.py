@@ -54,7 +54,7 @@ def test_a_phrase_sounds_as_transformers_says_it(voice: Vits, reference: Any, sy
 def test_a_window_with_its_context_sounds_as_all_of_it(voice: Vits):
     _, frames = voice.frames(PHRASES[1], seed=0)
     whole, context, hop = voice.sound(frames[None])[0], voice.config.context, voice.config.hop
-    assert frames.shape[1] > 2 * context + 8
+    assert frames.shape[1] > 2 * context + 20
     for first, last in ((0, 8), (context + 2, context + 10), (frames.shape[1] - 5, frames.shape[1])):
         low, high = max(first - context, 0), last + context
         window = voice.sound(frames[None, :, low:high])[0]
@@ -69,6 +69,30 @@ def test_less_context_does_not_do(voice: Vits):
     window = voice.sound(frames[None, :, first - context : first + 1 + context])[0]
     part = window[context * hop : (context + 1) * hop]
     assert (part - whole[first * hop :][:hop]).abs().max() > 1e-6
+
+
+def test_frames_are_the_same_however_they_are_asked_for(voice: Vits, monkeypatch: pytest.MonkeyPatch):
+    """The first cost no more than they need; all others are made at once, and where little is spared, all."""
+    symbols, context = PHRASES[1] * 2, voice.config.flow_context
+    _, whole = voice.frames(symbols, seed=0)
+    flow, made = voice._flow, []
+    monkeypatch.setattr(voice, "_flow", lambda x: made.append(x.shape[1]) or flow(x))
+    _, frames = voice.phrase(symbols, seed=0)
+    assert len(frames) == whole.shape[1] > 2 * context + 20
+    for end in (20, 20, 25, len(frames)):
+        torch.testing.assert_close(frames.until(end)[:, :end], whole[:, :end], atol=1e-9, rtol=0)
+    assert made == [20 + context, len(frames) - 20 + context]
+    made.clear()
+    voice.phrase(symbols, seed=0)[1].until(len(frames) - 2 * context)
+    assert made == [len(frames)]
+
+
+def test_less_context_of_the_flow_does_not_do(voice: Vits):
+    symbols = PHRASES[1] * 2
+    _, whole = voice.frames(symbols, seed=0)
+    _, frames = voice.phrase(symbols, seed=0)
+    frames._context -= 2
+    assert (frames.until(8) - whole[:, :8]).abs().max() > 1e-9
 
 
 def test_pipers_residual_blocks_have_one_convolution_a_dilation(cascade_checkpoint: Path):

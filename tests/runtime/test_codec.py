@@ -106,7 +106,7 @@ PROMPT = StagePrompt(
     2,
     ints([0]),
 )
-JOIN = Join(1, 7, PROMPT, 0, Sampling(seed=-3), np.array([[3, 4]]), 9, "ethan")
+JOIN = Join(1, 7, PROMPT, 0, Sampling(seed=-3), np.array([[3, 4]]), 9, "ethan", draft=ints([8]))
 ONE = ints([1])
 SNAPSHOT = Snapshot(
     1.5,

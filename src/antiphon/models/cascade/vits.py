@@ -7,7 +7,7 @@ Piper's voices have HiFi-GAN's second kind of residual block (`resblock_version`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log, prod, sqrt
 from typing import Any, Self
@@ -146,6 +146,12 @@ class VitsConfig:
             reach += max(self._block_reach(*block) for block in self.kernels) / rate
         return ceil(reach + 3 / rate)
 
+    @property
+    def flow_context(self) -> int:
+        """Frames on each side of one that decide with it what the flow makes of it."""
+        dilations = [self.wavenet_dilation**i for i in range(self.wavenet_layers)]
+        return self.num_flows * sum((self.wavenet_kernel - 1) * dilation // 2 for dilation in dilations)
+
     def _block_reach(self, kernel: int, dilations: Sequence[int]) -> int:
         half = (kernel - 1) // 2
         plain = len(dilations) if self.resblock_version == 1 else 0
@@ -258,6 +264,30 @@ def _parts(config: VitsConfig) -> tuple[str, ...]:
 # -- arithmetic ------------------------------------------------------------------------------------------
 
 
+class Frames:
+    """A phrase's frames. The flow makes them of its latents [flow_size, n] as they are asked for: the first
+    sound waits for no more of it than it needs."""
+
+    def __init__(self, latents: Tensor, flow: Callable[[Tensor], Tensor], context: int) -> None:
+        """context: frames on each side of one that decide with it what the flow makes of it."""
+        self._latents, self._flow, self._context = latents, flow, context
+        self._made = latents[:, :0]
+
+    def __len__(self) -> int:
+        return self._latents.shape[1]
+
+    def until(self, end: int) -> Tensor:
+        """The first frames, so many at least, [flow_size, n]."""
+        start = self._made.shape[1]
+        if start < end:
+            if start or len(self) <= end + 2 * self._context:
+                end = len(self)  # what is computed twice around a cut would be more than is spared
+            first, last = max(start - self._context, 0), end + self._context
+            made = self._flow(self._latents[:, first:last])[:, start - first : end - first]
+            self._made = torch.cat((self._made, made), 1)
+        return self._made
+
+
 class Vits:
     """One phrase at a time to frames; windows of any phrases together to sound."""
 
@@ -270,7 +300,12 @@ class Vits:
     # -- symbols to frames ---------------------------------------------------------------------------
 
     def frames(self, symbols: Sequence[int], seed: int) -> tuple[list[int], Tensor]:
-        """A phrase's symbols, one or more, to how many frames each lasts, and all frames [flow_size, n].
+        """A phrase's symbols, one or more, to how many frames each lasts, and all frames [flow_size, n]."""
+        counts, frames = self.phrase(symbols, seed)
+        return counts, frames.until(len(frames))
+
+    def phrase(self, symbols: Sequence[int], seed: int) -> tuple[list[int], Frames]:
+        """A phrase's symbols, one or more, to how many frames each lasts, and its frames.
 
         The noise of a voice that has any is a function of `seed`.
         """
@@ -283,7 +318,7 @@ class Vits:
             counts[-1] = 1
         means, spreads = (part.repeat_interleave(counts, 1) for part in (means, spreads))
         x = means + self._noise(noise, self.config.noise, *means.shape) * torch.exp(spreads)
-        return counts.tolist(), self._flow(x)
+        return counts.tolist(), Frames(x, self._flow, self.config.flow_context)
 
     def _noise(self, generator: torch.Generator, scale: float, *shape: int) -> Tensor:
         if not scale:

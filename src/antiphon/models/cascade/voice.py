@@ -19,7 +19,7 @@ from antiphon.core.ids import content_key
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.models.cascade.phrases import is_speakable, next_phrase, shortened
 from antiphon.models.cascade.symbols import Symbols
-from antiphon.models.cascade.vits import Vits
+from antiphon.models.cascade.vits import Frames, Vits
 
 WINDOW = 24
 """Frames that are decoded at a time: what a step of the voice takes, and the least of what is heard first."""
@@ -35,7 +35,7 @@ class _Stream:
 
     text      what of it is not in a phrase yet, from character `start` of the reply on
     tokens    so far, and after how many characters each of them is certain (`token_ends`)
-    frames    the phrase that is being spoken, [flow_size, n], of which the first `done` are sound
+    frames    the phrase that is being spoken, of which the first `done` are sound
     words     that have not ended: after how many frames each does, and tokens of the reply over then
     before    frames of earlier phrases
     over      tokens that were said to be
@@ -50,7 +50,7 @@ class _Stream:
     start: int = 0
     is_over: bool = False
     has_begun: bool = False
-    frames: Tensor | None = None
+    frames: Frames | None = None
     words: deque[tuple[int, int]] = field(default_factory=deque[tuple[int, int]])
     done: int = 0
     before: int = 0
@@ -132,7 +132,9 @@ class Voice:
                 stream.words.append((stream.before, bisect_left(stream.token_ends, first + end) + 1))
                 continue
             seed = content_key(b"phrase", str(stream.num_phrases).encode(), phrase.encode())
-            counts, stream.frames = self._vits.frames(symbols, seed)
+            counts, stream.frames = self._vits.phrase(symbols, seed)
+            if stream.has_begun:
+                stream.frames.until(len(stream.frames))  # in one, which takes less: there is sound to hear
             ends, first = np.cumsum(counts), first + len(written) - len(written.lstrip())
             for num_chars, num_symbols in words:
                 tokens = bisect_left(stream.token_ends, first + num_chars) + 1
@@ -163,7 +165,8 @@ class Voice:
             for i in members:
                 stream = streams[i]
                 assert stream.frames is not None
-                parts.append(stream.frames[:, stream.done - before : stream.done + count + after])
+                end = stream.done + count + after
+                parts.append(stream.frames.until(end)[:, stream.done - before : end])
             made = self._vits.sound(torch.stack(parts))
             for i, pcm in zip(members, made, strict=True):
                 sounds[i] = pcm[before * hop : (before + count) * hop]
@@ -173,14 +176,14 @@ class Voice:
     def _span(self, stream: _Stream) -> tuple[int, int, int]:
         """Frames before the next window that it needs, of the window, and behind it."""
         assert stream.frames is not None
-        total, context = stream.frames.shape[1], self._vits.config.context
+        total, context = len(stream.frames), self._vits.config.context
         count = min(WINDOW, total - stream.done)
         return min(context, stream.done), count, min(context, total - stream.done - count)
 
     def _advance(self, stream: _Stream, count: int) -> None:
         assert stream.frames is not None
         stream.done += count
-        if stream.done == stream.frames.shape[1]:
+        if stream.done == len(stream.frames):
             stream.before, stream.done, stream.frames = stream.before + stream.done, 0, None
 
     def _on_the_wire(self, stream: _Stream, pcm: Tensor) -> Tensor:

@@ -32,9 +32,10 @@ GROUP_TOKENS = 4096
 
 @dataclass(slots=True)
 class Cut:
-    """A decoding row: its token, its runs (first slot, one past the last), and slots that lie elsewhere."""
+    """A decoding row: its token, its runs (first slot, one past the last), and slots that lie elsewhere. Rows
+    that see the same, one behind the other, are one: keys and values are read once for all their tokens."""
 
-    token: int
+    tokens: slice
     runs: list[tuple[int, int]]
     rest: Tensor | None  # int64 [keys]
 
@@ -67,7 +68,7 @@ def cpu_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch
     out = torch.empty_like(q)
     keys, values = k_pages.flatten(0, 1), v_pages.flatten(0, 1)
     for cut in prepared.cuts:
-        attend_cut(q[cut.token], keys, values, cut, out[cut.token])
+        attend_cut(q[cut.tokens], keys, values, cut, out[cut.tokens])
     for group in prepared.groups:
         out[group.tokens] = attend_group(q[group.tokens], k_pages, v_pages, group)
     for chunk in prepared.chunks:
@@ -76,20 +77,21 @@ def cpu_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch
 
 
 def attend_cut(q: Tensor, keys: Tensor, values: Tensor, cut: Cut, out: Tensor) -> None:
-    """One query q [H, d] over keys and values [slots, K, d], into out [H, d]."""
-    heads, dim = q.shape
-    grouped = q.view(keys.shape[1], heads // keys.shape[1], dim)
+    """Queries q [n, H, d] over keys and values [slots, K, d], into out [n, H, d]."""
+    (count, heads, dim), kv_heads = q.shape, keys.shape[1]
+    by_head = q.view(count, kv_heads, heads // kv_heads, dim).transpose(0, 1)
+    grouped, out = by_head.reshape(kv_heads, -1, dim), out.view(count, kv_heads, -1, dim).transpose(0, 1)
     k, v = ([part.transpose(0, 1) for part in parts(pages, cut)] for pages in (keys, values))
     if len(k) == 1:
         attended = F.scaled_dot_product_attention(grouped[None], k[0][None], v[0][None])
-        out.copy_(attended.view(heads, dim))
+        out.copy_(attended.view(by_head.shape))
         return
     scores = torch.cat([torch.bmm(grouped, part.transpose(1, 2)) for part in k], -1)
     shares = (scores * dim**-0.5).softmax(-1).split([part.shape[1] for part in v], -1)
     total = torch.bmm(shares[0], v[0])
     for share, part in zip(shares[1:], v[1:], strict=True):
         total.baddbmm_(share, part)
-    out.copy_(total.view(heads, dim))
+    out.copy_(total.view(by_head.shape))
 
 
 def attend_group(q: Tensor, k_pages: Tensor, v_pages: Tensor, group: Group) -> Tensor:
@@ -118,16 +120,25 @@ def prepare(batch: PagedBatch, pages: Tensor) -> Prepared:
     tables, starts = batch.tables.numpy(), batch.starts.numpy()
     together: list[tuple[int, int]] = []
     rows = list(decoding(batch))
+    last = -1
+    """The row of the last cut."""
     for (row, token), start in zip(rows, starts[[row for row, _ in rows]].tolist(), strict=True):
         length = start + 1
         if length < LONG_ROW_TOKENS and len(rows) > 1:
             together.append((length, row))
             continue
+        if prepared.cuts and starts[last] == start and np.array_equal(tables[last], tables[row]):
+            cut = prepared.cuts[-1]
+            if cut.tokens.stop == token:
+                prepared.cuts[-1] = replace(cut, tokens=slice(cut.tokens.start, token + 1))
+                last = row
+                continue
         cut = cut_row(tables[row], token, length, batch.block_size)
         if cut.rest is not None and 2 * len(cut.rest) > length:
             together.append((length, row))
         else:
             prepared.cuts.append(cut)
+            last = row
     prepared.groups = [gather(batch, rows, pages) for rows in in_groups(sorted(together))]
     prepared.chunks = [viewed(chunk) for chunk in batch.chunks()]
     return prepared
@@ -158,7 +169,7 @@ def cut_row(table: NDArray[np.int64], token: int, length: int, block_size: int) 
             runs.append((start, stop))
         else:
             rest.append(np.arange(start, stop))
-    return Cut(token, runs, torch.from_numpy(np.concatenate(rest)) if rest else None)
+    return Cut(slice(token, token + 1), runs, torch.from_numpy(np.concatenate(rest)) if rest else None)
 
 
 def in_groups(rows: list[tuple[int, int]]) -> Iterator[list[int]]:
