@@ -157,6 +157,27 @@ def test_evicted_kv_is_known_by_name_and_grows_back() -> None:
     kv.check_integrity()
 
 
+def test_what_is_given_up_while_it_comes_and_is_brought_again_holds_up_nothing() -> None:
+    """The last block goes while all are filled, and another is filled in its place."""
+    kv = StageKv(("kv",), 4, 2)
+    parked(kv, "a", keys(1, 2, 3, 4, 5, 6))
+    give_up(kv, "a", 9)
+    first = kv.resting.extend("a", 9)
+    assert first is not None
+    kv.blocks.lend(first.blocks)
+    kv.resting.evict("a", 1)
+    second = kv.resting.extend("a", 9)
+    assert second is not None
+    assert (len(first.blocks), second.start, len(second.blocks)) == (3, 2, 1)
+    assert first.blocks[-1] not in second.blocks
+    kv.resting.arrived(first, is_there=True)
+    assert kv.cached("a", prefix(1, 2, 3, 4, 5, 6, 7)) == 4
+    kv.blocks.take_back(first.blocks)
+    kv.resting.arrived(second, is_there=True)
+    assert kv.cached("a", prefix(1, 2, 3, 4, 5, 6, 7)) == 6
+    kv.check_integrity()
+
+
 def test_what_did_not_arrive_is_given_up_with_what_comes_after() -> None:
     kv = StageKv(("kv",), 4, 2)
     parked(kv, "a", keys(1, 2, 3, 4, 5, 6))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import KeysView, Set
+from itertools import takewhile
 
 from antiphon.core.facts import Ints
 from antiphon.kv.sequences import Arrival, Evicted, Sequence
@@ -263,14 +264,17 @@ class RestingSequences:
 
     def arrived(self, arrival: Arrival, is_there: bool) -> None:
         """The copy of these is over. Where it failed, the sequence loses them and what comes after. Nothing
-        happens to what it gave up meanwhile, or to a sequence that rests no more."""
+        happens to what it gave up meanwhile, though it may have been given others in its place, or to a
+        sequence that rests no more."""
         sequence, start = arrival.sequence, arrival.start
-        end = min(start + len(arrival.blocks), sequence.num_coming)
-        here = sequence.blocks[start:end]
-        if not sequence.owner or sequence.num_ready != start or here != arrival.blocks[: len(here)]:
+        if not sequence.owner or sequence.num_ready != start:
+            return
+        pairs = zip(sequence.blocks[start : sequence.num_coming], arrival.blocks, strict=False)
+        here = [block for block, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        if not here:
             return
         if is_there:
-            sequence.num_ready = end
+            sequence.num_ready = start + len(here)
             self._blocks.name(here, arrival.names[: len(here)])
         else:
             self._blocks.unkeep(sequence.owner, sequence.blocks[start:], None)

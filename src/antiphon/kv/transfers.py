@@ -145,6 +145,10 @@ class Transfers:
         found = (self._arriving.get(block) for block in blocks)
         return tuple(dict.fromkeys(transfer for transfer in found if transfer is not None))
 
+    def are_arriving(self, blocks: Iterable[int]) -> bool:
+        """Has something still to arrive in each of these device blocks?"""
+        return all(block in self._arriving for block in blocks)
+
     def drain(self) -> tuple[CopyOrder, ...]:
         """Orders since the last call."""
         orders, self._orders = tuple(self._orders), []

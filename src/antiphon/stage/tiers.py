@@ -229,6 +229,9 @@ class Tiers:
             if known.num_gone == self.host.num_gone and known.last in names:
                 num = self.host.num_copied(names)
                 assert known.num <= num, f"copies of the KV of {owner} are miscounted"
+        for sequence in self._kv.resting.sequences:
+            filling = sequence.blocks[sequence.num_ready : sequence.num_coming]
+            assert self._transfers.are_arriving(filling), "nothing brings what a sequence waits for"
         owners = {
             *self._kv.resting.owners,
             *self._kv.resting.away,
