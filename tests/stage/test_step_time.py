@@ -17,7 +17,7 @@ from antiphon.core.graph import Edge, KvGroup, Stage, StageKind, Survives
 from antiphon.core.plans import ArStep, ints
 from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import Frontier
-from antiphon.latency.cutting import LEAST_SHARE, Mask, within
+from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS, Mask, within
 from antiphon.latency.features import ArFeatures, row_features
 from antiphon.policy.base import StepChoice, StepPolicy, Tier
 from antiphon.policy.fcfs import Fcfs
@@ -234,8 +234,8 @@ def test_whatever_a_policy_chooses_no_step_beside_others_takes_longer(
         step = stepped(stage, number)
         longer = step.counts > 1
         took_s = cost.seconds(step.counts, step.starts)
-        alone_s = cost.seconds(step.counts[~longer], step.starts[~longer])
-        allowed_s = max(bound_s, alone_s / (1 - LEAST_SHARE))
+        least_s = token_s * (int((~longer).sum()) + LEAST_TOKENS)
+        allowed_s = max(bound_s, least_s / (1 - LEAST_SHARE))
         assert not isnan(took_s)
         assert not is_lived or not longer.any() or took_s <= allowed_s * (1 + 1e-9)
         assert step.counts.sum() > 0, "something gets on"

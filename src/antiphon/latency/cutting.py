@@ -12,8 +12,11 @@ from antiphon.core.facts import Ints
 from antiphon.latency.features import ArFeatures, pair_load, row_features
 
 LEAST_SHARE = 0.2
-"""Of a step's time, what its prompts get at least: rows that take as long as the bound alone would else let
-them read a token a step."""
+"""Of a step's time, what its prompts get at least beyond their first tokens: rows that take as long as the
+bound alone, or a prompt's fixed costs that do, would else let them read a token a step, for ever."""
+LEAST_TOKENS = 3
+"""Of a prompt, whose time is its fixed cost: a prompt of more is cut into pieces of two at least. A token by
+itself is computed by other arithmetic than its neighbours, where a CPU's differs (`docs/exactness.md`)."""
 
 Mask = NDArray[np.bool_]
 StepSeconds = Callable[[ArFeatures], float]
@@ -29,20 +32,25 @@ def within(
     ones = counts == 1
     step = row_features(counts[ones], contexts[ones])
     alone_s = step_s(step) if step.num_tokens else 0.0
-    bound_s = seconds if isnan(alone_s) else max(seconds, alone_s / (1.0 - LEAST_SHARE))
+    first = int(longer[0])
+    fewest = min(int(counts[first]), LEAST_TOKENS)
+    least_s = step_s(
+        step.plus(int(contexts[first]), fewest, fewest if told is not None and told[first] else 1)
+    )
+    if isnan(least_s):
+        return None
+    bound_s = max(seconds, least_s / (1.0 - LEAST_SHARE))
     cut = counts.copy()
     for at, row in enumerate(longer.tolist()):
         start, count = int(contexts[row]), int(counts[row])
         is_told = told is not None and bool(told[row])
         longer_step = step.plus(start, count, count if is_told else 1)
         whole_s = step_s(longer_step)
-        if isnan(whole_s):
-            return None
         if not whole_s <= bound_s:
             cut[longer[at:]] = 0
-            cut[row] = _most(step_s, step, (start, count, is_told), (alone_s, whole_s), bound_s) or int(
-                at == 0
-            )
+            fits = _most(step_s, step, (start, count, is_told), (alone_s, whole_s), bound_s)
+            fits -= count - fits == 1  # no token is left alone
+            cut[row] = fits if fits > 1 else int(at == 0)
             break
         step = longer_step
     return cut

@@ -82,9 +82,9 @@ class StepCost(Protocol):
     def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
         """Of rows in order that would run so many tokens each: what they run in a step of at most `seconds`,
         int64 [n]. `told`: rows that are told of each token of their prompt (None: no row). Only rows of
-        several tokens are cut, the last ones first. The first of them runs one token at least, and all of
-        them get a fifth of the step at least, where what runs beside them takes longer. None: not known
-        yet."""
+        several tokens are cut, the last ones first. The first of them runs two tokens at least, and all
+        of them get a fifth of the step at least, where what runs beside them, or a prompt's fixed cost, takes
+        longer. None: not known yet."""
         ...
 
 
