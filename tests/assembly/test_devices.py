@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from antiphon.assembly.devices import UnitHead
 from stage.test_step_time import Stages, request, talking
 
