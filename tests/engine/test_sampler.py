@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ from antiphon.engine.sampler import (
     Cuts,
     PredictorSampler,
     Sampler,
+    biases,
     penalise,
     predictor_sampling,
     unwanted,
@@ -238,6 +241,28 @@ def test_no_reply_ends_before_it_has_its_least_tokens() -> None:
         logits[:, 5], logits[:, 9], logits[:, 7] = 3.0, 2.0, 1.0
         drawn.append(sampler.draw(logits, ints([0, 1, 2])).tolist())
     assert drawn == [[7, 7, 5], [7, 5, 5], [7, 5, 5], [5, 5, 5]]
+
+
+def test_biases_of_rows_that_stay_are_not_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Sampling] = []
+
+    def counted(param: Sampling, *more: Any) -> Any:
+        made.append(param)
+        return biases(param, *more)
+
+    monkeypatch.setattr("antiphon.engine.sampler.biases", counted)
+    sampler = Sampler(3, VOCAB, 0, None, torch.device("cpu"))
+    ways = [Sampling(bias=((token, 9.0), (2, -9.0))) for token in (3, 4, 5)]
+    for row, way in enumerate(ways):
+        sampler.join(row, way)
+    likely = torch.zeros(3, VOCAB)
+    likely[:, 2] = 5.0
+    assert sampler.draw(likely.clone(), ints([0, 1, 2])).tolist() == [3, 4, 5]
+    assert sampler.draw(likely[:2].clone(), ints([2, 0])).tolist() == [5, 3]
+    sampler.join(1, Sampling())
+    sampler.join(2, Sampling(bias=((VOCAB + 1, 9.0),)))
+    assert sampler.draw(likely.clone(), ints([0, 1, 2])).tolist() == [3, 2, 2]
+    assert made == ways, "each once"
 
 
 def test_biases_are_added_before_all_else() -> None:

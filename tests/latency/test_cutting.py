@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import ArStep, ints
 from antiphon.latency.costs import ProfiledCodec, ProfiledDecoder
-from antiphon.latency.cutting import LEAST_SHARE
+from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS
 from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel
 from antiphon.latency.observed import ObservedSteps
@@ -64,17 +64,22 @@ def check(cost: StepCost, rows: list[tuple[int, int]], bound_s: float) -> None:
     prompts = counts > 1
     assert (cut[~prompts] == counts[~prompts]).all()
     assert (cut <= counts).all()
-    allowed_s = max(bound_s, seconds(np.where(prompts, 0, counts)) / (1 - LEAST_SHARE))
-    assert seconds(cut) <= allowed_s * (1 + 1e-9) or int(cut[prompts].sum()) == 1
     if not prompts.any():
         return
-    assert cut[prompts].sum() >= 1, "a prompt makes progress"
+    least = np.where(prompts, 0, counts)
+    first = int(prompts.argmax())
+    least[first] = min(counts[first], LEAST_TOKENS)
+    allowed_s = max(bound_s, seconds(least) / (1 - LEAST_SHARE))
+    assert seconds(cut) <= allowed_s * (1 + 1e-9)
+    assert cut[first] > 1, "a prompt makes progress"
+    assert not (cut[prompts] == 1).any()
+    assert not (counts - cut == 1).any(), "no token is left alone"
     short = (cut < counts).nonzero()[0]
     if len(short):
         first = int(short[0])
         assert not cut[first + 1 :][prompts[first + 1 :]].any(), "in their order"
         more = cut.copy()
-        more[first] = min(int(cut[first] * 17 / 16) + 2, counts[first])
+        more[first] = min(int(cut[first] * 17 / 16) + 3, counts[first])
         assert seconds(more) > allowed_s * (1 - 1e-9), "as much as fits"
 
 
@@ -96,6 +101,15 @@ def test_a_prompt_gets_its_share_of_a_step_that_others_fill() -> None:
     cut = OBSERVED.within(ints([1] * 100 + [500]), ints([0] * 101), 0.05)
     assert cut is not None
     assert 20 <= cut[-1] <= 30, "a fifth of 130 ms, at 1 ms a token"
+
+
+def test_a_prompt_does_not_crawl_where_the_bound_is_below_its_fixed_cost() -> None:
+    """A step of a prompt takes 300 ms, and a millisecond a token; the bound is 50 ms."""
+    dense, head = Ladder((1, 2, 1002), (1e-3, 0.3, 1.3)), Ladder((1, 64), (0.0, 0.0))
+    cost = ProfiledDecoder(ArModel(1, dense, head, AttentionModel(0.0, 0.0, 0.0), 0.0, step_s=0.0))
+    cut = cost.within(ints([1, 900]), ints([5, 0]), 0.05)
+    assert cut is not None
+    assert 70 <= cut[1] <= 78, "a quarter of 300 ms"
 
 
 def test_nothing_is_cut_while_times_are_not_known() -> None:

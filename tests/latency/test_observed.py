@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from antiphon.core.facts import NO_INTS, Ints
-from antiphon.core.plans import ArStep, ints
+from antiphon.core.facts import NO_INTS, Ints, StagePrompt
+from antiphon.core.plans import ArStep, Join, ints
+from antiphon.core.sampling import Sampling
 from antiphon.latency.features import ar_features
 from antiphon.latency.observed import ObservedCopies, ObservedSteps
 
@@ -80,6 +81,38 @@ def test_what_tells_nothing_of_others_is_not_counted() -> None:
         model.reported(number, nan if number % 4 == 3 else 0.01)
     model.reported(999, 1.0)
     assert isnan(model.seconds(one, one))
+
+
+def told_step(number: int, count: int, told: bool) -> ArStep:
+    """The first step of a prompt of so many tokens, and one more."""
+    prompt = StagePrompt(np.arange(count + 1), np.arange(count + 1), (), 0, NO_INTS)
+    sampling = Sampling(logprobs=0, prompt_logprobs=told)
+    join = Join(0, number, prompt, 0, sampling, np.zeros((0, 1), np.int64))
+    return msgspec.structs.replace(step(number, ints([count]), ints([0])), joins=(join,))
+
+
+def test_what_is_told_of_prompts_has_a_figure_of_its_own() -> None:
+    model, told = ObservedSteps(is_decoder=True), np.array([True])
+    counts, starts = ints([900]), ints([0])
+
+    def run(first: int, size: int, tells: bool) -> None:
+        for number in range(first, first + size):
+            count = 10 + 37 * number % 300
+            model.ordered(told_step(number, count, tells))
+            model.reported(number, 0.001 * count + (0.0005 * count if tells else 0.0))
+
+    run(0, 32, tells=False)
+    plain = model.within(counts, starts, 0.1)
+    assert plain is not None
+    assert 94 <= plain[0] <= 100
+    first = model.within(counts, starts, 0.1, told)
+    assert first is not None
+    assert 47 <= first[0] <= 50, "none was reported: as long as a token's way through the layers"
+    run(32, 32, tells=True)
+    then = model.within(counts, starts, 0.1, told)
+    assert then is not None
+    assert 62 <= then[0] <= 66
+    assert model.within(counts, starts, 0.1) == pytest.approx(plain, abs=4), "apart from what others cost"
 
 
 def test_what_is_said_does_not_depend_on_when_it_is_asked() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
 from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClosed
+from antiphon.core.logprobs import PAIR
+from antiphon.server.completions import _Answer, _Choice
 from antiphon.server.settings import ServerSettings
+from antiphon.wire.completions import Completion
+from antiphon.wire.text_params import TextReading
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine, Script
 
@@ -172,6 +180,29 @@ async def test_log_probabilities_of_the_prompt_and_the_text(served: Running, str
     assert choice.logprobs.tokens == list("ppppppppp")
     assert only.usage is not None
     assert only.usage.completion_tokens == 6, "the fake's frames, and no token of text"
+
+
+def test_what_is_told_of_long_prompts_is_put_together_one_choice_at_a_time() -> None:
+    num, length, num_top = 16, 1000, 5
+    pairs = np.zeros((length, 1 + num_top), PAIR)
+    pairs["token"], pairs["logprob"] = 97 + np.arange(1 + num_top), -0.5
+
+    def peak(num: int) -> int:
+        """Bytes beside the answer's own."""
+        stream = SimpleNamespace(spelled=lambda token: bytes([token]))
+        replies: Any = SimpleNamespace(each=[SimpleNamespace(stream=stream)] * num)
+        wanted: Any = SimpleNamespace(reading=TextReading(num_top=num_top, tells_prompt=True), num_each=1)
+        heading = Completion(id="c", created=0, model="m", choices=[])
+        answer = _Answer(replies, wanted, [_Choice(at, "") for at in range(num)], heading)
+        told = [pairs.tobytes() for _ in range(num)]
+        tracemalloc.start()
+        written = answer._put_together([""] * num, told, [[]] * num, dict.fromkeys(range(num), "length"))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(json.loads(written.body)["choices"][-1]["logprobs"]["top_logprobs"]) == length
+        return most - 2 * len(written.body)  # each choice by itself, and the whole
+
+    assert peak(num) < 3 * peak(1)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from antiphon.core.errors import CheckpointError
-from antiphon.server.detokenise import Spelling, StreamingDetokeniser, detokenisers_of
+from antiphon.server.detokenise import (
+    MOST_HELD,
+    Spelling,
+    StreamingDetokeniser,
+    byte_letters,
+    detokenisers_of,
+)
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -44,10 +50,50 @@ def test_any_bytes_stream_to_the_same_as_at_once(ids: list[int], size: int) -> N
     assert stream.flush() == ""
 
 
+@given(st.lists(st.sampled_from([0x41, 0x80, 0xBF, 0xC3, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0xFF]), max_size=90))
+def test_long_runs_of_bytes_that_are_no_characters_stream_to_the_same(content: list[int]) -> None:
+    letters = byte_letters()
+    of_byte = {value: ALPHABET.index(letter) for letter, value in letters.items()}
+    ids = [of_byte[value] for value in content]
+    stream = StreamingDetokeniser(TOKENIZER, SPELLING)
+    assert "".join(stream.push([token]) for token in ids) + stream.flush() == TOKENIZER.decode(ids)
+
+
+def test_a_run_of_bytes_that_are_no_characters_is_shown_and_decoded_in_bounded_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = StreamingDetokeniser(TOKENIZER, SPELLING)
+    sizes: list[int] = []
+    decoded = stream._decoded
+
+    def counted(token_ids: list[int]) -> str:
+        sizes.append(len(token_ids))
+        return decoded(token_ids)
+
+    monkeypatch.setattr(stream, "_decoded", counted)
+    half = TOKENIZER.encode("é").ids[1]
+    shown = [len(stream.push([half])) for _ in range(1000)]
+    assert sum(shown) >= 1000 - MOST_HELD
+    assert max(sizes) <= 2 * MOST_HELD
+
+
+@given(st.lists(st.sampled_from([0x41, 0xC3, 0xA9, 256, 257]), max_size=60))
+def test_bytes_as_a_fallback_that_are_no_characters_end_no_reply(ids: list[int]) -> None:
+    vocab = {f"<0x{value:02X}>": value for value in range(256)} | {"\u2581Hello": 256, "lo": 257}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    stream = StreamingDetokeniser(tokenizer, Spelling(tokenizer))
+    text = "".join(stream.push([token]) for token in ids) + stream.flush()
+    assert text.count("lo") == ids.count(256) + ids.count(257)
+
+
 def test_special_tokens_never_reach_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps, and decodes again at each step, all that has shown nothing."""
     stream = StreamingDetokeniser(TOKENIZER, SPELLING)
     monkeypatch.setattr(stream, "_stream", None)
+    monkeypatch.setattr(stream, "_tokenizer", None)
     assert stream.push([len(ALPHABET)] * 1000) == ""
     assert stream.flush() == ""
 

@@ -17,7 +17,7 @@ from antiphon.core.graph import Edge, KvGroup, Stage, StageKind, Survives
 from antiphon.core.plans import ArStep, ints
 from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import Frontier
-from antiphon.latency.cutting import LEAST_SHARE, within
+from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS, Mask, within
 from antiphon.latency.features import ArFeatures, row_features
 from antiphon.policy.base import StepChoice, StepPolicy, Tier
 from antiphon.policy.fcfs import Fcfs
@@ -39,19 +39,19 @@ PERSON, JOB = int(Tier.LATENCY), int(Tier.BEST_EFFORT)
 
 
 class Linear:
-    """A millisecond a token."""
+    """A millisecond a token, and of one whose scores are computed more, if it says so."""
 
-    def __init__(self, token_s: float = 0.001) -> None:
-        self._token_s = token_s
+    def __init__(self, token_s: float = 0.001, scores_s: float = 0.0) -> None:
+        self._token_s, self._scores_s = token_s, scores_s
 
     def _of(self, features: ArFeatures) -> float:
-        return self._token_s * features.num_tokens
+        return self._token_s * features.num_tokens + self._scores_s * features.emits
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         return self._of(row_features(counts, contexts))
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
-        return within(self._of, counts, contexts, seconds)
+    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
+        return within(self._of, counts, contexts, seconds, told)
 
 
 class Stages:
@@ -74,7 +74,8 @@ class Stages:
 def request(number: int, length: int, max_tokens: int = 99, **more: Any) -> ArRequest:
     ids = np.arange(length) + 1000 * number
     prompt = StagePrompt(ids, ids, (), 0, NO_INTS)
-    return ArRequest(number, f"session-{number}", prompt, Sampling(max_tokens=max_tokens), **more)
+    sampling = more.pop("sampling", Sampling(max_tokens=max_tokens))
+    return ArRequest(number, f"session-{number}", prompt, sampling, **more)
 
 
 def stepped(stage: ArScheduler, number: int, now: float = 0.0) -> ArStep:
@@ -102,6 +103,17 @@ def test_a_prompt_is_cut_while_a_reply_is_drawn_beside_it(policy: StepPolicy) ->
     assert all(one == 1 and 180 < prompt < 200 for one, prompt in counts[:7]), "200 ms, a millisecond a token"
     assert sum(prompt for _, prompt in counts) <= 1500
     assert (stage.num_cut_steps, stage.num_untimed_steps) == (7, 0)
+
+
+@pytest.mark.parametrize(("prompt_logprobs", "most"), [(True, 50), (False, 196)])
+def test_what_is_told_of_a_prompt_takes_its_time_as_well(prompt_logprobs: bool, most: int) -> None:
+    stages = Stages(cost=Linear(scores_s=0.003))
+    stage = stages.add()
+    talking(stages, stage)
+    sampling = Sampling(max_tokens=9, logprobs=1, prompt_logprobs=prompt_logprobs)
+    stage.submit(request(2, 1500, sampling=sampling))
+    step = stepped(stage, 1)
+    assert most * 16 / 17 - 1 < max(step.counts) <= most, "200 ms, four milliseconds a token that is told"
 
 
 def test_it_is_not_cut_where_nobody_lives_beside_it() -> None:
@@ -222,8 +234,8 @@ def test_whatever_a_policy_chooses_no_step_beside_others_takes_longer(
         step = stepped(stage, number)
         longer = step.counts > 1
         took_s = cost.seconds(step.counts, step.starts)
-        alone_s = cost.seconds(step.counts[~longer], step.starts[~longer])
-        allowed_s = max(bound_s, alone_s / (1 - LEAST_SHARE))
+        least_s = token_s * (int((~longer).sum()) + LEAST_TOKENS)
+        allowed_s = max(bound_s, least_s / (1 - LEAST_SHARE))
         assert not isnan(took_s)
         assert not is_lived or not longer.any() or took_s <= allowed_s * (1 + 1e-9)
         assert step.counts.sum() > 0, "something gets on"

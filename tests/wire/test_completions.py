@@ -86,6 +86,20 @@ def test_how_it_is_drawn() -> None:
     assert (request.max_tokens, request.tier) == (9, "best_effort")
 
 
+@pytest.mark.parametrize(("asked", "most"), [(100, 256), (256, 256), (5000, 5000)])
+def test_a_text_may_be_as_long_as_its_client_asks(asked: int, most: int) -> None:
+    """Whatever the checkpoint's own `max_new_tokens` is; the engine bounds it by the context."""
+    (request,) = read(max_tokens=asked, seed=3).requests
+    assert request.max_tokens == asked
+    assert request.sampling["thinker"].max_tokens == most
+    assert request.sampling["talker"].max_tokens == 256, "it concerns the text"
+
+
+def test_no_more_is_said_of_a_length_that_the_checkpoint_allows_anyway() -> None:
+    assert read(max_tokens=256).requests[0].sampling == {}
+    assert set(read(max_tokens=257).requests[0].sampling) == {"thinker"}
+
+
 def test_more_tokens_than_the_reply_may_have_are_refused() -> None:
     error = refused(min_tokens=17)
     assert (error.param, "17" in str(error), "16" in str(error)) == ("min_tokens", True, True)

@@ -9,7 +9,7 @@ import numpy as np
 from antiphon.core.plans import Step
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.flow.words import Words
-from antiphon.policy.base import DevicePolicy, Tier
+from antiphon.policy.base import DevicePolicy, Tier, granted
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.policies import Question, soonest, up_to
 
@@ -55,7 +55,9 @@ class UnitHead:
         if view.cost is None:
             return nan
         counts = view.tokens[choice.order] if choice.counts is None else choice.counts
-        return view.cost.seconds(counts, view.context[choice.order])
+        contexts = view.context[choice.order]
+        given = granted(self._scheduler.spendable(self._now), view.cost, counts, contexts)
+        return view.cost.seconds(given[given > 0], contexts[given > 0])
 
 
 class Device:

@@ -22,6 +22,11 @@ class TokenLog:
     top: tuple[tuple[int, float], ...]
 
 
+def log_bytes(num_tokens: int, num_top: int) -> int:
+    """Of so many tokens, each with `num_top` others."""
+    return num_tokens * (1 + num_top) * PAIR.itemsize
+
+
 def read_logs(data: bytes, num_top: int) -> list[TokenLog]:
     """Tokens in order, each with `num_top` others."""
     pairs = np.frombuffer(data, PAIR).reshape(-1, 1 + num_top)

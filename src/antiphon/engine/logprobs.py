@@ -19,8 +19,8 @@ from antiphon.nn.uploads import upload
 
 TOKENS_AT_ONCE = 64
 """Of a prompt, whose scores over the whole vocabulary are held at once."""
-MOST_PROMPTS = 64
-"""Prompts that are read or were given up on; the oldest are forgotten."""
+MOST_KEPT_BYTES = 64 << 20
+"""Told of prompts whose requests have no row, or have drawn; the oldest are forgotten."""
 
 Pairs = NDArray[np.void]
 
@@ -69,10 +69,12 @@ class Logprobs:
         self._device = device
         self._num_top: dict[int, int] = {}
         """By row."""
-        self._reading: dict[int, PromptLog] = {}
-        """By row, until its first token is drawn."""
-        self._prompts: dict[int, PromptLog] = {}
-        """By request: one that is preempted goes on with what it was told."""
+        self._reading: dict[int, tuple[int, PromptLog]] = {}
+        """By row, until its first token is drawn: its request, and its prompt."""
+        self._kept: dict[int, PromptLog] = {}
+        """By request. One that is preempted goes on with what it was told, and tells it again if its first
+        token was lost with its row."""
+        self._kept_bytes = 0
         self._pieces: list[tuple[PromptLog, int, int]] = []
 
     def join(self, join: Join) -> None:
@@ -83,23 +85,32 @@ class Logprobs:
             return
         self._num_top[join.row] = num_top
         if join.sampling.prompt_logprobs and not len(join.generated):
-            known = self._prompts.setdefault(join.request, PromptLog(join.prompt.token_ids, num_top))
-            self._reading[join.row] = known
-            if len(self._prompts) > MOST_PROMPTS:
-                del self._prompts[next(iter(self._prompts))]
+            known = self._kept.pop(join.request, None)
+            if known is None:
+                known = PromptLog(join.prompt.token_ids, num_top)
+            else:
+                self._kept_bytes -= known.pairs.nbytes
+            self._reading[join.row] = join.request, known
 
     def forget(self, rows: Iterable[int]) -> None:
         """These rows are given up."""
         for row in rows:
             self._num_top.pop(row, None)
-            self._reading.pop(row, None)
+            if row in self._reading:
+                self._keep(*self._reading.pop(row))
+
+    def _keep(self, request: int, prompt: PromptLog) -> None:
+        self._kept[request] = prompt
+        self._kept_bytes += prompt.pairs.nbytes
+        while self._kept_bytes > MOST_KEPT_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.pop(next(iter(self._kept))).pairs.nbytes
 
     def prompt_tokens(self, flat: FlatStep) -> Ints:
         """Tokens of the flat batch whose next one is a prompt's and is to be told, int64 [m]."""
         self._pieces = []
         found: list[Ints] = []
         for piece in flat.pieces if self._reading else ():
-            prompt = self._reading.get(piece.row)
+            _, prompt = self._reading.get(piece.row, (0, None))
             count = 0 if prompt is None else min(piece.count, len(prompt.ids) - 1 - piece.start)
             if prompt is not None and count > 0:
                 self._pieces.append((prompt, piece.start, count))
@@ -133,12 +144,9 @@ class Logprobs:
         tokens, values = _told(values, ids[places], max(num_tops))
         prompts: dict[int, PromptLog] = {}
         for place, row in zip(places, told, strict=True):
-            prompt = self._reading.pop(row, None)
-            if prompt is not None:
-                prompts[place] = prompt
-        if prompts:
-            given = {id(prompt) for prompt in prompts.values()}
-            self._prompts = {one: log for one, log in self._prompts.items() if id(log) not in given}
+            if row in self._reading:
+                request, prompts[place] = self._reading.pop(row)
+                self._keep(request, prompts[place])
         tokens, values = (part.to("cpu", non_blocking=True) for part in (tokens, values))
         return StepLog(len(rows), places, num_tops, tokens, values, prompts)
 

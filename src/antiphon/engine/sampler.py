@@ -66,6 +66,8 @@ class Sampler:
         self._vocab = vocab
         self._suppressed = suppressed
         self._never = torch.tensor(-torch.inf, device=device)
+        self._biases: dict[int, tuple[Tensor, Tensor]] = {}
+        """By row, on the device: ids, and what is added to each."""
         self._seen = torch.zeros(max_rows, vocab, dtype=torch.bool, device=device)
         self._params: list[Sampling] = [Sampling()] * max_rows
         self._residuals: list[Sampling] = [Sampling()] * max_rows
@@ -91,6 +93,9 @@ class Sampler:
         self._residuals[row] = residual or predictor_sampling(sampling)
         self._drawn[row] = drawn
         self._drawers = self._residual_draw = None
+        self._biases.pop(row, None)
+        if any(token < self._vocab for token, _ in sampling.bias):
+            self._biases[row] = biases(sampling, self._vocab, self.device)
         if sampling.repetition_penalty != 1.0:
             self._seen[row] = False
             if seen is not None:
@@ -146,9 +151,20 @@ class Sampler:
             Draw(params, self._stage, self.device),
             upload(values, self.device) if values != [[1.0]] * len(values) else None,
             unwanted(params, self._vocab, self.device),
-            _biases(params, self._vocab, self.device),
+            self._biased(rows),
             _least(params) if len(self._stop_ids) else None,
         )
+
+    def _biased(self, rows: Ints) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Of these rows what each added when its request joined; nothing is made anew but their places."""
+        found = [(place, self._biases[row]) for place, row in enumerate(rows.tolist()) if row in self._biases]
+        if not found:
+            return None
+        counts = upload([len(tokens) for _, (tokens, _) in found], self.device)
+        places = upload([place for place, _ in found], self.device).repeat_interleave(
+            counts, output_size=sum(len(tokens) for _, (tokens, _) in found)
+        )
+        return places, torch.cat([one[0] for _, one in found]), torch.cat([one[1] for _, one in found])
 
 
 class PredictorSampler:
@@ -248,19 +264,10 @@ def penalise(logits: Tensor, seen: Tensor, penalties: Tensor) -> Tensor:
     return torch.where(seen, scaled, logits)
 
 
-def _biases(
-    params: Sequence[Sampling], vocab: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    found = [
-        (row, token, value)
-        for row, param in enumerate(params)
-        for token, value in param.bias
-        if token < vocab
-    ]
-    if not found:
-        return None
-    rows, tokens, values = zip(*found, strict=True)
-    return upload(list(rows), device), upload(list(tokens), device), upload(list(values), device)
+def biases(param: Sampling, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids that a request makes likelier or less likely, and what is added to each, [m]."""
+    tokens, values = zip(*(pair for pair in param.bias if pair[0] < vocab), strict=True)
+    return upload(list(tokens), device), upload(list(values), device)
 
 
 def _least(params: Sequence[Sampling]) -> Ints | None:

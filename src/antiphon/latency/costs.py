@@ -10,7 +10,7 @@ import msgspec
 
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import Ints
-from antiphon.latency.cutting import within
+from antiphon.latency.cutting import Mask, within
 from antiphon.latency.features import CodecFeatures, row_features
 from antiphon.latency.models import ArModel, CodecModel, LinkModel, StageModel
 
@@ -51,8 +51,8 @@ class ProfiledDecoder:
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         return self._model.seconds(row_features(counts, contexts)) if len(counts) else 0.0
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
-        return within(self._model.seconds, counts, contexts, seconds)
+    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
+        return within(self._model.seconds, counts, contexts, seconds, told)
 
 
 class ProfiledCodec:
@@ -68,7 +68,7 @@ class ProfiledCodec:
             return 0.0
         return self._model.seconds(CodecFeatures(len(frames), sum(frames), len(set(frames))))
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
         """Frames are no prompt: no stream is cut."""
         return counts
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isnan
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.core.facts import Ints
 from antiphon.latency.features import ArFeatures, pair_load, row_features
 
 LEAST_SHARE = 0.2
-"""Of a step's time, what its prompts get at least: rows that take as long as the bound alone would else let
-them read a token a step."""
+"""Of a step's time, what its prompts get at least beyond their first tokens: rows that take as long as the
+bound alone, or a prompt's fixed costs that do, would else let them read a token a step, for ever."""
+LEAST_TOKENS = 3
+"""Of a prompt, whose time is its fixed cost: a prompt of more is cut into pieces of two at least. A token by
+itself is computed by other arithmetic than its neighbours, where a CPU's differs (`docs/exactness.md`)."""
 
+Mask = NDArray[np.bool_]
 StepSeconds = Callable[[ArFeatures], float]
 
 
-def within(step_s: StepSeconds, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+def within(
+    step_s: StepSeconds, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None
+) -> Ints | None:
     """As `policy.base.StepCost.within` says it. step_s: what a step takes; nan: not known."""
     longer = (counts > 1).nonzero()[0]
     if not len(longer):
@@ -23,31 +32,43 @@ def within(step_s: StepSeconds, counts: Ints, contexts: Ints, seconds: float) ->
     ones = counts == 1
     step = row_features(counts[ones], contexts[ones])
     alone_s = step_s(step) if step.num_tokens else 0.0
-    bound_s = seconds if isnan(alone_s) else max(seconds, alone_s / (1.0 - LEAST_SHARE))
+    first = int(longer[0])
+    fewest = min(int(counts[first]), LEAST_TOKENS)
+    least_s = step_s(
+        step.plus(int(contexts[first]), fewest, fewest if told is not None and told[first] else 1)
+    )
+    if isnan(least_s):
+        return None
+    bound_s = max(seconds, least_s / (1.0 - LEAST_SHARE))
     cut = counts.copy()
     for at, row in enumerate(longer.tolist()):
         start, count = int(contexts[row]), int(counts[row])
-        longer_step = step.plus(start, count, True)
+        is_told = told is not None and bool(told[row])
+        longer_step = step.plus(start, count, count if is_told else 1)
         whole_s = step_s(longer_step)
-        if isnan(whole_s):
-            return None
         if not whole_s <= bound_s:
             cut[longer[at:]] = 0
-            cut[row] = _most(step_s, step, (start, count), (alone_s, whole_s), bound_s) or int(at == 0)
+            fits = _most(step_s, step, (start, count, is_told), (alone_s, whole_s), bound_s)
+            fits -= count - fits == 1  # no token is left alone
+            cut[row] = fits if fits > 1 else int(at == 0)
             break
         step = longer_step
     return cut
 
 
 def _most(
-    step_s: StepSeconds, step: ArFeatures, row: tuple[int, int], ends_s: tuple[float, float], bound_s: float
+    step_s: StepSeconds,
+    step: ArFeatures,
+    row: tuple[int, int, bool],
+    ends_s: tuple[float, float],
+    bound_s: float,
 ) -> int:
     """The most tokens of the row that fit beside the step, but for a sixteenth; 0: not even two.
 
-    row     (start, count): all `count` do not fit
+    row     (start, count, whether it is told of each token): all `count` do not fit
     ends_s  of the step without the row, and with the whole of it
     """
-    start, high = row
+    start, high, is_told = row
     low, low_s, high_s = 1, ends_s[0], ends_s[1]
     fits, halves = 0, False
     tokens, load, decode_load, decode_rows, emits, prefill_rows, *_ = step
@@ -55,8 +76,9 @@ def _most(
         share = 0.5 if halves or not low_s < bound_s else (bound_s - low_s) / (high_s - low_s)
         count = min(max(low + int(share * (high - low)), low + 1), high - 1)
         load_with = load + pair_load(start, count)
+        emits_with = emits + (count if is_told else 1)
         took_s = step_s(
-            ArFeatures(tokens + count, load_with, decode_load, decode_rows, emits + 1, prefill_rows + 1)
+            ArFeatures(tokens + count, load_with, decode_load, decode_rows, emits_with, prefill_rows + 1)
         )
         halves = not halves
         if took_s <= bound_s:

@@ -25,7 +25,7 @@ class ArFeatures(NamedTuple):
     prefill_load  c_PA(t), the sum over rows of more than one token of l + 1 ... l + q
     decode_load   c_DA(t), the sum over rows of one token of l + 1; the last token of a prompt costs the same
     decode_rows   g(t), rows of one token
-    emits         rows that draw a token
+    emits         tokens whose scores are computed: one of each row that draws, and a prompt's that are told
     prefill_rows  rows of more than one token
     joins         rows that are handed out with the step, and join_tokens what they join with
     """
@@ -39,7 +39,7 @@ class ArFeatures(NamedTuple):
     joins: int = 0
     join_tokens: int = 0
 
-    def plus(self, start: int, count: int, emits: bool) -> ArFeatures:
+    def plus(self, start: int, count: int, emits: int) -> ArFeatures:
         """With one more row that runs tokens [start, start + count)."""
         if count <= 0:
             return self

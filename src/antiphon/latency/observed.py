@@ -17,7 +17,7 @@ import numpy as np
 
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
-from antiphon.latency.cutting import within
+from antiphon.latency.cutting import Mask, within
 from antiphon.latency.features import ArFeatures, row_features
 from antiphon.latency.fit import Floats, nnls
 
@@ -30,6 +30,8 @@ HALF_LIFE = 16
 """A report counts half as much for each so many that came after it."""
 OUTLIER = 4.0
 """Reports that are off by so many times the median error are left out."""
+NUM_COLUMNS, TOKENS = 6, 1
+"""Of a decoder's figures; the one of a token."""
 COPY_WINDOW = 16
 FEWEST_COPIES = 2
 
@@ -38,12 +40,13 @@ Columns = tuple[float, ...]
 
 @dataclass(slots=True)
 class _Report:
-    """A step that was reported. Its columns are worked out once they are needed."""
+    """A step that was reported. Its columns are worked out once they are needed. told: tokens of prompts."""
 
     index: int
     counts: Ints
     contexts: Ints
     seconds: float
+    told: int
     columns: Columns | None = None
 
 
@@ -56,7 +59,10 @@ class ObservedSteps:
 
     def __init__(self, is_decoder: bool) -> None:
         self._is_decoder = is_decoder
-        self._under_way: dict[int, Step] = {}
+        self._under_way: dict[int, tuple[Step, int]] = {}
+        """With how many tokens of prompts it tells."""
+        self._telling: dict[int, int] = {}
+        """Rows that are told of their prompts, and before which position."""
         self._reports: dict[bool, deque[_Report]] = {
             is_prefill: deque(maxlen=WINDOW + EVERY) for is_prefill in (False, True)
         }
@@ -69,18 +75,18 @@ class ObservedSteps:
         self._figures: Sequence[float] = ()
 
     def ordered(self, step: Step) -> None:
-        self._under_way[step.step] = step
+        self._under_way[step.step] = step, self._told(step) if isinstance(step, ArStep) else 0
 
     def reported(self, number: int, seconds: float) -> None:
         """nan seconds: the step failed, or nothing says how long it took."""
-        step = self._under_way.pop(number, None)
+        step, told = self._under_way.pop(number, (None, 0))
         if step is None or not seconds > 0:
             return
         counts, contexts = _rows(step)
         if not len(counts):
             return
         reports = self._reports[self._is_prefill(counts)]
-        reports.append(_Report(self._num_reports, counts, contexts, seconds))
+        reports.append(_Report(self._num_reports, counts, contexts, seconds, told))
         self._num_reports += 1
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
@@ -91,17 +97,39 @@ class ObservedSteps:
             return nan
         return self._said(self._columns(counts, contexts))
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
         if not self._is_decoder:
             return counts
         self._fit()
-        return within(self._decoder_s, counts, contexts, seconds)
+        return within(self._decoder_s, counts, contexts, seconds, told)
 
     def _decoder_s(self, features: ArFeatures) -> float:
-        return self._said(_decoder(features)) if (features.prefill_rows > 0) in self._known else nan
+        if (features.prefill_rows > 0) not in self._known:
+            return nan
+        told = features.emits - features.decode_rows - features.prefill_rows
+        return self._said(_decoder(features)) + (told * self._told_s if told else 0.0)
 
     def _said(self, columns: Columns) -> float:
         return sum(map(mul, self._figures, columns))
+
+    @property
+    def _told_s(self) -> float:
+        """Of a prompt's token that is told, beside its way through the layers: as long as that while no such
+        step was reported."""
+        return self._figures[NUM_COLUMNS] if len(self._figures) > NUM_COLUMNS else self._figures[TOKENS]
+
+    def _told(self, step: ArStep) -> int:
+        """Tokens of prompts that a step tells of."""
+        if self._telling:
+            for row in (*step.leaves.tolist(), *(join.row for join in step.joins)):
+                self._telling.pop(row, None)
+        for join in step.joins:
+            if join.sampling.prompt_logprobs and not len(join.generated):
+                self._telling[join.row] = len(join.prompt.token_ids) - 1
+        if not self._telling:
+            return 0
+        columns = zip(step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), strict=True)
+        return sum(min(count, max(self._telling.get(row, 0) - start, 0)) for row, start, count in columns)
 
     def _is_prefill(self, counts: Ints) -> bool:
         return self._is_decoder and int(counts.max()) > 1
@@ -131,7 +159,10 @@ class ObservedSteps:
         seconds = np.array([one.seconds for one in used])
         ages = end - np.array([one.index for one in used])
         weights = 0.5 ** (0.5 * ages / HALF_LIFE)  # squared by the fit
-        matrix = np.array([one.columns for one in used]) * (weights / seconds)[:, None]
+        columns = np.array([one.columns for one in used])
+        if any(one.told for one in used):
+            columns = np.column_stack((columns, [one.told for one in used]))
+        matrix = columns * (weights / seconds)[:, None]
         figures = _solved(matrix, weights)
         errors = np.abs(matrix @ figures / weights - 1.0)
         kept = errors <= OUTLIER * max(float(np.median(errors)), 1e-9)

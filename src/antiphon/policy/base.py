@@ -79,21 +79,24 @@ class StepCost(Protocol):
         """Of rows that run so many tokens each after so many, int64 [n] each. nan: not known yet."""
         ...
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float) -> Ints | None:
+    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
         """Of rows in order that would run so many tokens each: what they run in a step of at most `seconds`,
-        int64 [n]. Only rows of several tokens are cut, the last ones first. The first of them runs one token
-        at least, and all of them get a fifth of the step at least, where what runs beside them takes longer.
-        None: not known yet."""
+        int64 [n]. `told`: rows that are told of each token of their prompt (None: no row). Only rows of
+        several tokens are cut, the last ones first. The first of them runs two tokens at least, and all
+        of them get a fifth of the step at least, where what runs beside them, or a prompt's fixed cost, takes
+        longer. None: not known yet."""
         ...
 
 
-def granted(budget: Budget, cost: StepCost | None, counts: Ints, contexts: Ints) -> Ints:
-    """What rows in order that want so many tokens each get of the budget, int64 [n]. Where times are not
-    known, `seconds` bounds nothing."""
+def granted(
+    budget: Budget, cost: StepCost | None, counts: Ints, contexts: Ints, told: Mask | None = None
+) -> Ints:
+    """What rows in order that want so many tokens each get of the budget, int64 [n]; `told` as for
+    `StepCost.within`. Where times are not known, `seconds` bounds nothing."""
     if len(counts) > budget.rows:
         counts = np.where(np.arange(len(counts)) < budget.rows, counts, 0)
     if budget.seconds < inf and cost is not None:
-        timely = cost.within(np.minimum(counts, budget.tokens), contexts, budget.seconds)
+        timely = cost.within(np.minimum(counts, budget.tokens), contexts, budget.seconds, told)
         counts = counts if timely is None else timely
     through = counts.cumsum()
     if not len(counts) or through[-1] <= budget.tokens:

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError, ProtocolError
-from antiphon.core.logprobs import TokenLog
+from antiphon.core.logprobs import TokenLog, read_logs
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
@@ -114,6 +114,7 @@ class _Answer:
 
     async def whole(self) -> Response:
         texts = [""] * len(self.choices)
+        before = [b""] * len(self.choices)
         logs: list[list[TokenLog]] = [[] for _ in self.choices]
         finish: dict[int, FinishReason] = {}
         async for index, piece in self.replies:
@@ -121,22 +122,28 @@ class _Answer:
                 case EndPiece(error=AntiphonError() as error):
                     raise error
                 case TextPiece() | EndPiece():
-                    text, told = self._more(index, piece)
+                    prompt, text, told = self._more(index, piece)
+                    before[index] += prompt
                     texts[index] += text
                     logs[index] += told
                     if isinstance(piece, EndPiece):
                         finish[index] = self._finish(piece.end)
                 case _:
                     pass
-        return await asyncio.to_thread(self._put_together, texts, logs, finish)
+        return await asyncio.to_thread(self._put_together, texts, before, logs, finish)
 
     def _put_together(
-        self, texts: list[str], logs: list[list[TokenLog]], finish: dict[int, FinishReason]
+        self,
+        texts: list[str],
+        before: list[bytes],
+        logs: list[list[TokenLog]],
+        finish: dict[int, FinishReason],
     ) -> Response:
-        """Apart from the serving loop: what is told of long prompts is long."""
-        choices = [
-            self._shown(choice, text, told, finish[choice.index])
-            for choice, text, told in zip(self.choices, texts, logs, strict=True)
+        """Apart from the serving loop: what is told of long prompts is long. Each choice is written before
+        the next is read."""
+        choices: list[Any] = [
+            msgspec.Raw(msgspec.json.encode(self._shown(choice, text, prompt, told, finish[choice.index])))
+            for choice, text, prompt, told in zip(self.choices, texts, before, logs, strict=True)
         ]
         return json_answer(msgspec.structs.replace(self.heading, choices=choices, usage=self._usage()))
 
@@ -148,10 +155,10 @@ class _Answer:
                     return
                 case TextPiece() | EndPiece():
                     finish = self._finish(piece.end) if isinstance(piece, EndPiece) else None
-                    text, logs = self._more(index, piece)
-                    chunk = msgspec.structs.replace(
-                        self.heading, choices=[self._shown(self.choices[index], text, logs, finish)]
-                    )
+                    prompt, text, logs = self._more(index, piece)
+                    told = self.choices[index], text, prompt, logs, finish
+                    shown = await asyncio.to_thread(self._shown, *told) if prompt else self._shown(*told)
+                    chunk = msgspec.structs.replace(self.heading, choices=[shown])
                     if self.wanted.counts_all_along:
                         chunk = msgspec.structs.replace(chunk, usage=self._usage())
                     yield sse(chunk)
@@ -161,12 +168,12 @@ class _Answer:
             yield sse(msgspec.structs.replace(self.heading, usage=self._usage()))
         yield LAST_EVENT
 
-    def _more(self, index: int, piece: TextPiece | EndPiece) -> tuple[str, list[TokenLog]]:
-        """A piece's text, and what is told of its tokens; behind the prompt's, if it is the first."""
+    def _more(self, index: int, piece: TextPiece | EndPiece) -> tuple[bytes, str, list[TokenLog]]:
+        """What is told of the prompt, if it is the first; a piece's text, and what is told of its tokens."""
         choice, stream = self.choices[index], self.replies.each[index].stream
-        text, logs = choice.echo, list(stream.prompt_logs)
-        choice.echo = ""
-        stream.prompt_logs.clear()
+        logs: list[TokenLog] = []
+        text, prompt = choice.echo, stream.prompt_logs
+        choice.echo, stream.prompt_logs = "", b""
         if isinstance(piece, EndPiece):
             choice.counts = piece.end.usage
         else:
@@ -177,13 +184,19 @@ class _Answer:
         elif isinstance(piece, TextPiece):
             text += piece.text
             logs += piece.logs
-        return text, logs
+        return prompt, text, logs
 
     def _shown(
-        self, choice: _Choice, text: str, logs: list[TokenLog], finish: FinishReason | None
+        self,
+        choice: _Choice,
+        text: str,
+        prompt: bytes,
+        logs: list[TokenLog],
+        finish: FinishReason | None,
     ) -> CompletionChoice:
-        told = None
-        if self.wanted.reading.num_top is not None:
+        told, num_top = None, self.wanted.reading.num_top
+        if num_top is not None:
+            logs = [*read_logs(prompt, num_top), *logs]
             stream = self.replies.each[choice.index].stream
             told = completion_logprobs(logs, stream.spelled, choice.offset)
             choice.offset += sum(map(len, told.tokens))

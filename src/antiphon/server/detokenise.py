@@ -12,32 +12,68 @@ from tokenizers.decoders import DecodeStream
 from antiphon.core.errors import CheckpointError
 from antiphon.wire.ports import DetokeniserFactory
 
+MOST_HELD = 16
+"""Tokens that wait for more of a character."""
 BYTE_NAME = re.compile("<0x[0-9A-F]{2}>")
 
 
 class StreamingDetokeniser:
-    """One reply's text. Special tokens are left out; half a character waits for its other half."""
+    """One reply's text. Special tokens are left out; half a character waits for its other half, and of bytes
+    that never become one at most `MOST_HELD` tokens do."""
 
     def __init__(self, tokenizer: Tokenizer, spelling: Spelling) -> None:
         self._tokenizer = tokenizer
         self._spelling = spelling
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._token_ids: list[int] = []
-        self._num_chars = 0
+        self._stream = DecodeStream(skip_special_tokens=True) if spelling.is_byte_level else None
+        """Quicker, as long as no more than `MOST_HELD` are held: it decodes all of them for each. Where bytes
+        are a fallback it breaks off at some that are no characters."""
+        self._shown: list[int] = []
+        """The last tokens that were shown: how the next begins may depend on them."""
+        self._shown_text = ""
+        self._held: list[int] = []
 
     def push(self, token_ids: list[int]) -> str:
-        shown = (token for token in token_ids if token not in self._spelling.unshown)
-        pieces = [self._stream.step(self._tokenizer, token) or "" for token in shown]
-        self._token_ids += token_ids
-        text = "".join(pieces)
-        self._num_chars += len(text)
-        return text
+        return "".join([self._step(token) for token in token_ids if token not in self._spelling.unshown])
 
     def flush(self) -> str:
-        """What the stream held back: bytes that never became a character show as U+FFFD."""
-        text = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)[self._num_chars :]
-        self._num_chars += len(text)
-        return text
+        """What is held back: bytes that never became a character show as U+FFFD."""
+        if self._stream is not None:
+            self._stream, self._shown_text = None, self._decoded(self._shown)
+        return self._show(len(self._held)) if self._held else ""
+
+    def _step(self, token: int) -> str:
+        self._held.append(token)
+        if self._stream is not None:
+            text = self._stream.step(self._tokenizer, token)
+            if text is not None:
+                self._shown, self._held = self._held, []
+            if len(self._held) < MOST_HELD:
+                return text or ""
+            self._stream, self._shown_text = None, self._decoded(self._shown)
+        text = self._decoded([*self._shown, *self._held])
+        if len(text) > len(self._shown_text) and not text.endswith("\ufffd"):
+            return self._show(len(self._held), text)
+        return "" if len(self._held) < MOST_HELD else self._show(self._certain())
+
+    def _certain(self) -> int:
+        """Of what is held, so many tokens that no later byte changes: those before the last one that begins a
+        character. A character has four bytes at most."""
+        for at in range(len(self._held) - 1, len(self._held) - 4, -1):
+            first = self._spelling.of(self._held[at])[:1]
+            if first and first[0] & 0xC0 != 0x80:
+                return at
+        return len(self._held)
+
+    def _show(self, count: int, text: str | None = None) -> str:
+        """The first ones of what is held; `text`: of them and those shown before, if that is known."""
+        text = self._decoded([*self._shown, *self._held[:count]]) if text is None else text
+        fresh = text[len(self._shown_text) :]
+        self._shown, self._held = self._held[:count], self._held[count:]
+        self._shown_text = self._decoded(self._shown)
+        return fresh
+
+    def _decoded(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def spelled(self, token_id: int) -> bytes:
         """What a token stands for by itself."""
@@ -53,7 +89,8 @@ class Spelling:
         self._added = {token["id"]: token["content"].encode() for token in content["added_tokens"]}
         self.unshown = frozenset(token["id"] for token in content["added_tokens"] if token["special"])
         """Left out of texts."""
-        self._bytes = byte_letters() if "ByteLevel" in json.dumps(content["decoder"]) else None
+        self.is_byte_level = "ByteLevel" in json.dumps(content["decoder"])
+        self._bytes = byte_letters() if self.is_byte_level else None
 
     def of(self, token_id: int) -> bytes:
         known = self._added.get(token_id)

@@ -45,6 +45,7 @@ class RowLedger:
     order       smaller is older
     tier        `policy.base.Tier`
     slot        where the frontier knows the response
+    told        the request is told of each token of its prompt
     """
 
     def __init__(self, size: int, block_size: int, conditioned: bool) -> None:
@@ -52,6 +53,7 @@ class RowLedger:
         columns = np.zeros((12, size), np.int64)
         self.to_compute, self.planned, self.confirmed, self.sampled, self.limit, self.granted = columns[:6]
         self.inputs, self.closed, self.blocks, self.order, self.tier, self.slot = columns[6:]
+        self.told = np.zeros(size, np.bool_)
         self._block_size = block_size
         self._conditioned = conditioned
         self._pool = BlockPool(size)
@@ -75,6 +77,7 @@ class RowLedger:
         self.inputs[row], self.closed[row] = len(request.inputs), request.closed
         self.blocks[row] = 0
         self.order[row], self.tier[row], self.slot[row] = request.order, request.tier, request.slot
+        self.told[row] = request.sampling.prompt_logprobs and not drawn
         self._inputs += [(row, token) for token in request.inputs]
         self._running = None
         self._changed()

@@ -161,11 +161,12 @@ class StepMaker:
         budget, cost = self.spendable, self._cost
         wanted, contexts = self._rows.wanted(rows), self._rows.planned[rows]
         counts = wanted if counts is None else np.minimum(counts, wanted)
-        given = granted(budget, cost, counts, contexts)
+        told = self._rows.told[rows]
+        given = granted(budget, cost, counts, contexts, told)
         if budget.seconds < inf and (counts > 1).any():
             took_s = nan if cost is None else cost.seconds(given[given > 0], contexts[given > 0])
             self.num_untimed += isnan(took_s)
-            self.num_cut += bool((given < granted(self.budget, cost, counts, contexts)).any())
+            self.num_cut += bool((given < granted(self.budget, cost, counts, contexts, told)).any())
         rows, counts = rows[given > 0], given[given > 0]
         ends = self._rows.planned[rows] + counts
         short = (ends > self._rows.blocks[rows] * self._config.block_size).nonzero()[0]

@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
-from antiphon.core.logprobs import TokenLog, read_logs
+from antiphon.core.logprobs import TokenLog, log_bytes, read_logs
 from antiphon.core.plans import NO_SPEECH, AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.wire import tool_calls
 from antiphon.wire.chat_replies import CalledOut, ToolCallOut
@@ -95,7 +95,8 @@ class ReplyStream:
         self._retry_after_s = retry_after_s
         self._reading = reading
         self._stops = reading.stops()
-        self.prompt_logs: list[TokenLog] = []
+        self.prompt_logs = b""
+        """For `read_logs`: what is told of a long prompt is read once it is written."""
         self._logs: list[TokenLog] = []
         """Of tokens that no piece has told of."""
 
@@ -163,12 +164,12 @@ class ReplyStream:
         num_top = self._reading.num_top
         if num_top is None or not output.logprobs or self.is_stopped:
             return
-        logs = read_logs(output.logprobs, num_top)
+        logs = output.logprobs
         if self._reading.tells_prompt and output.usage is not None:
-            num_prompt = output.usage.input_text_tokens
-            self.prompt_logs, logs = logs[:num_prompt], logs[num_prompt:]
+            size = log_bytes(output.usage.input_text_tokens, num_top)
+            self.prompt_logs, logs = logs[:size], logs[size:]
         if len(output.tokens):
-            self._logs += logs
+            self._logs += read_logs(logs, num_top)
 
     def _read(self, text: str) -> list[Piece]:
         if self._parser is None:

@@ -25,6 +25,8 @@ class Wishes:
     logprobs: int | None = None
     prompt_logprobs: bool | None = None
     bias: tuple[tuple[int, float], ...] | None = None
+    max_tokens: int | None = None
+    """More than the checkpoint's own value raises that; `ResponseRequested.max_tokens` bounds the reply."""
 
 
 def sampling_of(wishes: Wishes, info: ModelInfo, response: str, choice: int = 0) -> dict[str, Sampling]:
@@ -54,6 +56,8 @@ def sampling_of(wishes: Wishes, info: ModelInfo, response: str, choice: int = 0)
     chosen: dict[str, Sampling] = {}
     for index, (stage, own) in enumerate(info.sampling.items()):
         changes = text if index == 0 else {}
+        if index == 0 and wishes.max_tokens is not None and wishes.max_tokens > own.max_tokens:
+            changes = changes | {"max_tokens": wishes.max_tokens}
         if changes or wishes.seed is not None:
             chosen[stage] = msgspec.structs.replace(own, **changes, seed=seed)
     return chosen

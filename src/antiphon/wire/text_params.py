@@ -146,6 +146,7 @@ def wishes_of(
         logprobs,
         prompt_logprobs,
         tuple(_biases(asked.logit_bias, info)) or None,
+        max_tokens,
     )
 
 
