@@ -13,6 +13,7 @@ import pytest
 
 from antiphon.core.facts import PlaybackReported, ResponseRequested
 from antiphon.server.settings import ServerSettings
+from antiphon.wire.readers import ReaderRates
 from server.conftest import Running, running
 from server.fake_engine import FakeEngine, Script
 
@@ -139,3 +140,50 @@ async def test_what_is_no_number_of_characters_is_a_typed_error(served: Running,
         answer = await http.post(URL, content=f'{{"completion_id": "chatcmpl-x", "read_chars": {chars}}}')
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_who_reads_is_the_operators_to_say_on_every_surface() -> None:
+    settings = ServerSettings(readers=ReaderRates(reading=8.0, streamed="reading", whole="auto"))
+    async with running(settings) as server, server.client() as openai, server.socket() as socket:
+        for stream in (False, True):
+            chat = await openai.chat.completions.create(model="test-omni", messages=HI, stream=stream)
+            text = await openai.completions.create(model="test-omni", prompt="hi", stream=stream)
+            for answer in (chat, text) if stream else ():
+                async for _ in answer:
+                    pass
+        for modality in ("text", "audio"):
+            await socket.send("response.create", response={"output_modalities": [modality]})
+            await socket.until("response.done")
+        rates = [asked.rate for asked in server.engine.of(ResponseRequested)]
+        assert rates == ["auto", "auto", 8.0, 8.0, 8.0, None]
+
+
+BODIES = {
+    "chat/completions": '"messages": [{"role": "user", "content": "hi"}]',
+    "completions": '"prompt": "hi"',
+    "audio/speech": '"input": "hi", "voice": "chelsie", "model": "test-omni"',
+}
+
+
+@pytest.mark.parametrize("rate", ["0", "-3", "NaN", "1e9", "1e999", '"fast"', "true", "null"])
+@pytest.mark.parametrize("path", BODIES)
+async def test_no_surface_takes_a_rate_that_is_none(served: Running, path: str, rate: str) -> None:
+    """Where a text is read at a rate, it has to be one; elsewhere there is no such field."""
+    body = f'{{{BODIES[path]}, "stream": true, "antiphon": {{"rate": {rate}}}}}'
+    if path == "audio/speech":
+        body = body.replace('"stream": true, ', "")
+    async with client(served) as http:
+        answer = await http.post(f"/v1/{path}", content=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == "invalid_json" or error["param"].startswith("antiphon"), "for no other reason"
+    assert not served.engine.of(ResponseRequested), "the engine is not asked"
+
+
+async def test_a_realtime_session_has_no_rate(served: Running) -> None:
+    async with served.socket() as socket:
+        await socket.send("response.create", response={"antiphon": {"rate": 12}})
+        error = (await socket.until("error"))[-1]["error"]
+    assert error["type"] == "invalid_request_error"
+    assert not served.engine.of(ResponseRequested)

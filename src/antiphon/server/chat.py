@@ -95,6 +95,7 @@ async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
         serving.files,
         lambda audio_id: serving.replies.recall(audio_id, time.monotonic()),
         fetched,
+        serving.settings.readers,
     )
     session, response = serving.ids.new("sess"), serving.ids.new("resp")
     return await asyncio.to_thread(read_chat, asked, scope, session, response)
