@@ -18,6 +18,7 @@ from antiphon.cli.config import explained, page_of_keys
 from antiphon.core.model_source import PARTS, parts_in, source_of
 from antiphon.core.stage_options import StageOptions
 from antiphon.server import launch
+from antiphon.wire.readers import ReaderRates
 
 DOCS = Path(__file__).parents[1] / "docs" / "deployments.md"
 
@@ -249,12 +250,16 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "d.yaml"
     stages = {"talker": {"kv_tokens": 9000, "step_tokens": 32}}
-    path.write_text(yaml.safe_dump({"base": "demo", "model": str(tiny_checkpoint), "stages": stages}))
+    tree = {"base": "demo", "model": str(tiny_checkpoint), "stages": stages}
+    tree["readers"] = {"reading": 8, "streamed": "reading", "whole": "auto"}
+    path.write_text(yaml.safe_dump(tree))
     assert run("serve", "--config", str(path)).exit_code == 0
     start, settings = served[:2]
     assert start.source == str(tiny_checkpoint)
     assert (start.options.device, start.options.of("talker").kv_tokens) == ("cpu", 9000)
     assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (16, 8, 0.6)
+
+    assert settings.readers == ReaderRates(reading=8.0, streamed="reading", whole="auto")
 
     flags = [
         "--step-s",

@@ -229,3 +229,16 @@ def test_any_text_is_a_deployment_or_an_error(tmp_path_factory: pytest.TempPathF
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     with contextlib.suppress(ConfigError):
         assert isinstance(read_deployment(str(path)), Deployment)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("reading: 0", "reading: -1", "reading: 1.0e9", "reading: true"),
+        *("listening: .nan", "listening: fast", "streamed: 12", "whole: reading"),
+    ],
+)
+def test_readers_that_there_are_not(tmp_path: Path, said: str) -> None:
+    key = said.partition(":")[0]
+    with pytest.raises(ConfigError, match=f"readers.{key}"):
+        read_deployment(written(tmp_path / "d.yaml", f"readers: {{{said}}}"))

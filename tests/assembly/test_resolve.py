@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from antiphon.models.qwen2_5_omni.audio import num_audio_tokens as qwen25_audio_
 from antiphon.models.qwen3_omni.counts import num_audio_tokens as qwen3_audio_tokens
 from antiphon.models.qwen3_omni.family import FAMILY
 from antiphon.wire.limits import Limits
+from antiphon.wire.readers import ReaderRates
 from antiphon.workload.load import named
 from assembly.deployed import HOST, deployed, full_size
 
@@ -326,6 +328,7 @@ def test_the_file_and_the_engine_name_the_same() -> None:
     assert Deployment().limits.session.model_dump() == {
         name: getattr(Limits(), name) for name in Limits.__dataclass_fields__
     }
+    assert Deployment().readers.model_dump() == asdict(ReaderRates())
     assert Deployment().limits.max_context_tokens == EngineOptions().max_context_tokens
 
 

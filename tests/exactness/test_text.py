@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from copy import copy
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.facts import Fact, ItemAdded, PromptReady, ResponseRequested, SessionOpened
 from antiphon.core.plans import RenderPrompt, ResponseEnded, TokensOut
 from antiphon.core.sampling import Sampling
+from antiphon.engine import copies
 from antiphon.engine.load import Loader, build_engine, open_source
 from antiphon.runtime.driver import Driver
 from exactness.conftest import user
@@ -133,13 +135,56 @@ def test_in_fp32_from_weights_that_are_stored_in_bf16(tmp_path: Path) -> None:
     assert said(omni, TEXTS * 4) == expected * 4
 
 
+class Link:
+    """To and from the host, as slow as a disk; copies break off halfway at random moments."""
+
+    def __init__(self, seed: int, bytes_per_s: float, share_failing: float) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._bytes_per_s, self._share_failing = bytes_per_s, share_failing
+        self._copy_runs = copies.copy_runs
+        self.num_failed = 0
+
+    def copy_runs(
+        self, source: tuple[torch.Tensor, ...], target: tuple[torch.Tensor, ...], pieces: list[copies.Run]
+    ) -> None:
+        num_blocks, block_bytes = sum(count for _, _, count in pieces), sum(one[0].nbytes for one in source)
+        time.sleep(num_blocks * block_bytes / self._bytes_per_s)
+        if self._rng.random() < self._share_failing:
+            self._copy_runs(source, target, pieces[: len(pieces) // 2])
+            self.num_failed += 1
+            raise RuntimeError("out of luck")
+        self._copy_runs(source, target, pieces)
+
+
+def test_readers_give_way_over_a_slow_link_that_fails(
+    omni: Omni,
+    checkpoint: Path,
+    expected: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the host was to keep is not there, or late: it is computed again, and says the same."""
+    link = Link(seed=0, bytes_per_s=4e6, share_failing=0.1)
+    monkeypatch.setattr(copies, "copy_runs", link.copy_runs)
+    driver = crowded_readers(omni, checkpoint, expected, 1, 2048)
+    assert link.num_failed > 2
+    assert driver.node.stages.ar["thinker"].tiers.fetches.num_fetched_blocks > 0
+
+
 @pytest.mark.parametrize("host_kv_tokens", [0, 2048])
 @pytest.mark.parametrize("depth", [0, 1])
 def test_readers_give_way_to_each_other(
     omni: Omni, checkpoint: Path, expected: list[list[int]], depth: int, host_kv_tokens: int
 ) -> None:
-    """The device holds a fraction of what is asked for. Who is ahead gives up the row, and goes on from what
-    the host has, or from what is computed again."""
+    """Who is ahead gives up the row, and goes on from what the host has, or from what is computed again."""
+    driver = crowded_readers(omni, checkpoint, expected, depth, host_kv_tokens)
+    fetches = driver.node.stages.ar["thinker"].tiers.fetches
+    assert (fetches.num_fetched_blocks > 0) == (host_kv_tokens > 0)
+
+
+def crowded_readers(
+    omni: Omni, checkpoint: Path, expected: list[list[int]], depth: int, host_kv_tokens: int
+) -> Driver:
+    """The device holds a fraction of what is asked for; all say what they say alone."""
     longest = max(len(prompt_ids(omni, text)) for text in TEXTS) + MAX_TOKENS
     sizes = {"kv_tokens": longest + 48, "max_context_tokens": longest, "host_kv_tokens": host_kv_tokens}
     engine = Omni(
@@ -161,9 +206,9 @@ def test_readers_give_way_to_each_other(
     check_said(outputs, names, expected)
     thinker = driver.node.stages.ar["thinker"]
     assert thinker.num_preemptions > 2
-    assert (thinker.tiers.fetches.num_fetched_blocks > 0) == (host_kv_tokens > 0)
     reasons = {reason for one in driver.node.guard.overruled for reason in one.reasons}
     assert reasons <= {"slow", "suspended"}, "the policy says what can be done, and lets somebody run"
+    return driver
 
 
 def check_said(outputs: list, names: list[str], expected: list[list[int]]) -> None:

@@ -173,6 +173,39 @@ def test_a_rate_at_which_nobody_can_read_is_not_known(rate: float) -> None:
     assert frontier._num_read == 1
 
 
+def test_what_a_reader_reports_takes_the_place_of_the_estimate() -> None:
+    frontier = Frontier(1, 0.0)
+    slot, agent = frontier.take(0.0, False, rate=4.0), frontier.take(0.0, False, rate="auto")
+    frontier.read_to(slot, 1.0, 1.0)
+    assert isnan(frontier.leads_s(THINKER, at(slot), 1.0)[0]), "nothing to read yet"
+    frontier.make(THINKER, at(slot, agent), 8, now=1.0)
+    changes = frontier.num_changes(at(slot))
+    frontier.read_to(slot, 0.5, 2.0)
+    assert frontier.num_changes(at(slot)) == changes + 1
+    assert frontier.leads_s(THINKER, at(slot), 2.0).tolist() == [1.5], "half of what was thought"
+    assert frontier.sources(at(slot)).tolist() == [Source.ACKED]
+    frontier.make(THINKER, slot, 4, now=2.5)
+    assert frontier.leads_s(THINKER, at(slot), 2.5).tolist() == [2.0]
+    assert frontier.sources(at(slot)).tolist() == [Source.ACKED], "the clock goes on from the report"
+    for bad in (0.25, nan, -1.0, -inf):
+        frontier.read_to(slot, bad, 2.5)
+    assert frontier.leads_s(THINKER, at(slot), 2.5).tolist() == [2.0], "less than before, or no number"
+    frontier.read_to(slot, inf, 2.5)
+    assert frontier.leads_s(THINKER, at(slot), 2.5).tolist() == [0.0], "all that there is"
+    frontier.read_to(agent, 1.0, 1.0)
+    assert frontier.sources(at(agent)).tolist() == [Source.ESTIMATED], "no person reads it"
+    frontier.read_to(NOWHERE, 1.0, 1.0)
+    frontier.free(slot)
+    again = frontier.take(3.0, False, rate=4.0)
+    frontier.make(THINKER, again, 2, now=3.0)
+    frontier.read_to(again, 0.25, 3.5)
+    assert frontier.leads_s(THINKER, at(again), 3.5).tolist() == [0.25], "the slot is another's"
+    unread = frontier.take(3.0, False)
+    frontier.make(THINKER, unread, 2, now=3.0)
+    frontier.read_to(unread, 0.25, 3.5)
+    assert isnan(frontier.leads_s(THINKER, at(unread), 3.5)[0])
+
+
 def test_what_is_spoken_has_a_listener_and_no_reader() -> None:
     frontier = Frontier(3, 0.08)
     slot = frontier.take(0.0, True, rate=4.0)

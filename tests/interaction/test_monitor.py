@@ -6,6 +6,7 @@ import math
 import timeit
 from dataclasses import dataclass, field
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -109,6 +110,21 @@ def test_a_barge_in_silences_the_reply() -> None:
     assert monitor.played_s("s", 9.0) == 1.4, "the last word is the client's"
     monitor.observe(PlaybackReported("s", "r", 1.3), 2.7)
     assert monitor.played_s("s", 9.0) == 1.4, "one that was overtaken"
+
+
+def test_what_a_reader_reports_is_theirs_to_say() -> None:
+    """Of a reply in writing that is read at a known rate."""
+    frontier = Frontier(1, 0.0)
+    monitor = Monitor(frontier)
+    monitor.observe(SessionOpened("s"), 0.0)
+    monitor.observe(ResponseRequested("s", "r", "i", speech=False, rate=2.0), 0.0)
+    slot = monitor.slot("s", "r")
+    assert slot is not None
+    frontier.make(0, slot, 8, now=1.0)
+    monitor.observe(PlaybackReported("s", "r", 0.5), 2.0)
+    assert frontier.leads_s(0, np.array([slot]), 2.0).tolist() == [3.5]
+    monitor.observe(PlaybackReported("s", "another", 1.0), 2.0)
+    assert frontier.leads_s(0, np.array([slot]), 2.0).tolist() == [3.5]
 
 
 def test_a_cut_after_the_end_silences_the_reply() -> None:

@@ -101,6 +101,7 @@ async def test_errors_are_openai_shaped() -> None:
         for method, path, allowed in (
             ("POST", "/health", "GET"),
             ("GET", "/v1/advisories", "POST"),
+            ("GET", "/v1/reading", "POST"),
             ("GET", "/v1/chat/completions", "POST"),
         ):
             wrong = await client.request(method, path)

@@ -25,6 +25,7 @@ from antiphon.wire.chat_reading import ChatAsked, ChatScope, check_format, read_
 from antiphon.wire.limits import Limits
 from antiphon.wire.media_urls import bytes_of, remote_urls
 from antiphon.wire.parsing import converted, decode_json
+from antiphon.wire.readers import ReaderRates
 from antiphon.wire.text_params import TextReading, wishes_of
 from wire.harness import INFO
 
@@ -59,14 +60,18 @@ def inline(data: bytes) -> str:
     return f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
 
 
-def read(*messages: dict[str, Any], limits: Limits = Limits(), **fields: Any) -> ChatAsked:
+def read(
+    *messages: dict[str, Any],
+    limits: Limits = Limits(),
+    readers: ReaderRates = ReaderRates(),
+    **fields: Any,
+) -> ChatAsked:
     body = msgspec.json.encode({"messages": [*messages] or [HI], **fields})
     asked = converted(decode_json(body, "body"), ChatRequest)
     info = msgspec.structs.replace(INFO, sampling=OWN)
     known = {"audio-1": (5, 6)}
-    return read_chat(
-        asked, ChatScope(info, limits, Files(), known.get, {REMOTE: b"far"}), "session", "reply-1"
-    )
+    scope = ChatScope(info, limits, Files(), known.get, {REMOTE: b"far"}, readers)
+    return read_chat(asked, scope, "session", "reply-1")
 
 
 def parts(*content: dict[str, Any], **how: Any) -> tuple[Part, ...]:
@@ -230,6 +235,29 @@ def test_how_a_streamed_text_is_read() -> None:
     assert refused(stream=True, antiphon={"rate": "auto", "deliver": "paced"}).param == "antiphon.rate"
     assert refused(antiphon={}).param == "antiphon"
     assert refused(antiphon={}, stream=True, modalities=["text", "audio"]).param == "antiphon"
+
+
+def test_who_reads_where_only_the_operator_knows() -> None:
+    """By class, or where the request says nothing; a number wins, and a spoken reply has no reader."""
+    readers = ReaderRates(reading=8.0, listening=3.0, streamed="listening", whole="auto")
+    said = {None: 3.0, "reading": 8.0, "listening": 3.0, "auto": "auto", 20: 20}
+    for rate, expected in said.items():
+        how = {} if rate is None else {"antiphon": {"rate": rate}}
+        assert read(stream=True, readers=readers, **how).request.rate == expected
+    assert read(stream=True, readers=readers, antiphon={}).request.rate == 8.0
+    assert read(stream=True, antiphon={"rate": "listening", "deliver": "paced"}).request.rate == 3.3
+    assert read(readers=readers).request.rate == "auto"
+    assert read(readers=ReaderRates(streamed="reading")).request.rate is None
+    several = read(stream=True, readers=readers, n=2)
+    assert [one.rate for one in several.requests] == [3.0, 3.0]
+    assert read(stream=True, readers=readers, modalities=["text", "audio"]).request.rate is None
+
+
+@pytest.mark.parametrize(
+    "rate", [0, -1, 1e9, 0.05, 100.5, "fast", "", "inf", True, None, [12], {"tokens": 1}]
+)
+def test_a_rate_that_is_none_is_a_typed_error(rate: Any) -> None:
+    assert refused(stream=True, antiphon={"rate": rate}).param == "antiphon.rate"
 
 
 def test_speech() -> None:

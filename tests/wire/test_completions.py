@@ -15,6 +15,7 @@ from antiphon.wire.chat_replies import summed
 from antiphon.wire.completions import CompletionAsked, CompletionRequest, read_completion
 from antiphon.wire.limits import Limits
 from antiphon.wire.parsing import converted, decode_json
+from antiphon.wire.readers import ReaderRates
 from wire.harness import INFO
 
 OWN = {"thinker": Sampling(temperature=0.7, top_k=40), "talker": Sampling(temperature=0.9)}
@@ -153,3 +154,16 @@ def test_several_replies_to_each_prompt() -> None:
     assert (asked.prompts, asked.num_each) == (("a", "a", "b", "b"), 2)
     with pytest.raises(LimitExceeded):
         read(["a"] * 5, n=16)
+
+
+def test_how_it_is_read_is_the_operators_to_say() -> None:
+    """No field of the request says it; where the operator does not either, nobody is known to read it."""
+    assert [one.rate for one in read(["a", "b"], stream=True).requests] == [None, None]
+    readers = ReaderRates(reading=8.0, streamed="reading", whole="auto")
+    for stream, rate in ((True, 8.0), (False, "auto")):
+        asked = converted(
+            decode_json(msgspec.json.encode({"prompt": "hi", "stream": stream}), "body"), CompletionRequest
+        )
+        (request,) = read_completion(asked, INFO, Limits(), IdSource("x"), readers).requests
+        assert request.rate == rate
+    assert refused(antiphon={"rate": 12}).param == "antiphon"

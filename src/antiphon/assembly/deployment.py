@@ -11,11 +11,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from antiphon.core.errors import ConfigError
 from antiphon.core.model_source import check_parts, parts_in, source_of
 from antiphon.wire.limits import Limits as WireLimits
+from antiphon.wire.readers import ReaderRates
 
 EDGE = r"^\w+ -> \w+$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 
 _WIRE = WireLimits()
+_READERS = ReaderRates()
 
 Name = Annotated[str, Field(pattern=NAME)]
 Positive = Annotated[int, Field(ge=1)]
@@ -145,6 +147,31 @@ class Classes(Written):
     latency: ClassBounds = key(ClassBounds(), "Requests that a person waits for.")
     best_effort: ClassBounds = key(ClassBounds(), "`service_tier: flex`, and transcriptions.")
     preparatory: ClassBounds = key(ClassBounds(), "What will be wanted soon.")
+
+
+class Readers(Written):
+    """How fast texts are read, where their requests do not say it in numbers."""
+
+    reading: float = key(_READERS.reading, "Tokens a second of a person who reads.", 8, ge=0.1, le=100)
+    listening: float = key(
+        _READERS.listening,
+        "Tokens a second of a person to whom the client speaks the text.",
+        4,
+        ge=0.1,
+        le=100,
+    )
+    streamed: Literal["reading", "listening", "auto"] | None = key(
+        None,
+        "Who reads a streamed text, and a written reply of a realtime session, where nothing is "
+        "said: a person as above, or auto, an agent that takes it as fast as there is room. Unless "
+        "said nobody is known to, and `tokenflow` never has it give way.",
+        "reading",
+    )
+    whole: Literal["auto"] | None = key(
+        None,
+        "The same of a text that is sent once all of it is there: auto, or nobody is known to.",
+        "auto",
+    )
 
 
 class Sizes(Written):
@@ -345,6 +372,7 @@ class Deployment(Written):
     limits: Limits = key(Limits(), "How much of everything; more is refused.")
     defaults: Sizes = key(Sizes(), "Sizes of all stages that say nothing of their own.")
     classes: Classes = key(Classes(), "What requests are promised by their class; policies may go by it.")
+    readers: Readers = key(Readers(), "How fast texts are read, where their requests do not say.")
     devices: dict[Name, Device] = key({}, "Devices by the names that stages use.", {"gpu0": {}})
     stages: dict[Name, Stage] = key(
         {},

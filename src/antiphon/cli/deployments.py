@@ -24,6 +24,7 @@ from antiphon.engine.family import family_of
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import find_shape, shape_name
 from antiphon.wire.limits import Limits
+from antiphon.wire.readers import ReaderRates
 
 if TYPE_CHECKING:
     from antiphon.server.settings import ServerSettings
@@ -139,4 +140,5 @@ def server_limits(deployment: Deployment) -> dict[str, Any]:
         "max_open_responses": limits.max_open_responses,
         "max_best_effort_responses": limits.max_best_effort_responses,
         "min_lead_s": limits.min_lead_s,
+        "readers": ReaderRates(**deployment.readers.model_dump()),
     }

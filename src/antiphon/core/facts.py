@@ -157,7 +157,8 @@ class TurnDropped(msgspec.Struct, frozen=True, tag=True):
 
 
 class PlaybackReported(msgspec.Struct, frozen=True, tag=True):
-    """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack)."""
+    """The client has played `played_s` seconds of a reply's audio, by its own account (playback.ack). Of a
+    reply in writing: its reader has read what takes so many seconds at the reply's `rate`."""
 
     session: str
     response: str

@@ -55,6 +55,8 @@ class Frontier:
         self._num_gaps = np.zeros(size, np.int64)
         self._read_s = np.full(size, nan)
         """Seconds that a reader needs for a token; nan: nobody is known to read it."""
+        self._told_s = np.full(size, nan)
+        """Seconds that its reader has read of it, by their own last word; nan: they said nothing."""
         self._most_s = np.full(size, inf)
         """What is ahead of a reader counts for so many seconds at most."""
         self._num_read = 0
@@ -102,7 +104,7 @@ class Frontier:
         self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = self._is_stopped[slot] = False
         self._source[slot] = self._num_gaps[slot] = 0
         self._num_read -= not np.isnan(self._read_s[slot])
-        self._read_s[slot], self._most_s[slot] = nan, inf
+        self._read_s[slot], self._told_s[slot], self._most_s[slot] = nan, nan, inf
         self._made[:, slot] = 0
         self._changes[slot] += 1
         self._free.append(slot)
@@ -157,7 +159,21 @@ class Frontier:
         self._num_gaps[slots] += (dry_at < now) & (most_s == inf)
         since = np.fmax(dry_at, now)  # of nan and a number the latter
         self._dry_at[slots] = np.minimum(since + units * self._read_s[slots], now + most_s)
-        self._source[slots] = Source.ESTIMATED
+        is_told = ~np.isnan(self._told_s[slots])
+        self._source[slots] = np.where(is_told, Source.ACKED, Source.ESTIMATED)
+
+    def read_to(self, slot: int, read_s: float, now: float) -> None:
+        """Its reader has read so many seconds of it, by their own account: beyond all that was made counts as
+        that. Nothing changes for less than they said before, and where no person is known to read it."""
+        token_s, made = self._read_s[slot], self.made(0, slot)
+        if not (made and read_s >= np.fmax(self._told_s[slot], 0.0) and self._most_s[slot] == inf):
+            return
+        if np.isnan(token_s):
+            return
+        self._told_s[slot] = min(read_s, made * token_s)
+        self._dry_at[slot] = now + made * token_s - self._told_s[slot]
+        self._source[slot] = Source.ACKED
+        self._changes[slot] += 1
 
     def sound(self, num_frames: int, num_samples: int) -> None:
         """A vocoder has turned so many frames into so many samples, at the wire's rate."""
@@ -231,6 +247,7 @@ class Frontier:
         self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
         self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
         self._read_s = np.concatenate([self._read_s, np.full(size, nan)])
+        self._told_s = np.concatenate([self._told_s, np.full(size, nan)])
         self._most_s = np.concatenate([self._most_s, np.full(size, inf)])
         self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)
         self._made_by = list(self._made)

@@ -283,7 +283,11 @@ class Monitor:
 
     def _playback_reported(self, session: _Session, fact: PlaybackReported, now: float) -> None:
         reply = session.find(fact.response)
-        if reply is not None and reply.acked(fact.played_s, now):
+        if reply is None:
+            return
+        if not reply.is_spoken:
+            self._frontier.read_to(reply.slot, fact.played_s, now)
+        elif reply.acked(fact.played_s, now):
             self._changed(session, reply, now)
 
     def _requested(self, session: _Session, fact: ResponseRequested, now: float) -> None:

@@ -17,6 +17,7 @@ from antiphon.wire.errors import error_object, shown
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 REALTIME_SUBPROTOCOL = "realtime"
 STATUS_BY_CODE = {
+    "completion_not_found": 404,
     "forbidden_origin": 403,
     "invalid_api_key": 401,
     "model_not_found": 404,

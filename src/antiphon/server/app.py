@@ -23,6 +23,7 @@ from antiphon.server import (
     completions,
     console_feed,
     http,
+    reading,
     realtime,
     speech,
     transcriptions,
@@ -37,7 +38,10 @@ from antiphon.wire.ports import DetokeniserFactory
 
 ROUTERS = tuple(
     room.router
-    for room in (http, chat, completions, speech, transcriptions, advisories, realtime, console_feed)
+    for room in (
+        *(http, chat, completions, speech, transcriptions),
+        *(advisories, reading, realtime, console_feed),
+    )
 )
 logger = logging.getLogger("antiphon.server")
 

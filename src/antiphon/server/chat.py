@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request, Response
 from antiphon.core.errors import AntiphonError
 from antiphon.core.logprobs import TokenLog
 from antiphon.core.plans import ResponseEnded, Usage
-from antiphon.core.playback import Playback
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
 from antiphon.server.exchange import Exchanges, answered
@@ -23,6 +22,7 @@ from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
 from antiphon.server.sound import sound_file
 from antiphon.server.sse import LAST_EVENT, error_event, sse
+from antiphon.server.stream_reader import StreamReader
 from antiphon.wire.audio import pcm16
 from antiphon.wire.chat import ChatRequest
 from antiphon.wire.chat_reading import ChatAsked, ChatScope, read_chat
@@ -39,6 +39,7 @@ from antiphon.wire.chat_replies import (
 )
 from antiphon.wire.logprobs import ChatLogprobs, chat_logprobs
 from antiphon.wire.media_urls import remote_urls
+from antiphon.wire.reading import Reader
 from antiphon.wire.reply_stream import (
     ArgumentsPiece,
     CallPiece,
@@ -71,8 +72,18 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     )
     key = check_key(request, serving.settings.api_keys)
     replies = Exchanges(serving, chat.requests, key, chat.reading)
-    answer = _Answer(replies, chat, heading, serving)
+    answer = _Answer(replies, chat, heading, serving, _reader(chat, heading.id, serving))
     return await answered(request, replies, answer, stream=chat.stream, stall_s=serving.settings.stall_s)
+
+
+def _reader(chat: ChatAsked, completion: str, serving: Serving) -> StreamReader | None:
+    """Who reads the text as it is streamed, at a rate that is known; they may report how far they are."""
+    rate, is_one = chat.request.rate, not chat.others
+    if not (chat.stream and is_one and isinstance(rate, float | int)):
+        return None
+    reader = StreamReader(chat.request.session, chat.request.response, Reader(rate))
+    serving.readers[completion] = reader
+    return reader
 
 
 async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
@@ -84,6 +95,7 @@ async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
         serving.files,
         lambda audio_id: serving.replies.recall(audio_id, time.monotonic()),
         fetched,
+        serving.settings.readers,
     )
     session, response = serving.ids.new("sess"), serving.ids.new("resp")
     return await asyncio.to_thread(read_chat, asked, scope, session, response)
@@ -97,6 +109,7 @@ class _Answer:
     chat: ChatAsked
     heading: Heading
     serving: Serving
+    reader: StreamReader | None
 
     async def whole(self) -> Response:
         said = [ReplyAccumulator() for _ in self.replies.each]
@@ -148,12 +161,15 @@ class _Answer:
         heading, each = self.heading, self.replies.each
         for index in range(len(each)):
             yield sse(heading.opening(index))
-        reader, counts = Playback(), [Usage()] * len(each)
+        counts = [Usage()] * len(each)
         async for index, piece in self.replies:
             match piece:
                 case TextPiece():
-                    if self.chat.is_paced:
-                        await _until_wanted(reader, piece.num_tokens, self.chat.request.rate)
+                    if self.reader is not None:
+                        if self.chat.is_paced:
+                            # what the engine makes meanwhile waits in the exchange
+                            await self.reader.wants_more()
+                        self.reader.sent(piece.text, piece.num_tokens)
                     so_far = counts[index].output_text_tokens + piece.num_tokens
                     counts[index] = msgspec.structs.replace(
                         each[index].stream.counts, output_text_tokens=so_far
@@ -181,13 +197,3 @@ class _Answer:
         if self.chat.include_usage:
             yield sse(heading.usage(summed(counts, len(each))))
         yield LAST_EVENT
-
-
-async def _until_wanted(reader: Playback, num_tokens: int, rate: float | str | None) -> None:
-    """Wait until the reader has read all that was sent; then these tokens are theirs. What the engine makes
-    meanwhile waits in the exchange."""
-    assert isinstance(rate, float | int)
-    now = time.monotonic()
-    wanted_at = max(reader.dry_at, now)
-    reader.add(num_tokens / rate, wanted_at)
-    await asyncio.sleep(wanted_at - now)

@@ -48,7 +48,7 @@ async def completions(request: Request, serving: Admitted) -> Response:
     asked = typed(body, CompletionRequest)
     check_model(asked.model, serving)
     wanted = await asyncio.to_thread(
-        read_completion, asked, serving.info, serving.settings.limits, serving.ids
+        read_completion, asked, serving.info, serving.settings.limits, serving.ids, serving.settings.readers
     )
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
     serving.check_room(wanted.requests[0].tier, len(wanted.requests))

@@ -102,6 +102,7 @@ class Connection:
             serving.settings.limits,
             serving.detectors,
             postpones=True,
+            readers=serving.settings.readers,
         )
 
     @property

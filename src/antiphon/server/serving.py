@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from antiphon.core.engine_client import COMING_BACK, GONE, EngineClient
 from antiphon.core.errors import Overloaded, Unavailable
@@ -25,6 +26,7 @@ from antiphon.server.media_files import MediaFiles
 from antiphon.server.metrics import ServerMetrics
 from antiphon.server.replies import ReplyStore
 from antiphon.server.settings import ServerSettings
+from antiphon.server.stream_reader import StreamReader
 from antiphon.server.vad import vad_model
 from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
@@ -88,6 +90,8 @@ class Serving:
         """Open realtime sessions by id."""
         self.keys: dict[str, int | None] = {}
         """Which of the configured API keys each open session came with, over HTTP too; None: none is."""
+        self.readers: WeakValueDictionary[str, StreamReader] = WeakValueDictionary()
+        """Of texts that are streamed, by the completion's id."""
         self.engine: GatedEngine | None = None
         self.loading = ""
         """What of the model is being loaded, in words."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from antiphon.assembly.deployment import Limits as DeploymentLimits
 from antiphon.wire.limits import MIB, Limits
+from antiphon.wire.readers import ReaderRates
 
 _LIMITS = DeploymentLimits()
 
@@ -19,6 +20,7 @@ class ServerSettings:
     """
 
     limits: Limits = field(default_factory=Limits)
+    readers: ReaderRates = field(default_factory=ReaderRates)
     origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_sessions: int = _LIMITS.max_sessions

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from antiphon.wire.client_events import Strict
+from antiphon.wire.readers import Rate
 from antiphon.wire.text_params import NEUTRAL_TEXT, NumTop, Positive, TextParams
 
 AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
 Fps = Annotated[float, Meta(ge=0.01, le=1000)]
-Rate = Annotated[float, Meta(ge=0.1, le=100)]
-READING_TOKENS_PER_S = 12.0
 """Below it people who read feel held up (TokenFlow §2.2)."""
 
 
@@ -206,12 +205,13 @@ class NamedTool(Strict, frozen=True, kw_only=True):
 class Delivery(Strict, frozen=True, kw_only=True):
     """How a streamed text is read: an extension. The preset `tokenflow` keeps it ahead of its reader.
 
-    rate     tokens a second that the reader takes; as fast as people read, where it is left out; auto: no
-             person reads it, and it is made as fast as there is room
+    rate     tokens a second that the reader takes; or reading, listening: as fast as the operator says that
+             people read, or listen to a text that the client speaks; auto: no person reads it, and it is made
+             as fast as there is room
     deliver  asap: as it is written; paced: no faster than it is read
     """
 
-    rate: Rate | Literal["auto"] = READING_TOKENS_PER_S
+    rate: Rate = "reading"
     deliver: Literal["asap", "paced"] = "asap"
 
 

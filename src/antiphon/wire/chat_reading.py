@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -46,6 +46,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
+from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
 from antiphon.wire.text_params import TextReading, reading_of, refuse, wishes_of
 from antiphon.wire.tools import read_tools
@@ -63,6 +64,7 @@ class ChatScope:
     media: MediaFiles
     recall: Recall
     fetched: Mapping[str, bytes]
+    readers: ReaderRates = field(default_factory=ReaderRates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         tools=_tools(asked, scope.limits),
         tool_choice=_tool_choice(asked),
         tier="best_effort" if asked.service_tier == "flex" else "latency",
-        rate=None if asked.antiphon is None else asked.antiphon.rate,
+        rate=_rate(asked, scope.readers, stream, speech),
         tells_counts=asked.needs_counts,
     )
     _check_media(request.items or (), scope.limits, asked.n or 1)
@@ -145,6 +147,15 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         reading_of(asked, num_top),
         tuple(_another(request, wishes, scope.info, choice) for choice in range(1, asked.n or 1)),
     )
+
+
+def _rate(
+    asked: ChatRequest, readers: ReaderRates, is_streamed: bool, speech: bool
+) -> float | Literal["auto"] | None:
+    """A spoken reply has a listener, and no reader."""
+    if speech:
+        return None
+    return readers.of(asked.antiphon and asked.antiphon.rate, is_streamed=is_streamed)
 
 
 def _another(first: ResponseRequested, wishes: Wishes, info: ModelInfo, choice: int) -> ResponseRequested:

@@ -16,6 +16,7 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.wire.chat_replies import Shown, UsageShown
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.logprobs import CompletionLogprobs
+from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import sampling_of
 from antiphon.wire.text_params import (
     NEUTRAL_TEXT,
@@ -84,9 +85,14 @@ class CompletionAsked:
 
 
 def read_completion(
-    asked: CompletionRequest, info: ModelInfo, limits: Limits, ids: IdSource
+    asked: CompletionRequest,
+    info: ModelInfo,
+    limits: Limits,
+    ids: IdSource,
+    readers: ReaderRates = ReaderRates(),
 ) -> CompletionAsked:
-    """Raises ProtocolError or LimitExceeded for whatever is wrong."""
+    """Nothing in the request says how it is read. Raises ProtocolError or LimitExceeded for whatever is
+    wrong."""
     refuse(asked, NEUTRAL)
     prompts = tuple(_prompts(asked.prompt, limits))
     longest = max((len(one) for one in prompts if not isinstance(one, str)), default=0)
@@ -121,6 +127,7 @@ def read_completion(
                     remember=False,
                     items=(),
                     tier="best_effort" if asked.service_tier == "flex" else "latency",
+                    rate=readers.of(None, is_streamed=bool(asked.stream)),
                     raw=raw,
                     tells_counts=asked.needs_counts or tells_prompt,
                 )

@@ -5,7 +5,7 @@ What a client asks for and this version cannot do is refused by name; the echo s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -29,6 +29,7 @@ from antiphon.wire.input_settings import (
     read_transcription,
 )
 from antiphon.wire.limits import Limits, check
+from antiphon.wire.readers import ReaderRates
 from antiphon.wire.tools import Tools, check_choice, choice_payload, read_choice, read_tools
 from antiphon.wire.truncation import AUTO, Truncation, read_truncation
 from antiphon.wire.turn_detection import TurnDetection, read_turn_detection
@@ -77,6 +78,7 @@ class Scope:
 
     info: ModelInfo
     limits: Limits
+    readers: ReaderRates = field(default_factory=ReaderRates)
 
     @property
     def defaults(self) -> SessionConfig:

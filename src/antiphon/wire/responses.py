@@ -232,6 +232,7 @@ class Responses:
             retention=spec.config.truncation.retention,
             transcripts=transcript_options(spec.config.transcription, self._shared.scope.info),
             answers_silence=asked.answers_silence,
+            rate=None if spec.config.speech else self._shared.scope.readers.of(None, is_streamed=True),
         )
 
     def _cancel(self, reply: Reply, reason: str, now: float) -> list[Step]:

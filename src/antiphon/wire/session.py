@@ -68,6 +68,7 @@ from antiphon.wire.listener import (
 )
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
+from antiphon.wire.readers import ReaderRates
 from antiphon.wire.response_params import AskedResponse, read_response
 from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
@@ -101,12 +102,14 @@ class RealtimeSession:
         limits: Limits | None = None,
         detectors: TurnDetectorFactory | None = None,
         postpones: bool = False,
+        readers: ReaderRates = ReaderRates(),
     ) -> None:
-        """postpones: `receive` leaves what takes milliseconds, as long recordings do, to `go_on`."""
+        """postpones: `receive` leaves what takes milliseconds, as long recordings do, to `go_on`. readers: of
+        replies in writing."""
         self.id = ids.new("sess")
         self.limits = limits or Limits()
         self.phase = SessionPhase.NEW
-        scope = Scope(info, self.limits)
+        scope = Scope(info, self.limits, readers)
         reader = ItemReader(media, self.limits, ids)
         conversation_id = ids.new("conv")
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)

@@ -13,18 +13,39 @@ MOST_PAUSED_S = 60.0
 engine waits no longer for a listener."""
 
 
-class Spoken:
+class Reported:
+    """What was sent of a reply, in seconds, and how far its client says that it was heard or read."""
+
+    def __init__(self) -> None:
+        self.playback = Playback()
+        self.soonest = Playback()
+        """As it would be played without a pause, and never faster."""
+
+    def sounded(self, audio_s: float, now: float) -> None:
+        """More of it was sent."""
+        self.playback.add(audio_s, now)
+        self.soonest.add(audio_s, now)
+
+    def acked(self, played_s: float, now: float) -> float | None:
+        """The client reports what it has played; None where that tells nothing new. Returns what the engine
+        is told of it: no more than there was time for, because who is about to run dry goes before others,
+        and not much less, because a reply that is far ahead waits and keeps its place."""
+        if not self.playback.acked(played_s, now):
+            return None
+        most_s = self.soonest.played_s(now)
+        return min(max(played_s, most_s - MOST_PAUSED_S), most_s)
+
+
+class Spoken(Reported):
     """One reply's words and sound. `cut` None: all of it counts as heard."""
 
     def __init__(self, response: str, item_id: str, speech: bool) -> None:
+        super().__init__()
         self.response, self.item_id, self.speech = response, item_id, speech
         self.text = ""
         self.token_ends: list[int] = []
         self.words: list[tuple[float, int]] = []
         """Where the voice knows it: when each word ends in its sound, and how many tokens are over then."""
-        self.playback = Playback()
-        self._soonest = Playback()
-        """As it would be played without a pause, and never faster."""
         self.is_growing = True
         self.cut: Cut | None = None
         self.is_truncated = False
@@ -36,20 +57,6 @@ class Spoken:
     def shown(self) -> str | None:
         """The text that counts as heard; None: all of it."""
         return None if self.cut is None else self.text[: self.cut.num_chars]
-
-    def sounded(self, audio_s: float, now: float) -> None:
-        """More of its sound was sent."""
-        self.playback.add(audio_s, now)
-        self._soonest.add(audio_s, now)
-
-    def acked(self, played_s: float, now: float) -> float | None:
-        """The client reports what it has played; None where that tells nothing new. Returns what the engine
-        is told of it: no more than there was time for, because who is about to run dry goes before others,
-        and not much less, because a reply that is far ahead waits and keeps its place."""
-        if not self.playback.acked(played_s, now):
-            return None
-        most_s = self._soonest.played_s(now)
-        return min(max(played_s, most_s - MOST_PAUSED_S), most_s)
 
     def wrote(self, text: str) -> None:
         """One more token, and the text that is certain with it."""

@@ -1,0 +1,283 @@
+"""TokenFlow's preset beside first come first served on the real engine, in a burst, over a throttled link.
+
+    python benchmarks/tokenflow_engine.py --out benchmarks/results/tokenflow-engine.json     # half an hour
+
+A dense demo checkpoint on the CPU, one thread. Readers come all at once, 40 % of them at 3/4 of the rate of
+the others, and the device has room for 0.3 of the KV that they need together. Copies to and from the host
+take what a link of --link-mb-per-s would. Every system serves the same people (paired seeds), one run a
+process, in turns: the order is turned around with every other seed. Figures are from the times at which
+tokens were generated; delivery is not paced. Nothing else may run on the machine. Runs that --work has are
+not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import msgspec
+import numpy as np
+from tokenflow import BASELINES, System, tokenflow
+
+from antiphon.bench import provenance
+from antiphon.bench.statistics import ratio_interval
+from antiphon.checkpoint.demo import make_demo
+from antiphon.core.config import EngineOptions
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionOpened
+from antiphon.core.plans import Output, RenderPrompt, ResponseEnded, TokensOut
+from antiphon.core.sampling import Sampling
+from antiphon.metrics.streaming import (
+    Reading,
+    effective_tokens_per_s,
+    qos,
+    rebuffer_s,
+    streamed_tokens_per_s,
+)
+
+FAMILY, BLOCK_SIZE, ROWS, STEP_TOKENS, POOL = "qwen3", 16, 64, 1024, 0.3
+SPREAD = 0.15
+"""Standard deviation of lengths, as a share."""
+SLOWER, SHARE_SLOWER = 0.75, 0.4
+"""As 15 and 20 tokens a second are (figure 19)."""
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+SYSTEMS: tuple[System, ...] = (
+    *(one for one in BASELINES if one.name in ("prompts first", "chunked prompts", "round-robin swap")),
+    tokenflow("tokenflow"),
+    tokenflow("without the host", has_host=False),
+    tokenflow("without write-through", write=False),
+)
+BASELINE, OURS = "prompts first", "tokenflow"
+
+
+class Burst(msgspec.Struct, frozen=True):
+    """Who comes. rate: tokens a second of the faster readers."""
+
+    size: str
+    readers: int
+    words: int
+    reply: int
+    rate: float
+    link_mb_per_s: float
+
+
+class Person(msgspec.Struct, frozen=True):
+    words: int
+    reply: int
+    rate: float
+
+
+def people(burst: Burst, seed: int) -> list[Person]:
+    rng = np.random.default_rng(seed)
+    num_slower = round(SHARE_SLOWER * burst.readers)
+    slower = rng.permutation(burst.readers) < num_slower
+    scale = np.maximum(rng.normal(1.0, SPREAD, (burst.readers, 2)), 0.5)
+    return [
+        Person(round(burst.words * a), round(burst.reply * b), burst.rate * (SLOWER if one else 1.0))
+        for (a, b), one in zip(scale.tolist(), slower.tolist(), strict=True)
+    ]
+
+
+def question(person: Person, at: int) -> Item:
+    words = (WORDS[(at + 7 * index) % len(WORDS)] for index in range(person.words))
+    return Item(f"q{at}", "user", (TextPart(" ".join(words)),))
+
+
+def throttle(mb_per_s: float) -> None:
+    """What a copy takes is slept off in its lane, beside the steps."""
+    from antiphon.engine import copies
+
+    copy_runs = copies.copy_runs
+
+    def slowly(source: Any, target: Any, pieces: list[copies.Run]) -> None:
+        began_at = time.perf_counter()
+        copy_runs(source, target, pieces)
+        num_bytes = sum(count for _, _, count in pieces) * sum(one[0].nbytes for one in source)
+        time.sleep(max(num_bytes / (1e6 * mb_per_s) - (time.perf_counter() - began_at), 0.0))
+
+    copies.copy_runs = slowly
+
+
+def played(name: str, burst: Burst, seed: int, work: Path) -> dict[str, float]:
+    """One burst, in this process."""
+    from antiphon.runtime.driver import Driver
+    from antiphon.runtime.loading import load_engine
+
+    system = next(one for one in SYSTEMS if one.name == name)
+    system.write(work)
+    throttle(burst.link_mb_per_s)
+    who = people(burst, seed)
+    options = EngineOptions(
+        device="cpu", threads=1, preset=str(system.file(work)), max_rows=ROWS, block_size=BLOCK_SIZE
+    )
+    model = str(work / burst.size)
+    prompter = load_engine(model, options, "engine", lambda *_: None).prompter
+    needs: list[int] = []
+    for at, person in enumerate(who):
+        ready: Any = prompter.render(RenderPrompt(0, (question(person, at),), speech=False))
+        needs.append(len(ready.prompts["thinker"].token_ids) + person.reply)
+    kv_tokens = round(POOL * sum(needs) / BLOCK_SIZE) * BLOCK_SIZE
+    sizes = {
+        "kv_tokens": kv_tokens,
+        "max_context_tokens": min(max(needs), kv_tokens),
+        "host_kv_tokens": 2 * sum(needs) if system.has_host else 0,
+        "step_tokens": min(system.step_tokens, STEP_TOKENS),
+    }
+    options = msgspec.structs.replace(options, **sizes)
+    came: list[tuple[float, Output]] = []
+    driver = Driver(
+        load_engine(model, options, "engine", lambda *_: None),
+        lambda outputs: came.extend((time.monotonic(), one) for one in outputs),
+    )
+    _warm(driver, came)
+    facts: list[Fact] = []
+    for at, person in enumerate(who):
+        reader = f"reader-{at}"
+        sampling = {"thinker": Sampling(max_tokens=person.reply, ignore_eos=True, temperature=0.0)}
+        facts += [
+            SessionOpened(reader),
+            ItemAdded(reader, question(person, at)),
+            ResponseRequested(
+                reader, reader, "reply", speech=False, sampling=sampling, rate=person.rate, remember=False
+            ),
+        ]
+    asked_at = time.monotonic()
+    _until_ended(driver, facts, came, len(who))
+    if driver.node.guard.incidents():
+        raise RuntimeError(f"{name}: {driver.node.guard.incidents()}")
+    read = [_reading(f"reader-{at}", person, asked_at, came) for at, person in enumerate(who)]
+    return told(read, driver.node.stages.ar["thinker"].num_preemptions, kv_tokens / sum(needs))
+
+
+def _warm(driver: Any, came: list[tuple[float, Output]]) -> None:
+    """The first steps are slower."""
+    sampling = {"thinker": Sampling(max_tokens=16, ignore_eos=True)}
+    ask = ResponseRequested("warm", "warm", "reply", speech=False, sampling=sampling, remember=False)
+    person = Person(32, 16, 1.0)
+    _until_ended(driver, [SessionOpened("warm"), ItemAdded("warm", question(person, 0)), ask], came, 1)
+    came.clear()
+
+
+def _until_ended(driver: Any, facts: list[Fact], came: list[tuple[float, Output]], num: int) -> None:
+    ended = looked_at = 0
+    while ended < num:
+        if not driver.advance(facts):
+            driver.wait(0.05)
+        facts = []
+        for _, output in came[looked_at:]:
+            if isinstance(output, ResponseEnded):
+                ended += 1
+                if output.status not in ("completed", "incomplete"):
+                    raise RuntimeError(f"{output.response}: {output.reason} {output.message}")
+        looked_at = len(came)
+        if driver.node.num_in_flight:
+            driver.wait(0.05)
+
+
+def _reading(name: str, person: Person, asked_at: float, came: list[tuple[float, Output]]) -> Reading:
+    times = [
+        at - asked_at
+        for at, one in came
+        if isinstance(one, TokensOut) and one.response == name
+        for _ in range(len(one.tokens))
+    ]
+    if len(times) != person.reply:
+        raise RuntimeError(f"{name} has {len(times)} tokens of {person.reply}")
+    return Reading(0.0, np.array(times), person.rate)
+
+
+def told(read: list[Reading], num_preemptions: int, pool: float) -> dict[str, float]:
+    ttft_s = [one.ttft_s for one in read]
+    waited_s = [rebuffer_s(one) for one in read]
+    found = {
+        "effective_tokens_per_s": effective_tokens_per_s(read) or 0.0,
+        "streamed_tokens_per_s": streamed_tokens_per_s(read) or 0.0,
+        "qos": qos(read) or 0.0,
+        "ttft_s.mean": mean(ttft_s),
+        "ttft_s.p99": float(np.quantile(ttft_s, 0.99)),
+        "rebuffer_s.mean": mean(waited_s),
+        "rebuffer_s.p99": float(np.quantile(waited_s, 0.99)),
+        "preemptions": num_preemptions,
+        "pool": pool,
+    }
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def apart(name: str, burst: Burst, seed: int, work: Path) -> dict[str, float]:
+    """One burst in a process of its own, kept."""
+
+    def run() -> dict[str, float]:
+        asked = json.dumps([name, msgspec.to_builtins(burst), seed, str(work)])
+        command = (sys.executable, __file__, "--one", asked)
+        ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    return provenance.once(work / f"{name}-{seed}.json".replace(" ", "-"), run)
+
+
+def evaluated(burst: Burst, systems: tuple[str, ...], seeds: int, work: Path) -> dict[str, Any]:
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
+    for seed in range(seeds):
+        for name in systems if seed % 2 == 0 else reversed(systems):
+            runs[name].append(apart(name, burst, seed, work))
+            sys.stderr.write(f"{name}, seed {seed}: {runs[name][-1]}\n")
+    means = {
+        name: {one: round(mean(run[one] for run in of), 4) for one in of[0]} for name, of in runs.items()
+    }
+    found: dict[str, Any] = {"burst": msgspec.to_builtins(burst), "seeds": seeds, "means": means}
+    if seeds > 1 and {BASELINE, OURS} <= runs.keys():
+        ratios = {
+            figure: ratio_interval(*([run[figure] for run in runs[name]] for name in (BASELINE, OURS)))
+            for figure in ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft_s.p99")
+        }
+        found[f"{OURS} against {BASELINE}"] = {
+            name: [one.mean, one.low, one.high] for name, one in ratios.items()
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("evaluation/tokenflow-engine"), help="of what is done"
+    )
+    parser.add_argument("--size", default="medium", help="of the checkpoint")
+    parser.add_argument("--readers", type=int, default=16)
+    parser.add_argument("--words", type=int, default=100, help="of a prompt")
+    parser.add_argument("--reply", type=int, default=400, help="tokens")
+    parser.add_argument("--rate", type=float, default=8.0, help="tokens a second of the faster readers")
+    parser.add_argument("--link-mb-per-s", type=float, default=50.0)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--systems", nargs="+", default=[one.name for one in SYSTEMS])
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tokenflow-engine.json"))
+    arguments = parser.parse_args()
+    if arguments.one:
+        name, burst, seed, work = json.loads(arguments.one)
+        sys.stdout.write(json.dumps(played(name, msgspec.convert(burst, Burst), seed, Path(work))))
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"
+    work = arguments.work
+    work.mkdir(parents=True, exist_ok=True)
+    if not (work / arguments.size).exists():
+        make_demo(work / arguments.size, model=FAMILY, size=arguments.size)
+    burst = Burst(
+        *(arguments.size, arguments.readers, arguments.words, arguments.reply),
+        *(arguments.rate, arguments.link_mb_per_s),
+    )
+    found = evaluated(burst, tuple(arguments.systems), arguments.seeds, work)
+    command = " ".join(("python benchmarks/tokenflow_engine.py", *sys.argv[1:]))
+    provenance.keep(found | {"command": command}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

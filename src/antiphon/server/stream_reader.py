@@ -1,0 +1,38 @@
+"""Whoever reads a text that is streamed to them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from antiphon.wire.reading import Reader
+
+
+@dataclass(slots=True, weakref_slot=True)
+class StreamReader:
+    """session, response: of the engine's reply."""
+
+    session: str
+    response: str
+    reader: Reader
+    _reported: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def reported(self, read_chars: int) -> float | None:
+        """See `Reader.reported`."""
+        told_s = self.reader.reported(read_chars, time.monotonic())
+        self._reported.set()
+        return told_s
+
+    async def wants_more(self) -> None:
+        """Wait until all that was sent is read."""
+        while (left_s := self.reader.wanted_at - time.monotonic()) > 0:
+            self._reported.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._reported.wait()
+            except TimeoutError:
+                pass
+
+    def sent(self, text: str, num_tokens: int) -> None:
+        self.reader.sent(text, num_tokens, time.monotonic())

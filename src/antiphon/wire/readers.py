@@ -1,0 +1,37 @@
+"""How fast a text is read, where its request does not say it in numbers (TokenFlow §2.2, §8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+TokensPerS = Annotated[float, Meta(ge=0.1, le=100)]
+ReaderClass = Literal["reading", "listening", "auto"]
+"""Read by a person, spoken to one by the client, or taken by an agent."""
+Rate = TokensPerS | ReaderClass
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRates:
+    """What an operator says of those who read texts.
+
+    streamed  a text that is streamed, of a request that says nothing; None: nobody is known to read it
+    whole     one that is sent once it is there
+    """
+
+    reading: float = 12.0
+    """Tokens a second below which readers notice gaps (§2.2)."""
+    listening: float = 3.3
+    """150 words a minute, of four tokens for three words."""
+    streamed: ReaderClass | None = None
+    whole: Literal["auto"] | None = None
+
+    def of(self, said: Rate | None, *, is_streamed: bool) -> float | Literal["auto"] | None:
+        """As the engine is told it."""
+        if said is None:
+            said = self.streamed if is_streamed else self.whole
+        if said == "reading":
+            return self.reading
+        return self.listening if said == "listening" else said
