@@ -132,6 +132,14 @@ def test_chunked_and_crowded(checkpoint: Path, expected: list[list[int]], option
     assert said(Omni(checkpoint, device="cpu", dtype="float64", **options), ALL) == expected
 
 
+def test_in_a_process_of_its_own(checkpoint: Path, expected: list[list[int]]) -> None:
+    apart = Omni(checkpoint, device="cpu", dtype="float64", stages_apart=True)
+    try:
+        assert said(apart, ALL) == expected
+    finally:
+        apart.close()
+
+
 def test_sampled_texts_are_words_of_their_language(omni: Omni) -> None:
     tokenizer = Tokenizer.from_file(str(Path(omni.engine.info.path) / "tokenizer.json"))
     drawn: set[str] = set()
