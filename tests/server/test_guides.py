@@ -19,9 +19,11 @@ from antiphon.server.guides import GuideCheck
 from antiphon.wire.guides import AskedGuide
 
 FINE = Guide("json", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
-LARGE = Guide(
-    "json", json.dumps({"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(4000)}})
-)
+
+
+def objects(num_properties: int) -> Guide:
+    properties = {f"p{at}": {"type": "string"} for at in range(num_properties)}
+    return Guide("json", json.dumps({"type": "object", "properties": properties}))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ async def test_time_is_bounded_and_the_next_one_is_served(checkpoint: Path) -> N
     check = GuideCheck(checkpoint, 1024, 0.05, 1.0)
     try:
         for _ in range(2):
-            error = await refused(check, LARGE)
+            error = await refused(check, objects(4000))
             assert error.code == "guide_too_complex"
             assert "0.05 s" in str(error)
         await check.check(AskedGuide(Guide("regex", "[ab]+"), "here"))
@@ -89,7 +91,7 @@ async def test_the_loop_goes_on_meanwhile_and_the_queue_is_bounded(
     guide_check: GuideCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guides, "MOST_WAITING", 1)
-    first = asyncio.create_task(guide_check.check(AskedGuide(LARGE, "here")))
+    first = asyncio.create_task(guide_check.check(AskedGuide(objects(500), "here")))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="guides are being compiled"):
         await guide_check.check(AskedGuide(FINE, "here"))

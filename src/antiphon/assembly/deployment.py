@@ -70,7 +70,7 @@ class SessionLimits(Written):
         20_000,
     )
     max_guide_s: float = key(
-        _WIRE.max_guide_s, "Seconds that a schema or a grammar may take to compile.", 0.5, gt=0
+        _WIRE.max_guide_s, "Seconds of a core that a schema or a grammar may take to compile.", 0.5, gt=0
     )
     max_open_responses: Positive = key(
         _WIRE.max_open_responses, "Responses of one session in the making at once.", 2

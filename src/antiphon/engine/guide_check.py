@@ -1,8 +1,8 @@
 """A process that compiles guides to see whether it can: `python -m antiphon.engine.guide_check DIR VOCAB S`.
 
 A line of JSON in, a guide; a line of JSON out, what is wrong with it, "" if nothing is. The first line says
-whether the tokenizer could be read. One that takes longer than S seconds ends the process, whatever it does:
-so does the end of standard input.
+whether the tokenizer could be read. A guide that takes more than S seconds of a core ends the process, and so
+does the end of standard input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antiphon.engine.guides import GuideError, compiled, tokenizer_of
 
 def main(checkpoint: str, vocab: str, most_s: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # to the whole group: it is for the parent
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     try:
         tokenizer = tokenizer_of(Path(checkpoint), int(vocab), ())
     except GuideError as error:
@@ -28,13 +28,13 @@ def main(checkpoint: str, vocab: str, most_s: str) -> None:
     _say("")
     for line in sys.stdin.buffer:
         guide = msgspec.json.decode(line, type=Guide)
-        signal.setitimer(signal.ITIMER_REAL, float(most_s))
+        signal.setitimer(signal.ITIMER_PROF, float(most_s))
         try:
             compiled(guide, tokenizer)
             wrong = ""
         except GuideError as error:
             wrong = str(error)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         _say(wrong)
 
 

@@ -81,8 +81,8 @@ class GuideCheck:
             text = said if len(said) <= MOST_SHOWN else said[:MOST_SHOWN] + " …"
             return ProtocolError(text, code="invalid_guide") if said else None
         status, self._child = child.wait(), None
-        if status == -signal.SIGALRM:
-            text = f"It takes longer than {self._most_s:g} s to compile (max_guide_s). Send a simpler one."
+        if status == -signal.SIGPROF:
+            text = f"It takes more than {self._most_s:g} s to compile (max_guide_s). Send a simpler one."
         else:
             text = "It is too complex to be compiled. Send a simpler one."
         return ProtocolError(text, code="guide_too_complex")

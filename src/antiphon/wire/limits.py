@@ -39,7 +39,7 @@ class Limits:
     max_guide_chars: int = 100_000
     """A schema, a regular expression or a grammar that a text has to match."""
     max_guide_s: float = 1.0
-    """How long that may take to compile."""
+    """Of a core, that it may take to compile."""
     max_open_responses: int = 4
     """The conversation's own response and out-of-band ones beside it."""
 
