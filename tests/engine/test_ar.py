@@ -20,6 +20,7 @@ class Fragile:
 
     def __init__(self) -> None:
         self.joined: set[int] = set()
+        self.refused: dict[int, str] = {}
         self.failing = {7}
 
     def apply(self, step: ArStep) -> None:
@@ -58,3 +59,19 @@ def test_a_row_of_a_failed_step_sits_out_until_it_is_handed_out_anew() -> None:
     assert isinstance(anew, StepDone)
     assert (beside.requests.tolist(), beside.tokens.tolist()) == ([8], [[1]])
     assert (anew.requests.tolist(), anew.tokens.tolist()) == ([9, 8], [[0], [1]])
+
+
+def test_what_a_row_drew_that_cannot_go_on_is_not_told() -> None:
+    """The others' is, and the row sits out."""
+    runner = Fragile()
+    executor = ArExecutor(runner)
+    runner.refused = {1: "no token can follow"}
+    executor.submit(step(0, {0: 6, 1: 8, 2: 9}, [0, 1, 2], []))
+    runner.refused = {}
+    executor.submit(step(1, {}, [0, 1, 2], []))
+    first, second = executor.poll()
+    assert isinstance(first, StepDone)
+    assert isinstance(second, StepDone)
+    assert (first.requests.tolist(), first.tokens.tolist()) == ([6, 9], [[0], [2]])
+    assert first.refused == ((8, "no token can follow"),)
+    assert (second.requests.tolist(), second.refused) == ([6, 9], ())

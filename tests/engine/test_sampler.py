@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 )
 
 from antiphon.core.plans import ints
-from antiphon.core.sampling import Sampling
+from antiphon.core.sampling import Guide, Sampling
 from antiphon.engine.sampler import (
     PREDICTOR_TOP_K,
     PREDICTOR_TOP_P,
@@ -279,3 +279,15 @@ def test_biases_are_added_before_all_else() -> None:
         seen = sampler._seen.clone()
         want = penalise(want, seen, torch.full((2, 1), 1.5)).argmax(-1)
         assert sampler.draw(logits, ints([0, 1])).tolist() == want.tolist()
+
+
+def test_a_head_without_guides_refuses_them_and_nobody_else() -> None:
+    """Codes of sound are no text."""
+    sampler = Sampler(2, 8, 0, None, torch.device("cpu"))
+    sampler.join(0, Sampling())
+    sampler.join(1, Sampling(guide=Guide("regex", "a")))
+    logits = torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]).repeat(2, 1)
+    assert sampler.draw(logits.clone(), ints([0, 1]))[0].item() == 1
+    assert sampler.refused == {1: "this stage follows no guides"}
+    assert sampler.draw(logits[:1].clone(), ints([0])).tolist() == [1]
+    assert sampler.refused == {}

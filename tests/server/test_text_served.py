@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI
+import pytest
+from openai import AsyncOpenAI, BadRequestError
 
 from antiphon.checkpoint.demo import make_demo
+from antiphon.runtime.record import replay
 from fakes.serving import serving
 
 HELLO: Any = [{"role": "user", "content": [{"type": "text", "text": "hello world"}]}]
@@ -25,6 +29,10 @@ async def test_text_as_its_clients_ask_for_it(tmp_path: Path) -> None:
         await an_evaluation(client)
         await a_stop_string(client)
         await several_replies(client)
+        await texts_that_follow_a_guide(client)
+        await calls_that_are_asked_for(client)
+        await guides_that_cannot_be_followed(client)
+    assert replay(tmp_path / "record")[1] == []
 
 
 async def a_load_generator(client: AsyncOpenAI) -> None:
@@ -107,3 +115,98 @@ async def several_replies(client: AsyncOpenAI) -> None:
     told = biased.choices[0].logprobs.content or []
     assert len({one.token for one in told}) == 1
     assert all(one.logprob < -1 for one in told), "what is told is the model's own"
+
+
+SHAPE: Any = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["cat", "dog"]},
+        "ages": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+    },
+    "required": ["kind", "ages"],
+    "additionalProperties": False,
+}
+OF_SHAPE: Any = {"type": "json_schema", "json_schema": {"name": "pet", "strict": True, "schema": SHAPE}}
+
+
+def check_shape(text: str | None) -> None:
+    told = json.loads(text or "")
+    assert set(told) == {"kind", "ages"}
+    assert told["kind"] in ("cat", "dog")
+    assert len(told["ages"]) <= 3
+    assert all(0 <= age <= 99 for age in told["ages"])
+
+
+async def texts_that_follow_a_guide(client: AsyncOpenAI) -> None:
+    """Several at once, sampled and greedy, whole and streamed, beside one that follows none."""
+    ask: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 300, "response_format": OF_SHAPE}
+    free: Any = {
+        "model": "tiny",
+        "prompt": "hello",
+        "max_tokens": 24,
+        "temperature": 0,
+        "extra_body": GOES_ON,
+    }
+    alone = await client.completions.create(**free)
+    whole, several, beside = await asyncio.gather(
+        client.chat.completions.create(**ask, temperature=0, logprobs=True, top_logprobs=2),
+        client.chat.completions.create(**ask, temperature=1, n=3, seed=4),
+        client.completions.create(**free),
+    )
+    assert beside.choices[0].text == alone.choices[0].text
+    for choice in (*whole.choices, *several.choices):
+        check_shape(choice.message.content)
+        assert choice.finish_reason == "stop"
+    assert len({choice.message.content for choice in several.choices}) > 1
+    assert whole.choices[0].logprobs is not None
+    told = "".join(one.token for one in whole.choices[0].logprobs.content or ())
+    assert told.startswith(whole.choices[0].message.content or "?")
+    stream = await client.chat.completions.create(**ask, temperature=0, stream=True)
+    text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    assert text == whole.choices[0].message.content
+    stopped = await client.chat.completions.create(**ask, temperature=0, stop='"kind"')
+    assert stopped.choices[0].message.content == text[: text.index('"kind"')]
+    for body, pattern in (
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+        ({"guided_regex": "[0-9]{3}-[a-f]{1,4}"}, "[0-9]{3}-[a-f]{1,4}"),
+        ({"response_format": {"type": "grammar", "grammar": 'root ::= "x"{2,5} "!"'}}, "x{2,5}!"),
+    ):
+        answer = await client.completions.create(model="tiny", prompt="a", max_tokens=99, extra_body=body)
+        assert re.fullmatch(pattern, answer.choices[0].text), body
+
+
+async def calls_that_are_asked_for(client: AsyncOpenAI) -> None:
+    tools: Any = [
+        {"type": "function", "function": {"name": "pet", "parameters": SHAPE}},
+        {"type": "function", "function": {"name": "plant", "parameters": SHAPE}},
+    ]
+    named: Any = {"type": "function", "function": {"name": "plant"}}
+    for choice, names in (("required", {"pet", "plant"}), (named, {"plant"})):
+        for temperature in (0, 1):
+            answer = await client.chat.completions.create(
+                model="tiny",
+                messages=HELLO,
+                tools=tools,
+                tool_choice=choice,
+                max_tokens=300,
+                temperature=temperature,
+            )
+            (call,) = answer.choices[0].message.tool_calls or ()
+            assert call.type == "function"
+            assert call.function.name in names
+            check_shape(call.function.arguments)
+            assert answer.choices[0].finish_reason == "tool_calls"
+            assert not answer.choices[0].message.content
+
+
+async def guides_that_cannot_be_followed(client: AsyncOpenAI) -> None:
+    wrong: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objec"}}}
+    with pytest.raises(BadRequestError, match="Invalid type: objec") as refused:
+        await client.chat.completions.create(model="tiny", messages=HELLO, response_format=wrong)
+    assert (refused.value.code, refused.value.param) == (
+        "invalid_guide",
+        "response_format.json_schema.schema",
+    )
+    long: Any = {"guided_regex": "a" * 100_001}
+    with pytest.raises(BadRequestError, match="max_guide_chars"):
+        await client.completions.create(model="tiny", prompt="a", extra_body=long)

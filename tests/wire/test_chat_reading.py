@@ -339,6 +339,24 @@ def test_biases() -> None:
         wishes_of(ChatRequest(messages=[], logit_bias={"50": 1.0}), known, None, None)
 
 
+def test_what_a_text_has_to_match() -> None:
+    wanted = {"response_format": {"type": "json_object"}}
+    asked = read(**wanted, n=2)
+    assert asked.guide is not None
+    assert [one.sampling["thinker"].guide for one in asked.requests] == [asked.guide.guide] * 2
+    assert refused(**wanted, modalities=["text", "audio"]).param == "response_format"
+
+
+def test_a_call_that_is_asked_for_follows_the_tools_schemas() -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    free, forced = read(tools=tools), read(tools=tools, tool_choice="required")
+    assert free.guide is None
+    assert forced.guide is not None
+    assert "look" in forced.guide.guide.text
+    spoken = read(tools=tools, tool_choice="required", modalities=["text", "audio"])
+    assert spoken.guide == forced.guide, "a call is never spoken"
+
+
 def test_what_is_told_of_tokens() -> None:
     asked = read(logprobs=True, top_logprobs=3)
     assert asked.request.sampling["thinker"].logprobs == 3

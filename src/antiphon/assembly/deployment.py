@@ -66,6 +66,14 @@ class SessionLimits(Written):
     max_choices: Positive = key(
         _WIRE.max_choices, "Choices of one completion request: its prompts, each as often as `n` says.", 16
     )
+    max_guide_chars: Positive = key(
+        _WIRE.max_guide_chars,
+        "Characters of a schema, a regular expression or a grammar that a text has to match.",
+        20_000,
+    )
+    max_guide_s: float = key(
+        _WIRE.max_guide_s, "Seconds of a core that a schema or a grammar may take to compile.", 0.5, gt=0
+    )
     max_open_responses: Positive = key(
         _WIRE.max_open_responses, "Responses of one session in the making at once.", 2
     )

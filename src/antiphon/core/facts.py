@@ -311,6 +311,7 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
                samples since its stream began
     encoder:   media int64 [n] keys that are ready
     AR stage:  logprobs: where a request wants any, `core.logprobs` bytes of each row that emitted
+    AR stage:  refused: requests that cannot go on in their guide, and why; their rows run no further
     `audio` and `logprobs` are payloads: carried along, never recorded, never decided upon.
     seconds    that its device was busy with it; nan: not known
     """
@@ -326,6 +327,7 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):
     owing: Ints = NO_INTS
     words: Ints = NO_INTS
     logprobs: tuple[bytes, ...] = ()
+    refused: tuple[tuple[int, str], ...] = ()
 
 
 class StepFailed(msgspec.Struct, frozen=True, tag=True, eq=False):

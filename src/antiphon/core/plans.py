@@ -270,6 +270,9 @@ class TokensOut(msgspec.Struct, frozen=True, tag=True, eq=False, gc=False):
 NO_SPEECH = "no_speech"
 """Why a response is cancelled that was asked for by recordings in which nobody speaks."""
 
+GUIDE_FAILED = "guide_failed"
+"""Why a response fails whose text cannot go on in the guide that its request names."""
+
 
 class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
     """The one terminal event of a response.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -11,6 +12,17 @@ from antiphon.core.logprobs import MOST_TOP
 
 MAX_SEED = 1 << 63
 """Seeds are 64-bit two's complement integers: they cross process borders."""
+
+
+class Guide(msgspec.Struct, frozen=True):
+    """What a text has to match, from its first drawn token to its end.
+
+    kind  json: `text` is a JSON schema; regex: a regular expression; grammar: one in Lark's notation, or in
+          that of GBNF
+    """
+
+    kind: Literal["json", "regex", "grammar"]
+    text: str
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -28,6 +40,7 @@ class Sampling(msgspec.Struct, frozen=True):
                  drawn one alone; None: nothing is told
     prompt_logprobs  the same is told of the prompt's tokens, with the first drawn one: all of it is computed
     bias         (id, what is added to its logit) before all else that shapes a draw; unknown ids mean nothing
+    guide        tokens that the text cannot go on with are never drawn; only a decoder of text has guides
     """
 
     temperature: float = 0.0
@@ -42,6 +55,7 @@ class Sampling(msgspec.Struct, frozen=True):
     logprobs: int | None = None
     prompt_logprobs: bool = False
     bias: tuple[tuple[int, float], ...] = ()
+    guide: Guide | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:

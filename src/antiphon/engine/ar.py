@@ -26,6 +26,11 @@ class ArRunner(Protocol):
         """What the last step's rows are told of what they drew, where any is."""
         ...
 
+    @property
+    def refused(self) -> dict[int, str]:
+        """Rows of the last step that cannot go on in their guide, and why."""
+        ...
+
     def apply(self, step: ArStep) -> None:
         """Take over the step's block tables and inputs, and forget the rows it gives up or hands out anew.
 
@@ -96,13 +101,25 @@ class ArExecutor(InlineExecutor):
             return HOST, lambda: StepDone(step.stage, step.step, NO_INTS, NO_TOKENS, NO_INTS, NO_INTS)
         drawn = self.runner.run(step)
         tokens, emitting = drawn.to("cpu", non_blocking=True), requests[step.emits == 1]
-        told = self.runner.logprobs
-        return drawn.device, lambda: StepDone(
-            step.stage,
-            step.step,
-            emitting,
-            tokens.numpy(),
-            NO_INTS,
-            NO_INTS,
-            logprobs=() if told is None else told.landed(),
-        )
+        told, refused = self.runner.logprobs, self.runner.refused
+        self._broken |= refused.keys()
+
+        def report() -> StepDone:
+            logs = () if told is None else told.landed()
+            done = StepDone(step.stage, step.step, emitting, tokens.numpy(), NO_INTS, NO_INTS, logprobs=logs)
+            return _without(done, step.rows[step.emits == 1], refused) if refused else done
+
+        return drawn.device, report
+
+
+def _without(done: StepDone, rows: Ints, refused: dict[int, str]) -> StepDone:
+    """What a step brings, without what rows drew that cannot go on; `rows` are those that drew."""
+    stays = ~np.isin(rows, list(refused))
+    named = zip(rows.tolist(), done.requests.tolist(), strict=True)
+    return msgspec.structs.replace(
+        done,
+        requests=done.requests[stays],
+        tokens=done.tokens[stays],
+        logprobs=tuple(log for log, stay in zip(done.logprobs, stays.tolist(), strict=False) if stay),
+        refused=tuple((request, refused[row]) for row, request in named if row in refused),
+    )

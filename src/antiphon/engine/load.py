@@ -13,7 +13,7 @@ import torch
 
 from antiphon.checkpoint.dummy import DummyCheckpoint
 from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint, open_directory
-from antiphon.core.config import EngineOptions, NodeConfig, Unit
+from antiphon.core.config import ArConfig, EngineOptions, NodeConfig, Unit
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
@@ -28,6 +28,7 @@ from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel, family_of
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.graphs import FrameGraphs
+from antiphon.engine.guides import Guides
 from antiphon.engine.heap import give_back
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
@@ -289,7 +290,8 @@ def build_executors(
         else:
             model, config = loader.decoder(stage.name), node.ar[stage.name]
             cross = CrossPages(model, config.max_rows, config.block_size) if stage.transcribes else None
-            sources[unit.name] = TextRunner(model, config, features, cross)
+            guides = None if stage.transcribes else loader.guides(model.vocab_size, config)
+            sources[unit.name] = TextRunner(model, config, features, cross, guides)
             executors[unit.name] = ArExecutor(sources[unit.name])
     pools = {name: runner.pool for name, runner in (sources | targets).items()}
     return executors, InlinePayloads(sources, targets, features), KvCopies(pools, lane_maker(loaders.device))
@@ -375,6 +377,10 @@ class Loader:
 
     def _told_of_kernels(self) -> AbstractContextManager[None]:
         return told_of_kernels(lambda done: self.progress(COMPILING, done, 0))
+
+    def guides(self, vocab: int, config: ArConfig) -> Guides:
+        """Of a decoder that writes text."""
+        return Guides(self._opened.checkpoint.writer, vocab, config.stop_ids)
 
     def talker(self, name: str) -> Any:
         """A paged decoder that speaks."""

@@ -1,13 +1,13 @@
 """Draws tokens: repetition penalty, suppression, temperature, top-k, top-p, in transformers' order.
 
 One row of state per row of the row table. What a row draws depends on its own logits, parameters, seed and
-count of draws, never on its neighbours. Nothing here waits for the device: what is asked about parameters is
-asked on the host.
+count of draws, never on its neighbours. What is asked about parameters is asked on the host: nothing here
+waits for the device, but for what rows that follow a guide have drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from antiphon.core.facts import Ints
 from antiphon.core.sampling import Sampling
+from antiphon.engine.guides import Bools, Guides, GuideState
 from antiphon.engine.noise import counter_keys, gumbel
 from antiphon.nn.uploads import upload
 
@@ -34,6 +35,7 @@ class Drawers:
     unwanted   (places among them, ids), int64 [m] each: what their requests never want drawn, or None
     biases     (places among them, ids, what is added), [m] each, or None
     least      int64 [n], tokens that each draws before one that ends its reply may be; None where any may
+    guided     places among them of those that follow a guide
     """
 
     rows: Ints
@@ -44,6 +46,7 @@ class Drawers:
     unwanted: tuple[Tensor, Tensor] | None
     biases: tuple[Tensor, Tensor, Tensor] | None
     least: Ints | None
+    guided: tuple[int, ...]
 
 
 class Sampler:
@@ -57,11 +60,17 @@ class Sampler:
         suppressed: Tensor | None,
         device: torch.device,
         stop_ids: tuple[int, ...] = (),
+        guides: Guides | None = None,
     ) -> None:
-        """stop_ids: those that end a reply, which `min_tokens` puts off."""
+        """stop_ids: those that end a reply, which `min_tokens` puts off. guides: None where a head has none,
+        and a request that wants one is refused."""
+        self._guides = guides
+        self._guided: dict[int, GuideState] = {}
+        self.refused: dict[int, str] = {}
+        """Rows of the last draw that cannot go on in their guide, and why: what they drew means nothing."""
         self._stage = stage
-        self._stop_ids = torch.tensor([one for one in stop_ids if one < vocab], dtype=torch.int64)
-        self._stop_ids = self._stop_ids.to(device)
+        self._stops = np.array([one for one in stop_ids if one < vocab], np.int64)
+        self._stop_ids = torch.from_numpy(self._stops).to(device)
         self.device = device
         self._vocab = vocab
         self._suppressed = suppressed
@@ -86,7 +95,8 @@ class Sampler:
     ) -> None:
         """Begin on a row whose request has drawn `drawn` times.
 
-        seen      int64 [n], ids the penalty counts: those drawn, and the prompt's where the reference does so
+        seen      int64 [n], ids the penalty counts: those drawn, last, and the prompt's where the reference
+                  does so
         residual  how a token's further columns are drawn; None is what `predictor_sampling` says
         """
         self._params[row] = sampling
@@ -96,6 +106,10 @@ class Sampler:
         self._biases.pop(row, None)
         if any(token < self._vocab for token, _ in sampling.bias):
             self._biases[row] = biases(sampling, self._vocab, self.device)
+        self._guided.pop(row, None)
+        if sampling.guide is not None and self._guides is not None:
+            own = [] if seen is None or not drawn else seen[-drawn:].tolist()
+            self._guided[row] = self._guides.begin(sampling.guide, own)
         if sampling.repetition_penalty != 1.0:
             self._seen[row] = False
             if seen is not None:
@@ -104,6 +118,8 @@ class Sampler:
     def draw(self, logits: Tensor, rows: Ints) -> Tensor:
         """logits fp32 [n, vocab] of `rows`, which are used up -> ids int64 [n]."""
         drawers = self._drawers_of(rows)
+        self.refused = {}
+        allowed = self._allowed(drawers)
         if drawers.biases is not None:
             *where, values = drawers.biases
             logits = logits.index_put_(tuple(where), values.to(logits.dtype), accumulate=True)
@@ -115,13 +131,42 @@ class Sampler:
             logits = logits.index_put_(drawers.unwanted, self._never)
         if drawers.least is not None:
             early = (self._drawn[rows] < drawers.least).nonzero()[0]
+            early = early[[place not in allowed or self._goes_on(allowed[place]) for place in early.tolist()]]
             if len(early):
                 logits = logits.index_put_((upload(early, self.device)[:, None], self._stop_ids), self._never)
+        for place, mask in allowed.items():
+            logits[place].masked_fill_(upload(~mask, self.device), -torch.inf)
         ids = drawers.draw.at(self._drawn[rows])(logits)
         self._drawn[rows] += 1
+        if allowed:
+            places = list(allowed)
+            for place, token in zip(places, ids[places].tolist(), strict=True):
+                self._guided[int(rows[place])].take(token)
         if drawers.penalties is not None:
             self._seen[drawers.where, ids] = True
         return ids
+
+    def _allowed(self, drawers: Drawers) -> dict[int, Bools]:
+        """What those among the drawers may draw that follow a guide, by their places."""
+        allowed: dict[int, Bools] = {}
+        for place in drawers.guided:
+            row = int(drawers.rows[place])
+            state = self._guided.get(row)
+            mask = None if state is None else state.allowed()
+            if mask is None:
+                self.refused[row] = "this stage follows no guides" if state is None else state.error
+            else:
+                allowed[place] = mask
+        return allowed
+
+    def _goes_on(self, mask: Bools) -> bool:
+        """May the text go on? Where its guide ends it, it ends, however short it is."""
+        return bool(mask.sum() > mask[self._stops].sum())
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """They are given up."""
+        for row in rows:
+            self._guided.pop(row, None)
 
     def residual_draw(self, rows: Ints, stage: int) -> tuple[list[Sampling], Draw]:
         """How each row's residual codes are drawn."""
@@ -153,6 +198,7 @@ class Sampler:
             unwanted(params, self._vocab, self.device),
             self._biased(rows),
             _least(params) if len(self._stop_ids) else None,
+            tuple(place for place, param in enumerate(params) if param.guide is not None),
         )
 
     def _biased(self, rows: Ints) -> tuple[Tensor, Tensor, Tensor] | None:

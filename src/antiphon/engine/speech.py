@@ -29,6 +29,10 @@ class SpeechRunner:
 
     logprobs: None = None
 
+    @property
+    def refused(self) -> dict[int, str]:
+        return self._sampler.refused
+
     def __init__(self, model: SpeechModel, config: ArConfig) -> None:
         self._model = model
         self._device = model.device

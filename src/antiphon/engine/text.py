@@ -18,6 +18,7 @@ from antiphon.engine.cross import CrossPages
 from antiphon.engine.drafts import Drafts, wanted_tokens
 from antiphon.engine.family import TextModel
 from antiphon.engine.features import Features, FeatureStore
+from antiphon.engine.guides import Guides
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.logprobs import Logprobs, StepLog
 from antiphon.engine.piggyback import Piggyback
@@ -49,8 +50,10 @@ class TextRunner:
         config: ArConfig,
         features: FeatureStore,
         cross: CrossPages | None = None,
+        guides: Guides | None = None,
     ) -> None:
-        """cross: of a decoder whose medium does not stand in its prompt, but beside it."""
+        """cross: of a decoder whose medium does not stand in its prompt, but beside it. guides: of one that
+        may be guided."""
         self._model = model
         self._cross = cross
         self._features = features
@@ -63,10 +66,11 @@ class TextRunner:
         self._tables = BlockTables(self.pool.groups, config.max_rows, config.num_blocks, config.block_size)
         self._piggyback = Piggyback(self.pool, self._tables, self._device)
         self._sampler = Sampler(
-            config.max_rows, model.vocab_size, STAGE, None, self._device, tuple(config.stop_ids)
+            config.max_rows, model.vocab_size, STAGE, None, self._device, tuple(config.stop_ids), guides
         )
         self._told = Logprobs(self._device)
         self.logprobs: StepLog | None = None
+        self.refused: dict[int, str] = {}
         self._last = torch.zeros(config.max_rows, dtype=torch.int64, device=self._device)
         self._rows = PromptRows(config.max_rows)
         self._drafts = Drafts(
@@ -90,6 +94,7 @@ class TextRunner:
         self._drafts.forget(step.leaves.tolist())
         self._piggyback.forget(step.leaves.tolist())
         self._told.forget(step.leaves.tolist())
+        self._sampler.forget(step.leaves.tolist())
         self._tables.apply(step)
 
     def join(self, join: Join) -> None:
@@ -174,7 +179,7 @@ class TextRunner:
 
     def _draw(self, hidden: Tensor, rows: Ints) -> Tensor:
         """Final-norm hidden [r, H] of emitting rows -> tokens int64 [r, 1]."""
-        self.logprobs = None
+        self.logprobs, self.refused = None, {}
         if not len(rows):
             return self._last[:0, None]
         return self._draw_of(self._model.logits(hidden), rows)
@@ -182,6 +187,7 @@ class TextRunner:
     def _draw_of(self, logits: Tensor, rows: Ints) -> Tensor:
         scores = self._told.scores(logits, rows)
         ids = self._sampler.draw(logits, rows)
+        self.refused = self._sampler.refused
         if scores is not None:
             self.logprobs = self._told.drawn(scores, rows, ids)
         self._last.index_copy_(0, self._to_device(rows), ids)

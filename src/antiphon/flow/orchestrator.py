@@ -39,7 +39,7 @@ from antiphon.core.facts import (
     WordsWanted,
 )
 from antiphon.core.graph import StageGraph
-from antiphon.core.plans import Order, ResponseOutput, TurnAnswer, WordsHeard
+from antiphon.core.plans import GUIDE_FAILED, Order, ResponseOutput, TurnAnswer, WordsHeard
 from antiphon.flow.advance import Advance, Prepared
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
@@ -223,6 +223,9 @@ class Orchestrator:
             if isinstance(fact, StepFailed):
                 retried = scheduler.retry(fact)
             self._progressed(name, scheduler.observe(fact), now)
+            for request, why in fact.refused if isinstance(fact, StepDone) else ():
+                if not self._has_left(request, name):
+                    self._sessions.fail(request, GUIDE_FAILED, f"The text cannot follow its guide: {why}")
         else:
             for heard in scheduler.observe(fact):
                 self._heard(name, heard)

@@ -71,6 +71,7 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         serving.ids.new("audio") if chat.speech else None,
     )
     key = check_key(request, serving.settings.api_keys)
+    await serving.check_guide(chat.guide)
     replies = Exchanges(serving, chat.requests, key, chat.reading)
     answer = _Answer(replies, chat, heading, serving, _reader(chat, heading.id, serving))
     return await answered(request, replies, answer, stream=chat.stream, stall_s=serving.settings.stall_s)

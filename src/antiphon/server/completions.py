@@ -53,6 +53,7 @@ async def completions(request: Request, serving: Admitted) -> Response:
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
     serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     key = check_key(request, serving.settings.api_keys)
+    await serving.check_guide(wanted.guide)
     replies = Exchanges(serving, wanted.requests, key, wanted.reading)
     answer = _Answer(
         replies,

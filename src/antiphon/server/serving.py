@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -20,6 +21,7 @@ from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered
 from antiphon.server.fetch import MediaFetcher
 from antiphon.server.gate import GatedEngine, Tier
+from antiphon.server.guides import GuideCheck
 from antiphon.server.listening import turn_detector
 from antiphon.server.media import BoundedMedia
 from antiphon.server.media_files import MediaFiles
@@ -29,6 +31,7 @@ from antiphon.server.settings import ServerSettings
 from antiphon.server.stream_reader import StreamReader
 from antiphon.server.vad import vad_model
 from antiphon.wire.advisories import AdvisoryRequest
+from antiphon.wire.guides import AskedGuide
 from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
 
 logger = logging.getLogger("antiphon.server")
@@ -96,6 +99,7 @@ class Serving:
         self.loading = ""
         """What of the model is being loaded, in words."""
         self.detokenisers: DetokeniserFactory | None = None
+        self.guides: GuideCheck | None = None
         self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
         self._goodbyes: set[asyncio.Future[None]] = set()
@@ -116,6 +120,9 @@ class Serving:
         self.engine.pressure.on_gap = self.metrics.gaps.inc
         self.metrics.tell(engine.info)
         self.detokenisers = detokenisers
+        self.guides = GuideCheck(
+            Path(engine.info.path), engine.info.vocab_size, limits.max_guide_s, settings.retry_after_s
+        )
 
     @property
     def info(self) -> ModelInfo:
@@ -210,6 +217,11 @@ class Serving:
             left_s = max(least_s, 0.0)
             return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier, num_replies)
+
+    async def check_guide(self, asked: AskedGuide | None) -> None:
+        """Raises ProtocolError for a guide that the text cannot follow."""
+        assert self.guides is not None
+        await self.guides.check(asked)
 
     async def drain(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Refuse new sessions, let running responses finish within `drain_s`, then close all. `hurry` ends

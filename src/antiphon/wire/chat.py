@@ -174,7 +174,8 @@ class AudioParams(Strict, frozen=True, kw_only=True):
 
 
 class FunctionIn(Strict, frozen=True, kw_only=True):
-    """`parameters` is a JSON schema. `strict` is without effect: arguments are not constrained."""
+    """`parameters` is a JSON schema, which a call's arguments follow where `tool_choice` asks for the call.
+    `strict` is without effect."""
 
     name: str
     description: str | None = None
@@ -229,7 +230,6 @@ class ChatRequest(TextParams, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: NumTop | None = None
     # refused unless they ask for what is done anyway
-    response_format: Any = None
     prediction: Any = None
     functions: Any = None
     function_call: Any = None
@@ -247,7 +247,6 @@ class ChatRequest(TextParams, frozen=True, kw_only=True):
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_TEXT | {
-    "response_format": ({"type": "text"},),
     "prediction": (),
     "functions": ([],),
     "function_call": ("auto", "none"),

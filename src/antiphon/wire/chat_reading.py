@@ -43,6 +43,7 @@ from antiphon.wire.chat import (
     Voice,
 )
 from antiphon.wire.errors import shown
+from antiphon.wire.guides import AskedGuide, guide_of
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
@@ -79,6 +80,7 @@ class ChatAsked:
     is_paced: bool = False
     counts_all_along: bool = False
     reading: TextReading = field(default_factory=TextReading)
+    guide: AskedGuide | None = None
     others: tuple[ResponseRequested, ...] = ()
 
     @property
@@ -114,7 +116,13 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             "top_logprobs needs logprobs: send logprobs: true, or leave it out.", param="top_logprobs"
         )
     max_tokens = asked.max_completion_tokens or asked.max_tokens
-    wishes = wishes_of(asked, scope.info, max_tokens, num_top)
+    tools, tool_choice = _tools(asked, scope.limits), _tool_choice(asked)
+    guide = guide_of(asked, scope.limits, tools, tool_choice)
+    if speech and guide is not None and guide.param != "tools":
+        raise ProtocolError(
+            f"{guide.param} guides a text that is read: leave it out, or ask for no audio.", param=guide.param
+        )
+    wishes = wishes_of(asked, scope.info, max_tokens, num_top, guide=guide and guide.guide)
     is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
     if asked.antiphon is not None and asked.antiphon.rate == "auto" and is_paced:
         raise ProtocolError(
@@ -130,8 +138,8 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         max_tokens=max_tokens,
         remember=False,
         items=tuple(_items(asked.messages, scope)),
-        tools=_tools(asked, scope.limits),
-        tool_choice=_tool_choice(asked),
+        tools=tools,
+        tool_choice=tool_choice,
         tier="best_effort" if asked.service_tier == "flex" else "latency",
         rate=_rate(asked, scope.readers, stream, speech),
         tells_counts=asked.needs_counts,
@@ -145,6 +153,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         is_paced,
         asked.counts_all_along,
         reading_of(asked, num_top),
+        guide,
         tuple(_another(request, wishes, scope.info, choice) for choice in range(1, asked.n or 1)),
     )
 

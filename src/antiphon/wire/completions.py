@@ -14,6 +14,7 @@ from antiphon.core.facts import ResponseRequested
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.wire.chat_replies import Shown, UsageShown
+from antiphon.wire.guides import AskedGuide, guide_of
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.logprobs import CompletionLogprobs
 from antiphon.wire.readers import ReaderRates
@@ -82,6 +83,7 @@ class CompletionAsked:
     include_usage: bool
     counts_all_along: bool
     is_prompt_only: bool
+    guide: AskedGuide | None = None
 
 
 def read_completion(
@@ -111,7 +113,10 @@ def read_completion(
             param="max_tokens",
         )
     tells_prompt = bool(asked.echo) and asked.logprobs is not None
-    wishes = wishes_of(asked, info, asked.max_tokens, asked.logprobs, tells_prompt or None)
+    guide = guide_of(asked, limits)
+    wishes = wishes_of(
+        asked, info, asked.max_tokens, asked.logprobs, tells_prompt or None, guide and guide.guide
+    )
     requests: list[ResponseRequested] = []
     for raw in prompts:
         for choice in range(num_each):
@@ -141,6 +146,7 @@ def read_completion(
         asked.includes_usage,
         asked.counts_all_along,
         asked.max_tokens == 0,
+        guide,
     )
 
 

@@ -36,6 +36,10 @@ class Limits:
     """Text that is read aloud in one request."""
     max_choices: int = 64
     """Replies to one HTTP request: its prompts, times the choices of each."""
+    max_guide_chars: int = 100_000
+    """A schema, a regular expression or a grammar that a text has to match."""
+    max_guide_s: float = 1.0
+    """Of a core, that it may take to compile."""
     max_open_responses: int = 4
     """The conversation's own response and out-of-band ones beside it."""
 

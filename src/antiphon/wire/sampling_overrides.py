@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.core.ids import content_key
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.sampling import MAX_SEED, Sampling
+from antiphon.core.sampling import MAX_SEED, Guide, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Wishes:
     bias: tuple[tuple[int, float], ...] | None = None
     max_tokens: int | None = None
     """More than the checkpoint's own value raises that; `ResponseRequested.max_tokens` bounds the reply."""
+    guide: Guide | None = None
 
 
 def sampling_of(wishes: Wishes, info: ModelInfo, response: str, choice: int = 0) -> dict[str, Sampling]:
@@ -47,6 +48,7 @@ def sampling_of(wishes: Wishes, info: ModelInfo, response: str, choice: int = 0)
             ("logprobs", wishes.logprobs),
             ("prompt_logprobs", wishes.prompt_logprobs),
             ("bias", wishes.bias),
+            ("guide", wishes.guide),
         )
         if value is not None
     }

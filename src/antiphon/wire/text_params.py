@@ -11,8 +11,10 @@ from msgspec import Meta
 from antiphon.core.errors import ProtocolError
 from antiphon.core.logprobs import MOST_TOP
 from antiphon.core.model_info import ModelInfo
+from antiphon.core.sampling import Guide
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
+from antiphon.wire.guides import Guided
 from antiphon.wire.sampling_overrides import Wishes
 from antiphon.wire.stopping import StopStrings
 
@@ -40,7 +42,7 @@ class StreamOptions(Strict, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class TextParams(Strict, frozen=True, kw_only=True):
+class TextParams(Guided, frozen=True, kw_only=True):
     """Fields of every request for a text."""
 
     model: str | None = None
@@ -126,6 +128,7 @@ def wishes_of(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: bool | None = None,
+    guide: Guide | None = None,
 ) -> Wishes:
     """How the text is drawn. Raises ProtocolError where the fields contradict each other, or name tokens that
     the model has not."""
@@ -147,6 +150,7 @@ def wishes_of(
         prompt_logprobs,
         tuple(_biases(asked.logit_bias, info)) or None,
         max_tokens,
+        guide,
     )
 
 

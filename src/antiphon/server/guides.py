@@ -1,0 +1,112 @@
+"""Guides are compiled once before the engine is asked, in a process of its own under a time limit: what is
+wrong with one is an answer, and neither the serving loop nor a step ever meets one that takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from antiphon.core.errors import Overloaded, ProtocolError
+from antiphon.core.sampling import Guide
+from antiphon.wire.guides import AskedGuide
+
+MOST_WAITING = 32
+MOST_KEPT = 256
+"""Guides of which it is known whether they can be used."""
+MOST_SHOWN = 1000
+"""Characters of what is wrong."""
+
+
+class GuideCheck:
+    """Of one model's tokenizer. The process starts with the first guide, and after one that ended it."""
+
+    def __init__(self, checkpoint: Path, vocab: int, most_s: float, retry_after_s: float) -> None:
+        self._command = (
+            *(sys.executable, "-m", "antiphon.engine.guide_check"),
+            *(str(checkpoint), str(vocab), str(most_s)),
+        )
+        self._most_s = most_s
+        self._retry_after_s = retry_after_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._refusal = ""
+        self._known: dict[Guide, ProtocolError | None] = {}
+        self._num_waiting = 0
+        self._thread = ThreadPoolExecutor(1, "antiphon-guides")
+
+    async def check(self, asked: AskedGuide | None) -> None:
+        """Raises ProtocolError for a guide that cannot be used, and Overloaded where too many wait."""
+        if asked is None:
+            return
+        wrong = self._known.get(asked.guide)
+        if asked.guide not in self._known:
+            if self._num_waiting == MOST_WAITING:
+                raise Overloaded("Too many guides are being compiled.", self._retry_after_s)
+            self._num_waiting += 1
+            try:
+                loop = asyncio.get_running_loop()
+                wrong = await loop.run_in_executor(self._thread, self._learnt, asked.guide)
+            finally:
+                self._num_waiting -= 1
+        if wrong is not None:
+            raise ProtocolError(f"{asked.param}: {wrong}", code=wrong.code, param=asked.param)
+
+    def close(self) -> None:
+        """End the process; the next guide starts another."""
+        if self._child is not None:
+            _end(self._child)
+
+    def _learnt(self, guide: Guide) -> ProtocolError | None:
+        """In the thread."""
+        if guide not in self._known:
+            wrong = self._wrong_with(guide)
+            while len(self._known) >= MOST_KEPT:
+                del self._known[next(iter(self._known))]
+            self._known[guide] = wrong
+        return self._known[guide]
+
+    def _wrong_with(self, guide: Guide) -> ProtocolError | None:
+        child = self._started()
+        if self._refusal:
+            return ProtocolError(self._refusal, code="unsupported_parameter")
+        said = self._asked(child, msgspec.json.encode(guide) + b"\n")
+        if said is not None:
+            text = said if len(said) <= MOST_SHOWN else said[:MOST_SHOWN] + " …"
+            return ProtocolError(text, code="invalid_guide") if said else None
+        status, self._child = child.wait(), None
+        if status == -signal.SIGPROF:
+            text = f"It takes more than {self._most_s:g} s to compile (max_guide_s). Send a simpler one."
+        else:
+            text = "It is too complex to be compiled. Send a simpler one."
+        return ProtocolError(text, code="guide_too_complex")
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            weakref.finalize(self, _end, self._child)
+            said = self._asked(self._child, b"")
+            self._refusal = "This model's texts cannot be guided." if said is None else said
+        return self._child
+
+    def _asked(self, child: subprocess.Popen[bytes], line: bytes) -> str | None:
+        """What the process answers; None where it has ended."""
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(line)
+            child.stdin.flush()
+            answer = child.stdout.readline()
+            return msgspec.json.decode(answer, type=str) if answer else None
+        return None
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(BrokenPipeError), child:
+        child.kill()

@@ -1,0 +1,162 @@
+"""Guides are compiled before the engine is asked: what is wrong is said, and nothing takes for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.checkpoint.demo import make_demo
+from antiphon.core.errors import Overloaded, ProtocolError
+from antiphon.core.sampling import Guide
+from antiphon.server import guides
+from antiphon.server.guides import GuideCheck
+from antiphon.wire.guides import AskedGuide
+
+FINE = Guide("json", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
+
+
+def objects(num_properties: int) -> Guide:
+    properties = {f"p{at}": {"type": "string"} for at in range(num_properties)}
+    return Guide("json", json.dumps({"type": "object", "properties": properties}))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_demo(tmp_path_factory.mktemp("guides") / "tiny", model="qwen3", size="tiny", seed=3)
+
+
+@pytest.fixture
+def guide_check(checkpoint: Path) -> Iterator[GuideCheck]:
+    made = GuideCheck(checkpoint, 1024, 5.0, 1.0)
+    yield made
+    made.close()
+
+
+async def refused(check: GuideCheck, guide: Guide) -> ProtocolError:
+    with pytest.raises(ProtocolError) as error:
+        await check.check(AskedGuide(guide, "here"))
+    assert error.value.param == "here"
+    assert str(error.value).startswith("here: ")
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("guide", "why"),
+    [
+        (Guide("json", '{"type": "objec"}'), "Invalid type: objec"),
+        (Guide("json", '{"$ref": "#/nope"}'), "'/nope' does not exist"),
+        (Guide("json", '{"contains": {}}'), "contains"),
+        (Guide("json", "{"), "no JSON object"),
+        (Guide("json", "[1]"), "no JSON object"),
+        (Guide("regex", "(a"), "unclosed group"),
+        (Guide("grammar", "start: tail"), 'unknown name: "tail"'),
+        (Guide("grammar", 'root ::= "a'), "cannot be read"),
+        (Guide("grammar", 'root ::= "a" (' + "(" * 5000), "cannot be read"),
+        (Guide("grammar", ""), "start"),
+    ],
+)
+async def test_what_is_wrong_is_said(guide_check: GuideCheck, guide: Guide, why: str) -> None:
+    error = await refused(guide_check, guide)
+    assert (error.code, error.kind) == ("invalid_guide", "invalid_request_error")
+    assert why in str(error)
+    assert len(str(error)) < 1100
+
+
+async def test_one_that_is_fine_passes_and_is_known_from_then_on(guide_check: GuideCheck) -> None:
+    await guide_check.check(None)
+    await guide_check.check(AskedGuide(FINE, "here"))
+    guide_check.close()
+    await guide_check.check(AskedGuide(FINE, "there"))
+
+
+async def test_time_is_bounded_and_the_next_one_is_served(checkpoint: Path) -> None:
+    check = GuideCheck(checkpoint, 1024, 0.05, 1.0)
+    try:
+        for _ in range(2):
+            error = await refused(check, objects(4000))
+            assert error.code == "guide_too_complex"
+            assert "0.05 s" in str(error)
+        await check.check(AskedGuide(Guide("regex", "[ab]+"), "here"))
+    finally:
+        check.close()
+
+
+async def test_the_loop_goes_on_meanwhile_and_the_queue_is_bounded(
+    guide_check: GuideCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guides, "MOST_WAITING", 1)
+    first = asyncio.create_task(guide_check.check(AskedGuide(objects(500), "here")))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="guides are being compiled"):
+        await guide_check.check(AskedGuide(FINE, "here"))
+    assert not first.done()
+    await first
+    await guide_check.check(AskedGuide(FINE, "here"))
+
+
+async def test_a_model_without_a_tokenizer_is_not_guided(tmp_path: Path) -> None:
+    check = GuideCheck(tmp_path, 1024, 5.0, 1.0)
+    try:
+        assert (await refused(check, FINE)).code == "unsupported_parameter"
+    finally:
+        check.close()
+
+
+KEYS = ("type", "properties", "items", "enum", "const", "pattern", "$ref", "anyOf", "allOf", "oneOf", "not")
+MORE = ("required", "minItems", "maxItems", "minLength", "maximum", "multipleOf", "format", "x-guidance")
+
+SIGNS = (
+    *("start:", "root", "::=", "|", '"ab"', "/c+/", "%json", "{}", "<x>"),
+    *("[^\\n]", "(", ")", "*", "+", "?", "{3,}", "~", "#", "é"),
+)
+
+
+def random_schema(rng: np.random.Generator, depth: int = 0) -> Any:
+    """Words of JSON schemas with whatever may stand behind them."""
+    kind = rng.integers(9 if depth < 4 else 5)
+    match kind:
+        case 0:
+            return [None, True, 1e308, -5, 10**30][rng.integers(5)]
+        case 1:
+            return ["object", "string", "array", "number", "null", "#", "#/a", "date", "(", "[a-z]{9,}"][
+                rng.integers(10)
+            ]
+        case 2:
+            return int(rng.integers(-3, 100_000))
+        case 3:
+            return "é\ud7ff\x00" * int(rng.integers(9))
+        case 4:
+            return {}
+        case 5:
+            return [random_schema(rng, depth + 1) for _ in range(rng.integers(4))]
+        case _:
+            keys = rng.choice([*KEYS, *MORE], rng.integers(1, 4))
+            return {str(key): random_schema(rng, depth + 1) for key in keys}
+
+
+async def test_whatever_is_sent_is_answered(guide_check: GuideCheck) -> None:
+    rng, codes = np.random.default_rng(7), dict.fromkeys(("", "invalid_guide", "guide_too_complex"), 0)
+    texts = [Guide("json", json.dumps(random_schema(rng))) for _ in range(250)]
+    texts += [Guide("json", json.dumps({"anyOf": [random_schema(rng, 1)]})) for _ in range(150)]
+    for _ in range(250):
+        text = " ".join(rng.choice([*SIGNS, "\n"], rng.integers(1, 12)))
+        texts += [
+            Guide("grammar", f"start: {text}"),
+            Guide("grammar", f"root ::= {text}"),
+            Guide("regex", text),
+        ]
+    for guide in texts:
+        try:
+            await guide_check.check(AskedGuide(guide, "here"))
+            codes[""] += 1
+        except ProtocolError as error:
+            codes[error.code] += 1
+    assert codes[""] > 50
+    assert codes["invalid_guide"] > 300
+    assert codes["guide_too_complex"] == 0
