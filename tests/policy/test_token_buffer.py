@@ -256,6 +256,40 @@ def test_what_is_computed_sooner_than_brought_is_not_brought() -> None:
     assert list(policy.decide_fetch(quick.view, NOW).owners) == [], "it does not change its mind"
 
 
+def test_what_is_on_its_way_over_a_slow_link_is_not_given_up_for_another() -> None:
+    """A round later it is still to come; another that would take as long is not begun in its place."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    columns: dict[str, Any] = {
+        "begun": [1] * 4,
+        "rate": [0.3] * 4,
+        "held": [8, 8, 0, 0],
+        "needs": [0, 0, 6, 6],
+        "age_s": [9.0, 8.0, 7.0, 6.0],
+        "tokens": [1, 1, 960, 96],
+        "num_blocks": 20,
+        "num_free": 4,
+        "cost": Takes(1.0),
+    }
+    crowd = stage(2, 4, lead_s=[30.0, 0.2, 0.1, 0.1], **columns)
+    told(policy, crowd)
+    assert [*policy._plan.resumes.requests][0] == 102  # type: ignore[union-attr]
+    kv = Kv(requests={"c": 102, "d": 103}, waits=("c", "d"), away={"c": 6, "d": 6})
+    assert "c" in list(policy.decide_fetch(kv.view, NOW).owners)
+    kv.back = Lane(6, 2.0, 0.3)
+    policy.decide_fetch(kv.view, NOW)
+    later = stage(
+        1,
+        3,
+        lead_s=[0.0, 0.1, 0.0],
+        request=[101, 102, 103],
+        ready=[1, 0, 1],
+        **{name: column[1:] if isinstance(column, list) else column for name, column in columns.items()},
+    )
+    told(policy, later, NOW + 0.5)
+    assert [*policy._plan.resumes.requests][0] == 102  # type: ignore[union-attr]
+
+
 @dataclass
 class Kv:
     """A device of 64 blocks and a host with room; a block takes a millisecond over the link."""

@@ -302,13 +302,15 @@ class TokenBuffer:
         rates = np.fmin(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
         self._note_load(rates[in_set], most_per_s)
         gains = self._gains(view, step_s)
-        fixed = self._fixed(view)
+        coming = self._coming(view)
+        fixed = self._fixed(view) | coming
         if self._is_fcfs:
             rank = self._by_age(view, in_set & ~fixed)
         else:
             admitted = self._admitted(view, able & ~in_set, in_set, rates, most_per_s)
             rank = self._by_gain(view, (in_set & ~fixed) | admitted, gains)
         chosen = self._chosen(view, fixed, rank, gains)
+        rank = np.concatenate((coming.nonzero()[0], rank))
         resumes: list[int] = view.request[rank[(chosen & ~has_row)[rank]]].tolist()
         out: list[int] = view.request[has_row & ~chosen].tolist() if resumes else []
         self.events["preempted"] += len(out)
@@ -377,6 +379,16 @@ class TokenBuffer:
         is_ahead = view.begun & (view.lead_s >= self._safety * away_s)
         may_go = is_ahead | (view.tier != LATENCY)
         return (view.row >= 0) & ~may_go
+
+    def _coming(self, view: StepView) -> Mask:
+        """Those that the last round had go on and whose KV is still on its way: another round would not have
+        it sooner, and if each chose others while links are slow, nobody would ever run. [n]."""
+        if self._plan is None:
+            return np.zeros(len(view.row), np.bool_)
+        coming = (self._places(view) >= 0) & (view.row < 0) & ~view.ready
+        requests: list[int] = view.request[coming].tolist()
+        coming[coming] = [self._brings.get(request, False) for request in requests]
+        return coming
 
     def _admitted(self, view: StepView, new: Mask, in_set: Mask, rates: Floats, most_per_s: float) -> Mask:
         """New requests that the working set has room for (eqs. 4 to 6), the oldest first: [n]. The set is as
