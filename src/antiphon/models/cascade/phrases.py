@@ -10,7 +10,7 @@ import re
 
 FIRST_WORDS, LATER_WORDS = 3, 6
 """Fewer make no phrase of their own, unless a sentence ends."""
-MOST_FIRST_WORDS, MOST_WORDS = 7, 18
+MOST_FIRST_WORDS, MOST_WORDS = 6, 18
 """A phrase that no clause ends is cut after so many. Every word of the first delays the first sound, and a
 long one takes a long step of the voice."""
 
