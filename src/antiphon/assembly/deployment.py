@@ -367,6 +367,12 @@ class Deployment(Written):
     cuda_graphs: Annotated[Literal["off", "on"], BeforeValidator(_on_or_off)] = key(
         "off", "Decode with CUDA graphs; CUDA only.", "on"
     )
+    prefix_cache: Annotated[Literal["off", "on"], BeforeValidator(_on_or_off)] = key(
+        "on",
+        "Whether the KV of an HTTP request stays on the device until its room is needed, so that a "
+        "prompt that begins alike is not computed again.",
+        "off",
+    )
     layer_groups: Positive = key(1, "KV groups that a decoder's layers are split into.", 4)
     step_s: float | None = key(
         None,

@@ -141,4 +141,5 @@ def server_limits(deployment: Deployment) -> dict[str, Any]:
         "max_best_effort_responses": limits.max_best_effort_responses,
         "min_lead_s": limits.min_lead_s,
         "readers": ReaderRates(**deployment.readers.model_dump()),
+        "prefix_cache": deployment.prefix_cache == "on",
     }

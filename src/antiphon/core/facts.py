@@ -47,9 +47,13 @@ class SessionOpened(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag=True):
-    """The client is gone; open responses end as cancelled and everything of the session is freed."""
+    """The client is gone; open responses end as cancelled and everything of the session is freed.
+
+    keeps_kv  True: its KV on the device stays as cache until the room is needed, for prompts that begin alike
+    """
 
     session: str
+    keeps_kv: bool = False
 
 
 class ItemAdded(msgspec.Struct, frozen=True, tag=True):
@@ -204,6 +208,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
                as there is room; None: not known
     raw        the prompt as it stands, a text or its token ids: no template, no items, no tools
     tells_counts  its first tokens bring the counts of that moment
+    cache_salt  its KV is shared with requests of the same one only; "" is one too
     """
 
     session: str
@@ -228,6 +233,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     rate: float | Literal["auto"] | None = None
     raw: str | tuple[int, ...] | None = None
     tells_counts: bool = False
+    cache_salt: str = ""
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):

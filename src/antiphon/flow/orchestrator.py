@@ -112,7 +112,7 @@ class Orchestrator:
                 self._advance.forget(fact.session)
                 self._words.forget(fact.session)
                 self._transcripts.forget(fact.session)
-                self._sessions.close(fact.session)
+                self._sessions.close(fact.session, fact.keeps_kv)
             case ItemAdded():
                 self._sessions.edit(fact)
             case ItemRemoved() | ItemCut():

@@ -17,7 +17,7 @@ from antiphon.core.sampling import Sampling
 from antiphon.flow.stages import Path
 from antiphon.policy.base import Tier
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.requests import ArRequest, private_keys
+from antiphon.stage.requests import ArRequest, private_keys, salted_keys
 
 TIERS = {"latency": Tier.LATENCY, "best_effort": Tier.BEST_EFFORT}
 
@@ -154,6 +154,8 @@ class ResponseState:
         prompt = self.prompts[stage.stage]
         if sampling.prompt_logprobs:
             prompt = msgspec.structs.replace(prompt, keys=private_keys(self.request, len(prompt.keys)))
+        elif self.spec.cache_salt:
+            prompt = msgspec.structs.replace(prompt, keys=salted_keys(self.spec.cache_salt, prompt.keys))
         return ArRequest(
             self.request,
             self.session,

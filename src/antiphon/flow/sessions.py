@@ -60,15 +60,16 @@ class Sessions:
     def open(self, session: str) -> None:
         self._sessions.setdefault(session, Session())
 
-    def close(self, session: str) -> None:
-        """Open responses end as cancelled, and everything of the session is freed."""
+    def close(self, session: str, keeps_kv: bool = False) -> None:
+        """Open responses end as cancelled, and everything of the session is freed; its KV stays as cache if
+        it is to be kept."""
         known = self._sessions.get(session)
         if known is None:
             return
         for response in list(known.responses.values()):
             self.end(response, "cancelled", "session_closed")
         del self._sessions[session]
-        self._stages.forget(session)
+        self._stages.forget(session, keeps_kv)
 
     def edit(self, fact: ItemAdded | ItemRemoved | ItemCut) -> None:
         """Change the record; dropped for a session that is gone."""

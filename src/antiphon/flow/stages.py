@@ -225,11 +225,11 @@ class Stages:
             scheduler.abort(request)
         return [name for name, active in aborted.items() if active is not None]
 
-    def forget(self, session: str) -> None:
-        """Drop a session's idle KV in every unit."""
+    def forget(self, session: str, as_cache: bool) -> None:
+        """Drop a session's idle KV in every unit, or leave it there as cache."""
         self._affinity.forget(session)
         for scheduler in self.ar.values():
-            scheduler.forget(session)
+            scheduler.forget(session, as_cache)
 
     def prepared(self, session: str) -> tuple[StagePrepared, ...]:
         """What decoder units have of a session's KV; units without any are left out."""

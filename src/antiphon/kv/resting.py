@@ -49,11 +49,12 @@ class RestingSequences:
         sequence = self._resting.get(owner)
         return 0 if sequence is None else self.resident_tokens(sequence)
 
-    def drop(self, owner: str, after_step: int | None) -> None:
-        """Forget what rests under this name."""
+    def drop(self, owner: str, after_step: int | None, *, as_cache: bool = False) -> None:
+        """Forget what rests under this name. `as_cache`: its full blocks are still found by what they hold,
+        until others need the room."""
         sequence = self._resting.pop(owner, None) or self._away.pop(owner, None)
         if sequence is not None:
-            self._blocks.unkeep(owner, sequence.blocks, after_step)
+            self._blocks.unkeep(owner, sequence.blocks, after_step, as_cache=as_cache)
             sequence.owner = ""
 
     def rename(self, owner: str, name: str, keys: Ints) -> None:

@@ -4,12 +4,16 @@ A block is a number here, and a slot in the pool of each group (`slots`): groups
 together, unless a resting sequence gave up some of them. It is used by running sequences, kept by resting
 ones, and lent to copies under way; it is free once none of them holds it, and the steps that name it are
 done. A block that two sequences hold is full and never written again.
+
+Free blocks may be cache: full ones that a session left behind when it closed. They are found by name until
+they are handed out, after all other free blocks, the one that was left first before the rest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 import numpy as np
 
@@ -52,13 +56,26 @@ class StageBlocks:
         self._busy: dict[int, int] = {}
         """Last step in flight that names a block which a running sequence gave up."""
         self._settled = -1
+        self._cache: dict[int, None] = {}
+        """Free blocks that are cache, in the order of leaving; `_cache_busy`: those that a step in flight
+        names, and that step."""
+        self._cache_busy: dict[int, int] = {}
 
     # -- what there is -------------------------------------------------------------------------------
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out now, in every group."""
-        return min(pool.num_free for pool in self._pools)
+        """Blocks that can be handed out now, in every group, cache included."""
+        return min(pool.num_free for pool in self._pools) + len(self._cache)
+
+    @property
+    def num_cache(self) -> int:
+        """Blocks that nothing holds and that are found by name."""
+        return len(self._cache) + len(self._cache_busy)
+
+    def num_cache_of(self, blocks: Iterable[int]) -> int:
+        """Those of them that are free now, and are so no more once a sequence holds them."""
+        return sum(block in self._cache for block in blocks)
 
     @property
     def num_idle(self) -> int:
@@ -69,13 +86,14 @@ class StageBlocks:
     def num_pending_free(self) -> int:
         """Blocks that come back by themselves once steps and copies under way are done."""
         pending = zip(self._pools, self._only_lent, strict=True)
-        return max(pool.num_pending_free + only_lent for pool, only_lent in pending)
+        return max(pool.num_pending_free + only_lent for pool, only_lent in pending) + len(self._cache_busy)
 
     @property
     def num_free_soon(self) -> int:
         """Blocks that are free in every group once steps and copies under way are done."""
         pools, only_lent = self._pools, self._only_lent
-        return min([one.num_free + one.num_pending_free + only_lent[at] for at, one in enumerate(pools)])
+        soon = min([one.num_free + one.num_pending_free + only_lent[at] for at, one in enumerate(pools)])
+        return soon + self.num_cache
 
     @property
     def num_spare(self) -> int:
@@ -99,7 +117,7 @@ class StageBlocks:
 
     def num_free_of(self, groups: tuple[int, ...]) -> int:
         """Slots that can be handed out now in each of these groups."""
-        return min(self._pools[group].num_free for group in groups)
+        return min(self._pools[group].num_free for group in groups) + len(self._cache)
 
     def must_not_change(self, block: int) -> bool:
         """Others hold it too, or it is being copied."""
@@ -131,6 +149,7 @@ class StageBlocks:
     def _allocate(self, count: int) -> list[int]:
         """New blocks, in every group."""
         self.num_changes += 1
+        self._drop_cache(count, range(self._num_groups))
         first = len(self._unused) - count
         new = self._unused[first:][::-1]
         del self._unused[first:]
@@ -154,6 +173,7 @@ class StageBlocks:
     def refill(self, blocks: list[int], groups: tuple[int, ...]) -> None:
         """Kept blocks that lack these groups get slots of them."""
         self.num_changes += 1
+        self._drop_cache(len(blocks), groups)
         for group in groups:
             self._slots[group, blocks] = self._pools[group].allocate(len(blocks))
         self.partial.difference_update(blocks)
@@ -164,7 +184,7 @@ class StageBlocks:
         for block in blocks:
             if not self.used[block]:
                 self._num_used += 1
-                if not self._kept[block]:
+                if not (self._kept[block] or self._is_cache_no_more(block)):
                     self._count_only_lent([block], -1)
             self.used[block] += 1
 
@@ -183,7 +203,7 @@ class StageBlocks:
         """One resting holder more."""
         self.num_changes += 1
         for block in blocks:
-            if not (self.used[block] or self._kept[block]):
+            if not (self.used[block] or self._kept[block] or self._is_cache_no_more(block)):
                 self._count_only_lent([block], -1)
             self._kept[block] += 1
             if self._kept[block] == 1:
@@ -191,8 +211,10 @@ class StageBlocks:
             else:
                 self.sharers.setdefault(block, [self._keeper[block]]).append(owner)
 
-    def unkeep(self, owner: str, blocks: list[int], after_step: int | None) -> None:
-        """One resting holder less."""
+    def unkeep(
+        self, owner: str, blocks: list[int], after_step: int | None, *, as_cache: bool = False
+    ) -> None:
+        """One resting holder less. `as_cache`: full blocks that nothing holds any more stay as cache."""
         self.num_changes += 1
         for block in blocks:
             if after_step is not None:
@@ -204,7 +226,7 @@ class StageBlocks:
                 if len(sharers) == 1:
                     self._keeper[block] = sharers[0]
                     del self.sharers[block]
-        self._let_go([block for block in blocks if not self._kept[block]])
+        self._let_go([block for block in blocks if not self._kept[block]], as_cache)
 
     def give_up(self, blocks: list[int]) -> None:
         """The one sequence that kept these keeps them no more."""
@@ -228,13 +250,39 @@ class StageBlocks:
         self.lend([other])
         return other
 
-    def _let_go(self, blocks: list[int]) -> None:
+    def _let_go(self, blocks: list[int], as_cache: bool = False) -> None:
         """A holder of these is gone. Blocks that nothing holds are free, once the steps that name them are
         done."""
         used, kept, lent = self.used, self._kept, self.lent
         loose = [block for block in blocks if not (used[block] or kept[block])]
         self._count_only_lent([block for block in loose if block in lent], 1)
-        self._free([block for block in loose if block not in lent])
+        free = [block for block in loose if block not in lent]
+        self._free(self._cached(free) if as_cache else free)
+
+    def _cached(self, blocks: list[int]) -> list[int]:
+        """These are cache from now on, the last to leave first; returns those that no prompt would find."""
+        others: list[int] = []
+        for block in reversed(blocks):
+            name, step = self._names.of(block), self._busy.get(block, -1)
+            if name is None or block in self.partial or len(self._names.find_all(name)) > 1:
+                others.append(block)
+            elif step > self._settled:
+                self._cache_busy[block] = step
+            else:
+                self._cache[block] = None
+        return others
+
+    def _is_cache_no_more(self, block: int) -> bool:
+        """A sequence holds the block from now on. True if it was cache."""
+        return self._cache.pop(block, 0) is None or self._cache_busy.pop(block, None) is not None
+
+    def _drop_cache(self, count: int, groups: Iterable[int]) -> None:
+        """Cache leaves until so many slots of these groups are in their pools."""
+        short = count - min(self._pools[group].num_free for group in groups)
+        blocks = list(islice(self._cache, max(short, 0)))
+        for block in blocks:
+            del self._cache[block]
+        self._free(blocks)
 
     def _count_only_lent(self, blocks: list[int], change: int) -> None:
         partial = self.partial.intersection(blocks)
@@ -296,19 +344,27 @@ class StageBlocks:
         self._settled = step
         for pool in self._pools:
             pool.settle(step)
+        for block in [block for block, last in self._cache_busy.items() if last <= step]:
+            del self._cache_busy[block]
+            self._cache[block] = None
 
     # -- integrity -----------------------------------------------------------------------------------
 
     def check_integrity(self, running: Collection[Sequence], resting: Collection[Sequence]) -> None:
         """Raises AssertionError unless every block is where these sequences say, and has their names."""
         counts = enumerate(zip(self.used, self._kept, strict=True))
-        resident = [block for block, (used, kept) in counts if used or kept or block in self.lent]
+        cache = self._cache.keys() | self._cache_busy
+        held = [block for block, (used, kept) in counts if used or kept or block in self.lent]
+        assert cache.isdisjoint(held), "something holds what counts as free"
+        assert cache.isdisjoint(self.partial), "cache lacks a group"
+        assert all(self._names.of(block) for block in cache), "cache that no prompt finds"
+        resident = [*held, *cache]
         for group, pool in enumerate(self._pools):
             slots = self._slots[group, resident]
             pool.check_integrity(slots[slots != ABSENT].tolist())
         numbers = sorted([*self._unused, *resident])
         assert numbers == list(range(self._slots.shape[1])), "a number is lost or doubled"
-        self._check_holders(running, resting, resident)
+        self._check_holders(running, resting, held)
         self._names.check_integrity({*resident})
         for block, (used, kept) in enumerate(zip(self.used, self._kept, strict=True)):
             assert used + kept < 2 or self._names.of(block), "a block is shared though it is not full"

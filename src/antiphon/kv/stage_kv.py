@@ -81,6 +81,10 @@ class StageKv:
         match = self._match(owner, prefix, False)
         return match.cached, sum(self.blocks.used[block] > 0 for block in match.blocks)
 
+    def num_free_beside(self, owner: str, prefix: Prefix) -> int:
+        """Blocks that are free once `open` holds what it finds: cache that it finds is free before that."""
+        return self.blocks.num_free - self.blocks.num_cache_of(self._match(owner, prefix, False).blocks)
+
     def fits(
         self, owner: str, prefix: Prefix, num_blocks: int, apart: int = 0, *, with_coming: bool = False
     ) -> bool:

@@ -100,7 +100,7 @@ class Exchange:
             self._serving.connections.discard(self)
             del self._serving.keys[self._request.session]
             self._engine.detach(self._request.session)
-            self._engine.send(SessionClosed(self._request.session))
+            self._engine.send(SessionClosed(self._request.session, self._serving.settings.prefix_cache))
 
     async def __aenter__(self) -> Self:
         return self.open()

@@ -32,6 +32,8 @@ class ServerSettings:
     min_lead_s: float = _LIMITS.min_lead_s
     """Seconds of audio that every live listener should have left: while one lately had less, new sessions are
     refused (see `pressure`). 0: no guard. Speech that is paced must be kept further ahead than this."""
+    prefix_cache: bool = True
+    """The KV of an HTTP request stays as cache for prompts that begin alike, until its room is needed."""
     media_hosts: tuple[str, ...] = ()
     """Hosts from which media URLs are fetched, `host` or `host:port`."""
     media_timeout_s: float = 10.0

@@ -196,9 +196,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self._held.take_back(lease)
 
     @changes
-    def forget(self, session: str) -> None:
-        """Drop the session's resting KV."""
-        self._held.forget(session, self._flights.last)
+    def forget(self, session: str, as_cache: bool = False) -> None:
+        """Drop the session's resting KV; `as_cache`: other prompts find it until its room is needed."""
+        self._held.forget(session, self._flights.last, as_cache)
 
     def lacks(self, request: ArRequest) -> frozenset[int]:
         """Media that a new request will have to compute, as it looks now."""

@@ -93,7 +93,8 @@ class KvLedger:
     def has_spare(self, request: ArRequest) -> bool:
         """Are there free blocks for it, beside those that it finds?"""
         self.look(request)
-        return self.sizes.promise(request) - request.found // self._block_size <= self.kv.blocks.num_free
+        num_free = self.kv.num_free_beside(request.owner, self._prefix(request))
+        return self.sizes.promise(request) - request.found // self._block_size <= num_free
 
     def place(self, request: ArRequest) -> Place:
         """Where what it begins with lies: on the host, if that has more of it than the device."""
@@ -228,9 +229,10 @@ class KvLedger:
             self.tiers.rest(request.session, request.session)
         request.sequence = request.prefix = None
 
-    def forget(self, session: str, after_step: int | None) -> None:
-        """Drop the session's idle KV."""
-        self.kv.resting.drop(session, after_step)
+    def forget(self, session: str, after_step: int | None, as_cache: bool) -> None:
+        """Drop the session's idle KV; `as_cache`: what it has on the device stays until its room is needed.
+        What a step in flight names of that is known since its request left."""
+        self.kv.resting.drop(session, None if as_cache else after_step, as_cache=as_cache)
         self.tiers.forget(session)
 
     # -- leases --------------------------------------------------------------------------------------

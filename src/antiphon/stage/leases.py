@@ -38,10 +38,11 @@ class Leases:
         if filled is None:
             return True
         cached = self._kv.cached(request.owner, prefix) // self._kv.block_size
-        count = max(filled[0], promise - cached)
+        cache = self._kv.blocks.num_free - self._kv.num_free_beside(request.owner, prefix)
+        count = max(filled[0], promise - cached) + cache
         self._room.make_room(count, last=request.owner, keep=self._fetches.coming)
         filled = self.lease_of(request, prefix)
-        if filled is None or self._kv.blocks.num_free >= filled[0]:
+        if filled is None or self._kv.num_free_beside(request.owner, prefix) >= filled[0]:
             return True
         self._room.claim(count)
         return False

@@ -11,6 +11,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.graph import LAYERS, Stage, Survives
+from antiphon.core.ids import content_key
 from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.prefix import Prefix
@@ -155,6 +156,14 @@ def private_keys(request: int, num_tokens: int) -> Ints:
     """Of a prompt whose KV this request alone may use: all of it is computed. They differ from those of what
     it draws."""
     return -1 - (request << 32) - (1 << 31) - np.arange(num_tokens, dtype=np.int64)
+
+
+def salted_keys(salt: str, keys: Ints) -> Ints:
+    """Of a prompt whose KV only prompts of the same salt may use: a block's name says all keys up to its end,
+    so that another first one is enough."""
+    salted = keys.copy()
+    salted[:1] = content_key(b"cache salt", salt.encode(), keys[:1].tobytes())
+    return salted
 
 
 class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):

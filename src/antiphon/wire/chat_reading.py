@@ -143,6 +143,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         tier="best_effort" if asked.service_tier == "flex" else "latency",
         rate=_rate(asked, scope.readers, stream, speech),
         tells_counts=asked.needs_counts,
+        cache_salt=asked.cache_salt or "",
     )
     _check_media(request.items or (), scope.limits, asked.n or 1)
     return ChatAsked(

@@ -135,6 +135,7 @@ def read_completion(
                     rate=readers.of(None, is_streamed=bool(asked.stream)),
                     raw=raw,
                     tells_counts=asked.needs_counts or tells_prompt,
+                    cache_salt=asked.cache_salt or "",
                 )
             )
     return CompletionAsked(

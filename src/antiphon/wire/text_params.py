@@ -58,6 +58,7 @@ class TextParams(Guided, frozen=True, kw_only=True):
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_EACH)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
     # refused unless they ask for what is done anyway
     frequency_penalty: Any = None
