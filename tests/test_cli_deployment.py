@@ -251,6 +251,7 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     path = tmp_path / "d.yaml"
     stages = {"talker": {"kv_tokens": 9000, "step_tokens": 32}}
     tree = {"base": "demo", "model": str(tiny_checkpoint), "stages": stages}
+    tree["prefix_cache"] = "off"
     tree["readers"] = {"reading": 8, "streamed": "reading", "whole": "auto"}
     path.write_text(yaml.safe_dump(tree))
     assert run("serve", "--config", str(path)).exit_code == 0
@@ -260,6 +261,7 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (16, 8, 0.6)
 
     assert settings.readers == ReaderRates(reading=8.0, streamed="reading", whole="auto")
+    assert not settings.prefix_cache
 
     flags = [
         "--step-s",

@@ -251,11 +251,24 @@ class People(Turning):
         self.world.send(ResponseRequested(session, self._name("response"), "none", items=items))
 
     @precondition(lambda self: len(self.sessions) > 3)
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), keeps_kv=st.booleans())
+    def leave(self, data: st.DataObject, keeps_kv: bool) -> None:
         session = data.draw(st.sampled_from(self.sessions))
         self.sessions.remove(session)
-        self.world.send(SessionClosed(session))
+        self.world.send(SessionClosed(session, keeps_kv))
+
+    @rule(others=st.lists(media, max_size=2), salt=st.sampled_from(["", "", "salt"]), count=st.integers(1, 4))
+    def ask_by_the_way(self, others: list[Part], salt: str, count: int) -> None:
+        """Sessions of one request each, that leave their KV as cache; the next one begins alike."""
+        for number in range(count):
+            session, name = self._name("session"), self._name("response")
+            items = (Item("all", "user", (TextPart(LONG), *others, TextPart(f"number {number}"))),)
+            asked = ResponseRequested(
+                session, name, f"reply-{name}", remember=False, items=items, cache_salt=salt
+            )
+            self.world.send(SessionOpened(session), asked)
+            self.turn(number * 9)
+            self.world.send(SessionClosed(session, keeps_kv=True))
 
     @rule(unit=st.integers(0, 7), count=st.integers(1, 9))
     def fail(self, unit: int, count: int) -> None:

@@ -100,10 +100,10 @@ class Returning(Turning):
         """The next turn may be coming."""
         self.world.send(*(signal(person) for signal in signals))
 
-    @rule(person=people)
-    def begin_anew(self, person: str) -> None:
+    @rule(person=people, keeps_kv=st.booleans())
+    def begin_anew(self, person: str, keeps_kv: bool) -> None:
         self.last.pop(person, None)
-        self.world.send(SessionClosed(person))
+        self.world.send(SessionClosed(person, keeps_kv))
         self.world.turn()
         self.world.send(SessionOpened(person))
 

@@ -16,7 +16,14 @@ from antiphon import Omni, Request
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import CheckpointError, ConfigError
-from antiphon.core.facts import Fact, ItemAdded, PromptReady, ResponseRequested, SessionOpened
+from antiphon.core.facts import (
+    Fact,
+    ItemAdded,
+    PromptReady,
+    ResponseRequested,
+    SessionClosed,
+    SessionOpened,
+)
 from antiphon.core.plans import RenderPrompt, ResponseEnded, TokensOut
 from antiphon.core.sampling import Sampling
 from antiphon.engine import copies
@@ -276,6 +283,53 @@ def test_a_second_turn_goes_on_from_the_first(omni: Omni, reference: Reference) 
     tokens = [int(token) for o in first for token in o.tokens[:, 0]]
     whole = conversation(omni, tokens)
     assert [int(token) for o in second for token in o.tokens[:, 0]] == reference.answer(whole)
+
+
+STORY = TEXTS[4]
+AS_A_STORY = (STORY, STORY + "and then tell me another one", STORY[:-9] + "and no longer", STORY)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_requests_go_on_from_what_closed_ones_left(
+    checkpoint: Path, omni: Omni, reference: Reference, depth: int
+) -> None:
+    """Each is a session of its own, as over HTTP: closed after its reply, and its KV kept. Others that need
+    the room take it, and then all is computed again; what they say is the same."""
+    longest = max(len(prompt_ids(omni, text)) for text in AS_A_STORY) + MAX_TOKENS
+    sizes = {"kv_tokens": 2 * longest, "max_context_tokens": longest}
+    engine = Omni(checkpoint, device="cpu", dtype="float64", block_size=8, depth=depth, **sizes).engine
+    outputs: list = []
+    driver = Driver(engine, outputs.extend)
+    blocks = driver.node.stages.ar["thinker"].kv.blocks
+
+    def asked(text: str, salt: str = "") -> int:
+        """Asks once, and checks what is said; returns how many tokens were cached."""
+        name = f"s{len(outputs)}"
+        sampling = {"thinker": Sampling(max_tokens=MAX_TOKENS)}
+        how = {"speech": False, "remember": False, "items": (user(text),), "cache_salt": salt}
+        driver.advance([SessionOpened(name), ResponseRequested(name, name, name, sampling=sampling, **how)])
+        while not (ends := [o for o in outputs if isinstance(o, ResponseEnded) and o.session == name]):
+            driver.advance([])
+        driver.advance([SessionClosed(name, keeps_kv=True)])
+        driver.node.check_integrity()
+        said = [int(o.tokens[0, 0]) for o in outputs if isinstance(o, TokensOut) and o.session == name]
+        assert said == reference.answer(prompt_ids(omni, text))
+        return ends[0].usage.cached_tokens
+
+    cached = [asked(text) for text in AS_A_STORY]
+    beginning = len(prompt_ids(omni, STORY[:-9])) // 2
+    assert cached[0] == 0
+    assert min(cached[1:]) > beginning, "of a prompt that begins alike only the end is computed"
+    assert asked(STORY, salt="mine") == 0, "a caller of another salt finds nothing"
+    assert asked(STORY, salt="mine") > beginning
+    others = [STORY.replace("cat", animal) for animal in ("cow", "hen", "fox", "owl")]
+    assert all(asked("Now " + text) < 8 * 4 for text in others)
+    assert asked(STORY) < 8 * 4, "the room was needed"
+    assert asked(STORY) > beginning
+    assert blocks.num_cache > 0
+    while driver.node.num_in_flight:
+        driver.advance([])
+    assert blocks.num_free == blocks.num_free_soon == driver.node.stages.ar["thinker"].kv.num_blocks
 
 
 def conversation(omni: Omni, reply: list[int]) -> np.ndarray:

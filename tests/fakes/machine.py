@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from antiphon.core.facts import SessionClosed
+from fakes.cache import check_cache_leaves
 from fakes.world import World
 
 
@@ -37,9 +38,12 @@ class Turning(RuleBasedStateMachine):
         for heard in self.world.responses.values():
             self.world.check(heard)
         self.check_rested()
-        self.world.send(*(SessionClosed(session) for session in self.open_sessions))
+        closed = enumerate(self.open_sessions)
+        self.world.send(*(SessionClosed(session, keeps_kv=number % 2 == 0) for number, session in closed))
         self.world.run()
         self.world.check_empty()
+        for ar in self.world.node.stages.ar.values():
+            check_cache_leaves(ar.kv)
 
     @property
     def open_sessions(self) -> list[str]:

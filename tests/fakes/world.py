@@ -6,6 +6,8 @@ from collections import deque
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from antiphon.assembly.node import Node
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig, Unit
 from antiphon.core.conversation import Item
@@ -40,6 +42,7 @@ from antiphon.core.sampling import Sampling
 from antiphon.flow.response import ResponseState
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.encode import EncodeScheduler
+from antiphon.stage.requests import salted_keys
 from fakes import toy
 from fakes.executors import FakeEncoder, FakeTalker, FakeThinker
 from fakes.fleet import Fleet
@@ -260,7 +263,14 @@ class World:
             assert not heard.text
             assert heard.end.status in ("failed", "cancelled")
             return
-        wanted = toy.answer(heard.prompts, heard.spec, self.config)
+        prompts = heard.prompts
+        if (
+            salt := heard.spec.cache_salt
+        ):  # to the toy keys are what a prompt says: of another salt KV differs
+            prompts = {
+                stage: replace(one, keys=salted_keys(salt, one.keys)) for stage, one in prompts.items()
+            }
+        wanted = toy.answer(prompts, heard.spec, self.config)
         usage = heard.end.usage
         assert usage.output_text_tokens == len(heard.text)
         if heard.end.status in ("completed", "incomplete"):
@@ -273,7 +283,7 @@ class World:
         assert wanted.audio[: len(heard.audio)] == heard.audio
 
     def check_empty(self) -> None:
-        """Every session is closed and nothing runs: nothing may be held."""
+        """Every session is closed and nothing runs: nothing may be held. What is left as cache is free."""
         stages = self.node.stages
         for ar in stages.ar.values():
             assert ar.kv.blocks.num_free == ar.kv.num_blocks

@@ -16,6 +16,7 @@ from antiphon.core.facts import Ints
 from antiphon.kv.prefix import Prefix, prefix_of
 from antiphon.kv.sequences import Sequence, common_prefix
 from antiphon.kv.stage_kv import StageKv
+from fakes.cache import check_cache_leaves
 
 SESSIONS = ("a", "b", "c")
 VALUES = st.lists(st.integers(0, 1), min_size=1, max_size=9)
@@ -204,6 +205,72 @@ def test_many_grow_at_once_by_the_blocks_that_each_would_get_in_turn() -> None:
     assert once.blocks.num_free == 2
 
 
+def test_what_was_left_as_cache_is_found_until_its_room_is_needed() -> None:
+    kv = StageKv(("kv", "hidden"), 6, 2)
+    parked(kv, "a", keys(1, 2, 3, 4, 5))
+    kv.resting.drop("a", None, as_cache=True)
+    assert (kv.blocks.num_free, kv.blocks.num_cache, kv.blocks.num_idle) == (6, 2, 0), "the last is not full"
+    assert not kv.resting.owners | kv.resting.away, "nobody's name is kept"
+    found = prefix(1, 2, 3, 4, 5)
+    assert (kv.cached("b", found), kv.num_free_beside("b", found)) == (4, 4)
+    mine, cached = kv.open("b", found, 3, None)
+    assert (cached, kv.blocks.num_free, kv.blocks.num_cache) == (4, 4, 0)
+    kv.check_integrity()
+    assert kv.grow(mine, 5)
+    kv.park("b", mine, keys(1, 2, 3, 4, 5), None)
+    kv.resting.drop("b", None, as_cache=True)
+    other, _ = kv.open("c", prefix(9), 5, None)
+    assert kv.grow(other, 8), "what is free anyway goes first"
+    assert kv.cached("b", found) == 4
+    assert kv.grow(other, 10), "and then the end of what was left"
+    assert kv.cached("b", found) == 2
+    kv.check_integrity()
+    kv.discard(other, None)
+    check_cache_leaves(kv)
+    assert kv.cached("b", found) == 0
+
+
+def test_cache_that_was_left_first_leaves_first_unless_it_was_used_since() -> None:
+    kv = StageKv(("kv",), 3, 2)
+    for name, key in (("a", 1), ("b", 2), ("c", 3)):
+        parked(kv, name, keys(key, key))
+        kv.resting.drop(name, None, as_cache=True)
+    again, _ = kv.open("a", prefix(1, 1, 1), 2, None)
+    kv.park("a", again, keys(1, 1), None)
+    kv.resting.drop("a", None, as_cache=True)
+    other, _ = kv.open("d", prefix(9), 2, None)
+    for size, left in ((2, [1, 3]), (4, [1]), (6, [])):
+        assert kv.grow(other, size)
+        assert [key for key in (1, 2, 3) if kv.cached("e", prefix(key, key, key))] == left
+
+
+def test_cache_that_a_step_names_is_found_and_not_handed_out_before_it_is_done() -> None:
+    kv = StageKv(("kv",), 2, 2)
+    parked(kv, "a", keys(1, 2), after_step=5)
+    kv.resting.drop("a", None, as_cache=True)
+    assert (kv.blocks.num_free, kv.blocks.num_pending_free, kv.blocks.num_free_soon) == (1, 1, 2)
+    assert kv.cached("b", prefix(1, 2, 3)) == 2
+    other, _ = kv.open("c", prefix(9), 2, 5)
+    assert not kv.grow(other, 4)
+    kv.blocks.settle(5)
+    kv.check_integrity()
+    assert kv.grow(other, 4)
+    assert kv.cached("b", prefix(1, 2, 3)) == 0
+
+
+def test_content_that_another_block_holds_too_is_not_left_twice() -> None:
+    kv = StageKv(("kv",), 4, 2)
+    both = [kv.open(name, prefix(1, 2, 3), 2, None)[0] for name in "ab"]
+    for name, one in zip("ab", both, strict=True):
+        assert kv.grow(one, 2)
+        kv.park(name, one, keys(1, 2), None)
+    kv.resting.drop("a", None, as_cache=True)
+    assert kv.blocks.num_cache == 0
+    kv.resting.drop("b", None, as_cache=True)
+    assert kv.blocks.num_cache == 1
+    kv.check_integrity()
+
+
 class Conversations(RuleBasedStateMachine):
     """Sequences come and go while steps are in flight; a model keeps who should hold what."""
 
@@ -302,9 +369,12 @@ class Conversations(RuleBasedStateMachine):
         self.kv.resting.touch(session)
         assert session not in self.kv.resting.owners or list(self.kv.resting.owners)[-1] == session
 
-    @rule(session=st.sampled_from(SESSIONS))
-    def drop(self, session: str) -> None:
-        self.kv.resting.drop(session, self.busy)
+    @rule(session=st.sampled_from(SESSIONS), as_cache=st.booleans())
+    def drop(self, session: str, as_cache: bool) -> None:
+        before, spare = self.kv.blocks.num_cache, self.kv.blocks.num_spare
+        self.kv.resting.drop(session, None if as_cache else self.busy, as_cache=as_cache)
+        assert as_cache or self.kv.blocks.num_cache == before
+        assert self.kv.blocks.num_spare == spare, "what is cache can be had like all that is free"
 
     @rule()
     def launch(self) -> None:
@@ -338,8 +408,8 @@ class Conversations(RuleBasedStateMachine):
         for _, sequence, *_ in self.active:
             self.kv.discard(sequence, None)
         for session in SESSIONS:
-            self.kv.resting.drop(session, None)
-        assert self.kv.blocks.num_free == self.kv.num_blocks
+            self.kv.resting.drop(session, None, as_cache=True)
+        check_cache_leaves(self.kv)
 
 
 TestConversations: Any = Conversations.TestCase

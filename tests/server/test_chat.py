@@ -81,7 +81,7 @@ async def test_text(served: Running) -> None:
     assert request.items is not None
     assert request.items[0].parts == (TextPart("hi"),)
     await eventually(lambda: not served.serving.connections)
-    assert served.engine.of(SessionClosed)
+    assert [closed.keeps_kv for closed in served.engine.of(SessionClosed)] == [True]
 
 
 @pytest.mark.parametrize("name", ["wav", "mp3", "flac", "opus", "pcm16"])

@@ -35,7 +35,16 @@ async def test_a_text(served: Running) -> None:
     (asked,) = served.engine.of(ResponseRequested)
     assert (asked.raw, asked.items, asked.max_tokens) == ("Say", (), 9)
     await eventually(lambda: not served.serving.connections)
-    assert served.engine.of(SessionClosed)
+    assert [closed.keeps_kv for closed in served.engine.of(SessionClosed)] == [True]
+
+
+async def test_where_nothing_is_kept_and_how_callers_are_kept_apart() -> None:
+    async with running(ServerSettings(prefix_cache=False)) as served, served.client() as client:
+        for salt in ({}, {"cache_salt": "mine"}):
+            await client.completions.create(model="test-omni", prompt="Say", extra_body=salt)
+        await eventually(lambda: not served.serving.connections)
+    assert [closed.keeps_kv for closed in served.engine.of(SessionClosed)] == [False, False]
+    assert [asked.cache_salt for asked in served.engine.of(ResponseRequested)] == ["", "mine"]
 
 
 async def test_a_stream(served: Running) -> None:

@@ -25,6 +25,7 @@ async def test_text_as_its_clients_ask_for_it(tmp_path: Path) -> None:
         serving(checkpoint, tmp_path / "record") as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
     ):
+        await a_chat_that_sends_its_history(client)
         await a_load_generator(client)
         await an_evaluation(client)
         await a_stop_string(client)
@@ -33,6 +34,33 @@ async def test_text_as_its_clients_ask_for_it(tmp_path: Path) -> None:
         await calls_that_are_asked_for(client)
         await guides_that_cannot_be_followed(client)
     assert replay(tmp_path / "record")[1] == []
+
+
+async def a_chat_that_sends_its_history(client: AsyncOpenAI) -> None:
+    """What was computed for the turns before is found again, by callers of the same salt."""
+    told: list[Any] = [{"role": "user", "content": "tell me a long story about the sea " * 4}]
+
+    async def ask(**salt: str) -> tuple[int, int, str]:
+        reply = await client.chat.completions.create(
+            model="tiny", messages=told, temperature=0, max_tokens=8, extra_body=GOES_ON | salt
+        )
+        usage = reply.usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        cached = usage.prompt_tokens_details.cached_tokens or 0
+        return usage.prompt_tokens, cached, reply.choices[0].message.content or ""
+
+    before = 0
+    for turn in range(3):
+        num_tokens, cached, text = await ask()
+        assert before - 16 <= cached < num_tokens, "all but what fills no block"
+        assert (cached > 0) == (turn > 0)
+        _, found, same = await ask(cache_salt=f"mine {turn}")
+        assert (found, same) == (0, text)
+        told.extend([{"role": "assistant", "content": text}, {"role": "user", "content": "and then?"}])
+        before = num_tokens - 16
+    with pytest.raises(BadRequestError, match="cache_salt"):
+        await ask(cache_salt="")
 
 
 async def a_load_generator(client: AsyncOpenAI) -> None:

@@ -161,6 +161,7 @@ class Node:
         for name, ar in self.stages.ar.items():
             stats[Metric.KV_BLOCKS.of(name)] = ar.kv.num_blocks
             stats[Metric.KV_BLOCKS_FREE.of(name)] = ar.kv.blocks.num_free
+            stats[Metric.KV_BLOCKS_CACHED.of(name)] = ar.kv.blocks.num_cache
             stats[Metric.KV_BLOCKS_IDLE.of(name)] = ar.kv.blocks.num_idle
             stats[Metric.REQUESTS_WAITING.of(name)] = ar.num_waiting
             stats[Metric.REQUESTS_RUNNING.of(name)] = ar.num_running

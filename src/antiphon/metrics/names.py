@@ -24,6 +24,7 @@ class Metric(StrEnum):
     REQUESTS_RUNNING = "antiphon_requests_running"
     KV_BLOCKS = "antiphon_kv_blocks"
     KV_BLOCKS_FREE = "antiphon_kv_blocks_free"
+    KV_BLOCKS_CACHED = "antiphon_kv_blocks_cached"
     KV_BLOCKS_IDLE = "antiphon_kv_blocks_idle"
     KV_BLOCKS_EVICTED = "antiphon_kv_blocks_evicted_total"
     KV_BLOCKS_HOST = "antiphon_kv_blocks_host"
@@ -86,7 +87,8 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.REQUESTS_WAITING: "Requests of a stage without a row.",
     Metric.REQUESTS_RUNNING: "Requests of a stage with a row.",
     Metric.KV_BLOCKS: "Blocks per KV group of a stage.",
-    Metric.KV_BLOCKS_FREE: "Blocks that hold nothing.",
+    Metric.KV_BLOCKS_FREE: "Blocks that no session holds; those that are cache included.",
+    Metric.KV_BLOCKS_CACHED: "Blocks that closed sessions left as cache, until their room is needed.",
     Metric.KV_BLOCKS_IDLE: "Blocks that hold the past of sessions without a running response.",
     Metric.KV_BLOCKS_EVICTED: "Blocks of resting sessions that left the device.",
     Metric.KV_BLOCKS_HOST: "Blocks per KV group that the host tier holds.",
