@@ -138,6 +138,22 @@ def test_what_survives(survives: Survives, kept: int) -> None:
     assert stage.kv.blocks.num_free == 8
 
 
+def test_cache_that_a_prompt_begins_with_is_no_room_for_the_rest_of_it() -> None:
+    stage = scheduler(step_tokens=20)
+    for number, first in ((1, 100), (2, 500)):
+        stage.submit(request(number, 8, first=first))
+        done(stage, planned(stage, number), STOP)
+    stage.forget("session-1", as_cache=True)
+    assert (stage.kv.blocks.num_free, stage.kv.blocks.num_cache, stage.kv.blocks.num_idle) == (4, 4, 4)
+    following = request(3, 9)
+    assert not stage.has_spare(following), "all that is free is what it begins with"
+    assert following.found == 8
+    stage.forget("session-2")
+    assert stage.has_spare(following)
+    stage.submit(following)
+    assert [join.cached for join in planned(stage, 3).joins] == [8]
+
+
 def test_a_reply_is_cut_where_the_kv_ends_and_a_prompt_that_leaves_no_room_is_refused() -> None:
     stage = scheduler(step_tokens=99)
     stage.check(prompt(15))

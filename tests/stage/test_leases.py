@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.core.facts import (
     CopyDone,
 )
-from stage.test_ar import done, planned, request
+from stage.test_ar import STOP, done, planned, request
 from stage.tiering import away, ordered, small
 
 
@@ -31,6 +31,26 @@ def test_a_request_that_moves_is_brought_what_it_computed() -> None:
     assert origin.kv.blocks.num_free == 8
     for stage in (origin, target):
         stage.check_integrity()
+
+
+def test_cache_that_it_begins_with_is_no_room_for_what_it_is_brought() -> None:
+    origin, target = small(num_blocks=8), small(num_blocks=8, host_blocks=0)
+    origin.submit(request(9, 9, max_tokens=9))
+    done(origin, planned(origin, 0), 7)
+    for number, length, first in ((1, 4, 100), (2, 8, 500)):
+        target.submit(request(number, length, first=first))
+        done(target, planned(target, number), STOP)
+    target.forget("session-1", as_cache=True)
+    blocks = target.kv.blocks
+    assert (blocks.num_free, blocks.num_cache, blocks.num_idle) == (4, 2, 4)
+    target.submit(origin.hand_on(9, "t"))
+    (join,) = planned(target, 3).joins
+    (copy,) = target.drain()
+    assert join.cached == 9
+    assert len(copy.targets) == 3, "two blocks were found here"
+    assert target.kv.resting.num_evicted_blocks > 0, "others gave up what was lacking"
+    target.copied(CopyDone("s", copy.ticket))
+    target.check_integrity()
 
 
 def test_who_moves_does_not_take_what_another_one_is_being_brought() -> None:

@@ -184,7 +184,7 @@ class StageBlocks:
         for block in blocks:
             if not self.used[block]:
                 self._num_used += 1
-                if not (self._kept[block] or self._is_cache_no_more(block)):
+                if not (self._kept[block] or self._take_out_of_cache(block)):
                     self._count_only_lent([block], -1)
             self.used[block] += 1
 
@@ -203,7 +203,7 @@ class StageBlocks:
         """One resting holder more."""
         self.num_changes += 1
         for block in blocks:
-            if not (self.used[block] or self._kept[block] or self._is_cache_no_more(block)):
+            if not (self.used[block] or self._kept[block] or self._take_out_of_cache(block)):
                 self._count_only_lent([block], -1)
             self._kept[block] += 1
             if self._kept[block] == 1:
@@ -272,8 +272,8 @@ class StageBlocks:
                 self._cache[block] = None
         return others
 
-    def _is_cache_no_more(self, block: int) -> bool:
-        """A sequence holds the block from now on. True if it was cache."""
+    def _take_out_of_cache(self, block: int) -> bool:
+        """Take the block out of the cache, where a sequence holds it from now on. True if it was there."""
         return self._cache.pop(block, 0) is None or self._cache_busy.pop(block, None) is not None
 
     def _drop_cache(self, count: int, groups: Iterable[int]) -> None:

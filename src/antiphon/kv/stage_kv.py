@@ -82,7 +82,7 @@ class StageKv:
         return match.cached, sum(self.blocks.used[block] > 0 for block in match.blocks)
 
     def num_free_beside(self, owner: str, prefix: Prefix) -> int:
-        """Blocks that are free once `open` holds what it finds: cache that it finds is free before that."""
+        """Blocks that are free beside what `open` finds: that may be cache, which counts as free so far."""
         return self.blocks.num_free - self.blocks.num_cache_of(self._match(owner, prefix, False).blocks)
 
     def fits(
