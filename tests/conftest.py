@@ -56,6 +56,7 @@ class Branches:
 
         self._found = merge_coverage(self._found, found) if self._found else found
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: not self._is_own(item))
 
@@ -101,6 +102,11 @@ class Branches:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--coverage", action="store_true", help="Count branches of the deciding half.")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole programs first: with a long file at the end, one worker would wait for the other."""
+    items.sort(key=lambda item: item.path.parent != HERE)
 
 
 def pytest_configure(config: pytest.Config) -> None:

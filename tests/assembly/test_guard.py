@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from antiphon.policy.memory import Selection
 from antiphon.policy.unpaced import Unpaced
 from antiphon.runtime.record import RecordWriter, encode, read_record, replay
 from antiphon.sim.model import released
+from antiphon.sim.run import Outcome
 from corpus import policies
 from corpus.make import talk
 from fakes import broken
@@ -391,18 +393,30 @@ def broken_engine(folder: Path, policy: str, **sizes: Any) -> Any:
     return released(preset_with(folder, policy), sizes=replace(SMALL, **sizes))
 
 
+def voice_chat(concurrency: int, duration_s: float, engine: Any) -> Outcome:
+    load = {"load": {"closed": {"concurrency": concurrency, "duration_s": duration_s}}}
+    return outcome("voice-chat", settings=load, engine=engine)
+
+
+def statuses(made: Outcome) -> list[str]:
+    return [event.status for event in made.events if isinstance(event, ResponseEnded)]
+
+
+@cache
+def good_statuses(concurrency: int, duration_s: float) -> list[str]:
+    """How replies end where no policy is broken."""
+    return statuses(voice_chat(concurrency, duration_s, released(sizes=SMALL)))
+
+
 @pytest.mark.parametrize(
     "policy", [one for one in BROKEN if one not in LATE and not one.startswith("Restless")]
 )
 def test_a_broken_policy_costs_nobody_a_reply(policy: str, tmp_path: Path) -> None:
     tiered = {"host_kv_tokens": 16384, "kv_tokens": 4096}
-    load = {"load": {"closed": {"concurrency": 3, "duration_s": 20.0}}}
-    if policy == "Slow":  # it sleeps in wall time
-        load = {"load": {"closed": {"concurrency": 1, "duration_s": 2.0}}}
-    made = outcome("voice-chat", settings=load, engine=broken_engine(tmp_path, policy, **tiered))
-    good = outcome("voice-chat", settings=load, engine=released(sizes=SMALL))
-    ends = [event.status for event in made.events if isinstance(event, ResponseEnded)]
-    assert ends == [event.status for event in good.events if isinstance(event, ResponseEnded)]
+    load = (1, 2.0) if policy == "Slow" else (3, 20.0)  # Slow sleeps in wall time
+    made = voice_chat(*load, broken_engine(tmp_path, policy, **tiered))
+    ends = statuses(made)
+    assert ends == good_statuses(*load)
     assert "completed" in ends or policy == "Slow"
     assert not [event for event in made.events if isinstance(event, ErrorSeen)]
     seldom = "Slow", "Endless", "Stubborn", "FromNobody"
@@ -492,21 +506,30 @@ def test_requests_that_are_preempted_for_ever_get_on(keeps: bool, tmp_path: Path
     assert replay(tmp_path / "record", path)[1] == []
 
 
+def talked(preset: str, record: Path) -> tuple[World, list[bytes]]:
+    """A world in which people talked, and what was recorded of it."""
+    config = with_preset(toy_config(rows=3, blocks=18, host_blocks=12), preset)
+    recorder = RecordWriter(record, config, 1)
+    world = World(config, depth=1, copy_lag=1, recorder=recorder)
+    world.is_lenient = True
+    talk(world)
+    recorder.close()
+    return world, [encode(entry) for entry in read_record(record)[1]]
+
+
+@pytest.fixture(scope="module")
+def decided_by_the_baseline(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    return talked("baseline", tmp_path_factory.mktemp("baseline") / "record")[1]
+
+
 @pytest.mark.parametrize("policy", [one for one in BROKEN if one != "Slow"])
-def test_a_broken_policy_that_is_observed_changes_nothing(policy: str, tmp_path: Path) -> None:
+def test_a_broken_policy_that_is_observed_changes_nothing(
+    policy: str, tmp_path: Path, decided_by_the_baseline: list[bytes]
+) -> None:
     path = Path(preset_with(tmp_path, policy))
     path.write_text(path.read_text() + "observe: true\n")
-    decided: list[list[bytes]] = []
-    for preset in ("baseline", str(path)):
-        record = tmp_path / f"{len(decided)}.record"
-        config = with_preset(toy_config(rows=3, blocks=18, host_blocks=12), preset)
-        recorder = RecordWriter(record, config, 1)
-        world = World(config, depth=1, copy_lag=1, recorder=recorder)
-        world.is_lenient = True
-        talk(world)
-        recorder.close()
-        decided.append([encode(entry) for entry in read_record(record)[1]])
-    assert decided[0] == decided[1]
+    world, decided = talked(str(path), tmp_path / "record")
+    assert decided == decided_by_the_baseline
     assert not world.node.guard.overruled
     asked = [one for one in world.node.guard._watched if one.is_observed]
     assert {one.decision for one in asked} == {*BROKEN[policy]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,16 @@ def record(name: str, folder: Path) -> Path:
     return path
 
 
-def told(name: str, folder: Path) -> tuple[Storyteller, list[ResponseEnded]]:
+Told = Callable[[str], tuple[Storyteller, list[ResponseEnded]]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Of a record of this name, told once for all tests that only read."""
+    return cache(lambda name: tell(name, tmp_path_factory.mktemp("records")))
+
+
+def tell(name: str, folder: Path) -> tuple[Storyteller, list[ResponseEnded]]:
     """The stories of a record, which must be the run's, and how its responses ended."""
     path, tellers = record(name, folder), []
 
@@ -56,8 +67,8 @@ def told(name: str, folder: Path) -> tuple[Storyteller, list[ResponseEnded]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_session_has_a_story_and_every_response_one_end(name: str, tmp_path: Path) -> None:
-    teller, ended = told(name, tmp_path)
+def test_every_session_has_a_story_and_every_response_one_end(name: str, told: Told) -> None:
+    teller, ended = told(name)
     ends = {(end.session, end.response): end.status for end in ended}
     assert teller.stories.keys() == teller.sessions.keys()
     for story in teller.stories.values():
@@ -76,9 +87,9 @@ def test_every_session_has_a_story_and_every_response_one_end(name: str, tmp_pat
 @pytest.mark.parametrize(
     "name", ["sim-short-host-fcfs", "sim-short-baseline", "engine-short-host", "toy-kept"]
 )
-def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, tmp_path: Path) -> None:
+def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, told: Told) -> None:
     """All sessions together. Blocks that sessions share are told of the one that gives them up."""
-    teller, _ = told(name, tmp_path)
+    teller, _ = told(name)
     stories, units = teller.stories.values(), teller.node.stages.ar.values()
     preempted = [one for story in stories for one in story.of(What.PREEMPTED, What.PREEMPTED_KEEPING)]
     assert len(preempted) == sum(unit.num_preemptions for unit in units) > 0
@@ -96,8 +107,8 @@ def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, tmp_path: P
     assert (Cause.KV_COMING in waits) is ("host" in name or name == "toy-kept")
 
 
-def test_a_cut_reply_tells_what_was_never_heard(tmp_path: Path) -> None:
-    teller, ended = told("sim-barge-in-baseline", tmp_path)
+def test_a_cut_reply_tells_what_was_never_heard(told: Told) -> None:
+    teller, ended = told("sim-barge-in-baseline")
     cuts = {(s.session, cut.response): cut for s in teller.stories.values() for cut in s.of(What.CUT)}
     cancelled = {(end.session, end.response): end for end in ended if end.status == "cancelled"}
     assert cancelled.keys() <= cuts.keys()
@@ -110,17 +121,17 @@ def test_a_cut_reply_tells_what_was_never_heard(tmp_path: Path) -> None:
     assert all(0.05 < after_s < 1.0 for after_s in first)
 
 
-def test_the_pace_policy_gives_its_reason(tmp_path: Path) -> None:
-    teller, _ = told("sim-paced", tmp_path)
+def test_the_pace_policy_gives_its_reason(told: Told) -> None:
+    teller, _ = told("sim-paced")
     for story in teller.stories.values():
         assert {event.reason for event in story.of(What.HELD)} == {"far ahead"}
         waits = {key: s for event in story.of(What.WORKED) for key, s in event.spent.items()}
         assert waits[Cause.HELD, "far ahead"] > 0.5
 
 
-def test_one_session_alone_has_the_same_story(tmp_path: Path) -> None:
-    whole, _ = told("toy-short-host", tmp_path)
-    header, entries = read_record(tmp_path / "toy-short-host")
+def test_one_session_alone_has_the_same_story(told: Told, tmp_path: Path) -> None:
+    whole, _ = told("toy-short-host")
+    header, entries = read_record(record("toy-short-host", tmp_path))
     alone = Storyteller(replayable(header.node), header.depth, "b")
     for entry in entries:
         alone.decide(entry.facts, entry.now)
@@ -130,8 +141,8 @@ def test_one_session_alone_has_the_same_story(tmp_path: Path) -> None:
     assert alone.stories["b"].events == whole.stories["b"].events
 
 
-def test_a_response_is_told_with_the_words_that_led_to_it(tmp_path: Path) -> None:
-    teller, _ = told("sim-short-host-fcfs", tmp_path)
+def test_a_response_is_told_with_the_words_that_led_to_it(told: Told) -> None:
+    teller, _ = told("sim-short-host-fcfs")
     story = teller.stories["talker-3"]
     first, last = story.responses
     about = story.about(last)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn.server
 import websockets
 from fastapi import FastAPI
 from openai import AsyncOpenAI
@@ -20,6 +22,17 @@ from antiphon.server.serving import Serving
 from antiphon.server.settings import ServerSettings
 from server.fake_engine import CharDetokeniser, FakeEngine
 from wire.harness import check_event
+
+LOOK_S = 0.005
+
+
+@pytest.fixture(autouse=True, scope="session")
+def looks_often() -> Iterator[None]:
+    """uvicorn looks every 0.1 s whether to stop, and whether all have left: each test would wait for both."""
+    often = SimpleNamespace(**vars(asyncio) | {"sleep": lambda _: asyncio.sleep(LOOK_S)})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(uvicorn.server, "asyncio", often)
+        yield
 
 
 @dataclass
