@@ -107,15 +107,17 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=8000, help="tokens of the long prompt")
     parser.add_argument("--streams", type=int, default=2, help="replies beside it")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=4, help="0: measure the first prompts after a start")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--step-s", type=float, default=None, help="bound; by default the server's own")
     arguments = parser.parse_args()
     sides = [Side(arguments, 0.0), Side(arguments, arguments.step_s)]
     for side in sides:
-        side.measure(WARM * 4)
-        side.gaps_s.clear()
-        side.first_s.clear()
+        if arguments.warm:
+            side.measure(WARM * arguments.warm)
+            side.gaps_s.clear()
+            side.first_s.clear()
     for number in range(arguments.rounds):
         for side in sides[:: 1 if number % 2 else -1]:
             side.measure((arguments.prompt,))

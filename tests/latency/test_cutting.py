@@ -1,7 +1,8 @@
-"""Prompts are cut to the time of a step: as much as fits, never nothing, nothing while times are unknown."""
+"""Prompts are cut to the time of a step: as much as fits, never nothing, and a small piece first."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, nan
 
 import numpy as np
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import ArStep, ints
 from antiphon.latency.costs import ProfiledCodec, ProfiledDecoder
-from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS
+from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS, within
 from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel
-from antiphon.latency.observed import ObservedSteps
+from antiphon.latency.observed import EVERY, FIRST_TOKENS, GROWTH, WINDOW, ObservedSteps
 from antiphon.policy.base import Budget, StepCost, granted
 
 SECONDS = st.floats(0, 0.01)
@@ -31,11 +32,12 @@ def models(draw: st.DrawFn) -> ArModel:
     return ArModel(draw(st.integers(1, 40)), dense, head, attention, draw(st.floats(0, 1e-8)), step_s=0.001)
 
 
-def observed(reports: int = 200) -> ObservedSteps:
-    """Of a machine that takes 4 ms a step, 1 ms a token, and a little for what is attended to."""
+def observed() -> tuple[ObservedSteps, list[tuple[int, float]]]:
+    """Of a machine that takes 4 ms a step, 1 ms a token, and a little for what is attended to; with the
+    prompts' tokens and the seconds of its steps that had any."""
     rng, none = np.random.default_rng(3), NO_INTS
-    model = ObservedSteps(is_decoder=True)
-    for number in range(reports):
+    model, prompts = ObservedSteps(is_decoder=True), list[tuple[int, float]]()
+    for number in range(200):
         rows = int(rng.integers(1, 16))
         counts, starts = np.ones(rows, np.int64), rng.integers(1, 4000, rows)
         if number % 3 == 0:
@@ -43,14 +45,31 @@ def observed(reports: int = 200) -> ObservedSteps:
         at = np.arange(rows)
         model.ordered(ArStep("t", number, (), none, (), none, none, at, starts, counts, np.ones_like(at), ""))
         load = int((counts * starts + counts * (counts + 1) // 2).sum())
-        model.reported(number, 0.004 + 1e-3 * int(counts.sum()) + 1e-8 * load)
-    return model
+        took_s = 0.004 + 1e-3 * int(counts.sum()) + 1e-8 * load
+        model.reported(number, took_s)
+        if number % 3 == 0:
+            prompts.append((int(counts[0]), took_s))
+    assert len(prompts) < WINDOW + EVERY, "all of them count"
+    return model, prompts
 
 
-OBSERVED = observed()
+OBSERVED, PROMPTS = observed()
 
 
-def check(cost: StepCost, rows: list[tuple[int, int]], bound_s: float) -> None:
+def extrapolated_s(tokens: int) -> float:
+    """What so many tokens of prompts take at least by what was reported, whatever the fit says."""
+    if tokens > GROWTH * max(tokens for tokens, _ in PROMPTS):
+        return inf
+    return tokens * min(took_s / tokens for tokens, took_s in PROMPTS)
+
+
+def check(
+    cost: StepCost,
+    rows: list[tuple[int, int]],
+    bound_s: float,
+    least_s: Callable[[int], float] = lambda _: 0.0,
+) -> None:
+    """least_s: what so many tokens of prompts take at least."""
     counts, contexts = ints([count for count, _ in rows]), ints([start for _, start in rows])
     asked = counts.copy()
     cut = cost.within(counts, contexts, bound_s)
@@ -59,7 +78,8 @@ def check(cost: StepCost, rows: list[tuple[int, int]], bound_s: float) -> None:
 
     def seconds(counts: Ints) -> float:
         runs = counts > 0
-        return cost.seconds(counts[runs], contexts[runs])
+        prompt_tokens = int(counts[counts > 1].sum())
+        return max(cost.seconds(counts[runs], contexts[runs]), least_s(prompt_tokens))
 
     prompts = counts > 1
     assert (cut[~prompts] == counts[~prompts]).all()
@@ -94,7 +114,7 @@ def test_a_step_takes_no_longer_by_a_profile(
 @example([(1, 5), (8000, 0), (3, 0)], 0.2)
 @example([(8000, 0)], 0.0)
 def test_a_step_takes_no_longer_by_what_was_reported(rows: list[tuple[int, int]], bound_s: float) -> None:
-    check(OBSERVED, rows, bound_s)
+    check(OBSERVED, rows, bound_s, extrapolated_s)
 
 
 def test_a_prompt_gets_its_share_of_a_step_that_others_fill() -> None:
@@ -112,13 +132,19 @@ def test_a_prompt_does_not_crawl_where_the_bound_is_below_its_fixed_cost() -> No
     assert 70 <= cut[1] <= 78, "a quarter of 300 ms"
 
 
-def test_nothing_is_cut_while_times_are_not_known() -> None:
+def test_nothing_is_cut_without_a_model_of_times() -> None:
+    counts, contexts = ints([1, 900]), ints([5, 0])
+    assert within(lambda _: nan, counts, contexts, 0.01) is None
+    assert granted(Budget(500, 8, 0.01), None, counts, contexts).tolist() == [1, 499]
+
+
+def test_the_first_piece_beside_others_is_small() -> None:
     none = ObservedSteps(is_decoder=True)
     counts, contexts = ints([1, 900]), ints([5, 0])
-    assert none.within(counts, contexts, 0.01) is None
-    budget = Budget(500, 8, 0.01)
-    assert granted(budget, none, counts, contexts).tolist() == [1, 499]
-    assert granted(budget, None, counts, contexts).tolist() == [1, 499]
+    first = granted(Budget(500, 8, 0.01), none, counts, contexts)
+    assert 0.9 * FIRST_TOKENS <= first[1] <= FIRST_TOKENS
+    assert first[0] == 1
+    assert granted(Budget(500, 8), none, counts, contexts).tolist() == [1, 499], "nobody lives beside it"
 
 
 def test_frames_of_a_codec_are_not_cut() -> None:

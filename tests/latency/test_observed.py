@@ -12,7 +12,7 @@ from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.core.sampling import Sampling
 from antiphon.latency.features import ar_features
-from antiphon.latency.observed import ObservedCopies, ObservedSteps
+from antiphon.latency.observed import FIRST_TOKENS, GROWTH, ObservedCopies, ObservedSteps
 
 
 def step(number: int, counts: Ints, starts: Ints) -> ArStep:
@@ -113,6 +113,44 @@ def test_what_is_told_of_prompts_has_a_figure_of_its_own() -> None:
     assert then is not None
     assert 62 <= then[0] <= 66
     assert model.within(counts, starts, 0.1) == pytest.approx(plain, abs=4), "apart from what others cost"
+
+
+def longest_s(model: ObservedSteps, token_s: float, bound_s: float, first: int = 0) -> tuple[float, int]:
+    """Reads 8,000 tokens beside a reply where a step takes 5 ms alone: the longest step, and how many."""
+    left, took_s = 8000, list[float]()
+    while left:
+        counts, starts = ints([1, left]), ints([50 + len(took_s), 8000 - left])
+        given = model.within(counts, starts, bound_s)
+        assert given is not None
+        assert given[0] == 1
+        number = first + len(took_s)
+        took_s.append(0.005 + token_s * int(given.sum()))
+        model.ordered(step(number, given, starts))
+        model.reported(number, took_s[-1])
+        left -= int(given[1])
+    return max(took_s), len(took_s)
+
+
+@pytest.mark.parametrize("token_s", [0.0001, 0.001, 0.01])
+def test_the_first_long_prompt_is_bounded_and_does_not_crawl(token_s: float) -> None:
+    longest, steps = longest_s(ObservedSteps(is_decoder=True), token_s, bound_s=0.2)
+    assert longest <= max(0.2 * 1.3, 0.005 + (FIRST_TOKENS + 1) * token_s)
+    assert steps < 16 + 1.2 * 8000 * token_s / 0.2
+
+
+@pytest.mark.parametrize("chunk", [2, 20, 200])
+def test_prompts_of_one_size_do_not_tell_that_longer_ones_take_as_long(chunk: int) -> None:
+    """Their fit may put all of the time into the step, and none into the token."""
+    model, counts = ObservedSteps(is_decoder=True), ints([chunk, 1])
+    for number in range(64):
+        model.ordered(step(number, counts, ints([0, 9])))
+        model.reported(number, 0.005 + 0.001 * (chunk + 1))
+    given, most = model.within(ints([1, 8000]), ints([50, 0]), 9.0), max(FIRST_TOKENS, GROWTH * chunk)
+    assert given is not None
+    assert 0.9 * most <= given[1] <= most
+    longest, steps = longest_s(model, 0.001, 0.2, first=64)
+    assert longest < 0.2 * 1.3
+    assert steps < 60
 
 
 def test_what_is_said_does_not_depend_on_when_it_is_asked() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from operator import mul
 from statistics import median
 
@@ -30,6 +30,11 @@ HALF_LIFE = 16
 """A report counts half as much for each so many that came after it."""
 OUTLIER = 4.0
 """Reports that are off by so many times the median error are left out."""
+FIRST_TOKENS = 128
+"""Of prompts in a step beside others, at most, until more were reported: nothing says what these take."""
+GROWTH = 2
+"""A step has at most so many times the most tokens of prompts that one had before: a fit of steps that are
+alike does not tell a token's time from the step's, and grants any number."""
 NUM_COLUMNS, TOKENS = 6, 1
 """Of a decoder's figures; the one of a token."""
 COPY_WINDOW = 16
@@ -40,13 +45,15 @@ Columns = tuple[float, ...]
 
 @dataclass(slots=True)
 class _Report:
-    """A step that was reported. Its columns are worked out once they are needed. told: tokens of prompts."""
+    """A step that was reported. Its columns are worked out once they are needed. told: tokens of prompts;
+    prompt_tokens: of rows of more than one, and those that are told once more."""
 
     index: int
     counts: Ints
     contexts: Ints
     seconds: float
     told: int
+    prompt_tokens: int
     columns: Columns | None = None
 
 
@@ -85,8 +92,9 @@ class ObservedSteps:
         counts, contexts = _rows(step)
         if not len(counts):
             return
+        tokens = told + int(counts[counts > 1].sum())
         reports = self._reports[self._is_prefill(counts)]
-        reports.append(_Report(self._num_reports, counts, contexts, seconds, told))
+        reports.append(_Report(self._num_reports, counts, contexts, seconds, told, tokens))
         self._num_reports += 1
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
@@ -98,15 +106,28 @@ class ObservedSteps:
         return self._said(self._columns(counts, contexts))
 
     def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
-        if not self._is_decoder:
+        """As the fit says, where there is one; and whatever it says, prompts grow by `GROWTH` from what was
+        reported, and no token of theirs takes less than its share of the quickest step that was."""
+        if not self._is_decoder or not (counts > 1).any():
             return counts
         self._fit()
-        return within(self._decoder_s, counts, contexts, seconds, told)
+        reports = self._reports[True]
+        most = max(FIRST_TOKENS, GROWTH * max((one.prompt_tokens for one in reports), default=0))
+        token_s = min((one.seconds / one.prompt_tokens for one in reports), default=0.0)
+
+        def step_s(one: ArFeatures) -> float:
+            tokens = one.num_tokens - one.decode_rows + _told(one)
+            if tokens > most:
+                return inf
+            fitted_s, least_s = self._decoder_s(one), tokens * token_s
+            return fitted_s if fitted_s > least_s else least_s  # nan: not known yet
+
+        return within(step_s, counts, contexts, seconds, told)
 
     def _decoder_s(self, features: ArFeatures) -> float:
         if (features.prefill_rows > 0) not in self._known:
             return nan
-        told = features.emits - features.decode_rows - features.prefill_rows
+        told = _told(features)
         return self._said(_decoder(features)) + (told * self._told_s if told else 0.0)
 
     def _said(self, columns: Columns) -> float:
@@ -190,6 +211,11 @@ class ObservedCopies:
 def _decoder(one: ArFeatures) -> Columns:
     rows = one.decode_rows, one.prefill_rows
     return 1.0, one.num_tokens, *rows, one.decode_load, one.prefill_load
+
+
+def _told(one: ArFeatures) -> float:
+    """Tokens of prompts that are told."""
+    return one.emits - one.decode_rows - one.prefill_rows
 
 
 def _solved(matrix: Floats, target: Floats) -> Floats:

@@ -100,8 +100,8 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
     Metric.STEPS: "Steps a stage has run.",
     Metric.STEPS_CUT: "Steps that read less of prompts than step_tokens allows, for those who live beside.",
-    Metric.STEPS_UNTIMED: "Steps with prompts beside which others lived, and whose time nothing had told: "
-    "step_tokens alone bounded them.",
+    Metric.STEPS_UNTIMED: "Steps with prompts beside which others lived, before a profile or enough reports "
+    "told their time: their prompts grow from what was reported.",
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
