@@ -46,7 +46,8 @@ async def test_loading_then_ready_then_dead() -> None:
         engine = FakeEngine()
         attach_engine(app, engine, CharDetokeniser)
         assert (await client.get("/ready")).status_code == 200
-        assert (await client.get("/v1/models/test-omni")).json()["id"] == "test-omni"
+        model = (await client.get("/v1/models/test-omni")).json()
+        assert (model["id"], model["root"]) == ("test-omni", "test-omni")
         engine.die()
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 503

@@ -298,9 +298,11 @@ def test_what_ends_a_text() -> None:
     assert read(stop="x").reading == TextReading(("x",), 0)
     assert read(stop=["x", "y"], min_tokens=3).reading == TextReading(("x", "y"), 3)
     assert read(stop=[]).reading.stops() is None
+    six = ["\nclass", "\ndef", "\n#", "\nif", "\nprint", "<|im_end|>"]
+    assert read(stop=six).reading.stop == tuple(six), "what lm-evaluation-harness' HumanEval sends"
     assert read(stop="x").request.tells_counts
     assert not read(stop=[]).request.tells_counts
-    for wrong in ("", [""], ["x"] * 5, "x" * 257, 5):
+    for wrong in ("", [""], ["x"] * 17, "x" * 257, 5):
         assert refused(stop=wrong).param in ("stop", "stop[0]")
     assert refused(stop="x", modalities=["text", "audio"]).param == "stop"
 

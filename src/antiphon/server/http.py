@@ -86,6 +86,7 @@ def _model(serving: Serving) -> dict[str, object]:
     info = serving.engine.info
     return {
         "id": info.name,
+        "root": info.name,  # vLLM's load generator reads it where it is told no model
         "object": "model",
         "created": 0,
         "owned_by": "antiphon",

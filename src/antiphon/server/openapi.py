@@ -44,9 +44,10 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """The model that is served. `languages`: those that its transcriber hears, if it has one."""
+    """The model that is served; `root` is its id. `languages`: those that its transcriber hears, if any."""
 
     id: str
+    root: str
     object: str
     created: int
     owned_by: str

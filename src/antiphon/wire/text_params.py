@@ -27,7 +27,8 @@ MAX_BIASES = 1024
 MAX_DIGITS = 9
 MAX_EACH = 16
 """Choices of one prompt."""
-MAX_STOPS = 4
+MAX_STOPS = 16
+"""More than OpenAI's 4: evaluations of code name 6."""
 MAX_STOP_CHARS = 256
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
