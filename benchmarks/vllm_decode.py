@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from serving import peer_environment
 from transformers import AutoModelForCausalLM
 
 from antiphon import Omni, Request
@@ -94,11 +95,8 @@ class Theirs:
     def __init__(self, python: Path, checkpoint: Path, threads: int, length: int) -> None:
         worker = Path(__file__).with_name("vllm_worker.py")
         command = [str(python), str(worker), str(checkpoint), str(threads), str(max(ROWS)), str(length)]
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        openmp = python.parent.parent / "lib" / "libiomp5.so"
-        if openmp.exists():
-            environment["LD_PRELOAD"] = str(openmp)
-        self.has_openmp = openmp.exists()
+        environment = peer_environment(python)
+        self.has_openmp = "libiomp5" in environment.get("LD_PRELOAD", "")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
