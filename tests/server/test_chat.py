@@ -26,6 +26,7 @@ from antiphon.core.conversation import (
 )
 from antiphon.core.facts import ResponseRequested, SessionClosed
 from antiphon.server.settings import ServerSettings
+from antiphon.wire.guides import AskedGuide
 from antiphon.wire.limits import Limits
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine, Script
@@ -235,6 +236,19 @@ async def test_every_kind_of_content(served: Running) -> None:
     assert (frames.num_frames, frames.fps) == (2, 4.0)
 
 
+class Guides:
+    """Any can be followed: there are no tokens to guide."""
+
+    def __init__(self) -> None:
+        self.asked: list[AskedGuide] = []
+
+    async def check(self, asked: AskedGuide | None) -> None:
+        self.asked += [] if asked is None else [asked]
+
+    def close(self) -> None:
+        pass
+
+
 async def test_tools_and_their_answers(served: Running) -> None:
     tool: Any = {"type": "function", "function": {"name": "sky", "parameters": {"type": "object"}}}
     messages: Any = [
@@ -245,6 +259,8 @@ async def test_tools_and_their_answers(served: Running) -> None:
         },
         {"role": "tool", "tool_call_id": "c1", "content": "blue"},
     ]
+    guides = Guides()
+    served.app.state.serving.guides = guides
     async with served.client() as client:
         await client.chat.completions.create(
             model="test-omni",
@@ -252,6 +268,7 @@ async def test_tools_and_their_answers(served: Running) -> None:
             tools=[tool],
             tool_choice={"type": "function", "function": {"name": "sky"}},
         )
+    assert [guide.param for guide in guides.asked] == ["tools"]
     request = asked(served)
     assert request.tool_choice == "sky"
     assert request.tools == ('{"type":"function","function":{"name":"sky","parameters":{"type":"object"}}}',)

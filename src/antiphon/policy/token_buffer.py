@@ -219,7 +219,9 @@ class TokenBuffer:
     def _pressed(self, view: StepView) -> StepChoice:
         """As the round has it."""
         assert self._plan is not None
-        preempt = (self._plan.gives_way.places(view.request[: view.num_rows]) >= 0).nonzero()[0]
+        rows = slice(view.num_rows)
+        is_dry = (view.begun & (np.fmax(view.lead_s, 0.0) < self._interval_s) & (view.tier == LATENCY))[rows]
+        preempt = ((self._plan.gives_way.places(view.request[rows]) >= 0) & ~is_dry).nonzero()[0]
         if not len(preempt) and is_starved(view):
             preempt = self._least_needed(view)
         return StepChoice(
