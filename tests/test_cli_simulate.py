@@ -103,7 +103,7 @@ def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_pa
     slowly = figures_of(tmp_path, "--host-kv-tokens", "1000000", "--link-gb-s", "0.5")
     assert "reload_s" not in alone
     assert tiered["cache_hit_share"] > 1.5 * alone["cache_hit_share"]
-    assert slowly["reload_s"] > 3 * tiered["reload_s"] > 0, "part of either is waiting for room"
+    assert slowly["reload_s"] > 2 * tiered["reload_s"] > 0, "part of either is waiting for room"
 
 
 def test_slow_decisions_make_slow_tokens(tmp_path: Path) -> None:
