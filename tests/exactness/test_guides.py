@@ -21,8 +21,7 @@ from antiphon.core.sampling import Guide, Sampling
 from antiphon.runtime.driver import Driver
 from antiphon.server.detokenise import Spelling
 from exactness.conftest import user
-from exactness.test_text import TEXTS, prompt_ids
-from fakes.whims import whims_of
+from exactness.test_text import TEXTS, preempting, prompt_ids
 
 MAX_TOKENS = 48
 SCHEMA = {
@@ -164,28 +163,18 @@ def test_preempted_at_random_moments(
     engine = Omni(checkpoint, device="cpu", dtype="float64", block_size=8, depth=depth, **sizes).engine
     outputs: list = []
     driver = Driver(engine, outputs.extend)
-    thinker = driver.node.stages.ar["thinker"]
-    whims = whims_of(thinker)
     facts: list[Fact] = []
     for at, (text, guide) in enumerate(ALL):
         name, sampling = f"s{at}", {"thinker": Sampling(max_tokens=MAX_TOKENS, guide=guide)}
         asked = ResponseRequested(name, name, name, speech=False, sampling=sampling)
         facts += [SessionOpened(name), ItemAdded(name, user(text, "q")), asked]
-    while sum(isinstance(one, ResponseEnded) for one in outputs) < len(ALL):
-        if rng.random() < 0.3 and not whims.victims:
-            whims.victims, whims.keeps = [int(rng.integers(8))], bool(rng.integers(2))
-            driver.advance(facts)
-            facts = []
-        elif not driver.advance(facts) or facts:
-            facts = []
-        driver.node.check_integrity()
-        driver.wait(0.05)
+    preempting(driver, facts, outputs, len(ALL), rng, 0.3)
     got: dict[str, list[int]] = {f"s{at}": [] for at in range(len(ALL))}
     for one in outputs:
         if isinstance(one, TokensOut):
             got[one.response] += one.tokens[:, 0].tolist()
     assert list(got.values()) == expected
-    assert thinker.num_preemptions > 4
+    assert driver.node.stages.ar["thinker"].num_preemptions > 4
 
 
 def test_what_is_told_of_guided_tokens_is_the_models_own(

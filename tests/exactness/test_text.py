@@ -218,6 +218,27 @@ def crowded_readers(
     return driver
 
 
+def preempting(
+    driver: Driver, facts: list[Fact], outputs: list, num: int, rng: np.random.Generator, share: float
+) -> dict[bool, int]:
+    """Turns the driver until `num` responses have ended; in a share of the turns the thinker preempts a row.
+    Returns how many of these lost their KV, and how many kept it."""
+    thinker = driver.node.stages.ar["thinker"]
+    whims, kept = whims_of(thinker), {False: 0, True: 0}
+    while sum(isinstance(one, ResponseEnded) for one in outputs) < num:
+        if rng.random() < share and not whims.victims:
+            whims.victims, whims.keeps = [int(rng.integers(8))], bool(rng.integers(2))
+            before, keeps = thinker.num_preemptions, whims.keeps
+            driver.advance(facts)
+            kept[keeps] += thinker.num_preemptions - before
+            facts = []
+        elif not driver.advance(facts) or facts:
+            facts = []
+        driver.node.check_integrity()
+        driver.wait(0.05)
+    return kept
+
+
 def check_said(outputs: list, names: list[str], expected: list[list[int]]) -> None:
     """Each of these responses, to the texts in turn, has the tokens that it has alone."""
     for at, name in enumerate(names):
@@ -239,24 +260,13 @@ def test_preempted_at_random_moments(
     outputs: list = []
     driver = Driver(engine, outputs.extend)
     thinker = driver.node.stages.ar["thinker"]
-    whims, kept = whims_of(thinker), {False: 0, True: 0}
     sampling = {"thinker": Sampling(max_tokens=MAX_TOKENS)}
     names = [f"s{at}" for at in range(2 * len(TEXTS))]
     facts: list[Fact] = []
     for at, name in enumerate(names):
         asked = ResponseRequested(name, name, name, speech=False, sampling=sampling)
         facts += [SessionOpened(name), ItemAdded(name, user(TEXTS[at % len(TEXTS)], "q")), asked]
-    while sum(isinstance(one, ResponseEnded) for one in outputs) < len(names):
-        if rng.random() < 0.2 and not whims.victims:
-            whims.victims, whims.keeps = [int(rng.integers(8))], bool(rng.integers(2))
-            before, keeps = thinker.num_preemptions, whims.keeps
-            driver.advance(facts)
-            kept[keeps] += thinker.num_preemptions - before
-            facts = []
-        elif not driver.advance(facts) or facts:
-            facts = []
-        driver.node.check_integrity()
-        driver.wait(0.05)
+    kept = preempting(driver, facts, outputs, len(names), rng, 0.2)
     check_said(outputs, names, expected)
     assert min(kept.values()) > 2, "both kinds"
     assert thinker.tiers.fetches.num_fetched_blocks > 0

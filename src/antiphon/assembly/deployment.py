@@ -137,7 +137,7 @@ class Sampling(Written):
     top_k: int | None = key(None, "Draw from the best so many; 0: all.", 50, ge=0)
     top_p: float | None = key(None, "Draw from the best that hold this share; 1: all.", 0.8, gt=0, le=1)
     repetition_penalty: float | None = key(None, "Divides what was drawn before; 1: off.", 1.05, gt=0)
-    max_tokens: Positive | None = key(None, "Tokens of one reply whose request names no number.", 1024)
+    max_tokens: Positive | None = key(None, "Tokens of one reply, where its request names no number.", 1024)
 
 
 class ClassBounds(Written):

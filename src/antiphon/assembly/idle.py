@@ -92,7 +92,7 @@ class Patience:
         return steps
 
     def _put_off(self, seconds: float) -> None:
-        """Nobody was asked for so long."""
+        """No policy was asked for so long."""
         for since in self._since.values():
             since.update({request: at + seconds for request, at in since.items()})
         self._ends = {device: [end + seconds for end in ends] for device, ends in self._ends.items()}

@@ -272,7 +272,7 @@ class Node:
 
     @property
     def _is_lacking(self) -> bool:
-        """Was media found missing that nobody has asked for?"""
+        """Was media found missing that was not asked for yet?"""
         return any(ar.is_lacking for ar in self.stages.ar.values())
 
     @property

@@ -271,7 +271,7 @@ NO_SPEECH = "no_speech"
 """Why a response is cancelled that was asked for by recordings in which nobody speaks."""
 
 GUIDE_FAILED = "guide_failed"
-"""Why a response fails whose text cannot go on in the guide that its request names."""
+"""Why a response fails: its text cannot go on in the guide that its request names."""
 
 
 class ResponseEnded(msgspec.Struct, frozen=True, tag=True):

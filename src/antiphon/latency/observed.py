@@ -116,7 +116,7 @@ class ObservedSteps:
         token_s = min((one.seconds / one.prompt_tokens for one in reports), default=0.0)
 
         def step_s(one: ArFeatures) -> float:
-            tokens = one.num_tokens - one.decode_rows + _told(one)
+            tokens = one.num_tokens - one.decode_rows + _num_told(one)
             if tokens > most:
                 return inf
             fitted_s, least_s = self._decoder_s(one), tokens * token_s
@@ -127,7 +127,7 @@ class ObservedSteps:
     def _decoder_s(self, features: ArFeatures) -> float:
         if (features.prefill_rows > 0) not in self._known:
             return nan
-        told = _told(features)
+        told = _num_told(features)
         return self._said(_decoder(features)) + (told * self._told_s if told else 0.0)
 
     def _said(self, columns: Columns) -> float:
@@ -213,7 +213,7 @@ def _decoder(one: ArFeatures) -> Columns:
     return 1.0, one.num_tokens, *rows, one.decode_load, one.prefill_load
 
 
-def _told(one: ArFeatures) -> float:
+def _num_told(one: ArFeatures) -> float:
     """Tokens of prompts that are told."""
     return one.emits - one.decode_rows - one.prefill_rows
 

@@ -219,9 +219,9 @@ class TokenBuffer:
     def _pressed(self, view: StepView) -> StepChoice:
         """As the round has it."""
         assert self._plan is not None
-        rows = slice(view.num_rows)
-        is_dry = (view.begun & (np.fmax(view.lead_s, 0.0) < self._interval_s) & (view.tier == LATENCY))[rows]
-        preempt = ((self._plan.gives_way.places(view.request[rows]) >= 0) & ~is_dry).nonzero()[0]
+        gives_way = self._plan.gives_way.places(view.request) >= 0
+        gives_way &= ~(self._is_dry(view) & view.begun & (view.tier == LATENCY))
+        preempt = gives_way[: view.num_rows].nonzero()[0]
         if not len(preempt) and is_starved(view):
             preempt = self._least_needed(view)
         return StepChoice(
@@ -474,7 +474,7 @@ class TokenBuffer:
         ready = view.ready.copy()
         ready[preempt] = False
         rows = (ready & (view.row >= 0)).nonzero()[0]
-        is_dry = np.fmax(view.lead_s[rows], 0.0) < self._interval_s
+        is_dry = self._is_dry(view)[rows]
         rows = rows[np.lexsort((np.where(view.reading[rows], 1, np.where(is_dry, 0, 2)),))]
         places = self._places(view)
         places[: view.num_rows] = -1
@@ -483,6 +483,10 @@ class TokenBuffer:
         if not (len(rows) or ready[resumed].any() or self._is_bringing()):
             resumed += (ready & (view.row < 0)).nonzero()[0][:1].tolist()  # somebody must run
         return np.array([*rows.tolist(), *resumed], np.int64)
+
+    def _is_dry(self, view: StepView) -> Mask:
+        """Has its reader nothing left to read by the end of an interval, or not begun? [n]."""
+        return np.fmax(view.lead_s, 0.0) < self._interval_s
 
     def _is_bringing(self) -> bool:
         """Is any KV to be brought of those that are to get a row?"""

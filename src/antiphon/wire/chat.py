@@ -15,7 +15,6 @@ from antiphon.wire.text_params import NEUTRAL_TEXT, NumTop, Positive, TextParams
 
 AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
 Fps = Annotated[float, Meta(ge=0.01, le=1000)]
-"""Below it people who read feel held up (TokenFlow §2.2)."""
 
 
 class TextPartIn(Strict, frozen=True, kw_only=True, tag_field="type", tag="text"):
