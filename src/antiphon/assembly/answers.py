@@ -102,6 +102,7 @@ def check_selection(view: KvView, selection: Any) -> Selection:
         None if groups is None else _groups(view, groups),
         None if reach is None else _reach(reach),
         _wake(selection.wake_at),
+        _truth("is_first", selection.is_first),
     )
 
 

@@ -210,6 +210,7 @@ class Selection:
     reach    of owners that are fetched: how many leading blocks shall be on the device; all of those that are
              not named
     wake_at  when to be asked again although nothing changes; None: once it does
+    is_first what is fetched comes before all else that waits: the KV of older requests reserves no room
     """
 
     owners: Iterable[str]
@@ -218,6 +219,7 @@ class Selection:
     groups: tuple[str, ...] | None = None
     reach: Mapping[str, int] | None = None
     wake_at: float | None = None
+    is_first: bool = False
 
 
 NOTHING = Selection((), 0, "nothing to do")

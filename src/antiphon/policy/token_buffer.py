@@ -93,6 +93,19 @@ class _Gains:
     blocks: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Where the requests of a view that wait for a row stand in a plan.
+
+    plan     and `request`, the view's column: whose places these are
+    places   among those that are to get a row; -1: it is none of them. [waiting]
+    """
+
+    plan: _Plan
+    request: Ints
+    places: Ints
+
+
 class TokenBuffer:
     """Decides who runs, what leaves the device, what is written early and what comes back.
 
@@ -139,6 +152,8 @@ class TokenBuffer:
         self._first = PrefillFirst()
         self._plan: _Plan | None = None
         """Of this interval; None: nobody has to give way, and prompts go first."""
+        self._placed: _Placed | None = None
+        """Of the view that was looked at last: it is asked several times a choice."""
         self._is_fcfs = False
         self._seen: tuple[Ints, Floats] = np.zeros(0, np.int64), np.zeros(0)
         """Requests, and their leads, as of the last look at the stage."""
@@ -171,24 +186,26 @@ class TokenBuffer:
         """The working set and its balance, decided anew in each interval while somebody finds no room (§4.2).
         What is to go on waits for a look at where its KV is, and is not computed before that."""
         self._seen, self._leads_s = (view.request, view.lead_s), None
+        num_rows = view.num_rows
         if self._brings:
-            waiting: set[int] = {*view.request[view.num_rows :].tolist()}
-            self._brings = {one: how for one, how in self._brings.items() if one in waiting}
+            for one in self._brings.keys() - {*view.request[num_rows:].tolist()}:
+                del self._brings[one]
         plan_before = self._plan
-        if not view.num_blocks or not self._is_pressed(view):
+        waits = self._waiting(view)
+        if not view.num_blocks or not self._is_pressed(view, waits):
             self._plan = None
         elif self._plan is None or self._plan.tick != self._tick(now):
-            self._plan = self._round(view, self._tick(now))
+            self._plan = self._round(view, waits, self._tick(now))
         self._is_anew = self._has_host and self._plan is not plan_before
-        goes_on = (view.row < 0) & view.begun
+        goes_on = view.begun[num_rows:].copy()
         self._num_paused = int(np.count_nonzero(goes_on))
-        goes_on &= view.ready
+        goes_on &= view.ready[num_rows:]
         if self._plan is not None:
             goes_on &= self._places(view) >= 0
-        if not goes_on.any() or not self._has_host:
+        at = goes_on.nonzero()[0] + num_rows
+        if not len(at) or not self._has_host:
             self._held.clear()
             return NO_HOLD
-        at = goes_on.nonzero()[0]
         before, self._held = self._held, {}
         for one in view.request[at].tolist():
             look = before.get(one)
@@ -199,7 +216,7 @@ class TokenBuffer:
         is_held = until > now
         if not is_held.any():
             return NO_HOLD
-        held = np.zeros(len(goes_on), np.bool_)
+        held = np.zeros(len(view.request), np.bool_)
         held[at[is_held]] = True
         wake_at = float(until[is_held].min())
         return Hold(held, "it was preempted, and goes on once it is known where its KV is", wake_at)
@@ -219,13 +236,15 @@ class TokenBuffer:
     def _pressed(self, view: StepView) -> StepChoice:
         """As the round has it."""
         assert self._plan is not None
-        gives_way = self._plan.gives_way.places(view.request) >= 0
-        gives_way &= ~(self._is_dry(view) & view.begun & (view.tier == LATENCY))
-        preempt = gives_way[: view.num_rows].nonzero()[0]
+        rows = slice(view.num_rows)
+        is_dry = self._is_dry(view)
+        gives_way = self._plan.gives_way.places(view.request[rows]) >= 0
+        gives_way &= ~(is_dry & view.begun[rows] & (view.tier[rows] == LATENCY))
+        preempt = gives_way.nonzero()[0]
         if not len(preempt) and is_starved(view):
             preempt = self._least_needed(view)
         return StepChoice(
-            self._order(view, preempt),
+            self._order(view, preempt, is_dry),
             OVERLOADED if self._is_fcfs else "whose readers run dry first",
             preempt=preempt,
             keeps=np.ones(len(preempt), np.bool_),
@@ -263,24 +282,34 @@ class TokenBuffer:
         ready[preempt] = False
         return StepChoice(ready.nonzero()[0], choice.reason, preempt=preempt, keeps=np.ones(1, np.bool_))
 
-    def _is_pressed(self, view: StepView) -> bool:
-        """Somebody waits for whom there is no room beside all others."""
-        waits = self._waiting(view)
-        if not waits.any():
+    def _is_pressed(self, view: StepView, waits: Mask) -> bool:
+        """One of `waits` finds no room beside all others. waits: [waiting]."""
+        num_waiting = int(np.count_nonzero(waits))
+        if not num_waiting:
             return False
+        if num_waiting > view.num_free_rows + view.num_pending_rows:
+            return True
         spare = view.num_free + view.num_pending_free + view.num_evictable - view.num_promised
-        lacks_rows = np.count_nonzero(waits) > view.num_free_rows + view.num_pending_rows
-        return bool(lacks_rows) or int(view.needs[waits].sum()) > spare
+        return int(view.needs[view.num_rows :][waits].sum()) > spare
 
     def _waiting(self, view: StepView) -> Mask:
-        """Those without a row that a person waits for and that could run, or whose KV is coming: [n]."""
-        could_run = view.ready if self._plan is None else view.ready | (self._places(view) >= 0)
-        return (view.row < 0) & (view.tier == LATENCY) & could_run
+        """Of those without a row, which a person waits for and which could run, or whose KV is coming:
+        [waiting]."""
+        waiting = slice(view.num_rows, None)
+        could_run = view.ready[waiting]
+        if self._plan is not None:
+            could_run = could_run | (self._places(view) >= 0)
+        return (view.tier[waiting] == LATENCY) & could_run
 
     def _places(self, view: StepView) -> Ints:
-        """Of each, its place among those that are to get a row; -1: it is none of them. [n]."""
+        """Of each without a row, its place among those that are to get one; -1: it is none of them.
+        [waiting]."""
         assert self._plan is not None
-        return self._plan.resumes.places(view.request)
+        placed, request = self._placed, view.request
+        if placed is None or placed.plan is not self._plan or placed.request is not request:
+            places = self._plan.resumes.places(request[view.num_rows :])
+            placed = self._placed = _Placed(self._plan, request, places)
+        return placed.places
 
     def _least_needed(self, view: StepView) -> Ints:
         """The row whose reader has most left to read; work that no person waits for before all else."""
@@ -292,29 +321,30 @@ class TokenBuffer:
 
     # -- a round (§4.2) ------------------------------------------------------------------------------
 
-    def _round(self, view: StepView, tick: int) -> _Plan:
-        """Decides anew what has a row."""
+    def _round(self, view: StepView, waits: Mask, tick: int) -> _Plan:
+        """Decides anew what has a row. waits: [waiting], those that are to get one."""
         self.events["rounds"] += 1
         self._block_size = view.block_size
         step_s, most_per_s = self._speed(view)
         self._token_s = _prefill_token_s(view)
-        has_row = view.row >= 0
-        able = has_row | self._waiting(view)
-        in_set = able & (has_row | view.begun)
+        num_rows, begun = view.num_rows, view.begun
+        in_set, new = np.ones(len(begun), np.bool_), np.zeros(len(begun), np.bool_)
+        np.logical_and(waits, begun[num_rows:], out=in_set[num_rows:])
+        np.greater(waits, begun[num_rows:], out=new[num_rows:])
         rates = np.fmin(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
         self._note_load(rates[in_set], most_per_s)
         gains = self._gains(view, step_s)
         coming = self._coming(view)
-        fixed = self._fixed(view) | coming
+        fixed = np.concatenate((self._fixed(view), coming))
         if self._is_fcfs:
             rank = self._by_age(view, in_set & ~fixed)
         else:
-            admitted = self._admitted(view, able & ~in_set, in_set, rates, most_per_s)
+            admitted = self._admitted(view, new, in_set, rates, most_per_s)
             rank = self._by_gain(view, (in_set & ~fixed) | admitted, gains)
         chosen = self._chosen(view, fixed, rank, gains)
-        rank = np.concatenate((coming.nonzero()[0], rank))
-        resumes: list[int] = view.request[rank[(chosen & ~has_row)[rank]]].tolist()
-        out: list[int] = view.request[has_row & ~chosen].tolist() if resumes else []
+        rank = np.concatenate((coming.nonzero()[0] + num_rows, rank))
+        resumes: list[int] = view.request[rank[(rank >= num_rows) & chosen[rank]]].tolist()
+        out: list[int] = view.request[:num_rows][~chosen[:num_rows]].tolist() if resumes else []
         self.events["preempted"] += len(out)
         return _Plan(tick, _Numbers(out), _Numbers(resumes))
 
@@ -345,24 +375,32 @@ class TokenBuffer:
     def _gains(self, view: StepView, step_s: float) -> _Gains:
         """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals."""
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
-        interval_s, rate = self._interval_s, view.rate
-        away_s = np.where(view.row < 0, self._overhead_s(view), 0.0)
-        runs_s = np.maximum(interval_s - away_s, 0.0)
-        made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.nan_to_num(rate, nan=1.0)
-        read_s = np.where(np.isnan(rate), interval_s, made / np.where(rate > 0, rate, 1.0))
-        idle_s, with_s = np.maximum(lead_s - interval_s, 0.0), np.maximum(lead_s + read_s - interval_s, 0.0)
-        worth = np.clip(2.0 - lead_s / self._value_s, 0.0, 1.0)
+        interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
+        runs_s = np.full(len(lead_s), interval_s)
+        runs_s[num_rows:] = np.maximum(interval_s - self._overhead_s(view), 0.0)
+        unknown = np.isnan(rate)
+        made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(unknown, 1.0, rate)
+        read_s = made / np.where(rate > 0, rate, 1.0)
+        read_s[unknown] = interval_s
+        left_s = lead_s - interval_s
+        idle_s, with_s = np.maximum(left_s, 0.0), np.maximum(lead_s + read_s - interval_s, 0.0)
+        worth = np.minimum(np.maximum(2.0 - lead_s / self._value_s, 0.0), 1.0)
         risk = np.exp(-idle_s / interval_s) - np.exp(-with_s / interval_s)
         gain = worth * runs_s / interval_s + self._gamma * risk
-        gain = np.where((view.tier != LATENCY) | np.isinf(lead_s), -1.0, gain)
+        gain[(view.tier != LATENCY) | (lead_s == inf)] = -1.0
         growth = np.ceil(made / view.block_size).astype(np.int64)
-        own = np.where(view.row >= 0, view.held + np.where(view.reading, view.needs, 0), view.needs)
-        return _Gains(gain, own + growth)
+        rows = slice(num_rows)
+        blocks = view.needs + growth
+        blocks[rows] = view.held[rows] + view.needs[rows] * view.reading[rows] + growth[rows]
+        return _Gains(gain, blocks)
 
     def _overhead_s(self, view: StepView) -> Floats:
-        """What it takes a request without a row until it can go on: to bring its KV, or to compute it."""
-        compute_s = view.tokens * np.fmax(self._token_s, 0.0)
-        return np.where(view.begun, self._back_s(view.needs, view.tokens), compute_s)
+        """What it takes each request without a row until it can go on: to bring its KV, or to compute it.
+        [waiting]."""
+        waiting = slice(view.num_rows, None)
+        tokens = view.tokens[waiting]
+        compute_s = tokens * np.fmax(self._token_s, 0.0)
+        return np.where(view.begun[waiting], self._back_s(view.needs[waiting], tokens), compute_s)
 
     def _back_s(self, blocks: Ints, tokens: Ints) -> Floats:
         """Until so much KV that left, or has to, is there again: brought or computed, whichever is sooner. As
@@ -376,19 +414,19 @@ class TokenBuffer:
     def _fixed(self, view: StepView) -> Mask:
         """Rows that keep their place: what could not leave and come back before its reader runs dry, what is
         read by nobody at a known rate, and what has shown nothing yet. The admission test of §4.2.1, held
-        against those who would have to give way: [n]."""
-        away_s = self._back_s(view.held, view.context) + self._interval_s
-        is_ahead = view.begun & (view.lead_s >= self._safety * away_s)
-        may_go = is_ahead | (view.tier != LATENCY)
-        return (view.row >= 0) & ~may_go
+        against those who would have to give way: [rows]."""
+        rows = slice(view.num_rows)
+        away_s = self._back_s(view.held[rows], view.context[rows]) + self._interval_s
+        is_ahead = view.begun[rows] & (view.lead_s[rows] >= self._safety * away_s)
+        return ~(is_ahead | (view.tier[rows] != LATENCY))
 
     def _coming(self, view: StepView) -> Mask:
         """Those that the last round had go on and whose KV is still on its way: another round would not have
-        it sooner, and if each chose others while links are slow, nobody would ever run. [n]."""
+        it sooner, and if each chose others while links are slow, nobody would ever run. [waiting]."""
         if self._plan is None:
-            return np.zeros(len(view.row), np.bool_)
-        coming = (self._places(view) >= 0) & (view.row < 0) & ~view.ready
-        requests: list[int] = view.request[coming].tolist()
+            return np.zeros(len(view.request) - view.num_rows, np.bool_)
+        coming = (self._places(view) >= 0) & ~view.ready[view.num_rows :]
+        requests: list[int] = view.request[view.num_rows :][coming].tolist()
         coming[coming] = [self._brings.get(request, False) for request in requests]
         return coming
 
@@ -403,7 +441,7 @@ class TokenBuffer:
         num_set, num_running = int(np.count_nonzero(in_set)), view.num_rows
         most = inf
         if self._num_host_blocks:
-            held = np.where(view.row >= 0, view.held, view.needs)[in_set]
+            held = np.concatenate((view.held[:num_running], view.needs[num_running:]))[in_set]
             each = max(float(held.mean()) if len(held) else float(view.needs[at].mean()), 1.0)
             static = floor((view.num_blocks + self._num_host_blocks) / each)
             most = max(static - self._adjusts * max(static - num_running, 0), num_running + 1)
@@ -425,7 +463,8 @@ class TokenBuffer:
         """Indices, the highest gain first; among equals whose reader has begun, and then the oldest."""
         at = among.nonzero()[0]
         age_s = np.fmax(view.age_s[at], 0.0)
-        return at[np.lexsort((-age_s, ~view.begun[at], -np.round(gains.gain[at], 3)))]
+        thousandths = np.rint(gains.gain[at] * 1000)
+        return at[np.lexsort((-age_s, -2 * thousandths - view.begun[at]))]
 
     def _chosen(self, view: StepView, fixed: Mask, rank: Ints, gains: _Gains) -> Mask:
         """Greedy, as far as the device has blocks and rows; then swaps across the cut: [n]."""
@@ -467,31 +506,33 @@ class TokenBuffer:
 
     # -- in between ----------------------------------------------------------------------------------
 
-    def _order(self, view: StepView, preempt: Ints) -> Ints:
+    def _order(self, view: StepView, preempt: Ints, is_dry: Mask) -> Ints:
         """Rows: what is about to run dry, then prompts, then what is well ahead; then what gets a row, as the
-        round has it."""
-        assert self._plan is not None
-        ready = view.ready.copy()
+        round has it. is_dry: [rows]."""
+        num_rows = view.num_rows
+        ready = view.ready[:num_rows].copy()
         ready[preempt] = False
-        rows = (ready & (view.row >= 0)).nonzero()[0]
-        is_dry = self._is_dry(view)[rows]
-        rows = rows[np.lexsort((np.where(view.reading[rows], 1, np.where(is_dry, 0, 2)),))]
+        reading = view.reading[:num_rows]
+        is_ahead = ~(reading | is_dry)
+        parts = [(ready & of).nonzero()[0] for of in (is_dry & ~reading, reading, is_ahead)]
         places = self._places(view)
-        places[: view.num_rows] = -1
         at = (places >= 0).nonzero()[0]
-        resumed: list[int] = at[places[at].argsort()].tolist()
-        if not (len(rows) or ready[resumed].any() or self._is_bringing()):
-            resumed += (ready & (view.row < 0)).nonzero()[0][:1].tolist()  # somebody must run
-        return np.array([*rows.tolist(), *resumed], np.int64)
+        resumed = at[places[at].argsort()] + num_rows
+        if not (ready.any() or view.ready[resumed].any() or self._is_bringing()):
+            could_run = view.ready[num_rows:].nonzero()[0][:1] + num_rows
+            resumed = np.concatenate((resumed, could_run))  # somebody must run
+        return np.concatenate((*parts, resumed))
 
     def _is_dry(self, view: StepView) -> Mask:
-        """Has its reader nothing left to read by the end of an interval, or not begun? [n]."""
-        return np.fmax(view.lead_s, 0.0) < self._interval_s
+        """Of each row: has its reader nothing left to read by the end of an interval, or not begun?
+        [rows]."""
+        return np.fmax(view.lead_s[: view.num_rows], 0.0) < self._interval_s
 
     def _is_bringing(self) -> bool:
-        """Is any KV to be brought of those that are to get a row?"""
+        """Is any KV to be brought of those that are to get a row, or is one held for a look at where its KV
+        is?"""
         assert self._plan is not None
-        return any(self._brings.get(one) for one in self._plan.resumes.requests)
+        return any(self._brings.get(one, one in self._held) for one in self._plan.resumes.requests)
 
     # -- KV (§5) -------------------------------------------------------------------------------------
 
@@ -569,7 +610,8 @@ class TokenBuffer:
                 queued_s += num_away * _known(back.block_s)
         owners += [owner for owner in waiting if owner not in requests]
         wake_at = now + SOON_S if self._num_paused else None
-        return Selection(owners, view.num_blocks, "a request is to go on", wake_at=wake_at)
+        is_first = self._plan is not None
+        return Selection(owners, view.num_blocks, "a request is to go on", wake_at=wake_at, is_first=is_first)
 
     def _going_on(self, view: KvView, waiting: list[str]) -> list[int]:
         """Preempted requests whose KV is looked at: those that the round has go on, in its order; while all

@@ -149,7 +149,8 @@ class Fetches:
     def fetch(self, queue: Sequence[Wanted], apart: int) -> None:
         """What a request waits for comes only if the request would fit beside `apart` blocks and the others
         that wait: otherwise their KV, and that of rows, would chase each other from the device. What is there
-        of the KV of those before it in the queue, all of it or a part that does not fit now, stays."""
+        of the KV of those before it in the queue, all of it or a part that does not fit now, stays, unless
+        the policy has what it selects go first."""
         wanted = {one.owner: one for one in queue if self._is_on_host(one)}
         there, before = list[Wanted](), dict[str, int]()
         for one in queue:
@@ -175,8 +176,9 @@ class Fetches:
                     count -= self._prepare(owner, min(count, CHUNK_BLOCKS), reach, {*wanted, *prepared})
                 continue
             for other in there[num_before : before[owner]]:
-                apart += other.promise
-                kept.add(other.owner)
+                if not selection.is_first:
+                    apart += other.promise
+                    kept.add(other.owner)
             num_before = max(num_before, before[owner])
             if self._kv.fits(owner, one.prefix, one.promise, apart):
                 apart += one.promise
@@ -190,6 +192,8 @@ class Fetches:
         coming |= {owner for owner in wanted if self._is_filling(owner)}
         for owner in self.coming - coming:
             self._known.states.pop(owner, None)
+            if selection.is_first and owner in self._known.request:
+                self._known.states[owner] = KvState.PAUSED
         self.num_changes += coming != self.coming
         self.coming = coming
 

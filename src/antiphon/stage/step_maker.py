@@ -123,7 +123,8 @@ class StepMaker:
     @property
     def _is_busy(self) -> bool:
         """Is anything under way that will leave room?"""
-        return len(self._requests) > len(self._waiting) or self._tiers.num_in_flight > 0
+        is_running = len(self._requests) > len(self._waiting) or len(self._flights) > 0
+        return is_running or self._tiers.num_in_flight > 0
 
     def _join(self, request: ArRequest, with_coming: bool = False) -> Join:
         self._waiting.remove(request)
