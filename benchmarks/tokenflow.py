@@ -1,17 +1,24 @@
-"""TokenFlow's preset beside the baselines, simulated at a datasheet's times.
+"""TokenFlow's preset beside baselines, simulated: the 4090's loads of TokenFlow's table 1, other machines,
+models and arrivals, its memory ablation and its parameters.
 
-    python benchmarks/tokenflow.py --work evaluation/tokenflow --out benchmarks/results/tokenflow.json
+    python benchmarks/tokenflow.py --work evaluation/tokenflow
 
-Readers come in a burst, or as Poisson near saturation, to Llama-3.1-8B on an RTX 4090 and on an H200 (after
-TokenFlow's table 1, smaller: 16 readers, a prompt of 512 tokens, a reply of 1,024). The device has room for a
-third of what they need together. 40 % read 15 tokens a second and 60 % read 20 (figure 19). What is told is
-from the times at which tokens were generated: the wire is instant, and delivery is not paced. Every system
-decides about the same people (paired seeds). Runs that --work has are not run again.
+Each part writes benchmarks/results/tokenflow-PART.json; then benchmarks/tokenflow_page.py puts all tables and
+plots into docs/evaluation/tokenflow.md. `--parts` runs some of them. Runs that --work has are not run again.
+What is told is from the times at which tokens were generated: the wire is instant, and delivery is not paced.
+Every system decides about the same people (paired seeds).
+
+    calibrated  table 1 on machines as slow as the paper's baseline (tokenflow_calibration.py)
+    datasheet   some of it at a datasheet's times
+    crowds      other machines, models and arrivals, at a datasheet's times
+    ablation    table 2: without the host, without write-through, on links of two speeds
+    settings    figures 20, 22 and 23: reading rates, the interval, how conservative preemption is
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import mean
@@ -24,60 +31,163 @@ from liveserve import NOBODY, written
 from antiphon.bench import provenance
 from antiphon.bench.statistics import mean_interval, ratio_interval
 from antiphon.latency.finding import find_costs
+from antiphon.latency.models import ArModel
+from antiphon.latency.profile import Profile
 from antiphon.latency.shapes import find_shape
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
 from antiphon.sim.model import SimEngine, engine_of
-from antiphon.sim.run import Setup, simulate
+from antiphon.sim.run import Outcome, Setup, simulate
 from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, find
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+FITTED = RESULTS / "tokenflow-calibration.json"
 SWAP = f"{HERE / 'tokenflow_swap.py'}:RoundRobinSwap"
 ANDES = f"{HERE / 'tokenflow_andes.py'}:Andes"
-MODEL, WORKLOAD = "llama-3.1-8b", "burst-readers"
-ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 19
+WORKLOAD, STAGE = "burst-readers", "thinker"
+ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 20
 """A step of 8,192 tokens is SGLang's longest prefill; of 512, its chunked one."""
-PROMPT, REPLY, SPREAD = 512, 1024, 1.2
-"""Tokens, and the 90th percentile as a multiple of the median."""
-READERS, KV_TOKENS = 16, 8192
-SEEDS = (0, 1, 2, 3, 4)
+SPREAD = 1.2
+"""The 90th percentile of a length as a multiple of its median."""
 TOLD = (
     *("effective_tokens_per_s", "streamed_tokens_per_s", "qos", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99"),
-    *("rebuffer_s.mean", "rebuffer_s.p99", "completed_turns", "turns", 'preemptions{stage="thinker"}'),
-    'utilisation{stage="thinker"}',
+    *("rebuffer_s.mean", "rebuffer_s.p99", "completed_turns", "turns", "span_s", "reload_s"),
+    *('preemptions{stage="thinker"}', 'utilisation{stage="thinker"}'),
 )
 
 
+def about(median: float) -> dict[str, Any]:
+    return {"lognormal": {"median": median, "p90": SPREAD * median}}
+
+
+def fixed(name: str) -> dict[str, Any]:
+    """A law fitted to a public trace (`workload/fitted.py`)."""
+    return {"fitted": name}
+
+
+MIXED = {"choice": {"values": [15, 20], "weights": [0.4, 0.6]}}
+"""Tokens a second that are read, in figure 19."""
+USUAL = {"constant": 15}
+"""Half of the 30 tokens a second that the paper's baseline makes for each reader: its figure 2."""
+
+
 class Load(msgspec.Struct, frozen=True):
-    """Who comes, and to what. arrivals: as a workload has it."""
+    """Who comes, and to what.
+
+    arrivals     as a workload has it
+    prompt       and `reply`: laws of lengths in tokens
+    rate         law of the tokens a second that are read
+    kv_tokens    for which the device has room
+    more_ms      that every step takes beyond the datasheet's time
+    link         GB/s to the host; None: as the datasheet has it
+    """
 
     name: str
     hardware: str
     arrivals: dict[str, Any]
-    sessions: int = READERS
+    sessions: int
+    kv_tokens: int
+    prompt: dict[str, Any] = msgspec.field(default_factory=lambda: about(512))
+    reply: dict[str, Any] = msgspec.field(default_factory=lambda: about(1024))
+    rate: dict[str, Any] = msgspec.field(default_factory=lambda: USUAL)
+    model: str = "llama-3-8b"
+    more_ms: float = 0.0
+    link: float | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        def about(median: float) -> dict[str, Any]:
-            return {"lognormal": {"median": median, "p90": SPREAD * median}}
-
         return {
             "load.open.arrivals": self.arrivals,
             "load.open.sessions": self.sessions,
-            "people.reader.typing": {"words": about(PROMPT / 1.3), "words_per_s": 0},
-            "people.reader.max_output_tokens": about(REPLY),
+            "people.reader.typing": {"words": self._words, "words_per_s": 0},
+            "people.reader.max_output_tokens": self.reply,
+            "people.reader.reading_tokens_per_s": self.rate,
         }
 
+    @property
+    def _words(self) -> dict[str, Any]:
+        law = self.prompt.get("lognormal")
+        if law is None:
+            return {"fitted": self.prompt["fitted"].replace("_tokens", "_words")}
+        return {"lognormal": {name: value / 1.3 for name, value in law.items()}}
 
-BURST = {"bursts": {"size": READERS, "every_s": 3600}}
-LOADS = (
-    Load("RTX 4090, burst", "RTX-4090", BURST),
-    Load("RTX 4090, Poisson 0.75 a second", "RTX-4090", {"poisson": {"rate_per_s": 0.75}}),
-    Load("H200, burst", "H200", BURST),
-    Load("H200, Poisson 6 a second", "H200", {"poisson": {"rate_per_s": 6.0}}),
+    @property
+    def profile(self) -> Profile:
+        found = find_costs(self.hardware, find_shape(self.model))
+        if self.link is not None:
+            found = found.with_host_link(self.link * 1e9)
+        stage = found.stages[STAGE]
+        assert isinstance(stage.model, ArModel)
+        slower = msgspec.structs.replace(stage.model, step_s=stage.model.step_s + self.more_ms / 1000)
+        stages = {**found.stages, STAGE: msgspec.structs.replace(stage, model=slower)}
+        return msgspec.structs.replace(found, stages=stages)
+
+
+KIB = 1024
+POOL_4090 = 40 * KIB
+"""Tokens of Llama3-8B for which a 4090 has room: 24 GB, 16 of them weights."""
+LONG_IN, LONG_OUT = about(1024), about(2048)
+
+
+def burst(size: int) -> dict[str, Any]:
+    return {"bursts": {"size": size, "every_s": 36_000}}
+
+
+def poisson(rate: float) -> dict[str, Any]:
+    return {"poisson": {"rate_per_s": rate}}
+
+
+def table_1(more_ms: float = 0.0) -> dict[str, Load]:
+    """On the 4090. How many come as Poisson the paper does not say: 80 here. On the H200 200 and 400 requests
+    with replies of 2,048 and 4,096 tokens would take this script hours."""
+
+    def on_4090(name: str, arrivals: dict[str, Any], sessions: int, **lengths: dict[str, Any]) -> Load:
+        return Load(name, "RTX-4090", arrivals, sessions, POOL_4090, more_ms=more_ms, **lengths)
+
+    long = {"prompt": LONG_IN, "reply": LONG_OUT}
+    return {
+        "a": on_4090("(a): burst of 60, S/S", burst(60), 60),
+        "b": on_4090("(b): burst of 80, L/L", burst(80), 80, **long),
+        "c": on_4090("(c): Poisson 2/s, S/S", poisson(2), 80),
+        "d": on_4090("(d): Poisson 4/s, S/S", poisson(4), 80),
+    }
+
+
+def fitted_ms() -> float:
+    """What benchmarks/tokenflow_calibration.py found."""
+    return float(json.loads(FITTED.read_text())["more_ms"])
+
+
+BURSTGPT = {"prompt": fixed("burstgpt_first_tokens"), "reply": fixed("burstgpt_output_tokens")}
+AZURE = {"prompt": fixed("azure_conv_input_tokens"), "reply": fixed("azure_conv_output_tokens")}
+
+
+def clustered(rate: float, cv: float) -> dict[str, Any]:
+    """Arrivals whose gaps have this coefficient of variation."""
+    return {"gamma": {"rate_per_s": rate, "cv": cv}}
+
+
+CROWDS = (
+    Load("A6000, Qwen2-7B, burst of 40", "RTX-A6000", burst(40), 40, 20 * KIB, model="qwen2-7b", rate=MIXED),
+    Load(
+        "A6000, Qwen2-7B, as in BurstGPT, 5/s",
+        *("RTX-A6000", clustered(5, 2.9), 150, 16 * KIB),
+        model="qwen2-7b",
+        **BURSTGPT,
+    ),
+    Load(
+        "H200, Qwen2.5-32B, as in BurstGPT, 8/s",
+        *("H200", clustered(8, 2.9), 200, 16 * KIB),
+        model="qwen2.5-32b",
+        **BURSTGPT,
+    ),
+    Load("H200, Llama3-8B, as in Azure, 10/s", "H200", clustered(10, 1.1), 200, 24 * KIB, **AZURE),
+    Load("RTX 4090, Llama3-8B, half the load", "RTX-4090", poisson(0.5), 40, POOL_4090, rate=MIXED),
 )
+"""The last is the control: memory is never short."""
 
 
 class System(msgspec.Struct, frozen=True):
@@ -85,7 +195,7 @@ class System(msgspec.Struct, frozen=True):
 
     preset       that ships, and `choices` that differ from it
     step_tokens  of a step, prompts and replies together
-    reserves     tokens of a reply for which there must be room before it begins
+    is_reserved  a reply begins only where the usual length of one has room
     has_host     KV may be kept in the host's memory
     """
 
@@ -93,7 +203,7 @@ class System(msgspec.Struct, frozen=True):
     preset: str = "baseline"
     choices: dict[str, Any] = {}
     step_tokens: int = STEP_TOKENS
-    reserves: int = 0
+    is_reserved: bool = False
     has_host: bool = False
 
     def write(self, folder: Path) -> None:
@@ -104,18 +214,19 @@ class System(msgspec.Struct, frozen=True):
     def file(self, folder: Path) -> Path:
         return folder / f"{self.name.replace(' ', '-')}.yaml"
 
-    def engine(self, folder: Path, hardware: str) -> SimEngine:
+    def engine(self, folder: Path, load: Load) -> SimEngine:
         sizes = Sizes(
             max_rows=ROWS,
-            kv_tokens=KV_TOKENS,
+            kv_tokens=load.kv_tokens,
             step_tokens=self.step_tokens,
             host_kv_tokens=HOST_KV_TOKENS if self.has_host else 0,
         )
-        profile = find_costs(hardware, find_shape(MODEL))
-        made = engine_of(profile, str(self.file(folder)), sizes)
+        made = engine_of(load.profile, str(self.file(folder)), sizes)
         node = made.node
+        median = load.reply["lognormal"]["median"] if "lognormal" in load.reply else 0
+        reserved = int(median) if self.is_reserved else 0
         ar = {
-            stage: msgspec.structs.replace(config, headroom_blocks=1 + self.reserves // config.block_size)
+            stage: msgspec.structs.replace(config, headroom_blocks=1 + reserved // config.block_size)
             for stage, config in node.ar.items()
         }
         served = msgspec.structs.replace(made.served, node=msgspec.structs.replace(node, ar=ar))
@@ -129,19 +240,19 @@ def tokenflow(name: str, has_host: bool = True, **options: Any) -> System:
     return System(name, "tokenflow", dict.fromkeys(decisions, choice) if options else {}, has_host=has_host)
 
 
-PACED = {"policy": "urgency", "safe_s": 4.0}
-BASELINES = (
-    System("prompts first"),
-    System("prompts first, room reserved", reserves=REPLY),
-    System("chunked prompts", "fcfs", step_tokens=CHUNK_TOKENS),
-    System("andes", choices={"step": ANDES}),
-    System("pacing alone", choices={"pace": PACED}, has_host=True),
-    System("round-robin swap", choices={"step": SWAP}, has_host=True),
-)
+FIRST, RESERVED = System("prompts first"), System("room reserved", is_reserved=True)
+CHUNKED = System("chunked prompts", "fcfs", step_tokens=CHUNK_TOKENS)
+ANDES_LIKE = System("andes", choices={"step": ANDES})
+PACED = System("pacing alone", choices={"pace": {"policy": "urgency", "safe_s": 4.0}}, has_host=True)
+TURNS = System("round-robin swap", choices={"step": SWAP}, has_host=True)
 OURS = tokenflow("tokenflow")
+BASELINES = (FIRST, RESERVED, CHUNKED, ANDES_LIKE, PACED, TURNS)
+FEW = (FIRST, RESERVED, ANDES_LIKE, OURS)
 ABLATED = (
+    OURS,
     tokenflow("without the host", has_host=False),
     tokenflow("without write-through", write=False),
+    RESERVED,
 )
 
 
@@ -152,18 +263,24 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return f"{self.system.name}-{self.load.name}-{self.seed}".replace(" ", "-").replace(",", "")
+        slow = f"-{self.load.more_ms:g}" if self.load.more_ms else ""
+        name = f"{self.system.name}-{self.load.name}{slow}-{self.seed}"
+        return name.translate(str.maketrans(" /:,()", "------"))
+
+
+def outcome_of(point: Point, work: Path) -> Outcome:
+    """Of one run."""
+    workload = changed(find(WORKLOAD), point.load.settings)
+    engine = point.system.engine(work, point.load)
+    found = simulate(Setup(workload, point.load.profile, point.seed, engine, patience_s=3600.0), NOBODY)
+    if found.overruled or found.incidents:
+        raise RuntimeError(f"{point.name}: {found.overruled} {found.incidents}")
+    return found
 
 
 def played(point: Point, work: Path) -> dict[str, float]:
     """One run's figures."""
-    workload = changed(find(WORKLOAD), point.load.settings)
-    costs = find_costs(point.load.hardware, find_shape(MODEL))
-    engine = point.system.engine(work, point.load.hardware)
-    outcome = simulate(Setup(workload, costs, point.seed, engine, patience_s=600.0), NOBODY)
-    if outcome.overruled or outcome.incidents:
-        raise RuntimeError(f"{point.name}: {outcome.overruled} {outcome.incidents}")
-    found = figures(fold(outcome.events), Slo())
+    found = figures(fold(outcome_of(point, work).events), Slo())
     return {name: round(found[name], 5) for name in TOLD if name in found}
 
 
@@ -171,25 +288,28 @@ def kept(point: Point, work: Path) -> dict[str, float]:
     return provenance.once(work / f"{point.name}.json", lambda: played(point, work))
 
 
+Found = list[dict[str, float]]
+"""A run's figures, for each seed."""
+
+
 class Runs:
     """Figures by point, two runs at a time."""
 
-    def __init__(self, work: Path, pool: ProcessPoolExecutor, seeds: tuple[int, ...]) -> None:
-        self._work, self._pool, self._seeds = work, pool, seeds
+    def __init__(self, work: Path, pool: ProcessPoolExecutor) -> None:
+        self._work, self._pool = work, pool
         work.mkdir(parents=True, exist_ok=True)
 
-    def at(self, systems: tuple[System, ...], load: Load) -> dict[str, list[dict[str, float]]]:
+    def at(self, systems: tuple[System, ...], load: Load, num_seeds: int) -> dict[str, Found]:
         for system in systems:
             system.write(self._work)
-        points = [Point(system, load, seed) for system in systems for seed in self._seeds]
+        points = [Point(system, load, seed) for system in systems for seed in range(num_seeds)]
         done = list(self._pool.map(kept, points, [self._work] * len(points)))
-        size = len(self._seeds)
-        return {one.name: done[at * size : (at + 1) * size] for at, one in enumerate(systems)}
+        return {one.name: done[at * num_seeds : (at + 1) * num_seeds] for at, one in enumerate(systems)}
 
 
-def against(a: list[dict[str, float]], b: list[dict[str, float]]) -> dict[str, list[float]]:
+def against(a: Found, b: Found) -> dict[str, list[float]]:
     """b against a, by figure: the ratio where all are above 0, else the difference; 95 %."""
-    found: dict[str, list[float]] = {}
+    told: dict[str, list[float]] = {}
     for name in TOLD:
         before, after = ([run[name] for run in runs if name in run] for runs in (a, b))
         if len(before) != len(after) or not before:
@@ -198,42 +318,83 @@ def against(a: list[dict[str, float]], b: list[dict[str, float]]) -> dict[str, l
             interval = ratio_interval(before, after)
         else:
             interval = mean_interval([two - one for one, two in zip(before, after, strict=True)])
-        found[name] = [interval.mean, interval.low, interval.high]
-    return found
+        told[name] = [interval.mean, interval.low, interval.high]
+    return told
 
 
-def evaluated(runs: Runs, loads: tuple[Load, ...]) -> dict[str, Any]:
-    """The best baseline is one for all loads: by effective throughput, as a share of that load's best."""
-    found = {load.name: runs.at((*BASELINES, OURS), load) for load in loads}
-
-    def effective(load: Load, system: System) -> float:
-        return mean(run["effective_tokens_per_s"] for run in found[load.name][system.name])
-
-    most = {load.name: max(effective(load, one) for one in BASELINES) for load in loads}
-    shares = {one.name: mean(effective(load, one) / most[load.name] for load in loads) for one in BASELINES}
-    best = max(shares, key=lambda name: shares[name])
-    table = {
-        load: {
-            name: {figure: round(mean(run[figure] for run in of), 4) for figure in TOLD if figure in of[0]}
-            for name, of in systems.items()
-        }
-        for load, systems in found.items()
-    }
-    ablation = {OURS.name: found[loads[0].name][OURS.name]} | runs.at(ABLATED, loads[0])
+def means(found: dict[str, Found]) -> dict[str, dict[str, float]]:
     return {
-        "best baseline": best,
-        "means": table,
-        "tokenflow against the best baseline": {
-            load: against(systems[best], systems[OURS.name]) for load, systems in found.items()
-        },
-        "tokenflow against prompts first": {
-            load: against(systems[BASELINES[0].name], systems[OURS.name]) for load, systems in found.items()
-        },
-        f"ablation, {loads[0].name}": {
-            name: {figure: round(mean(run[figure] for run in of), 4) for figure in TOLD if figure in of[0]}
-            for name, of in ablation.items()
-        },
+        name: {figure: round(mean(run[figure] for run in of), 4) for figure in TOLD if figure in of[0]}
+        for name, of in found.items()
     }
+
+
+def compared(found: dict[str, Found]) -> dict[str, Any]:
+    """Means, and our ratios to each baseline."""
+    ours = found[OURS.name]
+    others = {name: of for name, of in found.items() if name != OURS.name}
+    return {
+        "seeds": len(ours),
+        "means": means(found),
+        "tokenflow against": {name: against(of, ours) for name, of in others.items()},
+    }
+
+
+def calibrated(runs: Runs) -> dict[str, Any]:
+    loads = table_1(fitted_ms())
+    told: dict[str, Any] = {}
+    for key in "adc":
+        told[loads[key].name] = compared(runs.at((OURS, RESERVED, ANDES_LIKE, FIRST), loads[key], 5))
+    told[loads["b"].name] = compared(runs.at((OURS, RESERVED, ANDES_LIKE, FIRST), loads["b"], 3))
+    return told
+
+
+def datasheet(runs: Runs) -> dict[str, Any]:
+    loads = table_1()
+    return {loads[key].name: compared(runs.at((*BASELINES, OURS), loads[key], 3)) for key in "ad"}
+
+
+def crowds(runs: Runs) -> dict[str, Any]:
+    return {load.name: compared(runs.at(FEW, load, 3)) for load in CROWDS}
+
+
+def ablation(runs: Runs) -> dict[str, Any]:
+    """Of (a), on links of the datasheet's rate and of an eighth of it. The paper's is of (b)."""
+    load = table_1(fitted_ms())["a"]
+    told: dict[str, Any] = {}
+    for one in (load, msgspec.structs.replace(load, link=4.0, name=f"{load.name}, 4 GB/s to the host")):
+        told[one.name] = {"seeds": 3, "means": means(runs.at(ABLATED, one, 3))}
+    return told
+
+
+def settings(runs: Runs) -> dict[str, Any]:
+    load = table_1()["a"]
+    told: dict[str, Any] = {}
+    for rate in (20, 30):
+        one = msgspec.structs.replace(
+            load, rate={"constant": rate}, name=f"{load.name}, {rate} read a second"
+        )
+        told[f"{rate} tokens read a second"] = means(runs.at((FIRST, RESERVED, OURS), one, 3))
+    changed_ = {
+        "interval 0.25 s": tokenflow("interval 0.25", interval_s=0.25),
+        "interval 0.5 s, safety 1.5": OURS,
+        "interval 1 s": tokenflow("interval 1", interval_s=1.0),
+        "interval 1.5 s": tokenflow("interval 1.5", interval_s=1.5),
+        "safety 1": tokenflow("safety 1", safety=1.0),
+        "safety 20": tokenflow("safety 20", safety=20.0),
+    }
+    found = runs.at(tuple(changed_.values()), load, 3)
+    told["tokenflow"] = {name: means(found)[one.name] for name, one in changed_.items()}
+    return told | {"seeds": 3}
+
+
+PARTS = {
+    "calibrated": calibrated,
+    "datasheet": datasheet,
+    "ablation": ablation,
+    "crowds": crowds,
+    "settings": settings,
+}
 
 
 def main() -> None:
@@ -241,22 +402,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/tokenflow"), help="of what is done")
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
-    parser.add_argument(
-        "--loads",
-        type=int,
-        nargs="+",
-        default=[*range(len(LOADS))],
-        help="of LOADS; the first is ablated",
-    )
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     arguments = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
-        runs = Runs(arguments.work, pool, tuple(range(arguments.seeds)))
-        found = evaluated(runs, tuple(LOADS[at] for at in arguments.loads))
-    which = " ".join(str(at) for at in arguments.loads)
-    command = f"python benchmarks/tokenflow.py --loads {which} --out benchmarks/results/tokenflow.json"
-    provenance.keep(found | {"seeds": arguments.seeds, "command": command}, arguments.out)
+        runs = Runs(arguments.work, pool)
+        for part in arguments.parts:
+            command = f"python benchmarks/tokenflow.py --parts {part}"
+            provenance.keep(PARTS[part](runs) | {"command": command}, RESULTS / f"tokenflow-{part}.json")
 
 
 if __name__ == "__main__":

@@ -245,6 +245,37 @@ def test_a_preempted_request_waits_for_a_look_at_where_its_kv_is() -> None:
     assert not policy._brings, "it has its row"
 
 
+def test_nothing_else_is_computed_from_its_start_while_what_goes_on_is_looked_at() -> None:
+    """A round in which all rows give way leaves the stage without any for a moment."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    columns: dict[str, Any] = {"begun": [1] * 4, "rate": [10.0] * 4, "num_free": 0}
+    columns |= {"num_blocks": 20, "block_size": 16}
+    crowd = stage(2, 4, lead_s=[9.0, 9.0, 0.1, 0.2], held=[8, 8, 0, 0], needs=[0, 0, 8, 8], **columns)
+    choice = told(policy, crowd)
+    assert choice.preempt.tolist() == [0, 1]
+    assert sorted(choice.order.tolist()) == [2, 3]
+    nobody = stage(
+        0,
+        4,
+        lead_s=[9.0, 9.0, 0.1, 0.2],
+        held=[0] * 4,
+        needs=[8] * 4,
+        request=[100, 101, 102, 103],
+        **columns,
+    )
+    assert sorted(told(policy, nobody).order.tolist()) == [2, 3], "and not the oldest, whose KV left"
+    policy.decide_fetch(Kv(requests={"c": 102}, waits=("c",), away={"c": 8}).view, NOW)
+    assert sorted(told(policy, nobody, NOW + 0.4).order.tolist()) == [2, 3]
+
+
+def test_what_goes_on_is_brought_before_what_others_have_there() -> None:
+    policy = TokenBuffer()
+    assert not policy.decide_fetch(Kv().view, NOW).is_first, "all find room"
+    told(policy, crowded())
+    assert policy.decide_fetch(Kv().view, NOW).is_first
+
+
 def test_what_is_computed_sooner_than_brought_is_not_brought() -> None:
     policy = TokenBuffer()
     policy.decide_fetch(Kv().view, NOW)

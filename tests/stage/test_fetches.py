@@ -10,7 +10,7 @@ from antiphon.core.facts import (
     StepFailed,
 )
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
-from antiphon.policy.memory import NOTHING, KvView, Selection
+from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
 from antiphon.stage.fetches import MOST_SWAPS, SWAP_S
 from stage.test_ar import done, planned, request
 from stage.tiering import answered, away, grouped, ordered, run, says, small
@@ -140,6 +140,41 @@ def test_what_is_there_for_the_first_in_the_queue_is_not_given_up_for_those_behi
     order = stage.plan(step, 10.0)
     assert order is not None
     assert [(join.cached, join.request) for join in order.joins] == [(8, 2)]
+
+
+def test_what_is_there_for_the_first_in_the_queue_goes_for_what_the_policy_puts_before_it() -> None:
+    stage = small()
+    step = run(stage, away(stage), 2, 200)
+    stage.submit(request(2, 9, first=200))
+    stage.submit(request(1, 9))
+    says(stage, "fetch", Selection(["session-1"], 9, "it goes first", is_first=True))
+    num_brought = 0
+    for now in (10.0, 11.0, 12.0):
+        for copy in ordered(stage, now):
+            num_brought += len(copy.targets) * (copy.to == "device")
+            stage.copied(CopyDone("s", copy.ticket))
+    assert num_brought == 4
+    assert not stage.tiers.fetches.is_unfit("session-1")
+    assert stage.plan(step, 12.0) is not None
+
+
+def test_kv_of_a_preempted_request_that_is_brought_no_more_may_leave_again() -> None:
+    stage = small(num_blocks=8)
+    active = request(1, 5, max_tokens=9)
+    stage.submit(active)
+    done(stage, planned(stage, 0), 7)
+    done(stage, planned(stage, 1), 8)
+    stage._requeue(active, keep=True)
+    stage.tiers.room.make_room(8)
+    answered(stage)
+    says(stage, "fetch", Selection([active.own_name], 9, "it goes first", is_first=True))
+    copies = ordered(stage)
+    assert stage.tiers.known.states[active.own_name] is KvState.WAITING
+    says(stage, "fetch", Selection((), 9, "another does", is_first=True))
+    for copy in copies:
+        stage.copied(CopyDone("s", copy.ticket))
+    ordered(stage)
+    assert stage.tiers.known.states[active.own_name] is KvState.PAUSED
 
 
 def test_what_is_there_of_one_that_does_not_fit_is_not_given_up_for_those_behind_it() -> None:

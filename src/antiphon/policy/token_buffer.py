@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import floor, inf, isnan, nan
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,8 +73,7 @@ class _Plan:
     resumes: _Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(NamedTuple):
     """Of a preempted request that is to go on: since when, and until when it is held, so that it is known by
     then what the device lacks of it. What is found out before that changes nothing until then."""
 
@@ -354,8 +354,8 @@ class TokenBuffer:
         if view.cost is None:
             return nan, nan
         num = max(view.num_rows, 1)
-        size = max(float(np.mean(view.context[:num])), 1.0) if view.num_rows else 1.0
-        held = max(float(np.mean(view.held[:num])), 1.0) if view.num_rows else 1.0
+        size = max(int(view.context[:num].sum()) / num, 1.0) if view.num_rows else 1.0
+        held = max(int(view.held[:num].sum()) / num, 1.0) if view.num_rows else 1.0
         full = max(min(int(view.num_blocks / held), view.num_rows + view.num_free_rows, self._most_rows), 1)
         now_s, full_s = (
             view.cost.seconds(np.ones(many, np.int64), np.full(many, int(size), np.int64))
@@ -366,7 +366,7 @@ class TokenBuffer:
     def _note_load(self, rates: Floats, most_per_s: float) -> None:
         """Eq. 6, with hysteresis. What nobody is known to read counts for nothing, and whoever says to read
         faster than a row is made for as much as that."""
-        wanted_per_s = float(np.nansum(rates))
+        wanted_per_s = float(np.fmax(rates, 0.0).sum())
         bound = most_per_s * (RELAXES_AT if self._is_fcfs else 1.0)
         is_over = wanted_per_s > bound  # False where the bound is not known
         self.events["fcfs_begun"] += is_over and not self._is_fcfs
@@ -445,7 +445,7 @@ class TokenBuffer:
             each = max(float(held.mean()) if len(held) else float(view.needs[at].mean()), 1.0)
             static = floor((view.num_blocks + self._num_host_blocks) / each)
             most = max(static - self._adjusts * max(static - num_running, 0), num_running + 1)
-        wanted_per_s = float(np.nansum(rates[in_set])) + np.fmax(rates[at], 0.0).cumsum()
+        wanted_per_s = float(np.fmax(rates[in_set], 0.0).sum()) + np.fmax(rates[at], 0.0).cumsum()
         fits = ~(wanted_per_s > self._load * most_per_s)
         fits &= num_set + 1 + np.arange(len(at)) <= most
         if not num_set:
@@ -476,26 +476,29 @@ class TokenBuffer:
         fits = wanted.cumsum() <= room
         fits[max(rows, 0) :] = False
         num = len(fits) if fits.all() else int(fits.argmin())
-        taken, left = rank[:num].tolist(), rank[num:]
+        left = rank[num:]
+        chosen[rank[:num]] = True
+        last: list[int] = rank[:num][-MOST_SWAPS:].tolist()
         room, rows = room - int(wanted[:num].sum()), rows - num
         for at in left[gains.blocks[left] <= room].tolist() if rows > 0 else ():
             blocks = int(gains.blocks[at])
             if blocks <= room and rows > 0:
-                taken.append(at)
+                chosen[at] = True
+                last.append(at)
                 room, rows = room - blocks, rows - 1
-        chosen[taken] = True
         if not self._is_fcfs:
             out: list[int] = left[~chosen[left]][:MOST_SWAPS].tolist()
-            chosen[taken[-MOST_SWAPS:]] = False
-            self._swap(taken, out, room, gains)
-            chosen[taken] = True
+            last = last[-MOST_SWAPS:]
+            chosen[last] = False
+            self._swap(last, out, room, gains)
+            chosen[last] = True
         return chosen
 
     def _swap(self, taken: list[int], left: list[int], room: int, gains: _Gains) -> None:
         """What was too large to fit takes the place of what is worth less, where that makes room enough."""
         blocks, gain = gains.blocks, gains.gain
         for out in left:
-            for index in range(len(taken) - 1, max(len(taken) - 1 - MOST_SWAPS, -1), -1):
+            for index in range(len(taken) - 1, -1, -1):
                 at = taken[index]
                 if gain[at] >= gain[out]:
                     break
