@@ -39,6 +39,9 @@ LOOK = 8
 """Owners that are written in one call."""
 MOST_SWAPS = 16
 """Candidates on either side of the cut that are looked at for swaps."""
+MOST_LOOKED = 0.25
+"""Share of an interval that the look and the step before a preempted request goes on may cost it: where steps
+are slow it would never be worth its place."""
 RELAXES_AT = 0.9
 """Share of the bound below which first come first served is over again."""
 
@@ -159,6 +162,8 @@ class TokenBuffer:
         """Requests, and their leads, as of the last look at the stage."""
         self._leads_s: dict[int, float] | None = None
         """The same, by request; None: nothing was asked of them since."""
+        self._num_rows = 0
+        """That are in use, as of then."""
         self._num_paused = 0
         """Requests that have begun and have no row, as of then, and those that lost theirs since."""
         self._held: dict[int, _Looked] = {}
@@ -186,7 +191,7 @@ class TokenBuffer:
         """The working set and its balance, decided anew in each interval while somebody finds no room (§4.2).
         What is to go on waits for a look at where its KV is, and is not computed before that."""
         self._seen, self._leads_s = (view.request, view.lead_s), None
-        num_rows = view.num_rows
+        num_rows = self._num_rows = view.num_rows
         if self._brings:
             for one in self._brings.keys() - {*view.request[num_rows:].tolist()}:
                 del self._brings[one]
@@ -377,7 +382,7 @@ class TokenBuffer:
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
         runs_s = np.full(len(lead_s), interval_s)
-        runs_s[num_rows:] = np.maximum(interval_s - self._overhead_s(view), 0.0)
+        runs_s[num_rows:] = np.maximum(interval_s - self._overhead_s(view, step_s), 0.0)
         unknown = np.isnan(rate)
         made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(unknown, 1.0, rate)
         read_s = made / np.where(rate > 0, rate, 1.0)
@@ -394,13 +399,15 @@ class TokenBuffer:
         blocks[rows] = view.held[rows] + view.needs[rows] * view.reading[rows] + growth[rows]
         return _Gains(gain, blocks)
 
-    def _overhead_s(self, view: StepView) -> Floats:
-        """What it takes each request without a row until it can go on: to bring its KV, or to compute it.
-        [waiting]."""
+    def _overhead_s(self, view: StepView, step_s: float) -> Floats:
+        """What it takes each request without a row until it can go on: to bring its KV or to compute it, and
+        of one that was preempted the look at where that is and the step that is running. [waiting]."""
+        looked_s = SOON_S * self._has_host + np.fmax(step_s, 0.0)
         waiting = slice(view.num_rows, None)
         tokens = view.tokens[waiting]
         compute_s = tokens * np.fmax(self._token_s, 0.0)
-        return np.where(view.begun[waiting], self._back_s(view.needs[waiting], tokens), compute_s)
+        back_s = self._back_s(view.needs[waiting], tokens) + min(looked_s, MOST_LOOKED * self._interval_s)
+        return np.where(view.begun[waiting], back_s, compute_s)
 
     def _back_s(self, blocks: Ints, tokens: Ints) -> Floats:
         """Until so much KV that left, or has to, is there again: brought or computed, whichever is sooner. As
@@ -626,10 +633,12 @@ class TokenBuffer:
         return [*known | dict.fromkeys(requests[owner] for owner in waiting if owner in requests)]
 
     def _is_brought(self, request: int, num_away: int, queued_s: float, block_s: float) -> bool:
-        """Decided once, until it runs again."""
+        """Decided once, until it runs again. What computes it holds up every row of the step, and what brings
+        it only itself: the sooner of the two, by the time of rows."""
         if request not in self._brings:
             load_s, compute_s = queued_s + num_away * block_s, num_away * self._block_size * self._token_s
-            is_brought = self._brings[request] = num_away > 0 and not load_s > compute_s
+            held_up_s = compute_s * max(self._num_rows, 1)
+            is_brought = self._brings[request] = num_away > 0 and not load_s > held_up_s
             self.events["brought" if is_brought else "computed"] += num_away > 0
         return self._brings[request]
 
