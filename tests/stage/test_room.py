@@ -111,5 +111,5 @@ def test_only_the_evict_policy_is_asked_in_a_stage_without_a_host() -> None:
     stage.submit(request(1, 2))
     done(stage, planned(stage, 0), STOP)
     stage.tiers.room.make_room(8)
-    assert [view.num_wanted for view in policy.views] == [0, 8]
+    assert [view.num_wanted for view in policy.views] == [8]
     assert stage.kv.blocks.num_free == 8

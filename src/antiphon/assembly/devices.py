@@ -9,7 +9,7 @@ import numpy as np
 from antiphon.core.plans import Step
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.flow.words import Words
-from antiphon.policy.base import DevicePolicy, Tier, granted
+from antiphon.policy.base import PREPARATORY, DevicePolicy, granted
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.policies import Question, soonest, up_to
 
@@ -41,7 +41,7 @@ class UnitHead:
         """Would it run something, and only what is preparatory?"""
         view, choice = self._scheduler.choose(self._now)
         order, _ = up_to(view, choice, None)
-        return len(order) > 0 and bool((view.tier[order] == Tier.PREPARATORY).all())
+        return len(order) > 0 and bool((view.tier[order] == PREPARATORY).all())
 
     @property
     def slack_s(self) -> float:

@@ -16,7 +16,7 @@ from antiphon.assembly.devices import Device
 from antiphon.assembly.guard import Guard
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import Step
-from antiphon.policy.base import StepChoice, Tier
+from antiphon.policy.base import LATENCY, StepChoice
 from antiphon.stage.candidates import Candidates
 from antiphon.stage.policies import soonest
 
@@ -115,7 +115,7 @@ class Patience:
 def held_up(view: Candidates, choice: StepChoice, is_all: bool) -> Ints:
     """Requests of people that could run, have room, and were not chosen. `is_all`: those that were chosen
     count too."""
-    held = view.could_run & (view.tier == Tier.LATENCY)
+    held = view.could_run & (view.tier == LATENCY)
     if not is_all:
         chosen = np.zeros(len(view), np.bool_)
         chosen[choice.order] = True

@@ -225,7 +225,7 @@ class Node:
     def _unstalled(self, now: float) -> tuple[Step, ...]:
         """Steps as the baseline chooses them, where something could run and nothing that is under way, nor a
         policy's wish, would ever have it asked again."""
-        if self.num_in_flight or self._wake_at is not None:
+        if any(one.num_in_flight for one in self.stages.all) or self._wake_at is not None:
             return ()
         if any(ar.tiers.num_in_flight for ar in self.stages.ar.values()):
             return ()

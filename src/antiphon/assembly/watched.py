@@ -166,7 +166,7 @@ class Watched:
         self._file = source_of(policy)
         self._ask = decider(policy, decision)
         self._tell = teller(policy, decision)
-        self._has_decided = False
+        self._has_decided = self.is_baseline
         """The last answer is its own, and not the baseline's in its place."""
         self._words_s = 0.0
         """How long it took over its words about its last decision."""
@@ -192,7 +192,11 @@ class Watched:
 
     def decide(self, view: Any, *more: Any) -> Any:
         """The policy's answer, or the baseline's."""
-        answer = self._answer(view, *more)
+        if self.is_baseline and self._ask is not None:  # there is nothing else to ask
+            self._words_s = 0.0
+            answer = self._ask(view, *more)
+        else:
+            answer = self._answer(view, *more)
         if self._guard.listener is not None:
             self._guard.listener.said(self, view, answer, more[-1])
         return answer
@@ -230,11 +234,9 @@ class Watched:
         assert self._ask is not None
         assert self._baseline is not None
         guard, now = self._guard, more[-1]
-        self._has_decided, self._words_s = self.is_baseline, 0.0
+        self._has_decided, self._words_s = False, 0.0
         if self.decision == "step":
             guard.urgency.pop(self.unit, None)
-        if self.is_baseline:  # there is nothing else to ask
-            return self._ask(view, *more)
         self.num_asked += 1
         if guard.is_suspended(self.unit, self.decision):
             self.overruled["suspended"] += 1

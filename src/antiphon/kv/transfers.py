@@ -151,5 +151,7 @@ class Transfers:
 
     def drain(self) -> tuple[CopyOrder, ...]:
         """Orders since the last call."""
+        if not self._orders:
+            return ()
         orders, self._orders = tuple(self._orders), []
         return orders

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from antiphon.core.conversation import AudioPart, Media, VideoPart
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
@@ -126,7 +128,7 @@ def pair_load(start: int, count: int) -> int:
 def ar_features(step: ArStep, layers: int = 0) -> ArFeatures:
     """`layers` of the decoder; 0: not known, so that rows count whole which are in it for some of them."""
     features = row_features(step.counts, step.starts)._replace(
-        emits=int(step.emits.sum()),
+        emits=int(np.count_nonzero(step.emits)),
         joins=len(step.joins),
         join_tokens=sum(len(join.prompt.token_ids) + len(join.generated) for join in step.joins),
     )
@@ -137,18 +139,14 @@ def ar_features(step: ArStep, layers: int = 0) -> ArFeatures:
 
 def row_features(counts: Ints, starts: Ints) -> ArFeatures:
     """Of rows that run so many tokens each after so many, int64 [n]; each of them draws."""
+    num, ones = len(counts), counts == 1
+    decode_rows = int(np.count_nonzero(ones))
+    if decode_rows == num:
+        return ArFeatures(num, 0, int(np.add.reduce(starts)) + num, num, num)
     loads = counts * starts + counts * (counts + 1) // 2
-    ones = counts == 1
-    whole, decode_rows = int(loads.sum()), int(ones.sum())
-    decode_load = int(loads[ones].sum())
-    return ArFeatures(
-        num_tokens=int(counts.sum()),
-        prefill_load=whole - decode_load,
-        decode_load=decode_load,
-        decode_rows=decode_rows,
-        emits=len(counts),
-        prefill_rows=len(counts) - decode_rows,
-    )
+    whole, decode_load = int(np.add.reduce(loads)), int(np.add.reduce(loads[ones]))
+    tokens = int(np.add.reduce(counts))
+    return ArFeatures(tokens, whole - decode_load, decode_load, decode_rows, num, num - decode_rows)
 
 
 def _without_absent(features: ArFeatures, step: ArStep, layers: int) -> ArFeatures:

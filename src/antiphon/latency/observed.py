@@ -92,8 +92,9 @@ class ObservedSteps:
         counts, contexts = _rows(step)
         if not len(counts):
             return
-        tokens = told + int(counts[counts > 1].sum())
-        reports = self._reports[self._is_prefill(counts)]
+        is_prefill = self._is_prefill(counts)
+        tokens = told + (int(counts[counts > 1].sum()) if is_prefill or not self._is_decoder else 0)
+        reports = self._reports[is_prefill]
         reports.append(_Report(self._num_reports, counts, contexts, seconds, told, tokens))
         self._num_reports += 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.policy.base import Budget, StepChoice, StepView, Tier, last_come
+from antiphon.policy.base import LATENCY, Budget, StepChoice, StepView, last_come
 
 
 class Fcfs:
@@ -21,5 +21,5 @@ class Fcfs:
         ready = view.ready.nonzero()[0]
         if len(preempt):
             ready = ready[(ready < first) & (ready != preempt[0])]
-        order = ready[np.lexsort((ready >= first, view.tier[ready] != Tier.LATENCY))]
+        order = ready[np.lexsort((ready >= first, view.tier[ready] != LATENCY))]
         return StepChoice(order, "first come first served", preempt=preempt)

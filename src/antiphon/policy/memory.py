@@ -242,8 +242,8 @@ def num_beside_step(view: KvView) -> int:
 
 class EvictPolicy(Protocol):
     """Decides what leaves a tier: the device when blocks are short, the host when it is to take what leaves
-    the device, and both when nothing is short but free blocks may be wanted soon. Each owner gives up its
-    last blocks first; what the host has room for is copied there.
+    the device, and, where there is a host, both when nothing is short but free blocks may be wanted soon.
+    Each owner gives up its last blocks first; what the host has room for is copied there.
 
     What it leaves short on the device goes all the same, least recently used first: no request waits for
     ever. What it leaves short on the host stays, and what was to come there is lost.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.policy.base import Budget, StepChoice, StepView, Tier, last_come
+from antiphon.policy.base import LATENCY, Budget, StepChoice, StepView, last_come
 
 
 class PrefillFirst:
@@ -22,8 +22,8 @@ class PrefillFirst:
         ready = view.ready.nonzero()[0]
         if len(preempt):
             ready = ready[(ready < first) & (ready != preempt[0])]
-        reading, late = view.reading[ready], view.tier[ready] != Tier.LATENCY
-        if reading.any() or late.any():
+        reading, late = view.reading[ready], view.tier[ready] != LATENCY
+        if np.count_nonzero(reading) or np.count_nonzero(late):
             # prompts, then those that wait, then replies; of best effort, those that wait come last
             turn = np.where(reading, np.where(ready >= first, np.where(late, 3, 1), 0), 2)
             ready = ready[np.lexsort((turn, late))]

@@ -15,6 +15,7 @@ import numpy as np
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import Ints
 from antiphon.policy.base import (
+    LATENCY,
     NO_HOLD,
     Budget,
     Floats,
@@ -22,14 +23,12 @@ from antiphon.policy.base import (
     Mask,
     StepChoice,
     StepView,
-    Tier,
     Told,
     is_starved,
 )
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
 from antiphon.policy.prefill_first import PrefillFirst
 
-LATENCY = int(Tier.LATENCY)
 OVERLOADED = "first come first served: more is read than this stage keeps up with"
 SOON_S = 0.02
 """So long what is to go on is held for a look at where its KV is."""

@@ -13,6 +13,7 @@ from antiphon.policy.base import (
     BEHIND,
     BUFFERED,
     FIRST_SOUND,
+    LATENCY,
     NO_HOLD,
     RUNS_DRY,
     Budget,
@@ -20,7 +21,6 @@ from antiphon.policy.base import (
     Mask,
     StepChoice,
     StepView,
-    Tier,
     Told,
     granted,
     is_crowded,
@@ -38,8 +38,8 @@ MOST_GAPS = 3
 """More of them widen a lead no further."""
 SHORTER = 0.9
 """Of a step's time, what must be left of it if others stay out of it for those at the brink."""
-LATENCY, ACKED = int(Tier.LATENCY), int(Source.ACKED)
-"""As plain numbers, with which a column is compared in a tenth of the time."""
+ACKED = int(Source.ACKED)
+"""As a plain number, like a tier."""
 
 
 class Urgency:

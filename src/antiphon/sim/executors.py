@@ -68,8 +68,8 @@ class Writer:
         rows = step.rows[emits]
         requests = self._request[rows]
         drawn = step.starts[emits] + step.counts[emits] - self._prompt[rows]
-        own = FIRST_TOKEN + requests * TOKENS_APART + drawn
-        tokens = np.where(drawn >= self._length[rows], self._stop, own)
+        tokens = FIRST_TOKEN + requests * TOKENS_APART + drawn
+        tokens[drawn >= self._length[rows]] = self._stop
         return StepDone(step.stage, step.step, requests, tokens.reshape(-1, 1), NO_INTS, NO_INTS)
 
     def _join(self, join: Join) -> None:
@@ -95,7 +95,9 @@ class Talker:
         self._sound = bytes(4 * frame_samples)
         self._end_input = end_input
         self._frames_per_token = frames_per_token
-        self._stop, self._width = config.stop_ids[0], config.width
+        self._stop = config.stop_ids[0]
+        self._frames = np.ones((config.max_rows, config.width), np.int64)
+        self._frames[:, 0] = FIRST_TOKEN
         self._request = np.zeros(config.max_rows, np.int64)
         self._prompt = np.zeros(config.max_rows, np.int64)
         self._words = np.zeros(config.max_rows, np.int64)
@@ -112,8 +114,8 @@ class Talker:
         emits = step.emits == 1
         rows = step.rows[emits]
         drawn = step.starts[emits] + step.counts[emits] - self._prompt[rows]
-        tokens = np.ones((len(rows), self._width), np.int64)
-        tokens[:, 0] = np.where(drawn >= self._length[rows], self._stop, FIRST_TOKEN)
+        tokens = self._frames[: len(rows)].copy()
+        tokens[drawn >= self._length[rows], 0] = self._stop
         samples, audio = NO_INTS, ()
         if self._sound:
             audio = tuple(b"" if first == self._stop else self._sound for first in tokens[:, 0].tolist())

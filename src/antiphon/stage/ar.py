@@ -76,6 +76,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """Preempted requests, and how often: one less for each step since that drew tokens."""
         self._head: ArRequest | None = None
         """The first that a person waits for, as of the last view."""
+        self._has_host = self.tiers.host.num_blocks > 0
         self._kept, self._to_write = Question(), Question()
         self._lacked: tuple[ArRequest, frozenset[int]] | None = None
         """It, and the media that it turned out to lack when a policy looked; noted by the next plan."""
@@ -270,19 +271,20 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         return self.tiers.drain()
 
     def tell_time(self, now: float) -> None:
-        super().tell_time(now)
+        self._chosen = self.seen = self._wished_at = None
         self.tiers.asks.tell_time(now)
 
     def tend(self, now: float) -> None:
-        """At every decision, before steps are planned: evict ahead, and fetch."""
+        """At every decision, before steps are planned: evict ahead, and fetch. Without a host nothing leaves
+        the device before it must."""
+        if not self._has_host:
+            return
         before = self.state
         if self._kept.is_due(before, now):
             self._kept.asked(before, self._tended(now), now)
 
     def _tended(self, now: float) -> float | None:
         """When the policies wish to be asked again."""
-        if not self.tiers.host.num_blocks:
-            return self.tiers.tend([], "", 0)
         in_turn = self._waiting.in_turn
         could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
         wanted = self._held.wanted(could_join)
@@ -295,6 +297,8 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def write(self, step_s: Callable[[], float] | None = None) -> None:
         """At every decision, after steps are planned: write what will have to leave. `step_s`: seconds that
         the step will take which was ordered on this device; None: none was."""
+        if not self._has_host:
+            return
         now = self.tiers.asks.now
         before = self.state
         if step_s is not None or self._to_write.is_due(before, now):
@@ -308,7 +312,8 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     @property
     def kv_wakes_at(self) -> float | None:
         """When a policy of the unit's KV wishes to be asked again."""
-        return soonest(self._kept.wake_at, self._to_write.wake_at, self.tiers.asks.wake_at)
+        asked = self.tiers.asks.wake_at
+        return soonest(self._kept.wake_at, self._to_write.wake_at, asked) if self._has_host else asked
 
     # -- planning ------------------------------------------------------------------------------------
 
@@ -320,7 +325,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """A step that may read a prompt is bounded for those who live beside it."""
         budget, bound_s = self.budget, self.config.step_s
         rows = self.rows.running
-        is_prompt_near = bool(self._waiting) or bool((self.rows.wanted(rows) > 1).any())
+        is_prompt_near = bool(self._waiting) or np.count_nonzero(self.rows.wanted(rows) > 1) > 0
         if is_prompt_near and bound_s != 0:
             patience_s = self._around.beside.patience_s(now)
             if patience_s < inf:

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from antiphon.core.facts import Ints
-from antiphon.policy.base import Floats, Mask, Tier
+from antiphon.policy.base import LATENCY, Floats, Mask
 
 USUAL_S = 0.2
 """Where a person waits for more of a reply and nothing says how long that may take."""
@@ -25,7 +25,7 @@ def patience_s(tier: Ints, tpot_s: Floats, lead_s: Floats, begun: Mask) -> float
     if not len(tier):
         return inf
     ahead_s = np.where(begun & ~np.isnan(lead_s), np.maximum(LEAD_SHARE * lead_s, LEAST_S), USUAL_S)
-    ahead_s[(tier != Tier.LATENCY) | (lead_s == inf)] = inf
+    ahead_s[(tier != LATENCY) | (lead_s == inf)] = inf
     return float(np.where(tpot_s < inf, tpot_s, ahead_s).min())
 
 

@@ -310,9 +310,8 @@ class ArCandidates(Candidates):
     @column
     def reading(self) -> Mask:
         rows = self.rows_in_use
-        return self._with(
-            self._rows.planned[rows] < self._rows.to_compute[rows], np.ones(len(self.waiting), np.bool_)
-        )
+        reading = self._rows.planned[rows] < self._rows.to_compute[rows]
+        return self._with(reading, np.ones(len(self.waiting), np.bool_)) if self.waiting else reading
 
     @column
     def could_run(self) -> Mask:

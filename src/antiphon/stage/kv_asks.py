@@ -45,20 +45,16 @@ class KvAsks:
         self._unit = unit
         self._kv, self._host, self._known = kv, host, known
         self._transfers, self._lanes = transfers, lanes
-        self._next_use: NextUse | None = None
+        self.next_use: NextUse | None = None
+        """Who says when people will need their KV."""
         self._orders: dict[str, Order] = {}
         """By tier, and of what may lack a copy on the host."""
 
     def meet(self, people: Monitor, next_use: NextUse) -> None:
         """Who says what people do, and when they will need their KV."""
-        self.people, self._next_use = people, next_use
+        self.people, self.next_use = people, next_use
         orders = ("device", "host", "dirty") if self._host.num_blocks else ("device",)
         self._orders = {order: next_use.order() for order in orders}
-
-    @property
-    def num_changes(self) -> int:
-        """Of when people will need their KV."""
-        return 0 if self._next_use is None else self._next_use.num_changes
 
     def tell_time(self, now: float) -> None:
         """Before facts of `now` are folded in."""
@@ -99,7 +95,7 @@ class KvAsks:
             self._known,
             self.now,
             self.people,
-            self._next_use,
+            self.next_use,
             self._orders,
             self.lane,
             step_s,
@@ -121,8 +117,8 @@ class KvAsks:
 
     def rests(self, owner: str, order: str) -> None:
         """There is KV of it in the tier, to be found by when it is due."""
-        if self._next_use is not None:
-            self._next_use.rests(owner, self._orders[order])
+        if self.next_use is not None:
+            self.next_use.rests(owner, self._orders[order])
 
     def tell(self, move: KvMove, owners: Mapping[str, int], tickets: Set[int] = frozenset()) -> None:
         """So many blocks of each owner."""

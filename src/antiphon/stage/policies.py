@@ -13,7 +13,15 @@ import numpy as np
 
 from antiphon.core.facts import Ints
 from antiphon.interaction.frontier import Slots
-from antiphon.policy.base import AdmissionPolicy, Budget, PacePolicy, StepChoice, StepPolicy, StepView, Tier
+from antiphon.policy.base import (
+    PREPARATORY,
+    AdmissionPolicy,
+    Budget,
+    PacePolicy,
+    StepChoice,
+    StepPolicy,
+    StepView,
+)
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.candidates import Candidates, Surroundings
 from antiphon.stage.flights import F, Flights
@@ -103,7 +111,7 @@ class Chooser(ABC, Generic[V, F]):
     @property
     def num_in_flight(self) -> int:
         """Steps."""
-        return len(self._flights)
+        return self._flights.num
 
     def is_flying(self, step: int) -> bool:
         """Is its report still to come?"""
@@ -174,7 +182,7 @@ def up_to(view: Candidates, choice: StepChoice, most: int | None) -> tuple[Ints,
         chosen &= counts > 0
     if most is not None and choice.urgency is not None:
         chosen &= choice.urgency <= most
-    served = chosen & (view.tier[order] != Tier.PREPARATORY)
-    if served.any():
+    served = chosen & (view.tier[order] != PREPARATORY)
+    if np.count_nonzero(served):
         chosen = served
     return order[chosen], None if counts is None else counts[chosen]

@@ -174,7 +174,7 @@ class RowLedger:
     def has_work(self) -> bool:
         """Some row could run."""
         if self._has_work is None:
-            self._has_work = bool(self.could_run.any())
+            self._has_work = bool(np.count_nonzero(self.could_run))
         return self._has_work
 
     @property

@@ -70,8 +70,9 @@ class Tiers:
     @property
     def num_changes(self) -> int:
         """Of the KV here, of what is on its way over the links, and of when people will need theirs."""
-        here = self.fetches.num_changes + self._kv.resting.num_evicted_blocks
-        return here + self._lanes.num_changes + self.asks.num_changes
+        people = self.asks.next_use
+        here = self.fetches.num_changes + self._kv.resting.num_evicted_blocks + self._lanes.num_changes
+        return here if people is None else here + people.num_changes
 
     def drain(self) -> tuple[CopyOrder, ...]:
         """Copies ordered since the last call; they go before the step that was planned with them."""
@@ -87,15 +88,12 @@ class Tiers:
         self.asks.wished()
         self.known.queue = [one.owner for one in wanted]
         self.room.evict(0, last)
-        if self.host.num_blocks:
-            self.fetches.fetch(wanted, apart)
+        self.fetches.fetch(wanted, apart)
         return self.asks.wished()
 
     def write(self, step_s: Callable[[], float] = unknown) -> float | None:
         """After steps are planned, of which that of this device takes so long (nan: there is none, or it is
         not known): write what will have to leave. Returns when the policy wishes to be asked again."""
-        if not self.host.num_blocks:
-            return None
         asked_before = self.asks.wished()
         for name in self.host.gone():
             for owner in self._kv.blocks.owners_of(name):

@@ -49,7 +49,7 @@ class WaitingQueue:
         """The oldest of a tier."""
         if not self._requests:
             return None
-        found = (self.columns.tier == tier).nonzero()[0]
+        found = (self.columns.tier == int(tier)).nonzero()[0]
         return self._requests[int(found[0])] if len(found) else None
 
     @property

@@ -16,7 +16,9 @@ MAX_DELTA_S = 8
 
 def pcm16(samples: bytes) -> bytes:
     """Float32 samples in [-1, 1] as PCM16; values outside are clipped, not-a-number is silence."""
-    values = np.nan_to_num(np.frombuffer(samples, "<f4"), posinf=1.0, neginf=-1.0)
+    values = np.frombuffer(samples, "<f4")
+    if np.isnan(values).any():
+        values = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=-1.0)
     return np.rint(np.clip(values, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
 
 
