@@ -3,12 +3,13 @@ models and arrivals, its memory ablation and its parameters.
 
     python benchmarks/tokenflow.py --work evaluation/tokenflow
 
-Each part writes benchmarks/results/tokenflow-PART.json; then benchmarks/tokenflow_page.py puts all tables and
-plots into docs/evaluation/tokenflow.md. `--parts` runs some of them. Runs that --work has are not run again.
+Each part writes benchmarks/results/tokenflow-PART.json; then all tables and the plot are put into
+docs/evaluation/tokenflow.md. `--parts` runs some of them. Runs that --work has are not run again.
 What is told is from the times at which tokens were generated: the wire is instant, and delivery is not paced.
 Every system decides about the same people (paired seeds).
 
-    calibrated  table 1 on machines as slow as the paper's baseline (tokenflow_calibration.py)
+    calibrated  a burst and Poisson of table 1, as slow as the paper's baseline (tokenflow_calibration.py)
+    calibrated-more  the other two
     datasheet   some of it at a datasheet's times
     crowds      other machines, models and arrivals, at a datasheet's times
     ablation    table 2: without the host, without write-through, on links of two speeds
@@ -25,6 +26,7 @@ from statistics import mean
 from typing import Any
 
 import msgspec
+import tokenflow_page
 import yaml
 from liveserve import NOBODY, written
 
@@ -50,6 +52,7 @@ ANDES = f"{HERE / 'tokenflow_andes.py'}:Andes"
 WORKLOAD, STAGE = "burst-readers", "thinker"
 ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 20
 """A step of 8,192 tokens is SGLang's longest prefill; of 512, its chunked one."""
+MOST_SEEDS = 5
 SPREAD = 1.2
 """The 90th percentile of a length as a multiple of its median."""
 TOLD = (
@@ -247,7 +250,6 @@ PACED = System("pacing alone", choices={"pace": {"policy": "urgency", "safe_s": 
 TURNS = System("round-robin swap", choices={"step": SWAP}, has_host=True)
 OURS = tokenflow("tokenflow")
 BASELINES = (FIRST, RESERVED, CHUNKED, ANDES_LIKE, PACED, TURNS)
-FEW = (FIRST, RESERVED, ANDES_LIKE, OURS)
 ABLATED = (
     OURS,
     tokenflow("without the host", has_host=False),
@@ -295,16 +297,17 @@ Found = list[dict[str, float]]
 class Runs:
     """Figures by point, two runs at a time."""
 
-    def __init__(self, work: Path, pool: ProcessPoolExecutor) -> None:
-        self._work, self._pool = work, pool
+    def __init__(self, work: Path, pool: ProcessPoolExecutor, most_seeds: int) -> None:
+        self._work, self._pool, self._most_seeds = work, pool, most_seeds
         work.mkdir(parents=True, exist_ok=True)
 
     def at(self, systems: tuple[System, ...], load: Load, num_seeds: int) -> dict[str, Found]:
         for system in systems:
             system.write(self._work)
-        points = [Point(system, load, seed) for system in systems for seed in range(num_seeds)]
+        seeds = range(min(num_seeds, self._most_seeds))
+        points = [Point(system, load, seed) for seed in seeds for system in systems]
         done = list(self._pool.map(kept, points, [self._work] * len(points)))
-        return {one.name: done[at * num_seeds : (at + 1) * num_seeds] for at, one in enumerate(systems)}
+        return {one.name: done[at :: len(systems)] for at, one in enumerate(systems)}
 
 
 def against(a: Found, b: Found) -> dict[str, list[float]]:
@@ -340,12 +343,17 @@ def compared(found: dict[str, Found]) -> dict[str, Any]:
     }
 
 
+SLOW = (OURS, RESERVED, ANDES_LIKE, FIRST)
+
+
 def calibrated(runs: Runs) -> dict[str, Any]:
     loads = table_1(fitted_ms())
-    told: dict[str, Any] = {}
-    for key, seeds in (("a", 5), ("d", 5), ("c", 3)):
-        told[loads[key].name] = compared(runs.at((OURS, RESERVED, ANDES_LIKE, FIRST), loads[key], seeds))
-    return told
+    return {loads[key].name: compared(runs.at(SLOW, loads[key], 5)) for key in "ad"}
+
+
+def calibrated_more(runs: Runs) -> dict[str, Any]:
+    loads = table_1(fitted_ms())
+    return {loads[key].name: compared(runs.at(SLOW, loads[key], 3)) for key in "cb"}
 
 
 def datasheet(runs: Runs) -> dict[str, Any]:
@@ -354,7 +362,7 @@ def datasheet(runs: Runs) -> dict[str, Any]:
 
 
 def crowds(runs: Runs) -> dict[str, Any]:
-    return {load.name: compared(runs.at(FEW, load, 3)) for load in CROWDS}
+    return {load.name: compared(runs.at(SLOW, load, 3)) for load in CROWDS}
 
 
 def ablation(runs: Runs) -> dict[str, Any]:
@@ -362,7 +370,8 @@ def ablation(runs: Runs) -> dict[str, Any]:
     load = table_1(fitted_ms())["a"]
     told: dict[str, Any] = {}
     for one in (load, msgspec.structs.replace(load, link=4.0, name=f"{load.name}, 4 GB/s to the host")):
-        told[one.name] = {"seeds": 3, "means": means(runs.at(ABLATED, one, 3))}
+        found = runs.at(ABLATED, one, 3)
+        told[one.name] = {"seeds": len(found[OURS.name]), "means": means(found)}
     return told
 
 
@@ -384,11 +393,12 @@ def settings(runs: Runs) -> dict[str, Any]:
     }
     found = runs.at(tuple(changed_.values()), load, 3)
     told["tokenflow"] = {name: means(found)[one.name] for name, one in changed_.items()}
-    return told | {"seeds": 3}
+    return told
 
 
 PARTS = {
     "calibrated": calibrated,
+    "calibrated-more": calibrated_more,
     "datasheet": datasheet,
     "ablation": ablation,
     "crowds": crowds,
@@ -402,12 +412,15 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/tokenflow"), help="of what is done")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
+    parser.add_argument("--seeds", type=int, default=MOST_SEEDS, help="at most so many of each part's")
     arguments = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
-        runs = Runs(arguments.work, pool)
+        runs = Runs(arguments.work, pool, arguments.seeds)
         for part in arguments.parts:
             command = f"python benchmarks/tokenflow.py --parts {part}"
+            command += f" --seeds {arguments.seeds}" if arguments.seeds < MOST_SEEDS else ""
             provenance.keep(PARTS[part](runs) | {"command": command}, RESULTS / f"tokenflow-{part}.json")
+    tokenflow_page.write()
 
 
 if __name__ == "__main__":

@@ -401,7 +401,7 @@ class TokenBuffer:
     def _overhead_s(self, view: StepView, step_s: float) -> Floats:
         """What it takes each request without a row until it can go on: to bring its KV or to compute it, and
         of one that was preempted the look at where that is and the step that is running. [waiting]."""
-        looked_s = SOON_S * self._has_host + np.fmax(step_s, 0.0)
+        looked_s = SOON_S * self._has_host + (step_s if step_s > 0 else 0.0)
         waiting = slice(view.num_rows, None)
         tokens = view.tokens[waiting]
         compute_s = tokens * np.fmax(self._token_s, 0.0)

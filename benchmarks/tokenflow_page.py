@@ -1,0 +1,74 @@
+"""Tables and plot of docs/evaluation/tokenflow.md, from what benchmarks/tokenflow.py kept.
+
+python benchmarks/tokenflow_page.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from evaluation_plots import filled, rows_of
+
+from antiphon.bench.plots.style import colour, page
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "evaluation" / "tokenflow.md"
+COLUMNS = {
+    "effective tokens/s": ("effective_tokens_per_s", 0),
+    "tokens/s": ("streamed_tokens_per_s", 0),
+    "quality of service": ("qos", 0),
+    "TTFT mean (s)": ("ttft_s.mean", 1),
+    "P99": ("ttft_s.p99", 1),
+    "waiting while reading, mean (s)": ("rebuffer_s.mean", 1),
+    "P99 ": ("rebuffer_s.p99", 1),
+    "preempted": ('preemptions{stage="thinker"}', 0),
+    "device at work": ('utilisation{stage="thinker"}', 2),
+}
+DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft_s.p99")
+"""As in figures 16 and 17."""
+
+
+def table(result: dict[str, Any]) -> list[str]:
+    """Of a part: means by load and system."""
+    rows = [
+        [load if at == 0 else "", system, *(f"{one[name]:.{digits}f}" for name, digits in COLUMNS.values())]
+        for load, found in result.items()
+        if isinstance(found, dict)
+        for at, (system, one) in enumerate(found.get("means", found).items())
+    ]
+    return rows_of(f"load | system | {' | '.join(COLUMNS)}", rows)
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    loads = {load: found["means"] for load, found in result.items() if isinstance(found, dict)}
+    with page(path, 11.0, 2.8) as figure:
+        for axes, name in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
+            for at, means in enumerate(loads.values()):
+                for beside, one in enumerate(means.values()):
+                    axes.bar(at + 0.2 * beside, one[name], 0.18, color=colour(beside))
+            axes.set_xticks(
+                [at + 0.3 for at in range(len(loads))], [load.partition(":")[0] for load in loads]
+            )
+            axes.set_title(name, fontsize=8)
+        systems = next(iter(loads.values()))
+        handles = [figure.axes[0].patches[at] for at in range(len(systems))]
+        figure.legend(handles, systems, loc="outside lower center", ncols=len(systems), frameon=False)
+
+
+def write() -> None:
+    """Every part that was run, into the page."""
+    text = PAGE.read_text()
+    for path in sorted(RESULTS.glob("tokenflow-*.json")):
+        part = path.stem.removeprefix("tokenflow-")
+        if f"<!-- {part} -->" in text:
+            result = json.loads(path.read_text())
+            text = filled(text, part, "\n".join(table(result)))
+            if part == "calibrated":
+                draw(result, PAGE.parent / "tokenflow-table1.png")
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    write()
