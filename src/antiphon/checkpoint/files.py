@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from antiphon.checkpoint.gguf import open_gguf
+from antiphon.checkpoint.gguf_directory import SUFFIX, gguf_in
+from antiphon.checkpoint.gguf_model import read_tensor, released_names
 from antiphon.checkpoint.parts import MODEL_TYPE, find_parts, parts_of, whole_config
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
 from antiphon.core.model_source import WRITER, parts_in, source_of
+from antiphon.core.quantised import Quantised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -33,11 +37,14 @@ BYTES_PER_GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a shard's header says of one tensor. `num_bytes` is its size on disk."""
+    """What a shard's header says of one tensor. `num_bytes` is its size on disk; `own` is its shard's name of
+    it, "" where that is the same."""
 
     shard: str
     shape: tuple[int, ...]
     num_bytes: int
+    own: str = ""
+    is_quantised: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -129,10 +136,10 @@ class Checkpoint:
         dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         progress: Callable[[int, int], None] | None = None,
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    ) -> Iterator[tuple[str, torch.Tensor | Quantised]]:
         """Yield (name, tensor) shard by shard; at most one tensor at a time is in memory twice.
 
-        `names` as in `select`. Floating tensors are cast to `dtype`, None keeps the stored one. `progress`
+        `names` as in `select`. A quantised matrix comes as it lies in its file. Floating tensors are cast to `dtype`, None keeps the stored one. `progress`
         gets (stored bytes read so far, stored bytes in all) after each tensor. Raises CheckpointError where
         a shard cannot be read.
         """
@@ -142,13 +149,18 @@ class Checkpoint:
         for shard, members in self._by_shard(selected).items():
             stored = [self._stored(name) for name in members]
             for name, (_, tensor) in zip(members, _read_shard(self.path / shard, stored), strict=True):
-                yield name, tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+                if isinstance(tensor, Quantised):
+                    yield name, tensor
+                else:
+                    yield name, tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
                 done += self.tensors[name].num_bytes
                 if progress is not None:
                     progress(done, total)
 
     def _stored(self, name: str) -> str:
         """What a tensor's own file calls it."""
+        if self.tensors[name].own:
+            return self.tensors[name].own
         return name.partition("/")[2] if self.parts else name
 
     def _by_shard(self, names: list[str]) -> dict[str, list[str]]:
@@ -253,6 +265,8 @@ def _read_headers(path: Path) -> dict[str, TensorInfo]:
 def _single_file(path: Path) -> str:
     if (path / SINGLE_FILE).exists():
         return SINGLE_FILE
+    if (alone := gguf_in(path)) is not None:
+        return alone.name
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLE_SUFFIXES)
     if pickles:
         raise CheckpointError(
@@ -271,6 +285,8 @@ def _check_shard_name(index: Path, shard: Any) -> None:
 
 
 def _read_header(file: Path) -> dict[str, TensorInfo]:
+    if file.suffix == SUFFIX:
+        return _read_gguf_header(file)
     if not file.exists():
         raise CheckpointError(f"{file} is named in {INDEX_FILE} but missing. Finish fetching the checkpoint")
     try:
@@ -279,6 +295,15 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
             return {name: _tensor_info(file.name, shard.get_slice(name)) for name in names}
     except (SafetensorError, OSError) as error:
         raise _unreadable(file, error) from error
+
+
+def _read_gguf_header(file: Path) -> dict[str, TensorInfo]:
+    gguf = open_gguf(file)
+    found = {name: (own, gguf.tensors[own]) for name, own in released_names(gguf).items()}
+    return {
+        name: TensorInfo(file.name, tensor.shape, len(tensor.data), own, tensor.in_blocks() is not None)
+        for name, (own, tensor) in found.items()
+    }
 
 
 def _tensor_info(shard: str, tensor: Any) -> TensorInfo:
@@ -293,7 +318,11 @@ def _itemsize(dtype: str) -> int:
     return max(int(digits or 8) // 8, 1)
 
 
-def _read_shard(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_shard(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor | Quantised]]:
+    if file.suffix == SUFFIX:
+        gguf = open_gguf(file)
+        yield from ((name, read_tensor(gguf, name)) for name in names)
+        return
     try:
         shard = safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
