@@ -1,4 +1,4 @@
-"""GGUF files of small text models, and the plain quantising of a weight that llama.cpp calls its reference."""
+"""GGUF files of small text models, and the plain quantising of a weight."""
 
 from __future__ import annotations
 

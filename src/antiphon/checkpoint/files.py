@@ -18,6 +18,7 @@ from antiphon.checkpoint.gguf import open_gguf
 from antiphon.checkpoint.gguf_directory import SUFFIX, gguf_in
 from antiphon.checkpoint.gguf_model import read_tensor, released_names
 from antiphon.checkpoint.parts import MODEL_TYPE, find_parts, parts_of, whole_config
+from antiphon.checkpoint.quantisation import READ, SCALE, ZERO_POINT, check_scheme, in_blocks
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
@@ -52,6 +53,12 @@ class TensorInfo:
         for extent in self.shape:
             count *= extent
         return count
+
+    def bytes_held(self, dtype: torch.dtype, *, keeps_blocks: bool) -> int:
+        """In memory, as `dtype`. Blocks that are kept take at most twice what they do in their file."""
+        if keeps_blocks and self.is_quantised:
+            return 2 * self.num_bytes
+        return self.num_elements * dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -139,9 +146,9 @@ class Checkpoint:
     ) -> Iterator[tuple[str, torch.Tensor | Quantised]]:
         """Yield (name, tensor) shard by shard; at most one tensor at a time is in memory twice.
 
-        `names` as in `select`. A quantised matrix comes as it lies in its file. Floating tensors are cast to `dtype`, None keeps the stored one. `progress`
-        gets (stored bytes read so far, stored bytes in all) after each tensor. Raises CheckpointError where
-        a shard cannot be read.
+        `names` as in `select`. A quantised matrix comes as it lies in its file. Others come on the device;
+        floating ones are cast to `dtype`, None keeps the stored one. `progress` gets (stored bytes read so
+        far, stored bytes in all) after each tensor. Raises CheckpointError where a shard cannot be read.
         """
         selected = self.select(names)
         total = sum(self.tensors[name].num_bytes for name in selected)
@@ -151,11 +158,20 @@ class Checkpoint:
             for name, (_, tensor) in zip(members, _read_shard(self.path / shard, stored), strict=True):
                 if isinstance(tensor, Quantised):
                     yield name, tensor
+                elif self.tensors[name].is_quantised:
+                    yield name, in_blocks(name, tensor, self._scales_of(name))
                 else:
                     yield name, tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
                 done += self.tensors[name].num_bytes
                 if progress is not None:
                     progress(done, total)
+
+    def _scales_of(self, name: str) -> torch.Tensor:
+        """Of an int8 tensor of safetensors."""
+        scale = name + SCALE
+        (_, found), *_ = _read_shard(self.path / self.tensors[scale].shard, [self._stored(scale)])
+        assert isinstance(found, torch.Tensor)
+        return found
 
     def _stored(self, name: str) -> str:
         """What a tensor's own file calls it."""
@@ -191,11 +207,14 @@ def open_checkpoint(
     """
     directory = open_directory(source, progress=progress, takes_media=takes_media)
     if not directory.parts:
-        return replace(directory, tensors=_read_headers(directory.path))
-    tensors: dict[str, TensorInfo] = {}
+        tensors = _read_headers(directory.path)
+        check_scales(directory.path, tensors)
+        return replace(directory, tensors=tensors)
+    tensors = dict[str, TensorInfo]()
     for part, path in directory.parts.items():
         for name, info in _read_headers(path).items():
             tensors[f"{part}/{name}"] = replace(info, shard=str((path / info.shard).absolute()))
+    check_scales(directory.path, tensors)
     return replace(directory, tensors=tensors)
 
 
@@ -216,7 +235,9 @@ def open_directory(
     config = read_json(path / "config.json", "it is not a model checkpoint")
     if parts := parts_of(path, config, progress):
         return _of_parts(path, config, parts, takes_media)
-    check_side_files(path, takes_media=takes_media(path, config))
+    has_media = takes_media(path, config)
+    check_scheme(path / "config.json", config, takes_media=has_media)
+    check_side_files(path, takes_media=has_media)
     return Checkpoint(path, config, read_optional_json(path / "generation_config.json"), {})
 
 
@@ -230,10 +251,12 @@ def _of_parts(
     return Checkpoint(path, whole, whole["generation"][WRITER], {}, parts)
 
 
-def check_memory(checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: int) -> None:
+def check_memory(
+    checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: int, *, keeps_blocks: bool = False
+) -> None:
     """Raise CheckpointError, with both numbers in GiB, if the weights in `dtype` need more than is
-    available."""
-    needed = checkpoint.num_parameters * dtype.itemsize
+    available. keeps_blocks: quantised matrices stay so."""
+    needed = sum(info.bytes_held(dtype, keeps_blocks=keeps_blocks) for info in checkpoint.tensors.values())
     if needed > available_bytes:
         raise CheckpointError(
             f"{checkpoint.path} needs {needed / BYTES_PER_GIB:.2f} GiB for its weights as {dtype}, "
@@ -292,9 +315,20 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
     try:
         with safe_open(file, framework="pt") as shard:
             names = shard.keys()
-            return {name: _tensor_info(file.name, shard.get_slice(name)) for name in names}
+            found = {name: _tensor_info(file.name, shard.get_slice(name)) for name in names}
     except (SafetensorError, OSError) as error:
         raise _unreadable(file, error) from error
+    return found
+
+
+def check_scales(path: Path, tensors: Mapping[str, TensorInfo]) -> None:
+    """Raise CheckpointError unless every int8 tensor has scales, and nothing is subtracted from it."""
+    for name, info in tensors.items():
+        if not info.is_quantised or info.own:
+            continue
+        if name + SCALE not in tensors or name + ZERO_POINT in tensors:
+            wrong = "without" if name + SCALE not in tensors else "with zero points beside"
+            raise CheckpointError(f"{path}: {name} is int8 {wrong} {name}{SCALE}. {READ}")
 
 
 def _read_gguf_header(file: Path) -> dict[str, TensorInfo]:
@@ -309,7 +343,8 @@ def _read_gguf_header(file: Path) -> dict[str, TensorInfo]:
 def _tensor_info(shard: str, tensor: Any) -> TensorInfo:
     shape = tuple(tensor.get_shape())
     info = TensorInfo(shard, shape, 0)
-    return TensorInfo(shard, shape, info.num_elements * _itemsize(tensor.get_dtype()))
+    dtype = tensor.get_dtype()
+    return TensorInfo(shard, shape, info.num_elements * _itemsize(dtype), is_quantised=dtype == "I8")
 
 
 def _itemsize(dtype: str) -> int:

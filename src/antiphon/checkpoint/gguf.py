@@ -86,8 +86,8 @@ def _q4_k(blocks: np.ndarray) -> Groups:
     """Eight groups; their scales and lowest numbers have six bits each, in twelve bytes."""
     packed = blocks[:, 4:16]
     low, mid, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    steps = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], 1)
-    bases = np.concatenate([mid & 63, (high >> 4) | (mid >> 6 << 4)], 1)
+    steps = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], 1).astype(np.uint8)
+    bases = np.concatenate([mid & 63, (high >> 4) | (mid >> 6 << 4)], 1).astype(np.uint8)
     quants = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     d, least = _half(blocks, 0), _half(blocks, 2)
     scales, lowest = d.astype(np.float32) * steps, -(least.astype(np.float32) * bases)
@@ -97,9 +97,9 @@ def _q4_k(blocks: np.ndarray) -> Groups:
 def _q6_k(blocks: np.ndarray) -> Groups:
     """Sixteen groups; four bits of a number are in one place and two in another."""
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.uint8([[0], [2], [4], [6]]) & 3
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8) & 3
     quants = (low | (high << 4).view(np.int8)) - np.int8(32)
-    scales = _halves(blocks, 208) * blocks[:, 192:208].view(np.int8)
+    scales = (_halves(blocks, 208) * blocks[:, 192:208].view(np.int8)).astype(np.float32)
     return Groups(scales, np.zeros_like(scales), quants.reshape(-1, 16, 16))
 
 

@@ -1,7 +1,8 @@
 """A checkpoint's directory around one GGUF: the side files of its own directory, or those that its metadata
 make, and a link to it. So whatever reads a checkpoint by its directory reads a GGUF.
 
-Such directories are kept in the user's cache, XDG_CACHE_HOME/antiphon/gguf, by the file's place, size and time.
+Such directories are kept in the user's cache, XDG_CACHE_HOME/antiphon/gguf, by the file's place, size and
+time.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ def _cache() -> Path:
         is_ours = False
     if not is_ours:
         raise CheckpointError(
-            f"{cache} must be a directory that you and nobody else may write: a GGUF's config and tokenizer are "
-            "kept there. Set XDG_CACHE_HOME to another place"
+            f"{cache} must be a directory that you and nobody else may write: a GGUF's config and tokenizer "
+            "are kept there. Set XDG_CACHE_HOME to another place"
         )
     return cache
 

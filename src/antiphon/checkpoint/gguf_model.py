@@ -1,4 +1,4 @@
-"""A GGUF as the checkpoint of a text model: config, tokenizer and tensors by the names of released checkpoints.
+"""A GGUF as a text model's checkpoint: config, tokenizer, and tensors by the names of released checkpoints.
 
 The names and keys are those of llama.cpp's converters; its metadata becomes a tokenizer in transformers.
 """
@@ -88,8 +88,8 @@ def _check_rotation(gguf: Gguf, kind: str, head_dim: object) -> None:
     turned = gguf.metadata.get(f"{kind}.rope.dimension_count", head_dim)
     if FREQUENCIES in gguf.tensors or scaling != "none" or turned != head_dim:
         raise CheckpointError(
-            f"{gguf.file} scales its rotary positions, which its metadata does not say in full. Put config.json "
-            "and the tokenizer's files of the model that it was made from into its directory"
+            f"{gguf.file} scales its rotary positions, which its metadata does not say in full. Put "
+            "config.json and the tokenizer's files of the model that it was made from into its directory"
         )
 
 
@@ -102,11 +102,11 @@ def _special_ids(gguf: Gguf) -> dict[str, int]:
 def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     """tokenizer.json, its config and the chat template; raises CheckpointError."""
     try:
-        from transformers.integrations.gguf import convert_gguf_tokenizer
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
     except ImportError:
         raise CheckpointError(
-            f"{gguf.file}: this transformers makes no tokenizer of a GGUF. Upgrade it, or put config.json and the "
-            "tokenizer's files of the model into the directory of the GGUF"
+            f"{gguf.file}: this transformers makes no tokenizer of a GGUF. Upgrade it, or put config.json "
+            "and the tokenizer's files of the model into the directory of the GGUF"
         ) from None
     tokens, ids = gguf.get("tokenizer.ggml.tokens", list), _special_ids(gguf)
     if any(not 0 <= number < len(tokens) for number in ids.values()):

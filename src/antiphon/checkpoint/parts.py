@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from antiphon.checkpoint.quantisation import check_scheme
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
@@ -67,6 +68,7 @@ def whole_config(
         made[part] = read_json(directory / "config.json", f"the {part} is not a model checkpoint")
         _check_kind(part, directory, made[part])
     takes_media(parts[WRITER], made[WRITER])
+    check_scheme(parts[WRITER] / "config.json", made[WRITER], takes_media=False)
     for part, directory in parts.items():
         generation = directory / "generation_config.json"
         made["generation"][part] = (

@@ -40,7 +40,7 @@ def find_directory(source: str, progress: Callable[[str], None] | None = None) -
     if source and path.suffix == SUFFIX and path.is_file():
         return directory_of(path)
     if source and path.exists():
-        raise CheckpointError(f"{source} is a file; name a GGUF, or the directory that holds config.json")
+        raise CheckpointError(f"{source} is a file; name the directory that holds config.json, or a GGUF")
     if _HUB_ID.fullmatch(source) is None:
         raise CheckpointError(
             f"{source!r} is neither a directory nor a hub id of the form org/name. "

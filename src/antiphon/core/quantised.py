@@ -24,7 +24,7 @@ class Super(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Rows of a weight taken apart, each n groups of g inputs. A number is `scales * quants + lowest` in fp32.
+    """Rows of a weight taken apart, each n groups of g inputs. A number is `scales * quants + lowest`, fp32.
 
     scales, lowest  fp32 [rows, n]
     quants          int8 [rows, n, g]

@@ -148,8 +148,8 @@ class InBlocks:
 
 
 KEPT = (
-    "%d quantised tensors are kept in their bits; %d are dequantised, since their sizes, the device, the dtype "
-    "or the lack of the package numba ask for it"
+    "%d quantised tensors are kept in their bits; %d are dequantised, since their sizes, the device, the "
+    "dtype or the lack of the package numba ask for it"
 )
 
 
@@ -168,7 +168,7 @@ def put(params: Mapping[str, Tensor], source: Source, weight: Quantised) -> None
         place[first : first + ROWS_AT_ONCE].copy_(rows)
 
 
-def mapped(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Pairs:
+def mapped(tensors: Mapping[Any, Tensor], names: Iterable[str]) -> Pairs:
     """The wanted entries of a mapping, one by one (it may load them lazily)."""
     return ((name, tensors[name]) for name in names if name in tensors)
 

@@ -33,6 +33,7 @@ __all__ = [
     "has_pairs",
     "in_panels",
     "in_quantised_panels",
+    "keeps_quantised",
     "rows_of_panels",
     "snake",
     "snake_in_place",
@@ -79,6 +80,16 @@ def in_panels(weight: Tensor) -> Tensor | None:
     from antiphon.nn.cpu import panels
 
     return panels.lay_out(weight) if panels.can_lay_out(weight) else None
+
+
+def keeps_quantised() -> bool:
+    """Whether quantised weights of usual sizes stay in their bits: there is a compiler, and the CPU has the
+    vectors."""
+    if not has_compiler():
+        return False
+    from antiphon.nn.cpu import panels
+
+    return panels.can_lay_out(torch.empty(panels.LANES, panels.UNROLLED, device="meta"))
 
 
 def in_quantised_panels(weight: Quantised) -> Tensor | None:

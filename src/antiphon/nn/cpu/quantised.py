@@ -1,9 +1,9 @@
 """Products of fp32 rows with a weight in quantised blocks, kept in as many bits as it has in its file.
 
-A panel is 16 outputs, as in `panels`, block by block: scales, then the numbers input by input. A few rows are
-multiplied by tiles that make fp32 of the numbers in registers. For more, a panel's numbers are written down as
-fp32 first, in a cache, and multiplied as `panels` does. A row has the same bits either way, those of the
-dequantised weight's fp32 panels.
+A panel is 16 outputs, as in `panels`, block by block: scales, then the numbers input by input. A few rows
+are multiplied by tiles that make fp32 of the numbers in registers. For more, a panel's numbers are written
+down as fp32 first, in a cache, and multiplied as `panels` does. A row has the same bits either way, those of
+the dequantised weight's fp32 panels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.core.quantised import Groups, Quantised
 from antiphon.nn.cpu.compiler import compiled, has_feature
 from antiphon.nn.cpu.large_pages import on_large_pages
 from antiphon.nn.cpu.openmp import Loop, floats, integers, take
 from antiphon.nn.cpu.panels import BLOCK_ROWS, Job, can_lay_out, panels_times, share_of
 from antiphon.nn.cpu.quantised_tiles import Form, quantised_tile, widening
 from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, UNROLLED
-from antiphon.core.quantised import Groups, Quantised
 
 TOGETHER = 4 if has_feature("avx512f") else 2
 """Panels that a tile of few rows reads side by side: so many sums a row, which don't wait for each other."""
@@ -41,10 +41,14 @@ GROUPS_OF = {Form.Q8_0: (32, 1), Form.Q4_0: (32, 1), Form.Q4_1: (32, 1), Form.Q4
 
 def can_lay_out_quantised(weight: Quantised) -> bool:
     """Whether this CPU has the vectors, and the weight a form and the sizes."""
-    (out, depth), form = weight.shape, Form.__members__.get(weight.encoding)
-    of_a_block = 0 if form is None else weight.group * form.groups
-    fits = of_a_block > 0 and depth % of_a_block == 0 and weight.group % UNROLLED == 0
+    (out, depth), form = weight.shape, form_for(weight)
+    fits = depth % (weight.group * form.groups) == 0 and weight.group % UNROLLED == 0
     return fits and can_lay_out(torch.empty(out, UNROLLED, device="meta"))
+
+
+def form_for(weight: Quantised) -> Form:
+    """Of its panels: its own, or I8 where an encoding has none."""
+    return Form.__members__.get(weight.encoding, Form.I8)
 
 
 def lay_out_quantised(weight: Quantised) -> Tensor:
@@ -54,7 +58,7 @@ def lay_out_quantised(weight: Quantised) -> Tensor:
     That the tiles' one rounding is dequantising's: a scale times a number has at most 24 bits in all forms
     but I8, and there the lowest number is 0 or that product exact.
     """
-    (out, depth), form = weight.shape, Form[weight.encoding]
+    (out, depth), form = weight.shape, form_for(weight)
     size = form.block_bytes(weight.group)
     blocks, count = depth // (weight.group * form.groups), out // LANES
     panels = on_large_pages(-(-count * blocks * size // 4)).view(torch.uint8)[: count * blocks * size]
@@ -72,7 +76,7 @@ def blocks_of(form: Form, groups: Groups) -> NDArray[np.uint8]:
     count, size = groups.quants.shape[1:]
     quants = groups.quants.view(np.uint8).reshape(-1, LANES, count, size).transpose(0, 2, 3, 1)
     if form.per_byte == 2:
-        quants = quants[:, :, 0::2] | quants[:, :, 1::2] << 4
+        quants = np.bitwise_or(quants[:, :, 0::2], quants[:, :, 1::2] << 4, dtype=np.uint8)
     lines = np.ascontiguousarray(quants).reshape(len(quants), count, -1)
     if form is Form.Q4_K:
         assert groups.parts is not None
@@ -88,8 +92,8 @@ def blocks_of(form: Form, groups: Groups) -> NDArray[np.uint8]:
 
 
 def side_by_side(*columns: np.ndarray) -> NDArray[np.uint8]:
-    """Arrays [out, n] -> bytes [out / 16, n, ...]: of each array the 16 outputs' entries, one array behind the
-    other."""
+    """Arrays [out, n] -> bytes [out / 16, n, ...]: of each array the entries of 16 outputs, one array behind
+    the other."""
     parts = [
         np.ascontiguousarray(column.reshape(-1, LANES, column.shape[1]).swapaxes(1, 2)).view(np.uint8)
         for column in columns
