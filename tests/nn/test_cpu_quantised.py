@@ -34,7 +34,8 @@ def weight(encoding: str, out: int, depth: int) -> Quantised:
         return eight_bits(Groups(scales, np.zeros_like(scales), quants), depth)
     found = parse_gguf(gguf({}, {"t": ((out, depth), NUMBERS[encoding], quantise(noise, encoding))}), "f")
     blocks = found.tensors["t"].in_blocks()
-    assert blocks is not None and np.array_equal(blocks.rows(slice(None)), found.read("t"))
+    assert blocks is not None
+    assert np.array_equal(blocks.rows(slice(None)), found.read("t"))
     return blocks
 
 
@@ -66,7 +67,8 @@ def test_products_have_the_bits_of_the_dequantised_weight(
 def test_it_stays_in_its_bits(encoding: str) -> None:
     laid_out = quantised.lay_out_quantised(weight(encoding, 64, 512))
     assert 8 * laid_out.nbytes == BITS[encoding] * 64 * 512
-    assert quantised.depth_of(laid_out) == 512 and quantised.is_quantised(laid_out)
+    assert quantised.depth_of(laid_out) == 512
+    assert quantised.is_quantised(laid_out)
 
 
 @pytest.mark.parametrize("encoding", ["Q8_0", "Q4_K", "I8"])
