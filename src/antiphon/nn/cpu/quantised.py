@@ -26,10 +26,13 @@ from antiphon.nn.cpu.panels import BLOCK_ROWS, Job, can_lay_out, panels_times, s
 from antiphon.nn.cpu.quantised_tiles import Form, quantised_tile, widening
 from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, UNROLLED
 
-TOGETHER = 4 if has_feature("avx512f") else 2
-"""Panels that a tile of few rows reads side by side: so many sums a row, which don't wait for each other."""
+TILES = {4: 4, 3: 4, 2: 4, 1: 4} if has_feature("avx512f") else {4: 1, 3: 1, 2: 1, 1: 2}
+"""Panels that a tile of so many rows reads side by side: sums enough that none waits for the one before, and
+no more than there are registers for."""
 
-FEW_ROWS = 8 if has_feature("avx512f") else 3
+TOGETHER = max(TILES.values())
+
+FEW_ROWS = 8
 """Up to so many rows are multiplied in registers. Each tile widens the weight again; more rows share one."""
 
 PANELS_LAID_OUT = 256
@@ -125,24 +128,28 @@ def depth_of(panels: Tensor) -> int:
 
 def shares_of(form: Form) -> Callable[..., None]:
     """The loop's body over panels of a form: an item is a share of the panels for a block of rows."""
-    by4, by2, by1 = (quantised_tile(rows, TOGETHER, form) for rows in (4, 2, 1))
+    by4, by3, by2, by1 = (quantised_tile(rows, panels, form) for rows, panels in TILES.items())
+    panels4, panels3, panels2, panels1 = TILES.values()
     widen = widening(form)
     size, head, whole_head = LANES // form.per_byte, form.head_bytes, form.whole_head_bytes
     groups = form.groups
-    rows_at_once = 4 if TOGETHER == 4 else 2
 
     @compiled
-    def few(job: Any, x: int, rows: int, weight: int, out: int) -> None:
-        """Rows of so many panels as a tile reads."""
-        if rows_at_once == 4:
-            while rows >= 4:
-                by4(x, weight, job.depth, job.form, out, job.width)
-                rows, x, out = rows - 4, x + 16 * job.depth, out + 16 * job.width
-        while rows >= 2:
-            by2(x, weight, job.depth, job.form, out, job.width)
-            rows, x, out = rows - 2, x + 8 * job.depth, out + 8 * job.width
-        if rows:
-            by1(x, weight, job.depth, job.form, out, job.width)
+    def few(job: Any, x: int, rows: int, weight: int, each: int, out: int) -> None:
+        """Rows of TOGETHER panels, `each` bytes apart."""
+        while rows >= 4:
+            for i in range(0, TOGETHER, panels4):
+                by4(x, weight + each * i, job.depth, job.form, out + LINE_BYTES * i, job.width)
+            rows, x, out = rows - 4, x + 16 * job.depth, out + 16 * job.width
+        if rows == 3:
+            for i in range(0, TOGETHER, panels3):
+                by3(x, weight + each * i, job.depth, job.form, out + LINE_BYTES * i, job.width)
+        elif rows == 2:
+            for i in range(0, TOGETHER, panels2):
+                by2(x, weight + each * i, job.depth, job.form, out + LINE_BYTES * i, job.width)
+        elif rows:
+            for i in range(0, TOGETHER, panels1):
+                by1(x, weight + each * i, job.depth, job.form, out + LINE_BYTES * i, job.width)
 
     @compiled
     def share(job: Any, row: int, panel: int, wide: int) -> None:
@@ -153,7 +160,7 @@ def shares_of(form: Form) -> Callable[..., None]:
         weight = job.weight + each * panel
         while panel < last:
             if rows <= FEW_ROWS and panel + TOGETHER <= last:
-                few(job, x, rows, weight, out)
+                few(job, x, rows, weight, each, out)
                 count = TOGETHER
             else:
                 count = min(2, last - panel)
