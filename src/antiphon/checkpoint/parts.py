@@ -39,9 +39,11 @@ def parts_of(
     for part in PARTS:
         named = config.get(part)
         if not isinstance(named, str) or not named:
-            raise CheckpointError(f"{path / 'config.json'}: {part!r} must name a directory or a hub id")
+            raise CheckpointError(
+                f"{path / 'config.json'}: {part!r} must name a directory, a GGUF or a hub id"
+            )
         inside = path / named
-        found[part] = inside if inside.is_dir() else _directory(part, named, progress)
+        found[part] = _directory(part, str(inside) if inside.exists() else named, progress)
     return found
 
 
