@@ -321,7 +321,8 @@ class Deployment(Written):
     description: str = key("", "What it is for, for people.", "Eight GPUs, one host.")
     model: str | None = key(
         None,
-        "Checkpoint directory or GGUF (relative to where `serve` is started), or a hub id. The command line's wins.",
+        "Checkpoint directory or GGUF (relative to where `serve` is started), or a hub id. The command "
+        "line's wins.",
         "Qwen/Qwen3-Omni-30B-A3B-Instruct",
     )
     parts: Parts = key(
