@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from antiphon.checkpoint.demo import make_demo
-from antiphon.checkpoint.files import open_checkpoint
+from antiphon.checkpoint.files import check_memory, open_checkpoint
 from antiphon.checkpoint.quantisation import in_blocks
 from antiphon.core.errors import CheckpointError
 from antiphon.engine.load import takes_media
@@ -132,3 +132,15 @@ def test_scales_of_all_shapes(scale: torch.Tensor) -> None:
     quants = torch.randint(-128, 128, (4, 8), dtype=torch.int8)
     wide = scale.reshape(-1, 1) if scale.dim() < 2 else scale.repeat_interleave(8 // scale.shape[1], 1)
     assert torch.equal(torch.from_numpy(in_blocks("w", quants, scale).rows(slice(None))), quants * wide)
+
+
+def test_weights_that_stay_in_their_bits_need_no_room_for_more(copy: Path) -> None:
+    with_int8(copy, _scale=torch.ones(64, 1))
+    found = open_checkpoint(str(copy), takes_media=takes_media)
+    quants, as_fp32 = found.tensors[NAME], 4 * found.num_parameters
+    kept = as_fp32 - 4 * quants.num_elements + 2 * quants.num_bytes
+    check_memory(found, torch.float32, kept, keeps_blocks=True)
+    check_memory(found, torch.float32, as_fp32)
+    for keeps_blocks, free in ((True, kept - 1), (False, as_fp32 - 1)):
+        with pytest.raises(CheckpointError, match="GiB"):
+            check_memory(found, torch.float32, free, keeps_blocks=keeps_blocks)
