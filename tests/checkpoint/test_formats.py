@@ -117,7 +117,7 @@ BAD_GGUF = {
     "whole blocks of Q4_0": gguf({}, {"t": ((31,), 2, b"")}),
     "of shape": gguf({}, {"t": ((0, 32), 2, b"")}),
     "5 dimensions": gguf({}, {"t": ((1,) * 5, 0, b"")}),
-    "encoding 12": gguf({}, {"t": ((256,), 12, b"")}),
+    "encoding 10": gguf({}, {"t": ((256,), 10, b"")}),
     "general.alignment": gguf({"general.alignment": 24}, {}),
     "is there twice": gguf({"a": 1}, {}).replace(struct.pack("<Q", 1), struct.pack("<Q", 2), 1)[:24]
     + (struct.pack("<Q", 1) + b"a" + struct.pack("<II", 4, 1)) * 2,

@@ -14,9 +14,11 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.files import open_checkpoint, open_directory
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.model_source import PARTS, source_of
+from antiphon.core.quantised import Quantised
 from antiphon.engine.load import takes_media
 from antiphon.graphs import find_graph
 from antiphon.models.cascade.family import FAMILY
+from fakes.quantised import write_gguf
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_a_demo_is_stored_as_it_is_asked_for(tmp_path: Path):
 
 def test_a_part_that_is_not_named_or_not_there(broken: Path):
     edit(broken / "config.json", voice=None)
-    assert "'voice' must name a directory or a hub id" in refusal(broken)
+    assert "'voice' must name a directory, a GGUF or a hub id" in refusal(broken)
     edit(broken / "config.json", voice="nowhere")
     assert "'nowhere' is neither a directory nor a hub id" in refusal(broken)
 
@@ -164,3 +166,22 @@ def test_a_transcript_begins_with_language_and_task_where_the_model_has_several(
     assert FAMILY.read_config(open_checkpoint(str(broken)).config).transcriber.prompt == (start, 8, 9, end)
     edit(file, language="xx")
     assert "knows no language <|xx|>" in refusal(broken)
+
+
+def test_the_thinker_may_be_a_gguf(
+    cascade_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = write_gguf(cascade_checkpoint / "thinker", tmp_path / "some.gguf", "Q8_0")
+    named = {part: str(cascade_checkpoint / part) for part in PARTS} | {"thinker": str(file)}
+    found = open_checkpoint(source_of(named), takes_media=takes_media)
+    config = FAMILY.read_config(found.config)
+    for stage in ("thinker", "transcriber", "voice"):
+        found.require(FAMILY.tensor_shapes(stage, config))
+    again = open_checkpoint(found.source, takes_media=takes_media)
+    for opened in (found, again):
+        ((_, norm), (_, embedding)) = opened.read(
+            ["thinker/model.norm.weight", "thinker/model.embed_tokens.weight"]
+        )
+        kinds = {type(tensor) for tensor in (norm, embedding)}
+        assert kinds == {torch.Tensor, Quantised}

@@ -48,5 +48,6 @@ def test_a_part_that_is_not_named() -> None:
 
 def test_a_cascade_is_called_as_its_thinker() -> None:
     assert name_of("checkpoints/talk/") == "talk"
+    assert name_of("models/some-Q8_0.gguf") == "some-Q8_0"
     assert name_of("transcriber=a/ears,thinker=Qwen/Qwen3-1.7B,voice=b") == "Qwen3-1.7B"
     assert name_of("transcriber=a/ears,voice=b")

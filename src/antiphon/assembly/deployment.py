@@ -296,8 +296,8 @@ class Parts(Written):
     )
     thinker: str | None = key(
         None,
-        "What writes: a text model (Llama, Qwen2 or Qwen3), as a directory relative to this "
-        "file, or a hub id.",
+        "What writes: a text model (Llama, Qwen2 or Qwen3), as a directory or a GGUF relative to "
+        "this file, or a hub id.",
         "Qwen/Qwen3-1.7B",
         min_length=1,
     )
@@ -321,7 +321,8 @@ class Deployment(Written):
     description: str = key("", "What it is for, for people.", "Eight GPUs, one host.")
     model: str | None = key(
         None,
-        "Checkpoint directory (relative to where `serve` is started), or a hub id. The command line's wins.",
+        "Checkpoint directory or GGUF (relative to where `serve` is started), or a hub id. The command "
+        "line's wins.",
         "Qwen/Qwen3-Omni-30B-A3B-Instruct",
     )
     parts: Parts = key(

@@ -120,11 +120,11 @@ def _parsed(text: str, where: str, folder: Path | None) -> Source:
 
 
 def _located(named: Any, folder: Path) -> Any:
-    """A part's directory as an absolute path; a hub id (org/name, and no such directory) as it is."""
+    """A part's directory or GGUF as an absolute path; a hub id (org/name, and no such path) as it is."""
     if not isinstance(named, str) or not named:
         return named
     path = folder / Path(named).expanduser()
-    is_hub_id = named.count("/") == 1 and named[0] not in "./~" and not path.is_dir()
+    is_hub_id = named.count("/") == 1 and named[0] not in "./~" and not path.exists()
     return named if is_hub_id else str(path.resolve())
 
 

@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from antiphon.checkpoint.gguf import open_gguf
+from antiphon.checkpoint.gguf_directory import SUFFIX, gguf_in
+from antiphon.checkpoint.gguf_model import read_tensor, released_names
 from antiphon.checkpoint.parts import MODEL_TYPE, find_parts, parts_of, whole_config
+from antiphon.checkpoint.quantisation import READ, SCALE, ZERO_POINT, check_scheme, in_blocks
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
 from antiphon.core.model_source import WRITER, parts_in, source_of
+from antiphon.core.quantised import Quantised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -33,11 +38,14 @@ BYTES_PER_GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a shard's header says of one tensor. `num_bytes` is its size on disk."""
+    """What a shard's header says of one tensor. `num_bytes` is its size on disk; `own` is its shard's name of
+    it, "" where that is the same."""
 
     shard: str
     shape: tuple[int, ...]
     num_bytes: int
+    own: str = ""
+    is_quantised: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -45,6 +53,12 @@ class TensorInfo:
         for extent in self.shape:
             count *= extent
         return count
+
+    def bytes_held(self, dtype: torch.dtype, *, keeps_blocks: bool) -> int:
+        """In memory, as `dtype`. Blocks that are kept take at most twice what they do in their file."""
+        if keeps_blocks and self.is_quantised:
+            return 2 * self.num_bytes
+        return self.num_elements * dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -129,12 +143,12 @@ class Checkpoint:
         dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         progress: Callable[[int, int], None] | None = None,
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    ) -> Iterator[tuple[str, torch.Tensor | Quantised]]:
         """Yield (name, tensor) shard by shard; at most one tensor at a time is in memory twice.
 
-        `names` as in `select`. Floating tensors are cast to `dtype`, None keeps the stored one. `progress`
-        gets (stored bytes read so far, stored bytes in all) after each tensor. Raises CheckpointError where
-        a shard cannot be read.
+        `names` as in `select`. A quantised matrix comes as it lies in its file. Others come on the device;
+        floating ones are cast to `dtype`, None keeps the stored one. `progress` gets (stored bytes read so
+        far, stored bytes in all) after each tensor. Raises CheckpointError where a shard cannot be read.
         """
         selected = self.select(names)
         total = sum(self.tensors[name].num_bytes for name in selected)
@@ -142,13 +156,27 @@ class Checkpoint:
         for shard, members in self._by_shard(selected).items():
             stored = [self._stored(name) for name in members]
             for name, (_, tensor) in zip(members, _read_shard(self.path / shard, stored), strict=True):
-                yield name, tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+                if isinstance(tensor, Quantised):
+                    yield name, tensor
+                elif self.tensors[name].is_quantised:
+                    yield name, in_blocks(name, tensor, self._scales_of(name))
+                else:
+                    yield name, tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
                 done += self.tensors[name].num_bytes
                 if progress is not None:
                     progress(done, total)
 
+    def _scales_of(self, name: str) -> torch.Tensor:
+        """Of an int8 tensor of safetensors."""
+        scale = name + SCALE
+        (_, found), *_ = _read_shard(self.path / self.tensors[scale].shard, [self._stored(scale)])
+        assert isinstance(found, torch.Tensor)
+        return found
+
     def _stored(self, name: str) -> str:
         """What a tensor's own file calls it."""
+        if self.tensors[name].own:
+            return self.tensors[name].own
         return name.partition("/")[2] if self.parts else name
 
     def _by_shard(self, names: list[str]) -> dict[str, list[str]]:
@@ -179,11 +207,14 @@ def open_checkpoint(
     """
     directory = open_directory(source, progress=progress, takes_media=takes_media)
     if not directory.parts:
-        return replace(directory, tensors=_read_headers(directory.path))
-    tensors: dict[str, TensorInfo] = {}
+        tensors = _read_headers(directory.path)
+        check_scales(directory.path, tensors)
+        return replace(directory, tensors=tensors)
+    tensors = dict[str, TensorInfo]()
     for part, path in directory.parts.items():
         for name, info in _read_headers(path).items():
             tensors[f"{part}/{name}"] = replace(info, shard=str((path / info.shard).absolute()))
+    check_scales(directory.path, tensors)
     return replace(directory, tensors=tensors)
 
 
@@ -204,7 +235,9 @@ def open_directory(
     config = read_json(path / "config.json", "it is not a model checkpoint")
     if parts := parts_of(path, config, progress):
         return _of_parts(path, config, parts, takes_media)
-    check_side_files(path, takes_media=takes_media(path, config))
+    has_media = takes_media(path, config)
+    check_scheme(path / "config.json", config, takes_media=has_media)
+    check_side_files(path, takes_media=has_media)
     return Checkpoint(path, config, read_optional_json(path / "generation_config.json"), {})
 
 
@@ -218,10 +251,12 @@ def _of_parts(
     return Checkpoint(path, whole, whole["generation"][WRITER], {}, parts)
 
 
-def check_memory(checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: int) -> None:
+def check_memory(
+    checkpoint: Checkpoint, dtype: torch.dtype, available_bytes: int, *, keeps_blocks: bool = False
+) -> None:
     """Raise CheckpointError, with both numbers in GiB, if the weights in `dtype` need more than is
-    available."""
-    needed = checkpoint.num_parameters * dtype.itemsize
+    available. keeps_blocks: quantised matrices stay so."""
+    needed = sum(info.bytes_held(dtype, keeps_blocks=keeps_blocks) for info in checkpoint.tensors.values())
     if needed > available_bytes:
         raise CheckpointError(
             f"{checkpoint.path} needs {needed / BYTES_PER_GIB:.2f} GiB for its weights as {dtype}, "
@@ -253,6 +288,8 @@ def _read_headers(path: Path) -> dict[str, TensorInfo]:
 def _single_file(path: Path) -> str:
     if (path / SINGLE_FILE).exists():
         return SINGLE_FILE
+    if (alone := gguf_in(path)) is not None:
+        return alone.name
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLE_SUFFIXES)
     if pickles:
         raise CheckpointError(
@@ -271,20 +308,43 @@ def _check_shard_name(index: Path, shard: Any) -> None:
 
 
 def _read_header(file: Path) -> dict[str, TensorInfo]:
+    if file.suffix == SUFFIX:
+        return _read_gguf_header(file)
     if not file.exists():
         raise CheckpointError(f"{file} is named in {INDEX_FILE} but missing. Finish fetching the checkpoint")
     try:
         with safe_open(file, framework="pt") as shard:
             names = shard.keys()
-            return {name: _tensor_info(file.name, shard.get_slice(name)) for name in names}
+            found = {name: _tensor_info(file.name, shard.get_slice(name)) for name in names}
     except (SafetensorError, OSError) as error:
         raise _unreadable(file, error) from error
+    return found
+
+
+def check_scales(path: Path, tensors: Mapping[str, TensorInfo]) -> None:
+    """Raise CheckpointError unless every int8 tensor has scales, and nothing is subtracted from it."""
+    for name, info in tensors.items():
+        if not info.is_quantised or info.own:
+            continue
+        if name + SCALE not in tensors or name + ZERO_POINT in tensors:
+            wrong = "without" if name + SCALE not in tensors else "with zero points beside"
+            raise CheckpointError(f"{path}: {name} is int8 {wrong} {name}{SCALE}. {READ}")
+
+
+def _read_gguf_header(file: Path) -> dict[str, TensorInfo]:
+    gguf = open_gguf(file)
+    found = {name: (own, gguf.tensors[own]) for name, own in released_names(gguf).items()}
+    return {
+        name: TensorInfo(file.name, tensor.shape, len(tensor.data), own, tensor.in_blocks() is not None)
+        for name, (own, tensor) in found.items()
+    }
 
 
 def _tensor_info(shard: str, tensor: Any) -> TensorInfo:
     shape = tuple(tensor.get_shape())
     info = TensorInfo(shard, shape, 0)
-    return TensorInfo(shard, shape, info.num_elements * _itemsize(tensor.get_dtype()))
+    dtype = tensor.get_dtype()
+    return TensorInfo(shard, shape, info.num_elements * _itemsize(dtype), is_quantised=dtype == "I8")
 
 
 def _itemsize(dtype: str) -> int:
@@ -293,7 +353,11 @@ def _itemsize(dtype: str) -> int:
     return max(int(digits or 8) // 8, 1)
 
 
-def _read_shard(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_shard(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor | Quantised]]:
+    if file.suffix == SUFFIX:
+        gguf = open_gguf(file)
+        yield from ((name, read_tensor(gguf, name)) for name in names)
+        return
     try:
         shard = safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:

@@ -1,4 +1,4 @@
-"""GGUF files, versions 2 and 3: metadata, and tensors that are dequantised to float32 as they are asked for.
+"""GGUF files, versions 2 and 3: metadata, and tensors as blocks, or dequantised to float32.
 
 The layout is that of llama.cpp's `gguf.h` and the block formats those of its `ggml-common.h`. Files are
 checked whole when they are opened; `binary` says against what.
@@ -16,6 +16,7 @@ import numpy as np
 
 from antiphon.checkpoint.binary import Buffer, Cursor, as_array, expected, view_file
 from antiphon.core.errors import CheckpointError
+from antiphon.core.quantised import Groups, Quantised, Super
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -32,37 +33,74 @@ BOOL, STRING, ARRAY = 7, 8, 9
 class Encoding(NamedTuple):
     """How a tensor's elements are stored.
 
-    block_elements  elements that share a scale; the last dimension is a multiple of it
+    block_elements  elements of a block; the last dimension is a multiple of it
     block_bytes     bytes of such a block
     decode          (blocks, block_bytes) uint8 to (blocks, block_elements) float32
+    group           elements that share a scale; 0 where there are no scales
+    split           (blocks, block_bytes) uint8 to the parts of `core.quantised.Groups`, each [blocks, ...]
     """
 
     name: str
     block_elements: int
     block_bytes: int
     decode: Callable[[np.ndarray], np.ndarray]
+    group: int = 0
+    split: Callable[[np.ndarray], Groups] | None = None
+
+
+def _quantised(
+    name: str, elements: int, num_bytes: int, group: int, split: Callable[[np.ndarray], Groups]
+) -> Encoding:
+    return Encoding(name, elements, num_bytes, lambda blocks: split(blocks).numbers(), group, split)
 
 
 def _halves(blocks: np.ndarray, first: int) -> np.ndarray:
     """The float16 at byte `first` of every block, as a column of float32."""
-    return blocks[:, first : first + 2].copy().view("<f2").astype(np.float32)
+    return _half(blocks, first).astype(np.float32)
+
+
+def _half(blocks: np.ndarray, first: int) -> np.ndarray:
+    return blocks[:, first : first + 2].copy().view("<f2")
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
-    """The low four bits of all bytes, then the high four."""
-    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
+    """Of every row of bytes the low four bits, then the high four: int8 [..., 2 n]."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1).view(np.int8)
 
 
-def _q4_0(blocks: np.ndarray) -> np.ndarray:
-    return _halves(blocks, 0) * (_nibbles(blocks[:, 2:]) - 8)
+def _q4_0(blocks: np.ndarray) -> Groups:
+    scale = _halves(blocks, 0)
+    return Groups(scale, -8 * scale, _nibbles(blocks[:, None, 2:]))
 
 
-def _q4_1(blocks: np.ndarray) -> np.ndarray:
-    return _halves(blocks, 0) * _nibbles(blocks[:, 4:]) + _halves(blocks, 2)
+def _q4_1(blocks: np.ndarray) -> Groups:
+    return Groups(_halves(blocks, 0), _halves(blocks, 2), _nibbles(blocks[:, None, 4:]))
 
 
-def _q8_0(blocks: np.ndarray) -> np.ndarray:
-    return _halves(blocks, 0) * blocks[:, 2:].view(np.int8)
+def _q8_0(blocks: np.ndarray) -> Groups:
+    scale = _halves(blocks, 0)
+    return Groups(scale, np.zeros_like(scale), blocks[:, None, 2:].view(np.int8))
+
+
+def _q4_k(blocks: np.ndarray) -> Groups:
+    """Eight groups; their scales and lowest numbers have six bits each, in twelve bytes."""
+    packed = blocks[:, 4:16]
+    low, mid, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    steps = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], 1).astype(np.uint8)
+    bases = np.concatenate([mid & 63, (high >> 4) | (mid >> 6 << 4)], 1).astype(np.uint8)
+    quants = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+    d, least = _half(blocks, 0), _half(blocks, 2)
+    scales, lowest = d.astype(np.float32) * steps, -(least.astype(np.float32) * bases)
+    return Groups(scales, lowest, quants, Super(d, least, steps, bases))
+
+
+def _q6_k(blocks: np.ndarray) -> Groups:
+    """Sixteen groups; four bits of a number are in one place and two in another."""
+    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8) & 3
+    quants = (low | (high << 4).view(np.int8)) - np.int8(32)
+    scales = (_halves(blocks, 208) * blocks[:, 192:208].view(np.int8)).astype(np.float32)
+    return Groups(scales, np.zeros_like(scales), quants.reshape(-1, 16, 16))
 
 
 def _bf16(blocks: np.ndarray) -> np.ndarray:
@@ -72,12 +110,35 @@ def _bf16(blocks: np.ndarray) -> np.ndarray:
 ENCODINGS = {
     0: Encoding("F32", 1, 4, lambda blocks: blocks.view("<f4")),
     1: Encoding("F16", 1, 2, lambda blocks: blocks.view("<f2").astype(np.float32)),
-    2: Encoding("Q4_0", 32, 18, _q4_0),
-    3: Encoding("Q4_1", 32, 20, _q4_1),
-    8: Encoding("Q8_0", 32, 34, _q8_0),
+    2: _quantised("Q4_0", 32, 18, 32, _q4_0),
+    3: _quantised("Q4_1", 32, 20, 32, _q4_1),
+    8: _quantised("Q8_0", 32, 34, 32, _q8_0),
+    12: _quantised("Q4_K", 256, 144, 32, _q4_k),
+    14: _quantised("Q6_K", 256, 210, 16, _q6_k),
     30: Encoding("BF16", 1, 2, _bf16),
 }
 """By llama.cpp's number. Another one is a line here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBlocks:
+    """Takes rows of blocks apart; goes to other processes."""
+
+    encoding: int
+
+    def __call__(self, rows: np.ndarray) -> Groups:
+        encoding = ENCODINGS[self.encoding]
+        assert encoding.split is not None
+        found = encoding.split(rows.reshape(-1, encoding.block_bytes))
+        parts = found.parts
+
+        def by_row(part: np.ndarray) -> np.ndarray:
+            return part.reshape(len(rows), -1, *part.shape[2:])
+
+        return Groups(
+            *(by_row(part) for part in (found.scales, found.lowest, found.quants)),
+            parts=None if parts is None else Super(*map(by_row, parts)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +148,14 @@ class GgufTensor:
     shape: tuple[int, ...]
     encoding: Encoding
     data: memoryview
+
+    def in_blocks(self) -> Quantised | None:
+        """As it lies in the file, if it is a quantised matrix."""
+        if self.encoding.split is None or len(self.shape) != 2:
+            return None
+        number = next(number for number, encoding in ENCODINGS.items() if encoding is self.encoding)
+        data = as_array(self.data, "u1", (self.shape[0], -1))
+        return Quantised(self.encoding.name, self.encoding.group, self.shape[1], data, SplitBlocks(number))
 
 
 @dataclass(frozen=True)

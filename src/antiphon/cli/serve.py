@@ -41,7 +41,7 @@ def serve(
     model: Annotated[
         str,
         typer.Argument(
-            help="Checkpoint directory, a hub id such as org/name, or the parts of a cascade "
+            help="Checkpoint directory, a GGUF, a hub id such as org/name, or the parts of a cascade "
             "(transcriber=…,thinker=…,voice=…); by default --config's."
         ),
     ] = "",

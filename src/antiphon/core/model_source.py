@@ -1,4 +1,4 @@
-"""What names a model: a directory, a hub id, or each part of a cascade in one text,
+"""What names a model: a directory, a GGUF, a hub id, or each part of a cascade in one text,
 `transcriber=DIR,thinker=org/name,voice=DIR`.
 """
 
@@ -53,5 +53,6 @@ def source_of(parts: Mapping[str, str]) -> str:
 
 
 def name_of(source: str) -> str:
-    """What a model is called: the last component of its directory or hub id; of a cascade, the thinker's."""
-    return PurePath(parts_in(source).get(WRITER, source)).name
+    """What a model is called: the last component of its directory, GGUF or hub id; of a cascade, the
+    thinker's."""
+    return PurePath(parts_in(source).get(WRITER, source)).name.removesuffix(".gguf")

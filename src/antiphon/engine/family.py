@@ -5,7 +5,7 @@ A graph names the module; nothing else in the engine knows which family it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -24,7 +24,7 @@ from antiphon.latency.shapes import ModelShape
 from antiphon.nn.backends import Backend
 from antiphon.nn.graphs import Capture
 from antiphon.nn.shard import Shard
-from antiphon.nn.stage_source import Place, StageSource
+from antiphon.nn.stage_source import Pairs, Place, StageSource
 from antiphon.nn.step import StepInputs
 
 Pages = Sequence[tuple[Tensor, Tensor]]
@@ -83,7 +83,7 @@ class Family(Protocol):
     def load_follower(
         self,
         stage: str,
-        read: Callable[[list[str]], Iterable[tuple[str, Tensor]]],
+        read: Callable[[list[str]], Pairs],
         config: Any,
         place: Place,
         shard: Shard,

@@ -40,7 +40,7 @@ from antiphon.engine.text import TextRunner
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import DecoderShape
 from antiphon.nn.backends import BACKENDS, pick_backend
-from antiphon.nn.cpu import told_of_kernels
+from antiphon.nn.cpu import keeps_quantised, told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
 from antiphon.nn.shard import Shard
 from antiphon.nn.stage_source import StageSource
@@ -104,6 +104,10 @@ class Opened:
     def device_of(self, unit: Unit) -> torch.device:
         return self.places.get(unit.device, self.device)
 
+    def keeps_blocks(self, device: torch.device) -> bool:
+        """Whether quantised weights are in memory as they are in their file."""
+        return device.type == "cpu" and self.dtype is torch.float32 and keeps_quantised()
+
     @property
     def place(self) -> tuple[torch.device, torch.dtype]:
         return self.device, self.dtype
@@ -153,7 +157,8 @@ def check_room(opened: Opened) -> None:
         check_places(opened, available_bytes)
         check_tiers(opened)
     else:
-        check_memory(opened.checkpoint, opened.dtype, available_bytes(opened.device))
+        free, keeps_blocks = available_bytes(opened.device), opened.keeps_blocks(opened.device)
+        check_memory(opened.checkpoint, opened.dtype, free, keeps_blocks=keeps_blocks)
     check_kv(opened, available_bytes)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from antiphon.checkpoint.files import BYTES_PER_GIB
+from antiphon.checkpoint.files import BYTES_PER_GIB, Checkpoint
 from antiphon.core.config import ArConfig, EngineOptions, NodeConfig, Unit
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.graph import StageGraph
@@ -28,7 +28,10 @@ class Placed(Protocol):
     def config(self) -> Any: ...
     @property
     def dtype(self) -> torch.dtype: ...
+    @property
+    def checkpoint(self) -> Checkpoint: ...
     def device_of(self, unit: Unit) -> torch.device: ...
+    def keeps_blocks(self, device: torch.device) -> bool: ...
 
 
 def configured(node: NodeConfig, graph: StageGraph, options: EngineOptions) -> NodeConfig:
@@ -114,7 +117,17 @@ def _weights(opened: Placed, units: list[Unit]) -> int:
     shapes: dict[str, tuple[int, ...]] = {}
     for stage in _stages(units):
         shapes |= opened.family.tensor_shapes(stage, opened.config)
-    return sum(map(prod, shapes.values())) * opened.dtype.itemsize
+    keeps_blocks = opened.keeps_blocks(opened.device_of(units[0]))
+    quantised = [
+        info
+        for name in shapes
+        if (info := opened.checkpoint.tensors.get(name)) is not None and info.is_quantised
+    ]
+    spared = sum(
+        info.num_elements * opened.dtype.itemsize - info.bytes_held(opened.dtype, keeps_blocks=keeps_blocks)
+        for info in quantised
+    )
+    return sum(map(prod, shapes.values())) * opened.dtype.itemsize - spared
 
 
 def _kv(opened: Placed, unit: Unit) -> int:

@@ -8,7 +8,8 @@ its place on the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,9 +17,20 @@ import torch
 from torch import Tensor
 
 from antiphon.core.errors import CheckpointError
+from antiphon.core.quantised import Quantised, joined
 from antiphon.models.decoder_config import DecoderConfig
+from antiphon.nn.cpu import in_quantised_panels
+from antiphon.nn.stage_source import Pairs
+
+log = logging.getLogger(__name__)
 
 MAX_LISTED = 200
+
+IN_PANELS = {"qkv", "o", "gate_up", "down", "embedding", "head"}
+"""Parameters that are products of rows or tables: their readers take panels."""
+
+ROWS_AT_ONCE = 4096
+"""Of a quantised weight that are dequantised."""
 
 Region = tuple[int | slice, ...]
 
@@ -69,14 +81,17 @@ class Layout:
 
     def fill(
         self,
-        tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
+        tensors: Mapping[str, Tensor] | Pairs,
         device: torch.device | str,
         dtype: torch.dtype,
     ) -> dict[str, Tensor]:
         """Allocate the parameters and copy every tensor to its place; tensors of other names are passed over.
 
-        Raises CheckpointError naming every tensor that is missing or has another shape than the config says.
+        A matrix that is quantised in all its parts becomes quantised panels where a product of the CPU can
+        take it so (`nn.cpu.in_quantised_panels`), and is dequantised otherwise. Raises CheckpointError naming
+        every tensor that is missing or has another shape than the config says.
         """
+        kept = InBlocks(self.params, torch.device(device).type == "cpu" and dtype is torch.float32)
         params = {name: torch.empty(shape, device=device, dtype=dtype) for name, shape in self.params.items()}
         pairs = mapped(tensors, self.sources) if isinstance(tensors, Mapping) else iter(tensors)
         missing, wrong = dict.fromkeys(self.sources), []
@@ -87,13 +102,73 @@ class Layout:
             missing.pop(name, None)
             if tuple(tensor.shape) != source.shape:
                 wrong.append(f"{name} has shape {list(tensor.shape)}, the config says {list(source.shape)}")
-            else:
+            elif isinstance(tensor, Tensor):
                 params[source.param][source.region].copy_(tensor.t() if source.transposed else tensor)
+            elif not kept.takes(source, tensor):
+                put(params, source, tensor)
         complain([f"{name} is missing" for name in missing] + wrong)
+        kept.lay_out(params)
         return params
 
 
-def mapped(tensors: Mapping[Any, Tensor], names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+class InBlocks:
+    """The quantised matrices of a layout, until all parts of each are there."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], may_stay: bool) -> None:
+        """may_stay: the device and the type are those of the products."""
+        self._shapes, self._may_stay = shapes, may_stay
+        self._parts: dict[str, list[tuple[Source, Quantised]]] = {}
+        self._num_dequantised = 0
+
+    def takes(self, source: Source, weight: Quantised) -> bool:
+        """Whether it is kept as a part of a matrix. If not, the caller is to dequantise it."""
+        is_of_rows = source.param.rpartition(".")[2] in IN_PANELS and len(self._shapes[source.param]) == 2
+        if not (self._may_stay and is_of_rows):
+            self._num_dequantised += 1
+            return False
+        self._parts.setdefault(source.param, []).append((source, weight))
+        return True
+
+    def lay_out(self, params: dict[str, Tensor]) -> None:
+        """Put the panels of each whole matrix into `params`, and dequantise all others."""
+        num_kept = 0
+        while self._parts:
+            param, parts = self._parts.popitem()
+            parts.sort(key=lambda part: first_row(part[0]))
+            whole = sum(len(weight.data) for _, weight in parts) == self._shapes[param][0]
+            panels = in_quantised_panels(joined([weight for _, weight in parts])) if whole else None
+            if panels is None:
+                for source, weight in parts:
+                    put(params, source, weight)
+                self._num_dequantised += len(parts)
+            else:
+                params[param], num_kept = panels, num_kept + len(parts)
+        if num_kept or self._num_dequantised:
+            log.info(KEPT, num_kept, self._num_dequantised)
+
+
+KEPT = (
+    "%d quantised tensors are kept in their bits; %d are dequantised, since their sizes, the device, the "
+    "dtype or the lack of the package numba ask for it"
+)
+
+
+def first_row(source: Source) -> int:
+    """Of its parameter, that a tensor fills."""
+    rows = source.region[0] if source.region else 0
+    return rows.start if isinstance(rows, slice) else rows
+
+
+def put(params: Mapping[str, Tensor], source: Source, weight: Quantised) -> None:
+    """Copy a tensor to its place, dequantised."""
+    for first in range(0, len(weight.data), ROWS_AT_ONCE):
+        rows = torch.from_numpy(weight.rows(slice(first, first + ROWS_AT_ONCE)))
+        place = params[source.param][source.region]
+        place = place.t() if source.transposed else place
+        place[first : first + ROWS_AT_ONCE].copy_(rows)
+
+
+def mapped(tensors: Mapping[Any, Tensor], names: Iterable[str]) -> Pairs:
     """The wanted entries of a mapping, one by one (it may load them lazily)."""
     return ((name, tensors[name]) for name in names if name in tensors)
 

@@ -7,14 +7,17 @@ checkpoint tensor a rank takes follows from the shapes that the whole and the di
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from antiphon.core.errors import ConfigError
+from antiphon.core.quantised import Quantised
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.layout import Layout, Source
+from antiphon.nn.stage_source import Pairs
 
 
 def shard_decoder(config: DecoderConfig, ranks: int) -> DecoderConfig:
@@ -54,16 +57,18 @@ def keep_params(layout: Layout, prefixes: tuple[str, ...]) -> Layout:
 
 
 def cut(
-    tensors: Iterable[tuple[str, Tensor]],
+    tensors: Pairs,
     whole: Mapping[str, Source],
     ours: Mapping[str, Source],
     place: tuple[int, int],
 ) -> Iterator[tuple[str, Tensor]]:
     """This rank's slices of whole checkpoint tensors; `place` is (rank, ranks).
 
-    A tensor of another shape than the whole layout's passes uncut, for the filling to complain of.
+    Quantised ones are dequantised. A tensor of another shape than the whole layout's passes uncut, for the
+    filling to complain of.
     """
-    for name, tensor in tensors:
+    for name, found in tensors:
+        tensor = torch.from_numpy(found.rows(slice(None))) if isinstance(found, Quantised) else found
         if name in ours and tuple(tensor.shape) == whole[name].shape:
             yield name, slice_of(tensor, ours[name].shape, place)
         else:

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.nn.products import linear
+from antiphon.nn.cpu import rows_of_panels
+from antiphon.nn.products import PANEL_OUTPUTS, linear
 
 ROWS = 4096
 """Of a table that are widened at once, to see whether they are the same."""
@@ -14,18 +15,23 @@ ROWS = 4096
 
 class Table:
     """Rows of an embedding. On a CPU they are kept in 16 bits where those hold every number of them, and
-    widened as they are read: the same rows in half the memory."""
+    widened as they are read: the same rows in half the memory. In quantised panels they stay as they are."""
 
     def __init__(self, weight: Tensor) -> None:
-        """weight: [vocab, H]."""
-        self.dtype = weight.dtype
+        """weight: [vocab, H], or its quantised panels."""
+        self._panels = weight if weight.dim() == 3 else None
+        self.dtype = weight.dtype if self._panels is None else torch.float32
         self._weight = _narrowed(weight)
+        if self._panels is not None:  # compiles, so that the first step doesn't wait for it
+            rows_of_panels(self._panels, torch.zeros(0, dtype=torch.int64))
 
     def __len__(self) -> int:
-        return len(self._weight)
+        return len(self._weight) * (1 if self._panels is None else PANEL_OUTPUTS)
 
     def rows(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, H]."""
+        if self._panels is not None:
+            return rows_of_panels(self._panels, ids)
         return F.embedding(ids, self._weight).to(self.dtype)
 
 

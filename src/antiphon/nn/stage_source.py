@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Pairs = Iterable[tuple[str, Tensor]]
+from antiphon.core.quantised import Quantised
+
+Pairs = Iterable[tuple[str, Tensor | Quantised]]
 """Weights by name."""
 Place = tuple[torch.device, torch.dtype]
 

@@ -18,6 +18,7 @@ from antiphon.nn.cpu.paged import cpu_attention
 if TYPE_CHECKING:
     import numpy as np
 
+    from antiphon.core.quantised import Quantised
     from antiphon.nn.cpu.passes import CompiledPasses
     from antiphon.nn.cpu.steps import CompiledSteps
     from antiphon.nn.step import Multiply, Stack, Steps
@@ -31,6 +32,9 @@ __all__ = [
     "has_compiler",
     "has_pairs",
     "in_panels",
+    "in_quantised_panels",
+    "keeps_quantised",
+    "rows_of_panels",
     "snake",
     "snake_in_place",
     "times_panels",
@@ -78,11 +82,38 @@ def in_panels(weight: Tensor) -> Tensor | None:
     return panels.lay_out(weight) if panels.can_lay_out(weight) else None
 
 
-def times_panels(x: Tensor, weight: Tensor) -> Tensor:
-    """x fp32 [..., in] times a weight in panels -> [..., out]."""
+def keeps_quantised() -> bool:
+    """Whether quantised weights of usual sizes stay in their bits: there is a compiler, and the CPU has the
+    vectors."""
+    if not has_compiler():
+        return False
     from antiphon.nn.cpu import panels
 
-    return panels.times_panels(x, weight)
+    return panels.can_lay_out(torch.empty(panels.LANES, panels.UNROLLED, device="meta"))
+
+
+def in_quantised_panels(weight: Quantised) -> Tensor | None:
+    """A quantised weight as `times_panels` reads it, in as many bits, or None where this machine cannot."""
+    if not has_compiler():
+        return None
+    from antiphon.nn.cpu import quantised
+
+    return quantised.lay_out_quantised(weight) if quantised.can_lay_out_quantised(weight) else None
+
+
+def times_panels(x: Tensor, weight: Tensor) -> Tensor:
+    """x fp32 [..., in] times a weight in panels -> [..., out]."""
+    from antiphon.nn.cpu import panels, quantised
+
+    times = quantised.times_quantised if quantised.is_quantised(weight) else panels.times_panels
+    return times(x, weight)
+
+
+def rows_of_panels(weight: Tensor, rows: Tensor) -> Tensor:
+    """Rows int64 [n] of a weight in quantised panels -> fp32 [n, in]."""
+    from antiphon.nn.cpu import quantised
+
+    return quantised.rows_of_panels(weight, rows)
 
 
 def add_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:

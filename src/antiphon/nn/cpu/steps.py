@@ -29,6 +29,7 @@ from antiphon.nn.cpu.kv_prefetch import Soon
 from antiphon.nn.cpu.large_pages import LINE_BYTES, on_large_pages
 from antiphon.nn.cpu.paged import viewed
 from antiphon.nn.cpu.panels import ask_for, product_job, product_loop
+from antiphon.nn.cpu.quantised import form_of, is_quantised, quantised_job, quantised_loop
 from antiphon.nn.cpu.rows import fit, gate_job, gate_loop, norm_job, norm_loop
 from antiphon.nn.cpu.tape import Tape, Turn, tape_loop
 from antiphon.nn.step import Layer, Multiply, Sizes, Stack, StepInputs, Steps, Turns
@@ -227,8 +228,7 @@ class TapedSteps:
     ) -> None:
         """total: adds up the parts of all ranks."""
         if weight.dim() == 3 and total is None:
-            job = product_job(x, weight, out, self.threads, rounds=self._rounds)
-            self._tape.add(product_loop(), job)
+            job = self._put_product(x, weight, out)
             self._products.append(job)
             self._before[len(self._attentions)].append(job)
         else:
@@ -236,8 +236,15 @@ class TapedSteps:
 
     def _add_head(self, head: Tensor) -> Any:
         """Its input and output are each run's own."""
-        job = product_job(self._buffers.x, head, self._buffers.x, self.threads, rounds=self._rounds)
-        self._tape.add(product_loop(), job)
+        return self._put_product(self._buffers.x, head, self._buffers.x)
+
+    def _put_product(self, x: Tensor, weight: Tensor, out: Tensor) -> Any:
+        """The job of x times a weight in panels."""
+        if is_quantised(weight):
+            loop, job = quantised_loop(form_of(weight)[0]), quantised_job(x, weight, out, self.threads)
+        else:
+            loop, job = product_loop(), product_job(x, weight, out, self.threads, rounds=self._rounds)
+        self._tape.add(loop, job)
         return job
 
     # -- Python's turns ------------------------------------------------------------------------------

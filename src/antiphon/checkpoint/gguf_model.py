@@ -1,0 +1,193 @@
+"""A GGUF as a text model's checkpoint: config, tokenizer, and tensors by the names of released checkpoints.
+
+The names and keys are those of llama.cpp's converters; its metadata becomes a tokenizer in transformers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from antiphon.checkpoint.gguf import Gguf
+from antiphon.checkpoint.side_files import write_json
+from antiphon.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from antiphon.core.quantised import Quantised
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""What is read, by `general.architecture`: the model type too."""
+
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+FREQUENCIES = "rope_freqs.weight"
+"""What Llama 3 scales its positions by: config.json says the same in other words."""
+
+SIZES = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "num_attention_heads": "attention.head_count",
+    "num_hidden_layers": "block_count",
+}
+MOST_CHARACTERS = 1 << 20
+"""Of a chat template."""
+
+
+def model_config(gguf: Gguf) -> dict[str, Any]:
+    """config.json from the metadata; raises CheckpointError for a model that is not read."""
+    kind = gguf.get("general.architecture", str)
+    if kind not in ARCHITECTURES:
+        names = ", ".join(ARCHITECTURES)
+        raise CheckpointError(f"{gguf.file} holds the architecture {kind!r:.40}; {names} are read from GGUF")
+    sizes = {name: gguf.get(f"{kind}.{key}") for name, key in SIZES.items()}
+    heads = max(sizes["num_attention_heads"], 1)
+    head_dim = gguf.metadata.get(f"{kind}.attention.key_length", sizes["hidden_size"] // heads)
+    _check_rotation(gguf, kind, head_dim)
+    embedding = gguf.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise CheckpointError(f"{gguf.file} has no matrix token_embd.weight: it is no model of text")
+    return {
+        "architectures": [ARCHITECTURES[kind]],
+        "model_type": kind,
+        "dtype": "float32",
+        "hidden_act": "silu",
+        "head_dim": head_dim,
+        "num_key_value_heads": gguf.metadata.get(
+            f"{kind}.attention.head_count_kv", sizes["num_attention_heads"]
+        ),
+        "rms_norm_eps": as_written(gguf.get(f"{kind}.attention.layer_norm_rms_epsilon", float)),
+        "rope_theta": as_written(gguf.metadata.get(f"{kind}.rope.freq_base", 1e4)),
+        "tie_word_embeddings": "output.weight" not in gguf.tensors,
+        "vocab_size": embedding.shape[0],
+        **{f"{name}_token_id": token for name, token in _special_ids(gguf).items() if name != "unk"},
+        **sizes,
+    }
+
+
+def _check_rotation(gguf: Gguf, kind: str, head_dim: object) -> None:
+    """Raises CheckpointError for positions that are turned otherwise than plainly."""
+    scaling = gguf.metadata.get(f"{kind}.rope.scaling.type", "none")
+    turned = gguf.metadata.get(f"{kind}.rope.dimension_count", head_dim)
+    if FREQUENCIES in gguf.tensors or scaling != "none" or turned != head_dim:
+        raise CheckpointError(
+            f"{gguf.file} scales its rotary positions, which its metadata does not say in full. Put "
+            "config.json and the tokenizer's files of the model that it was made from into its directory"
+        )
+
+
+def _special_ids(gguf: Gguf) -> dict[str, int]:
+    names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    keys = {name: f"tokenizer.ggml.{key}_token_id" for name, key in names.items()}
+    return {name: gguf.get(key) for name, key in keys.items() if key in gguf.metadata}
+
+
+def write_tokenizer(gguf: Gguf, directory: Path) -> None:
+    """tokenizer.json, its config and the chat template; raises CheckpointError."""
+    try:
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
+    except ImportError:
+        raise CheckpointError(
+            f"{gguf.file}: this transformers makes no tokenizer of a GGUF. Upgrade it, or put config.json "
+            "and the tokenizer's files of the model into the directory of the GGUF"
+        ) from None
+    tokens, ids = gguf.get("tokenizer.ggml.tokens", list), _special_ids(gguf)
+    if any(not 0 <= number < len(tokens) for number in ids.values()):
+        raise CheckpointError(f"{gguf.file}: special tokens {ids} are not all of its {len(tokens)} tokens")
+    told = {
+        name: gguf.metadata[f"tokenizer.ggml.{key}"]
+        for name, key in (
+            ("merges", "merges"),
+            ("pre_tokenizer_type", "pre"),
+            ("add_prefix_space", "add_space_prefix"),
+        )
+        if f"tokenizer.ggml.{key}" in gguf.metadata
+    }
+    kinds = gguf.get("tokenizer.ggml.token_type", np.ndarray).tolist()
+    told |= {"tokenizer_type": gguf.get("tokenizer.ggml.model", str), "tokens": tokens, "token_type": kinds}
+    if "tokenizer.ggml.scores" in gguf.metadata:
+        told["scores"] = gguf.get("tokenizer.ggml.scores", np.ndarray).tolist()
+    try:
+        tokenizer, _ = convert_gguf_tokenizer(gguf.get("general.architecture", str), told)
+    except Exception as error:  # tokenizers raises bare Exceptions
+        raise CheckpointError(f"{gguf.file}: its metadata makes no tokenizer: {error!s:.200}") from error
+    if told.get("pre_tokenizer_type") == "smollm":
+        _split_digits(tokenizer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    template = gguf.get("tokenizer.chat_template", str)
+    if len(template) > MOST_CHARACTERS:
+        raise CheckpointError(
+            f"{gguf.file}: a chat template of {len(template)} characters; {MOST_CHARACTERS} are read"
+        )
+    (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
+    named = {f"{name}_token": tokens[number] for name, number in ids.items()}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    write_json(directory / "tokenizer_config.json", config | named)
+
+
+def _split_digits(tokenizer: Any) -> None:
+    """As SmolLM's: transformers knows no splitting of this name and takes GPT-2's."""
+    from tokenizers import pre_tokenizers
+
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+
+
+def released_names(gguf: Gguf) -> dict[str, str]:
+    """Tensors by the names of released checkpoints; raises CheckpointError for one that is not known."""
+    found: dict[str, str] = {}
+    for name in gguf.tensors:
+        if name == FREQUENCIES:
+            continue
+        matched = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
+        layer, part, kind = matched.groups() if matched else (None, "", "")
+        theirs = (WHOLE if layer is None else LAYER).get(part)
+        if theirs is None:
+            raise CheckpointError(f"{gguf.file}: nothing is known of the tensor {name!r:.80}")
+        prefix = "" if layer is None else f"model.layers.{layer}."
+        found[f"{prefix}{theirs}.{kind}"] = name
+    return found
+
+
+def read_tensor(gguf: Gguf, name: str) -> Quantised | torch.Tensor:
+    """One by its own name: a quantised matrix in its blocks, anything else in fp32. llama.cpp orders the rows
+    of a Llama's q and k otherwise."""
+    weight = gguf.tensors[name].in_blocks()
+    heads = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(name.split(".")[-2])
+    if heads is None or gguf.get("general.architecture", str) != "llama":
+        return torch.tensor(gguf.read(name)) if weight is None else weight
+    kind = "llama.attention."
+    order = interleaved(
+        gguf.tensors[name].shape[0], gguf.metadata.get(kind + heads) or gguf.get(kind + "head_count")
+    )
+    return torch.tensor(gguf.read(name)[order]) if weight is None else weight.reordered(order)
+
+
+def interleaved(rows: int, num_heads: int) -> np.ndarray:
+    """Where each row of heads in halves (transformers) is among pairs side by side (llama.cpp)."""
+    if num_heads < 1 or rows % (2 * num_heads):
+        raise CheckpointError(f"{rows} rows are not {num_heads} heads of pairs")
+    return np.arange(rows).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+def as_written(value: float) -> float:
+    """The shortest decimal that is this float32."""
+    return float(str(np.float32(value)))
