@@ -139,10 +139,17 @@ next8by2_in_pairs = tile(8, 2, AHEAD_BYTES // 2, here(Form.PAIRS))
 def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
     """`panels_times` of panels of a form, by its `few_rows` and `next8by2`."""
     size, line = form.row_bytes, form.line_bytes
+    first1by4, first2by2 = tile(1, 4, form=here(form)), tile(2, 2, form=here(form))
 
     @compiled
     def panels_times(x: int, rows: int, weight: int, depth: int, panels: int, out: int, width: int) -> None:
         """Addresses: x [rows, depth] times panels [panels, depth, 16], into out, its rows `width` apart."""
+        while rows == 1 and panels >= 4:
+            first1by4(x, weight, depth, out, width, 0)
+            panels, weight, out = panels - 4, weight + 4 * line * depth, out + 4 * LINE_BYTES
+        while rows == 2 and panels >= 2:
+            first2by2(x, weight, depth, out, width, 0)
+            panels, weight, out = panels - 2, weight + 2 * line * depth, out + 2 * LINE_BYTES
         while HAS_TWO and panels >= 2:
             left, source, place = rows, x, out
             while left >= 8:
@@ -160,7 +167,19 @@ def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
 
 
 panels_times = products_of_panels(Form.WHOLE, few_rows, next8by2)
+panels_times_in_halves = products_of_panels(Form.HALVES, few_rows_in_halves, next8by2_in_halves)
 panels_times_in_pairs = products_of_panels(Form.PAIRS, few_rows_in_pairs, next8by2_in_pairs)
+
+
+@compiled
+def rows_times(
+    x: int, rows: int, weight: int, in_halves: bool, depth: int, panels: int, out: int, width: int
+) -> None:
+    """`panels_times` of panels that are fp32, or halves of the same numbers."""
+    if in_halves:
+        panels_times_in_halves(x, rows, weight, depth, panels, out, width)
+    else:
+        panels_times(x, rows, weight, depth, panels, out, width)
 
 
 @compiled
