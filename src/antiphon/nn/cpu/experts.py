@@ -33,7 +33,7 @@ Job = job_of(
     "x experts weights gate_up down order rows out",
     "work num_experts tokens picks hidden inner halves_up halves_down bytes_up bytes_down",
 )
-"""`experts` int64 and `weights` fp32 [tokens, picks]. Scratch: `order` int64 [2 tokens * picks + num_experts],
+"""`experts` int64, `weights` fp32 [tokens, picks]. Scratch: `order` int64 [2 tokens * picks + num_experts],
 see `scratch`, and `rows` fp32 [tokens * picks, hidden + 3 inner], see `run_expert`."""
 
 
