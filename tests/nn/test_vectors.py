@@ -17,13 +17,12 @@ from torch import Tensor
 
 pytest.importorskip("numba")
 
-from test_cpu_experts import situation
-from test_cpu_steps import CONFIGS, Situation, decoder
-
 from antiphon.nn.cpu.compiler import has_feature, lanes_of_registers
 from antiphon.nn.cpu.kernels import kind_of_cpu
 from antiphon.nn.moe import pack_experts, run_experts
 from antiphon.nn.products import linear, pack
+from nn.test_cpu_experts import situation
+from nn.test_cpu_steps import CONFIGS, Situation, decoder
 
 CPUS = {8: ("haswell", "+avx,+avx2,+fma"), 0: ("generic", "")}
 """By fp32 numbers in a register of theirs: the CPU's name and features."""
@@ -62,7 +61,7 @@ def test_fewer_vectors_give_the_same_results(lanes: int, native: dict[str, Tenso
     if lanes >= lanes_of_registers():
         pytest.skip("this CPU has no more than that itself")
     name, features = CPUS[lanes]
-    told = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
+    told = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "PYTHONPATH": os.pathsep.join(sys.path)}
     place = tmp_path / "results.pt"
     subprocess.run([sys.executable, __file__, str(place)], env=os.environ | told, check=True, timeout=500)
     found = torch.load(place)

@@ -8,7 +8,7 @@ are tiles over panels (`panels`), in half the bytes where a weight's numbers are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -212,11 +212,9 @@ class CompiledPasses:
         """weights: by the names of `Weights`, those that are `STACKED` as fp32 [n, out, in]."""
         laid_out = {name: panels_of(weights[name]) for name in STACKED}
         self._held = [held for _, held in laid_out.values()]
-        self._weights = Weights(
-            **{name: panels for name, (panels, _) in laid_out.items()},
-            **{n: t.contiguous().numpy() for n, t in weights.items() if n not in STACKED},
-            eps=np.float32(eps),
-        )
+        fields: dict[str, Any] = {name: panels for name, (panels, _) in laid_out.items()}
+        fields |= {n: t.contiguous().numpy() for n, t in weights.items() if n not in STACKED}
+        self._weights = Weights(eps=np.float32(eps), **fields)
         self._scratch = scratch_for(self._weights, 1)
         one = torch.zeros(1, self._weights.qkv.depth)
         self.first(one, one)
