@@ -9,6 +9,7 @@ import torch
 
 from antiphon.models.qwen3_omni import predictor as module
 from antiphon.models.qwen3_omni.family import FAMILY
+from antiphon.nn import cpu
 
 if TYPE_CHECKING:
     from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
@@ -76,5 +77,5 @@ def test_other_types_are_left_to_operators(talker: Talker) -> None:
 def test_without_the_compiler(
     tensors: dict[str, torch.Tensor], config: Qwen3OmniConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "has_compiler", lambda: False)
+    monkeypatch.setattr(cpu, "has_compiler", lambda: False)
     assert FAMILY.load("talker", tensors, config, dtype=torch.float32).predictor._compiled is None

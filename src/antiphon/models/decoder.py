@@ -16,7 +16,7 @@ from torch import Tensor
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.nn.attention import paged_attention
 from antiphon.nn.layers import gated_mlp, rms_norm, swiglu
-from antiphon.nn.moe import prepare, route, run_experts, waits_for_device
+from antiphon.nn.moe import pack_experts, route, run_experts, waits_for_device
 from antiphon.nn.operators import OperatorSteps
 from antiphon.nn.products import add_linear, linear, pack, pack_for_tape
 from antiphon.nn.rope import Rope, rotate
@@ -46,8 +46,11 @@ class DecoderLayer:
         self.qkv, self.o = pack_for_tape(params[prefix + "qkv"]), pack_for_tape(params[prefix + "o"])
         self.qkv_bias = params.get(prefix + "qkv_bias")
         self.qk_norm = _qk_norm(config, params, prefix) if config.qk_norm else None
-        self.gate_up, self.down = (pack_for_tape(params[prefix + name]) for name in ("gate_up", "down"))
         mixture = Mixture(config, params, prefix) if config.is_moe else None
+        if mixture is None:
+            self.gate_up, self.down = (pack_for_tape(params[prefix + name]) for name in ("gate_up", "down"))
+        else:
+            self.gate_up, self.down = mixture.gate_up, mixture.down
         self.mixture: Callable[[Tensor], Tensor] | None = mixture
         self.total: Callable[[Tensor], Tensor] | None = None
         """Where this layer is a part of one: what adds up the parts [n, hidden]."""
@@ -102,8 +105,7 @@ class Mixture:
 
     def __init__(self, config: DecoderConfig, params: Mapping[str, Tensor], prefix: str) -> None:
         self.config, self.router = config, params[prefix + "router"]
-        self.gate_up, self.down = params[prefix + "gate_up"], params[prefix + "down"]
-        prepare(self.gate_up, self.down)
+        self.gate_up, self.down = pack_experts(params[prefix + "gate_up"], params[prefix + "down"])
         names = ("shared_gate_up", "shared_down", "shared_gate")
         self.shared = [pack(params[prefix + name]) for name in names] if config.shared_expert_size else None
 

@@ -2,11 +2,11 @@
 sums.
 
 Weights are stacked over the experts: `gate_up` [E, 2I, H] and `down` [E, I, H] (already transposed, so that
-one product over E * I sums the experts as well). Which way is cheapest depends on the device and on how many
-tokens there are:
+one product over E * I sums the experts as well), or what `pack_experts` makes of them. Which way is cheapest
+depends on the device and on how many tokens there are:
 
     ragged     bf16 on CUDA: torch's grouped product, which reads the experts that were hit, once each
-    compiled   few small experts, on a CPU: one core walks through the picks
+    compiled   fp32 on a CPU with AVX2: experts that were hit, once each, from packed weights
     gathered   fewer picks than experts: copy the picked experts' weights, one batched product
     dense      a decode batch: every expert for every token, weight 0 where not picked; no copy, no loop
     grouped    a prefill: sort the picks by expert, loop over the experts that were hit
@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.nn.cpu import add_experts, has_compiler
+from antiphon.nn.cpu import experts_in_panels, times_experts
 from antiphon.nn.layers import swiglu
 
 DENSE_TOKENS = 32
@@ -29,8 +29,19 @@ DENSE_TOKENS = 32
 GROUPED_PRODUCT_MAJORS = 9, 10
 """GPUs, by their major compute capability, for which torch has a grouped product of its own."""
 
-COMPILED_BYTES = 32 * 2**20
-"""Picked weights of so many bytes are read by one core as fast as operators on all cores begin."""
+PACKED_DIMS = 4
+"""Of packed weights."""
+
+
+def pack_experts(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as `run_experts` computes fastest with them; for nothing else. Copies where there is a kernel for
+    them, else themselves. Compiles what they will need, so that the first step doesn't wait for it."""
+    packed = experts_in_panels(gate_up, down)
+    if packed is None:
+        return gate_up, down
+    x, pick = gate_up.new_zeros(1, gate_up.shape[2]), torch.zeros(1, 1, dtype=torch.int64)
+    times_experts(x, pick, gate_up.new_zeros(1, 1), *packed)
+    return packed
 
 
 def route(x: Tensor, router: Tensor, num_picks: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -49,8 +60,8 @@ def run_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, do
     """Weighted sum of the picked experts' outputs, [n, H], by the cheapest of the five ways."""
     if can_be_ragged(gate_up):
         return ragged(x, experts, weights, gate_up, down)
-    if is_compiled_faster(experts.numel(), gate_up):
-        return add_experts(x, experts, weights, gate_up, down)
+    if gate_up.dim() == PACKED_DIMS:
+        return times_experts(x, experts, weights, gate_up, down)
     if experts.numel() < gate_up.shape[0]:
         return gathered(x, experts, weights, gate_up, down)
     if x.shape[0] <= DENSE_TOKENS:
@@ -72,21 +83,6 @@ def can_be_ragged(gate_up: Tensor) -> bool:
         and gate_up.shape[1] % 16 == gate_up.shape[2] % 8 == 0
         and torch.cuda.get_device_capability(gate_up.device)[0] in GROUPED_PRODUCT_MAJORS
     )
-
-
-def is_compiled_faster(num_picks: int, gate_up: Tensor) -> bool:
-    """Whether so many picked experts are best walked through by one core."""
-    if gate_up.dtype is not torch.float32 or gate_up.device.type != "cpu" or gate_up.shape[1] % 4:
-        return False
-    picked_bytes = num_picks * gate_up[0].nbytes * 3 // 2
-    return picked_bytes <= COMPILED_BYTES and has_compiler()
-
-
-def prepare(gate_up: Tensor, down: Tensor) -> None:
-    """Compile what these experts will need, so that the first step doesn't wait for it."""
-    if is_compiled_faster(1, gate_up):
-        x, pick = gate_up.new_zeros(1, gate_up.shape[2]), torch.zeros(1, 1, dtype=torch.int64)
-        add_experts(x, pick, gate_up.new_zeros(1, 1), gate_up, down)
 
 
 def gathered(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:

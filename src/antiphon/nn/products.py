@@ -1,7 +1,7 @@
 """Products of a few rows with a large weight: the arithmetic of every decode step.
 
 On a CPU the general product reads a weight two to four times slower than memory gives it. `pack` lays a
-weight out once: in panels for our own kernel where the CPU has AVX-512, elsewhere as oneDNN's kernels read
+weight out once: in panels for our own kernel where the CPU has AVX-512 or AVX2, elsewhere as oneDNN's read
 it. `linear` and `add_linear` take weights of any kind. A product with a packed weight gives a row the same
 bits whatever rows are beside it.
 """

@@ -19,7 +19,7 @@ from torch import Tensor
 from antiphon.models.decoder import Decoder, DecoderLayer
 from antiphon.models.decoder_config import DecoderConfig
 from antiphon.models.qwen3_omni.config import SpeechConfig
-from antiphon.nn.cpu import compiled_passes, has_compiler
+from antiphon.nn.cpu import compiled_passes
 from antiphon.nn.products import add_linear, linear
 
 Pick = Callable[[Tensor, int], Tensor]
@@ -51,7 +51,7 @@ class CodePredictor:
         sizes = [config.talker_vocab] + [config.predictor_vocab] * (config.num_codebooks - 1)
         self._tables = codes_table.split(sizes)
         self._passes = OperatorPasses(config, params)
-        self._compiled = passes_compiled(self._passes, params) if can_compile(config, params) else None
+        self._compiled = passes_compiled(self._passes, params)
 
     def frame(self, hidden: Tensor, c0: Tensor, pick: Pick) -> Tensor:
         """Complete a frame: the final-norm hidden [r, Ht] of the position that produced c0, and c0 int64 [r]
@@ -69,22 +69,17 @@ class CodePredictor:
         return torch.stack(codes, 1)
 
 
-def can_compile(config: SpeechConfig, params: Mapping[str, Tensor]) -> bool:
-    """Whether passes may be compiled: fp32 on a CPU, small, even sizes, and a compiler at hand."""
-    weights = [t for name, t in params.items() if name.startswith("predictor.layers.") and t.dim() == 2]
-    heads, num_bytes = params["predictor.heads"], sum(t.nbytes for t in weights)
-    if heads.device.type != "cpu" or heads.dtype is not torch.float32 or num_bytes > COMPILED_BYTES:
-        return False
-    return not any(len(t) % 4 for t in (*weights, heads[0])) and has_compiler()
-
-
-def passes_compiled(passes: OperatorPasses, params: Mapping[str, Tensor]) -> Passes:
-    def stacked(name: str) -> Tensor:
-        return torch.stack([params[f"predictor.layers.{i}.{name}"] for i in range(len(passes.layers))])
-
+def passes_compiled(passes: OperatorPasses, params: Mapping[str, Tensor]) -> Passes | None:
+    """None where layers are too large for one core, or where there is no kernel for them."""
     layers, norm = passes.layers, passes.norm
+    matrices = {
+        name: [params[f"predictor.layers.{i}.{name}"] for i in range(len(layers))]
+        for name in ("qkv", "o", "gate_up", "down")
+    }
+    if sum(weight.nbytes for weights in matrices.values() for weight in weights) > COMPILED_BYTES:
+        return None
     tensors = {
-        **{name: stacked(name) for name in ("qkv", "o", "gate_up", "down")},
+        **{name: torch.stack(weights) for name, weights in matrices.items()},
         "input_norm": torch.stack([layer.input_norm.weight for layer in layers]),
         "post_norm": torch.stack([layer.post_norm.weight for layer in layers]),
         "norm": norm.weight,

@@ -7,7 +7,7 @@ experts, activations and the passes of a small decoder, for code without a paged
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from antiphon.nn.step import Multiply, Stack, Steps
 
 __all__ = [
-    "add_experts",
     "can_compile",
     "compiled_passes",
     "compiled_steps",
     "cpu_attention",
+    "experts_in_panels",
     "has_compiler",
     "has_pairs",
     "in_panels",
@@ -37,6 +37,7 @@ __all__ = [
     "rows_of_panels",
     "snake",
     "snake_in_place",
+    "times_experts",
     "times_panels",
     "told_of_kernels",
     "vectors",
@@ -116,15 +117,21 @@ def rows_of_panels(weight: Tensor, rows: Tensor) -> Tensor:
     return quantised.rows_of_panels(weight, rows)
 
 
-def add_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Weighted sum of the picked experts' outputs, fp32 [n, H], as `nn.moe.run_experts`; one core walks
-    through the picks."""
-    from antiphon.nn.cpu.experts import add_experts
+def experts_in_panels(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Stacked weights of experts as `times_experts` reads them, or None where the CPU, the type or the sizes
+    are others."""
+    if not (can_compile(gate_up) and can_compile(down)):
+        return None
+    from antiphon.nn.cpu import experts
 
-    out = torch.zeros_like(x)
-    arrays = (t.contiguous().numpy() for t in (x, experts, weights, gate_up, down))
-    add_experts(*arrays, out.numpy())
-    return out
+    return experts.experts_in_panels(gate_up, down)
+
+
+def times_experts(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Weighted sum of the picked experts' outputs, fp32 [n, H], as `nn.moe.run_experts`."""
+    from antiphon.nn.cpu.experts import times_experts
+
+    return times_experts(x, experts, weights, gate_up, down)
 
 
 def snake(*arrays: np.ndarray) -> None:
@@ -141,12 +148,11 @@ def snake_in_place(*arrays: np.ndarray) -> None:
     snake_in_place(*arrays)
 
 
-def compiled_passes(eps: float, weights: dict[str, Tensor]) -> CompiledPasses:
+def compiled_passes(eps: float, weights: dict[str, Tensor]) -> CompiledPasses | None:
     """Passes of a small decoder over the positions of one frame, on one core; weights by the names of
-    `nn.cpu.passes.Weights`."""
-    import numpy as np
+    `nn.cpu.passes.Weights`. None where the CPU, the type or the sizes are others."""
+    if not can_compile(weights["heads"]):
+        return None
+    from antiphon.nn.cpu.passes import CompiledPasses, can_take
 
-    from antiphon.nn.cpu.passes import CompiledPasses, Weights
-
-    arrays: dict[str, Any] = {name: tensor.contiguous().numpy() for name, tensor in weights.items()}
-    return CompiledPasses(Weights(eps=np.float32(eps), **arrays))
+    return CompiledPasses(eps, weights) if can_take(weights) else None

@@ -1,7 +1,7 @@
 """Attention's two products over some neighbouring keys as vector instructions, for one query head or two.
 
-Sums run in an order of their own that depends on nothing but the head's size: lane by lane over the vectors
-of a head, then over the lanes.
+Sums run in an order of their own that depends on nothing but the head's size and the CPU's registers: lane by
+lane over the vectors of a head, then over the lanes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from llvmlite import ir  # pyright: ignore[reportMissingImports]
 from numba import types  # pyright: ignore[reportMissingImports]
 from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 
+from antiphon.nn.cpu.compiler import lanes_of_registers
 from antiphon.nn.cpu.openmp import intrinsic
-from antiphon.nn.cpu.tiles import FLOAT, INT32, INT64, LANES, LINE_BYTES, VECTOR, function, spread
+from antiphon.nn.cpu.tiles import FLOAT, INT32, INT64, function, spread
+
+REGISTER = lanes_of_registers() or 8
+"""fp32 numbers in a vector: here they are the CPU's own, since a key's sum is one."""
+
+VECTOR, VECTOR_BYTES = ir.VectorType(FLOAT, REGISTER), 4 * REGISTER
+
+FMA = f"llvm.fma.v{REGISTER}f32"
 
 HEAD_VECTORS = 4
 """Vectors of a head that `mixed` holds at a time: a head's size is a multiple of so many."""
@@ -22,8 +30,8 @@ HEAD_VECTORS = 4
 
 def dots(heads: int) -> Callable[..., None]:
     """A function of compiled code (q, keys, stride, dim, scores, width), addresses and numbers, strides and
-    width in bytes: scores fp32 [heads, 16 / heads], its rows `width` apart, become the products of q [heads,
-    dim] with so many keys [dim], `stride` apart. heads is 1 or 2.
+    width in bytes: scores fp32 [heads, n], its rows `width` apart, become the products of q [heads, dim] with
+    n keys [dim], `stride` apart. heads is 1 or 2, n REGISTER / heads.
     """
 
     def product(typingctx: Any, q: Any, keys: Any, stride: Any, dim: Any, scores: Any, width: Any) -> Any:
@@ -40,12 +48,12 @@ def emit_dots(
     builder: Any, heads: int, q: Any, keys: Any, stride: Any, dim: Any, scores: Any, width: Any
 ) -> None:
     """The instructions of `dots`."""
-    fma, count = function(builder, "llvm.fma.v16f32", VECTOR, VECTOR, VECTOR, VECTOR), LANES // heads
-    sums = zeros(builder, LANES)
+    fma, count = function(builder, FMA, VECTOR, VECTOR, VECTOR, VECTOR), REGISTER // heads
+    sums = zeros(builder, REGISTER)
     queries = [builder.add(q, builder.mul(dim, INT64(4 * head))) for head in range(heads)]
     places = [builder.add(keys, builder.mul(stride, INT64(key))) for key in range(count)]
-    with cgutils.for_range(builder, builder.udiv(dim, INT64(LANES))) as loop:
-        across = builder.mul(loop.index, INT64(LINE_BYTES))
+    with cgutils.for_range(builder, builder.udiv(dim, INT64(REGISTER))) as loop:
+        across = builder.mul(loop.index, INT64(VECTOR_BYTES))
         parts = [load(builder, builder.add(query, across)) for query in queries]
         for key, place in enumerate(places):
             numbers = load(builder, builder.add(place, across))
@@ -60,8 +68,8 @@ def emit_dots(
 
 def mixed(heads: int) -> Callable[..., None]:
     """A function of compiled code (shares, width, values, stride, count, out, apart), addresses and numbers,
-    the strides in bytes: out fp32 [heads, 64], its rows `apart`, grows by the sum of `count` values [64],
-    `stride` apart, each times its share [heads, count], rows `width` apart.
+    the strides in bytes: out fp32 [heads, d], its rows `apart`, grows by the sum of `count` values [d],
+    `stride` apart, each times its share [heads, count], rows `width` apart. d is HEAD_VECTORS * REGISTER.
     """
 
     def product(
@@ -88,8 +96,8 @@ def emit_mixed(
     apart: Any,
 ) -> None:
     """The instructions of `mixed`."""
-    fma = function(builder, "llvm.fma.v16f32", VECTOR, VECTOR, VECTOR, VECTOR)
-    parts = [INT64(LINE_BYTES * part) for part in range(HEAD_VECTORS)]
+    fma = function(builder, FMA, VECTOR, VECTOR, VECTOR, VECTOR)
+    parts = [INT64(VECTOR_BYTES * part) for part in range(HEAD_VECTORS)]
     outs = [builder.add(out, builder.mul(apart, INT64(head))) for head in range(heads)]
     places = [builder.add(row, part) for row in outs for part in parts]
     sums = zeros(builder, len(places))
@@ -101,7 +109,7 @@ def emit_mixed(
         mine = builder.add(shares, builder.mul(loop.index, INT64(4)))
         for head in range(heads):
             place = builder.inttoptr(builder.add(mine, builder.mul(width, INT64(head))), FLOAT.as_pointer())
-            share = spread(builder, builder.load(place, align=4))
+            share = spread(builder, builder.load(place, align=4), REGISTER)
             for vector, total in zip(vectors, sums[head * HEAD_VECTORS :], strict=False):
                 builder.store(builder.call(fma, [share, vector, builder.load(total)]), total)
     for total, place in zip(sums, places, strict=True):
@@ -110,7 +118,7 @@ def emit_mixed(
 
 def highest() -> Callable[..., float]:
     """A function of compiled code (numbers, count), an address and a number: the highest of fp32 [count], a
-    multiple of 16 and not 0.
+    multiple of REGISTER and not 0.
     """
 
     def product(typingctx: Any, numbers: Any, count: Any) -> Any:
@@ -118,13 +126,13 @@ def highest() -> Callable[..., float]:
             numbers, count = arguments
             place = cgutils.alloca_once(builder, VECTOR)
             builder.store(load(builder, numbers), place)
-            with cgutils.for_range(builder, builder.udiv(count, INT64(LANES))) as loop:
-                vector = load(builder, builder.add(numbers, builder.mul(loop.index, INT64(LINE_BYTES))))
+            with cgutils.for_range(builder, builder.udiv(count, INT64(REGISTER))) as loop:
+                vector = load(builder, builder.add(numbers, builder.mul(loop.index, INT64(VECTOR_BYTES))))
                 builder.store(higher(builder, builder.load(place), vector), place)
             vector = builder.load(place)
-            for apart in (8, 4, 2, 1):
-                turned = [INT32((lane + apart) % LANES) for lane in range(LANES)]
-                mask = ir.Constant(ir.VectorType(INT32, LANES), turned)
+            for apart in (REGISTER >> step for step in range(1, REGISTER.bit_length())):
+                turned = [INT32((lane + apart) % REGISTER) for lane in range(REGISTER)]
+                mask = ir.Constant(ir.VectorType(INT32, REGISTER), turned)
                 vector = higher(builder, vector, builder.shuffle_vector(vector, vector, mask))
             return builder.extract_element(vector, INT32(0))
 
@@ -138,13 +146,11 @@ def higher(builder: Any, a: Any, b: Any) -> Any:
 
 
 def added_up(builder: Any, vectors: list[Any]) -> Any:
-    """A vector whose lane i is the sum over the lanes of vector i, of 16: neighbours first."""
+    """A vector whose lane i is the sum over the lanes of vector i, of REGISTER: neighbours first."""
+    evens, odds = range(0, 2 * REGISTER, 2), range(1, 2 * REGISTER, 2)
     while len(vectors) > 1:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        vectors = [
-            builder.fadd(lanes(builder, a, b, range(0, 32, 2)), lanes(builder, a, b, range(1, 32, 2)))
-            for a, b in pairs
-        ]
+        vectors = [builder.fadd(lanes(builder, a, b, evens), lanes(builder, a, b, odds)) for a, b in pairs]
     return vectors[0]
 
 
@@ -158,7 +164,7 @@ def zeros(builder: Any, count: int) -> list[Any]:
     """Places of so many vectors, which become registers."""
     places = [cgutils.alloca_once(builder, VECTOR) for _ in range(count)]
     for place in places:
-        builder.store(ir.Constant(VECTOR, [0.0] * LANES), place)
+        builder.store(ir.Constant(VECTOR, [0.0] * REGISTER), place)
     return places
 
 

@@ -1,4 +1,4 @@
-"""Attention of one token over blocks of keys and values, on CPUs with AVX-512: sixteen keys at a time.
+"""Attention of one token over blocks of keys and values, on CPUs with tiles: sixteen keys at a time.
 
 Keys are padded to sixteen with what else lies in their block: any finite numbers, whose scores are not used.
 """
@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.nn.cpu.attention_tiles import HEAD_VECTORS, dots, highest, mixed
-from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.attention_tiles import HEAD_VECTORS, REGISTER, VECTOR_BYTES, dots, highest, mixed
+from antiphon.nn.cpu.compiler import compiled, lanes_of_registers
 from antiphon.nn.cpu.openmp import floats, integers
 from antiphon.nn.cpu.rows import exp
-from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, has_wide_vectors, prefetch_line
+from antiphon.nn.cpu.tiles import LINE_BYTES, prefetch_line
 
 Floats = NDArray[np.float32]
 
-TOGETHER = LANES
+TOGETHER = 16
 """Keys that are used at a time: they lie in one block."""
 
-PART = 4 * LANES * HEAD_VECTORS
+PART = VECTOR_BYTES * HEAD_VECTORS
 """Bytes of a head that are mixed at a time."""
 
 dots1, dots2 = dots(1), dots(2)
@@ -30,8 +30,8 @@ highest_of = highest()
 
 
 def can_take(block_size: int, dim: int) -> bool:
-    """Whether this CPU has the vectors, and blocks and heads have the sizes."""
-    return has_wide_vectors() and block_size % TOGETHER == 0 and 4 * dim % PART == 0
+    """Whether this CPU has tiles, and blocks and heads have the sizes."""
+    return lanes_of_registers() > 0 and block_size % TOGETHER == 0 and 4 * dim % PART == 0
 
 
 @compiled
@@ -47,11 +47,13 @@ def score_head(q: int, group: int, dim: int, keys: int, stride: int, scores: int
     head = 0
     while head + 2 <= group:
         query, out = q + 4 * head * dim, scores + head * width
-        dots2(query, keys, stride, dim, out, width)
-        dots2(query, keys + TOGETHER // 2 * stride, stride, dim, out + 2 * TOGETHER, width)
+        for key in range(0, TOGETHER, REGISTER // 2):
+            dots2(query, keys + key * stride, stride, dim, out + 4 * key, width)
         head += 2
     if head < group:
-        dots1(q + 4 * head * dim, keys, stride, dim, scores + head * width, width)
+        query, out = q + 4 * head * dim, scores + head * width
+        for key in range(0, TOGETHER, REGISTER):
+            dots1(query, keys + key * stride, stride, dim, out + 4 * key, width)
 
 
 @compiled

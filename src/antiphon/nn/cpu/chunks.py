@@ -1,4 +1,4 @@
-"""Attention of longer chunks, prompts mostly, on CPUs with AVX-512: products of `tiles` over panels.
+"""Attention of longer chunks, prompts mostly, on CPUs with tiles: products of them over panels.
 
 An item is some queries of a chunk with the heads that share a KV head. Its keys are laid out in panels as a
 weight is, and so are its values: the scores are one product, what is attended another. What a query doesn't
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from antiphon.nn.attention import PagedBatch
 from antiphon.nn.cpu.blocks import softmax
-from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.compiler import compiled, lanes_of_registers
 from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, take, words
 from antiphon.nn.cpu.panels import panels_times, panels_times_in_pairs, round_numbers
-from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, has_wide_vectors, pair_lines
+from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, pair_lines
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint32]
@@ -42,8 +42,8 @@ Job = job_of(
 
 
 def can_take(block_size: int, dim: int) -> bool:
-    """Whether this CPU has the vectors, and blocks and heads have the sizes."""
-    return has_wide_vectors() and block_size % LANES == 0 and dim % LANES == 0
+    """Whether this CPU has tiles, and blocks and heads have the sizes."""
+    return lanes_of_registers() > 0 and block_size % LANES == 0 and dim % LANES == 0
 
 
 @compiled

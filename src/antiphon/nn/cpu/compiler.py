@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from antiphon.nn.cpu.kernels import UNREADABLE, Forgiving, kernels_folder
+from antiphon.nn.cpu.kernels import UNREADABLE, Forgiving, kernels_folder, kind_of_cpu
 
 ALLOWED = {"reassoc", "contract", "nsz", "arcp", "afn"}
 """What the compiler may assume of floats: any order of summation; NaN and infinity stay what they are."""
@@ -27,10 +27,17 @@ def has_compiler() -> bool:
 
 @cache
 def has_feature(name: str) -> bool:
-    """Whether this CPU has what LLVM calls so; with a compiler only."""
-    from llvmlite import binding  # pyright: ignore[reportMissingImports]
+    """Whether kernels may use what LLVM calls so: this CPU has it, and numba was not told of fewer. With a
+    compiler only."""
+    return f"+{name}" in kind_of_cpu()[1].split(",")
 
-    return bool(binding.get_host_cpu_features().get(name, False))
+
+def lanes_of_registers() -> int:
+    """fp32 numbers in a vector register: 16 with AVX-512, 8 with AVX2 and FMA, 0 on CPUs without either, for
+    which there are no tiles."""
+    if has_feature("avx512f"):
+        return 16
+    return 8 if has_feature("avx2") and has_feature("fma") else 0
 
 
 def has_pairs() -> bool:

@@ -27,7 +27,7 @@ def kernels_folder() -> str:
     paths = Path(__file__).parent.rglob("*.py")
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     chosen = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(user, "antiphon", "kernels")
-    folder = folder_of(paths, Path(chosen), kind_of_cpu()) if os.path.isabs(chosen) else None
+    folder = folder_of(paths, Path(chosen), " ".join(kind_of_cpu())) if os.path.isabs(chosen) else None
     return "" if folder is None else str(folder)
 
 
@@ -58,11 +58,17 @@ def is_ours(folder: Path) -> bool:
     return found.st_uid == os.geteuid() and not others and os.access(folder, os.W_OK | os.X_OK)
 
 
-def kind_of_cpu() -> str:
-    """For which machine code is made: homes may be shared between hosts."""
+def kind_of_cpu() -> tuple[str, str]:
+    """For which machine code is made: LLVM's name of the CPU, and its features, "+avx2,-avx512f,...". This
+    machine's, or what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say instead."""
     from llvmlite import binding  # pyright: ignore[reportMissingImports]
+    from numba.core import config  # pyright: ignore[reportMissingImports]
 
-    return f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    told: Any = config
+    name = binding.get_host_cpu_name() if told.CPU_NAME is None else told.CPU_NAME
+    if told.CPU_FEATURES is not None:
+        return name, told.CPU_FEATURES
+    return name, binding.get_host_cpu_features().flatten()
 
 
 class Forgiving:

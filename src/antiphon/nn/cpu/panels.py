@@ -1,10 +1,11 @@
-"""Products of fp32 rows with a weight laid out in panels, on CPUs with AVX-512.
+"""Products of fp32 rows with a weight laid out in panels, on CPUs with AVX-512 or AVX2.
 
-A panel is 16 outputs, input by input: the sums of 16 rows stay in registers while it is read once, in order.
-Each sum is one chain of fused multiply-adds over the inputs in order, in every tile: so a row's bits don't
-depend on the rows beside it. A weight all of whose numbers are bf16's, as released checkpoints' are, is kept
-as them: half the bytes, the same products. Where it is asked for and the CPU has it, such a weight is
-multiplied in bf16: rows are rounded to it, two terms are one instruction, and sums are fp32.
+A panel is 16 outputs, input by input: the sums of 16 rows (six with AVX2) stay in registers while it is read
+once, in order. Each sum is one chain of fused multiply-adds over the inputs in order, in every tile: so a
+row's bits don't depend on the rows beside it, nor on the CPU. A weight all of whose numbers are bf16's, as
+released checkpoints' are, is kept as them: half the bytes, the same products. Where it is asked for and the
+CPU has it, such a weight is multiplied in bf16: rows are rounded to it, two terms are one instruction, and
+sums are fp32.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.cpu.compiler import compiled, has_pairs
+from antiphon.nn.cpu.compiler import compiled, has_pairs, lanes_of_registers
 from antiphon.nn.cpu.kv_prefetch import num_pieces, put_pieces
 from antiphon.nn.cpu.large_pages import on_large_pages
 from antiphon.nn.cpu.openmp import Loop, job_of, take
@@ -30,7 +31,6 @@ from antiphon.nn.cpu.tiles import (
     PIECE_TERMS,
     UNROLLED,
     Form,
-    has_wide_vectors,
     rounding,
     tile,
 )
@@ -42,23 +42,33 @@ WHOLE, HALVES, PAIRS = int(Form.WHOLE), int(Form.HALVES), int(Form.PAIRS)
 DEEPEST = 4096
 """Inputs at most: two panels and eight rows of them fit a core's second cache."""
 
-FEW_ROWS = 16
+HAS_TWO = lanes_of_registers() == 16
+"""Whether registers hold the sums of eight rows of two panels."""
+
+BLOCK_ROWS = 256 if HAS_TWO else 96
+"""Rows that stay in a cache while all panels pass by: with one panel at a time they pass twice as often."""
+
+TILES = (16, 8, 4, 2) if HAS_TWO else (6, 4, 3, 2)
+"""Rows of the tiles of one panel, but for one row's. Eight sums of AVX2's eight numbers wait for nothing but
+arithmetic: so four rows are as fast as six, and two tiles of four faster than one of six and one of two."""
+
+FROM = 16 if HAS_TWO else 9
+"""The largest tile is for so many rows and more."""
+
+FEW_ROWS = 16 if HAS_TWO else BLOCK_ROWS
 """Up to so many are multiplied as they arrive: the weight, not the arithmetic, is what is waited for."""
 
 FEW_ROWS_IN_PAIRS = 7
 """The same of weights in pairs: their arithmetic is short, and two panels ask for more memory at a time."""
-
-BLOCK_ROWS = 256
-"""Rows that stay in a cache while all panels pass by."""
 
 AHEAD_BYTES = 8192
 """So far ahead the panels of few rows are asked for; in halves half of it, which takes as long to get to."""
 
 
 def can_lay_out(weight: Tensor) -> bool:
-    """Whether this CPU has the vectors, and weight [out, in] the sizes."""
+    """Whether this CPU has tiles, and weight [out, in] the sizes."""
     out, depth = weight.shape
-    return out % LANES == 0 and depth % UNROLLED == 0 and 0 < depth <= DEEPEST and has_wide_vectors()
+    return out % LANES == 0 and depth % UNROLLED == 0 and 0 < depth <= DEEPEST and lanes_of_registers() > 0
 
 
 def lay_out(weight: Tensor) -> Tensor:
@@ -97,23 +107,24 @@ def here(form: Form) -> Form:
 def rows_of_a_panel(form: Form) -> Callable[..., None]:
     """`few_rows` of panels of a form."""
     ahead, size = AHEAD_BYTES // LINE_BYTES * form.line_bytes, form.row_bytes
-    first16, first8, first4, first2, first1 = (tile(rows, 1, ahead, here(form)) for rows in (16, 8, 4, 2, 1))
+    a, b, c, d = TILES
+    firsta, firstb, firstc, firstd, first1 = (tile(rows, 1, ahead, here(form)) for rows in (*TILES, 1))
 
     @compiled
     def few_rows(x: int, rows: int, weight: int, depth: int, out: int, width: int, pieces: int) -> None:
         """Addresses: x [rows, depth], one panel, out; largest tiles first."""
-        while rows >= 16:
-            first16(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 16, x + 16 * size * depth, out + 64 * width, 0
-        if rows >= 8:
-            first8(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 8, x + 8 * size * depth, out + 32 * width, 0
-        if rows >= 4:
-            first4(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 4, x + 4 * size * depth, out + 16 * width, 0
-        if rows >= 2:
-            first2(x, weight, depth, out, width, pieces)
-            rows, x, out, pieces = rows - 2, x + 2 * size * depth, out + 8 * width, 0
+        while rows >= FROM:
+            firsta(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - a, x + a * size * depth, out + 4 * a * width, 0
+        while rows >= b:
+            firstb(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - b, x + b * size * depth, out + 4 * b * width, 0
+        if rows >= c:
+            firstc(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - c, x + c * size * depth, out + 4 * c * width, 0
+        if rows >= d:
+            firstd(x, weight, depth, out, width, pieces)
+            rows, x, out, pieces = rows - d, x + d * size * depth, out + 4 * d * width, 0
         if rows:
             first1(x, weight, depth, out, width, pieces)
 
@@ -128,11 +139,18 @@ next8by2_in_pairs = tile(8, 2, AHEAD_BYTES // 2, here(Form.PAIRS))
 def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
     """`panels_times` of panels of a form, by its `few_rows` and `next8by2`."""
     size, line = form.row_bytes, form.line_bytes
+    first1by4, first2by2 = tile(1, 4, form=here(form)), tile(2, 2, form=here(form))
 
     @compiled
     def panels_times(x: int, rows: int, weight: int, depth: int, panels: int, out: int, width: int) -> None:
         """Addresses: x [rows, depth] times panels [panels, depth, 16], into out, its rows `width` apart."""
-        while panels >= 2:
+        while rows == 1 and panels >= 4:
+            first1by4(x, weight, depth, out, width, 0)
+            panels, weight, out = panels - 4, weight + 4 * line * depth, out + 4 * LINE_BYTES
+        while rows == 2 and panels >= 2:
+            first2by2(x, weight, depth, out, width, 0)
+            panels, weight, out = panels - 2, weight + 2 * line * depth, out + 2 * LINE_BYTES
+        while HAS_TWO and panels >= 2:
             left, source, place = rows, x, out
             while left >= 8:
                 next8(source, weight, depth, place, width, 0)
@@ -141,14 +159,27 @@ def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
                 few(source, left, weight, depth, place, width, 0)
                 few(source, left, weight + line * depth, depth, place + LINE_BYTES, width, 0)
             panels, weight, out = panels - 2, weight + 2 * line * depth, out + 2 * LINE_BYTES
-        if panels:
+        while panels:
             few(x, rows, weight, depth, out, width, 0)
+            panels, weight, out = panels - 1, weight + line * depth, out + LINE_BYTES
 
     return panels_times
 
 
 panels_times = products_of_panels(Form.WHOLE, few_rows, next8by2)
+panels_times_in_halves = products_of_panels(Form.HALVES, few_rows_in_halves, next8by2_in_halves)
 panels_times_in_pairs = products_of_panels(Form.PAIRS, few_rows_in_pairs, next8by2_in_pairs)
+
+
+@compiled
+def rows_times(
+    x: int, rows: int, weight: int, in_halves: bool, depth: int, panels: int, out: int, width: int
+) -> None:
+    """`panels_times` of panels that are fp32, or halves of the same numbers."""
+    if in_halves:
+        panels_times_in_halves(x, rows, weight, depth, panels, out, width)
+    else:
+        panels_times(x, rows, weight, depth, panels, out, width)
 
 
 @compiled

@@ -1,13 +1,14 @@
 """A small decoder's layers as one compiled function a pass, for a CPU, in fp32.
 
 A pass of a code predictor over few rows is some thirty operators a layer whose cost is their call, and which
-threads only slow down. Numba compiles the whole pass for one core: no call between operators, and each weight
-is read once for four rows.
+threads only slow down. Numba compiles the whole pass for one core: no call between operators, and products
+are tiles over panels (`panels`), in half the bytes where a weight's numbers are bf16's.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +16,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.panels import can_lay_out, lay_out, rows_times
+from antiphon.nn.cpu.tiles import LANES
 
 Floats = NDArray[np.float32]
+
+STACKED = "qkv", "o", "gate_up", "down", "heads"
+"""The products' weights, each [L or P - 1, out, in]."""
+
+
+class Panels(NamedTuple):
+    """Weights of one shape, one behind the other in panels.
+
+    address  of the first; each has `num_bytes`
+    count    panels of one, each [depth, 16]
+    """
+
+    address: int
+    num_bytes: int
+    in_halves: bool
+    depth: int
+    count: int
+
+
+def panels_of(weights: Tensor) -> tuple[Panels, Tensor]:
+    """fp32 [n, out, in], and what holds their memory."""
+    num, out, depth = weights.shape
+    held = lay_out(weights.flatten(0, 1))
+    in_halves = held.dtype is torch.bfloat16
+    return Panels(held.data_ptr(), held.nbytes // num, in_halves, depth, out // LANES), held
+
+
+def can_take(weights: Mapping[str, Tensor]) -> bool:
+    """Whether this CPU has tiles, and the stacked weights have the sizes."""
+    return all(can_lay_out(weights[name][0]) for name in STACKED)
 
 
 class Weights(NamedTuple):
@@ -27,16 +60,16 @@ class Weights(NamedTuple):
     cos and sin [L, P, H + K, d]: of position p, with such a norm's weight and the scale of the attention
     """
 
-    qkv: Floats
-    o: Floats
-    gate_up: Floats
-    down: Floats
+    qkv: Panels
+    o: Panels
+    gate_up: Panels
+    down: Panels
+    heads: Panels
     input_norm: Floats
     post_norm: Floats
     norm: Floats
     cos: Floats
     sin: Floats
-    heads: Floats
     eps: np.float32
 
 
@@ -55,51 +88,23 @@ class Scratch(NamedTuple):
 
 def scratch_for(weights: Weights, rows: int) -> Scratch:
     num_layers, positions, turned, dim = weights.cos.shape
-    kv_heads = weights.qkv.shape[1] // dim - turned
+    kv_heads = weights.qkv.count * LANES // dim - turned
     cache = np.zeros((2, num_layers, rows, kv_heads, positions, dim), np.float32)
     widths = (
-        *(weights.qkv.shape[2], weights.qkv.shape[1], turned * dim),
-        *(weights.o.shape[2], weights.gate_up.shape[1], weights.down.shape[2]),
+        *(weights.qkv.depth, weights.qkv.count * LANES, turned * dim),
+        *(weights.o.depth, weights.gate_up.count * LANES, weights.down.depth),
     )
     return Scratch(cache[0], cache[1], *(np.zeros((rows, width), np.float32) for width in widths))
 
 
 @compiled
-def multiply_row(weight: Floats, x: Floats, y: Floats) -> None:
-    """y [out] = weight [out, in] x [in]; `out` is a multiple of 4."""
-    for o in range(0, weight.shape[0], 4):
-        w0, w1, w2, w3 = weight[o], weight[o + 1], weight[o + 2], weight[o + 3]
-        a0 = a1 = a2 = a3 = np.float32(0)
-        for i in range(len(x)):
-            a0 += w0[i] * x[i]
-            a1 += w1[i] * x[i]
-            a2 += w2[i] * x[i]
-            a3 += w3[i] * x[i]
-        y[o], y[o + 1], y[o + 2], y[o + 3] = a0, a1, a2, a3
-
-
-@compiled
-def multiply(weight: Floats, x: Floats, y: Floats) -> None:
-    """y [r, out] = x [r, in] weight [out, in]^T; `out` is a multiple of 4."""
-    blocks, zero = x.shape[0] // 4 * 4, np.float32(0)
-    for o in range(0, weight.shape[0] if blocks else 0, 2):
-        wa, wb = weight[o], weight[o + 1]
-        for r in range(0, blocks, 4):
-            x0, x1, x2, x3 = x[r], x[r + 1], x[r + 2], x[r + 3]
-            a0, a1, a2, a3, b0, b1, b2, b3 = zero, zero, zero, zero, zero, zero, zero, zero
-            for i in range(len(wa)):
-                a0 += wa[i] * x0[i]
-                a1 += wa[i] * x1[i]
-                a2 += wa[i] * x2[i]
-                a3 += wa[i] * x3[i]
-                b0 += wb[i] * x0[i]
-                b1 += wb[i] * x1[i]
-                b2 += wb[i] * x2[i]
-                b3 += wb[i] * x3[i]
-            y[r, o], y[r + 1, o], y[r + 2, o], y[r + 3, o] = a0, a1, a2, a3
-            y[r, o + 1], y[r + 1, o + 1], y[r + 2, o + 1], y[r + 3, o + 1] = b0, b1, b2, b3
-    for r in range(blocks, x.shape[0]):
-        multiply_row(weight, x[r], y[r])
+def multiply(weights: Panels, which: int, x: Floats, y: Floats) -> None:
+    """y [r, out] = x [r, in] times one of the weights."""
+    weight, rows = weights.address + which * weights.num_bytes, x.shape[0]
+    rows_times(
+        *(x.ctypes.data, rows, weight, weights.in_halves),
+        *(weights.depth, weights.count, y.ctypes.data, y.shape[1]),
+    )
 
 
 @compiled
@@ -176,20 +181,20 @@ def attend_rows(weights: Weights, scratch: Scratch, layer: int, position: int) -
 @compiled
 def run_layers(x: Floats, position: int, weights: Weights, scratch: Scratch) -> None:
     """All layers at one position, x [r, D] in place."""
-    size = weights.down.shape[2]
-    for layer in range(weights.qkv.shape[0]):
+    size = weights.down.depth
+    for layer in range(len(weights.input_norm)):
         normalise(x, weights.input_norm[layer], weights.eps, scratch.normed)
-        multiply(weights.qkv[layer], scratch.normed, scratch.qkv)
+        multiply(weights.qkv, layer, scratch.normed, scratch.qkv)
         attend_rows(weights, scratch, layer, position)
-        multiply(weights.o[layer], scratch.attended, scratch.normed)
+        multiply(weights.o, layer, scratch.attended, scratch.normed)
         x += scratch.normed
         normalise(x, weights.post_norm[layer], weights.eps, scratch.normed)
-        multiply(weights.gate_up[layer], scratch.normed, scratch.hidden)
+        multiply(weights.gate_up, layer, scratch.normed, scratch.hidden)
         for r in range(x.shape[0]):
             for i in range(size):
                 gate, up = scratch.hidden[r, i], scratch.hidden[r, size + i]
                 scratch.gated[r, i] = gate / (np.float32(1) + np.exp(-gate)) * up
-        multiply(weights.down[layer], scratch.gated, scratch.normed)
+        multiply(weights.down, layer, scratch.gated, scratch.normed)
         x += scratch.normed
 
 
@@ -197,16 +202,21 @@ def run_layers(x: Floats, position: int, weights: Weights, scratch: Scratch) -> 
 def run_head(x: Floats, book: int, weights: Weights, scratch: Scratch, logits: Floats) -> None:
     """The final norm and head `book` (0..): x [r, D] -> logits [r, V]."""
     normalise(x, weights.norm, weights.eps, scratch.normed)
-    multiply(weights.heads[book], scratch.normed, logits)
+    multiply(weights.heads, book, scratch.normed, logits)
 
 
 class CompiledPasses:
     """Passes over fp32 tensors on the CPU. Compiles when made."""
 
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-        self._scratch = scratch_for(weights, 1)
-        one = torch.zeros(1, weights.o.shape[1])
+    def __init__(self, eps: float, weights: Mapping[str, Tensor]) -> None:
+        """weights: by the names of `Weights`, those that are `STACKED` as fp32 [n, out, in]."""
+        laid_out = {name: panels_of(weights[name]) for name in STACKED}
+        self._held = [held for _, held in laid_out.values()]
+        fields: dict[str, Any] = {name: panels for name, (panels, _) in laid_out.items()}
+        fields |= {n: t.contiguous().numpy() for n, t in weights.items() if n not in STACKED}
+        self._weights = Weights(eps=np.float32(eps), **fields)
+        self._scratch = scratch_for(self._weights, 1)
+        one = torch.zeros(1, self._weights.qkv.depth)
         self.first(one, one)
 
     def first(self, hidden: Tensor, c0: Tensor) -> Tensor:
@@ -219,7 +229,7 @@ class CompiledPasses:
     def next(self, x: Tensor, position: int) -> Tensor:
         """x [r, D] -> logits [r, V] of codebook `position`."""
         inner = x.numpy().copy()
-        logits = torch.empty(len(inner), self._weights.heads.shape[1])
+        logits = torch.empty(len(inner), self._weights.heads.count * LANES)
         run_layers(inner, position, self._weights, self._scratch)
         run_head(inner, position - 1, self._weights, self._scratch, logits.numpy())
         return logits

@@ -1,7 +1,8 @@
 """A tile of a product as vector instructions: so many rows by so many vectors of 16 columns in registers.
 
-Written for AVX-512, whose registers hold the sums of 16 vectors and more. What a compiler makes of a plain
-loop reaches a fraction of it.
+Vectors are of 16 numbers on every CPU. With AVX-512 each is a register, of which there are 32: room for the
+sums of 16 vectors and more. With AVX2 LLVM makes two registers of each, and there are 16: room for six. A sum
+is the same chain either way. What a compiler makes of a plain loop reaches a fraction of it.
 
 A weight may be in halves: where all its numbers are bf16's, two terms share a word, the even one its lower
 half. They become fp32 in the register: the same numbers, so the same sums. Or they are multiplied as they are
@@ -18,7 +19,7 @@ from llvmlite import ir  # pyright: ignore[reportMissingImports]
 from numba import types  # pyright: ignore[reportMissingImports]
 from numba.core import cgutils  # pyright: ignore[reportMissingImports]
 
-from antiphon.nn.cpu.compiler import has_feature, has_pairs
+from antiphon.nn.cpu.compiler import has_pairs
 from antiphon.nn.cpu.openmp import intrinsic
 
 LANES = 16
@@ -80,11 +81,6 @@ class Form(IntEnum):
     def line_bytes(self) -> int:
         """Of one term's part of a panel."""
         return LINE_BYTES if self is Form.WHOLE else LINE_BYTES // 2
-
-
-def has_wide_vectors() -> bool:
-    """Whether this CPU has AVX-512."""
-    return has_feature("avx512f")
 
 
 def rounding(lanes: int) -> Callable[..., None]:
@@ -272,8 +268,8 @@ def function(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
 
 
-def spread(builder: Any, number: Any) -> Any:
-    """A number of 32 bits in every lane."""
-    empty = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
-    lanes = ir.Constant(ir.VectorType(INT32, LANES), [INT32(0)] * LANES)
+def spread(builder: Any, number: Any, count: int = LANES) -> Any:
+    """A number of 32 bits in every lane of so many."""
+    empty = ir.Constant(ir.VectorType(number.type, count), ir.Undefined)
+    lanes = ir.Constant(ir.VectorType(INT32, count), [INT32(0)] * count)
     return builder.shuffle_vector(builder.insert_element(empty, number, INT32(0)), empty, lanes)
