@@ -135,11 +135,16 @@ def read_optional(file: Path) -> dict[str, Any]:
 
 def load_tokenizer(path: Path) -> Any:
     """The tokenizer as the reference loads it; raises CheckpointError."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedConfig
 
     try:
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+            # The model's own configuration class imports torch's compiler: 140 MB and three seconds. It is only
+            # needed where the tokenizer's files don't name its class.
+            named = read_optional(path / "tokenizer_config.json").keys() & {"tokenizer_class", "auto_map"}
+            known = named == {"tokenizer_class"}
+            config = PreTrainedConfig.from_pretrained(path, local_files_only=True) if known else None
+            tokenizer = AutoTokenizer.from_pretrained(path, config=config, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exceptions
         raise CheckpointError(f"{path}: no usable tokenizer: {error}") from error
     # Without its files the reference makes an empty tokenizer and says nothing.
