@@ -64,6 +64,9 @@ class ArConfig(msgspec.Struct, frozen=True):
     last one ends with the model's last layer is checked where the pages are made."""
     host_blocks: int = 0
     """Blocks per KV group in the host tier."""
+    ready_blocks: int | None = None
+    """Blocks per KV group whose memory may be used at once, that of others once running requests need it:
+    until then the KV of closed sessions gives way. None: all of it is there."""
 
     def __post_init__(self) -> None:
         at = 0
