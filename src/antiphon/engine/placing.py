@@ -110,11 +110,16 @@ def _stages(units: list[Unit]) -> list[str]:
 
 
 def _weights(opened: Placed, units: list[Unit]) -> int:
-    """Bytes; what two stages share counts once."""
+    """Bytes."""
+    return num_weights(opened.family, opened.config, _stages(units)) * opened.dtype.itemsize
+
+
+def num_weights(family: Family, config: Any, stages: list[str]) -> int:
+    """Elements; what two stages share counts once."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for stage in _stages(units):
-        shapes |= opened.family.tensor_shapes(stage, opened.config)
-    return sum(map(prod, shapes.values())) * opened.dtype.itemsize
+    for stage in stages:
+        shapes |= family.tensor_shapes(stage, config)
+    return sum(map(prod, shapes.values()))
 
 
 def _kv(opened: Placed, unit: Unit) -> int:

@@ -13,16 +13,15 @@ class OutOfBlocks(Exception):
 
 
 class BlockPool:
-    """Hands out slots [0, num_blocks), in an order that depends on the calls alone, so that replays allocate
-    alike: the slot that has been free longest, or where `ready` says so the freed ones before new ones.
-    """
+    """Hands out slots [0, num_blocks). The order depends on the calls alone, so that replays allocate alike.
+    First in, first out; with `ready`, the slot that was freed last comes first, and new ones last."""
 
     def __init__(self, num_blocks: int, ready: int | None = None) -> None:
-        """ready: slots, the first ones, whose memory may be used at once; that of others is used once it has
-        to be. None: all memory is there."""
+        """ready: so many slots, the first ones, may be used at once; the others make the memory that is used
+        grow. None: none does."""
         self.num_blocks = num_blocks
         self._reached = num_blocks if ready is None else min(ready, num_blocks)
-        """Slots below it are ready, or were handed out before."""
+        """Slots below it are ready, or were handed out once."""
         self._reuses = ready is not None
         self._free = deque(range(num_blocks))
         self._pending: deque[tuple[int, list[int]]] = deque()

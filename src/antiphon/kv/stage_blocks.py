@@ -25,8 +25,8 @@ from antiphon.kv.sequences import Sequence
 
 
 class StageBlocks:
-    """Owner of one stage's blocks, their holders and their names. Every group has `num_blocks` slots, of which
-    `ready` may be used at once (None: all)."""
+    """Owner of one stage's blocks, their holders and their names. Every group has `num_blocks` slots, of them
+    `ready` ones as in `BlockPool`."""
 
     def __init__(self, groups: tuple[str, ...], num_blocks: int, ready: int | None = None) -> None:
         size = num_blocks * len(groups)  # as many numbers as slots: a block may hold one group's only
@@ -279,7 +279,7 @@ class StageBlocks:
         return self._cache.pop(block, 0) is None or self._cache_busy.pop(block, None) is not None
 
     def _drop_cache(self, count: int, groups: Iterable[int]) -> None:
-        """Cache leaves until so many slots of these groups are ready in their pools, or there is none left."""
+        """Cache leaves until so many slots of these groups are ready in their pools, or none is left."""
         short = count - min(self._pools[group].num_ready for group in groups)
         blocks = list(islice(self._cache, max(short, 0)))
         for block in blocks:

@@ -37,8 +37,8 @@ class _LookUp(NamedTuple):
 
 
 class StageKv:
-    """Owner of one stage's running sequences. A group has `num_blocks` slots of `block_size` tokens, `ready` of
-    them as in `BlockPool`.
+    """Owner of one stage's running sequences. A group has `num_blocks` slots of `block_size` tokens, of them
+    `ready` ones as in `BlockPool`.
 
     blocks   where they are and what holds them
     resting  the sequences that no request runs on

@@ -139,8 +139,8 @@ def load_tokenizer(path: Path) -> Any:
 
     try:
         with quiet():
-            # The model's own configuration class imports torch's compiler: 140 MB and three seconds. It is only
-            # needed where the tokenizer's files don't name its class.
+            # The model's own configuration class imports torch's compiler: 140 MB, and some seconds. Only a
+            # tokenizer whose files don't name its class needs it.
             named = read_optional(path / "tokenizer_config.json").keys() & {"tokenizer_class", "auto_map"}
             known = named == {"tokenizer_class"}
             config = PreTrainedConfig.from_pretrained(path, local_files_only=True) if known else None
