@@ -141,10 +141,11 @@ def load_tokenizer(path: Path) -> Any:
         with quiet():
             # The model's own configuration class imports torch's compiler: 140 MB, and some seconds. Only a
             # tokenizer whose files don't name its class needs it.
-            config = None
+            config: Any = None
             named = read_optional(path / "tokenizer_config.json").keys() & {"tokenizer_class", "auto_map"}
             if named == {"tokenizer_class"}:
-                config = PreTrainedConfig(name_or_path=str(path))
+                config = PreTrainedConfig()
+                config.name_or_path = str(path)
                 config.model_type = read_optional(path / "config.json").get("model_type", "")
             tokenizer = AutoTokenizer.from_pretrained(path, config=config, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exceptions
