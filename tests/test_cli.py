@@ -89,6 +89,20 @@ async def test_why_an_address_cannot_be_listened_on() -> None:
     assert "is no address of this machine" in launch._why_not("no.such.host.invalid", 0)
 
 
+def test_doctor_explains_default_sizes(tiny_checkpoint: Path) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--model", str(tiny_checkpoint)])
+    assert result.exit_code == 0, result.output
+    for words in (
+        "max_rows 16, the usual size",
+        "step_tokens 1024",
+        "GiB are free",
+        "the most is 16 rows of 8192",
+    ):
+        assert words in result.output
+    result = CliRunner().invoke(app, ["doctor", "--model", "no/such/place"])
+    assert result.exit_code == 1
+
+
 def test_doctor_says_what_runs_and_what_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -137,7 +151,7 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        *(["--max-rows", "0"], ["--kv-tokens", "10"], ["--depth", "2"], ["--dtype", "float12"]),
+        *(["--max-rows", "-1"], ["--kv-tokens", "10"], ["--depth", "2"], ["--dtype", "float12"]),
         *(["--attention", "flash"], ["--origins", "example.org"]),
     ],
 )

@@ -13,12 +13,20 @@ from antiphon.core.stage_options import EdgeOptions, SamplingDefaults, StageOpti
 
 
 def test_the_defaults_hold() -> None:
-    assert EngineOptions().held_tokens == EngineOptions().kv_tokens
+    options = EngineOptions().of("thinker")
+    assert options.held_tokens == options.kv_tokens == 32768
+    assert (options.max_rows, options.step_tokens) == (16, 1024)
+    assert EngineOptions(max_context_tokens=40_001).of("thinker").kv_tokens == 40_016
 
 
-@pytest.mark.parametrize(
-    "field", ["max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens"]
-)
+@pytest.mark.parametrize("field", ["max_rows", "kv_tokens", "step_tokens"])
+def test_sizes_may_be_left_to_the_engine(field: str) -> None:
+    assert getattr(EngineOptions(**{field: 0}), field) == 0
+    with pytest.raises(ConfigError, match=f"{field} is -1; it must be 0 \\(by the model"):
+        EngineOptions(**{field: -1})
+
+
+@pytest.mark.parametrize("field", ["block_size", "max_context_tokens"])
 def test_nothing_is_zero(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} is 0; it must be 1 or more"):
         EngineOptions(**{field: 0})
@@ -77,7 +85,8 @@ def test_layer_groups_are_one_ranks_own() -> None:
 
 
 def test_a_stage_has_sizes_of_its_own() -> None:
-    options = EngineOptions(max_rows=4, stages={"talker": StageOptions(max_rows=9, kv_tokens=16384)})
+    sizes = {"max_rows": 4, "kv_tokens": 8192, "step_tokens": 64}
+    options = EngineOptions(**sizes, stages={"talker": StageOptions(max_rows=9, kv_tokens=16384)})
     assert options.of("thinker") is options
     assert (options.of("talker").max_rows, options.of("talker").kv_tokens) == (9, 16384)
     assert options.of("talker").step_tokens == options.step_tokens
@@ -120,8 +129,8 @@ def test_ranks_do_not_move_kv() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"step_rows": 0}, "step_rows is 0; it must be from 1 to max_rows, which is 16"),
-        ({"step_rows": 17}, "step_rows is 17; it must be from 1 to max_rows, which is 16"),
+        ({"step_rows": 0}, "step_rows is 0; it must be from 1 to max_rows"),
+        ({"step_rows": 17, "max_rows": 16}, "step_rows is 17; it must be from 1 to max_rows, which is 16"),
         ({"classes": {"fast": ClassBounds()}}, "classes: 'fast' is none of latency"),
         ({"graphs": "some"}, "graphs is 'some'; it must be off or on"),
         ({"load_format": "zip"}, "load_format is 'zip'; it must be one of auto, dummy"),

@@ -36,7 +36,7 @@ def test_each_stage_has_its_own(tiny_checkpoint: Path) -> None:
     assert (node.ar["thinker"].step_tokens, node.ar["thinker"].sampling.max_tokens) == (256, 77)
     talker = node.ar["talker"]
     assert (talker.num_blocks, talker.block_size, talker.host_blocks) == (512, 32, 20)
-    assert talker.step_tokens == EngineOptions().step_tokens
+    assert talker.step_tokens == EngineOptions().of("").step_tokens
     assert node.codec["code2wav"].max_rows == 3
     assert node.edges == edges
 

@@ -42,3 +42,24 @@ def test_a_lost_or_doubled_block_is_noticed(held: list[int]) -> None:
     pool.allocate(1)
     with pytest.raises(AssertionError, match="lost or doubled"):
         pool.check_integrity(held)
+
+
+def test_freed_blocks_go_before_new_ones_where_not_all_memory_is_there() -> None:
+    pool = BlockPool(6, ready=2)
+    assert pool.num_ready == 2
+    held = pool.allocate(3)
+    assert held == [0, 1, 2]
+    assert (pool.num_free, pool.num_ready) == (3, 0)
+    pool.release([0, 1], 5)
+    pool.settle(5)
+    pool.release([2], None)
+    assert (pool.num_free, pool.num_ready) == (6, 3)
+    assert pool.allocate(4) == [2, 0, 1, 3]
+    pool.check_integrity([0, 1, 2, 3])
+
+
+def test_all_memory_is_there_unless_said() -> None:
+    pool = BlockPool(4)
+    assert pool.num_ready == pool.num_free == 4
+    pool.allocate(1)
+    assert pool.num_ready == pool.num_free == 3

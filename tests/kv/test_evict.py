@@ -14,7 +14,7 @@ from antiphon.kv.blocks import ABSENT
 from antiphon.kv.prefix import prefix_of
 from antiphon.kv.sequences import Arrival, Evicted, Sequence
 from antiphon.kv.stage_kv import StageKv
-from kv.test_sequences import SESSIONS, VALUES, Conversations, Ints, give_up, keys, parked, prefix
+from kv.test_sequences import READY, SESSIONS, VALUES, Conversations, Ints, give_up, keys, parked, prefix
 
 GROUPS = st.sampled_from([("kv",), ("low", "high"), ("low", "high", "hidden")])
 Slots = set[tuple[int, int]]
@@ -276,9 +276,9 @@ class Lent(Conversations):
     """Blocks are evicted, copied, brought back and taken back while sequences come and go. A model knows what
     every slot holds, and which slots copies touch."""
 
-    @initialize(groups=GROUPS, blocks=st.integers(3, 12))
-    def begin(self, groups: tuple[str, ...], blocks: int) -> None:
-        super().begin(groups, blocks)
+    @initialize(groups=GROUPS, blocks=st.integers(3, 12), ready=READY)
+    def begin(self, groups: tuple[str, ...], blocks: int, ready: int | None) -> None:
+        super().begin(groups, blocks, ready)
         self.lent: list[tuple[int, Slots]] = []
         """Blocks that copies from the device read, and the slots that they had."""
         self.coming: list[tuple[Arrival, Slots]] = []

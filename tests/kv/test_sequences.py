@@ -19,6 +19,7 @@ from antiphon.kv.stage_kv import StageKv
 from fakes.cache import check_cache_leaves
 
 SESSIONS = ("a", "b", "c")
+READY = st.none() | st.integers(0, 12)
 VALUES = st.lists(st.integers(0, 1), min_size=1, max_size=9)
 
 
@@ -230,6 +231,21 @@ def test_what_was_left_as_cache_is_found_until_its_room_is_needed() -> None:
     assert kv.cached("b", found) == 0
 
 
+def test_cache_gives_way_before_more_memory_is_used() -> None:
+    kv = StageKv(("kv",), 100, 2, ready=3)
+    for name in "abcd":
+        parked(kv, name, keys(ord(name), 1, 2))
+        kv.resting.drop(name, None, as_cache=True)
+    left = [name for name in "abcd" if kv.cached("e", prefix(ord(name), 1, 2))]
+    assert left == ["c", "d"], "two of three ready blocks; the third was not full"
+    assert kv.blocks.num_free == 100
+    other, _ = kv.open("e", prefix(9), 100, None)
+    assert kv.grow(other, 8), "what runs has all it needs"
+    assert kv.blocks.num_cache == 0
+    assert max(kv.blocks.slots(other.blocks)[0]) == 3
+    kv.check_integrity()
+
+
 def test_cache_that_was_left_first_leaves_first_unless_it_was_used_since() -> None:
     kv = StageKv(("kv",), 3, 2)
     for name, key in (("a", 1), ("b", 2), ("c", 3)):
@@ -274,9 +290,13 @@ def test_content_that_another_block_holds_too_is_not_left_twice() -> None:
 class Conversations(RuleBasedStateMachine):
     """Sequences come and go while steps are in flight; a model keeps who should hold what."""
 
-    @initialize(groups=st.sampled_from([("kv",), ("kv", "hidden")]), blocks=st.integers(3, 12))
-    def begin(self, groups: tuple[str, ...], blocks: int) -> None:
-        self.kv = StageKv(groups, blocks, 2)
+    @initialize(
+        groups=st.sampled_from([("kv",), ("kv", "hidden")]),
+        blocks=st.integers(3, 12),
+        ready=READY,
+    )
+    def begin(self, groups: tuple[str, ...], blocks: int, ready: int | None) -> None:
+        self.kv = StageKv(groups, blocks, 2, ready)
         self.active: list[tuple[str, Sequence, Ints, int, int]] = []
         self.contents: dict[tuple[int, int, int], tuple[int, bytes]] = {}
         """By group, slot and place in the block: the position computed there, and all keys up to it."""

@@ -186,7 +186,7 @@ def test_nothing_to_answer_is_a_failed_reply(omni: Omni) -> None:
         ({"device": "cuda:99"}, "cuda:99"),
         ({"dtype": "int8"}, "bfloat16"),
         ({"preset": "none-such"}, "baseline"),
-        ({"max_rows": 0}, "max_rows"),
+        ({"max_rows": -1}, "max_rows"),
     ],
 )
 def test_wrong_options_are_named(tiny_checkpoint: Path, options: dict, words: str) -> None:

@@ -12,7 +12,7 @@ from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.placement import Machine, Placement, place
 from antiphon.assembly.preset import read_preset
 from antiphon.assembly.session_size import Rates, rates_of
-from antiphon.assembly.sizing import Memory, Sizing, overfull, usual_kv_tokens, written
+from antiphon.assembly.sizing import USUAL, Memory, Sizing, overfull, usual_kv_tokens, written
 from antiphon.core.config import ClassBounds, EngineOptions, LinkOptions, ProcessOptions
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph, StageKind
@@ -175,7 +175,12 @@ def _options(
 ) -> EngineOptions:
     """Raises ConfigError."""
     main = _main_device(deployment, placement, graph)
-    defaults: dict[str, Any] = {"kv_tokens": usual_kv_tokens(deployment), **written(deployment.defaults)}
+    defaults: dict[str, Any] = {
+        "max_rows": USUAL.max_rows,
+        "kv_tokens": usual_kv_tokens(deployment),
+        "step_tokens": USUAL.step_tokens,
+        **written(deployment.defaults),
+    }
     edges = [_edge(name, edge) for name, edge in deployment.edges.items()]
     is_plain = placement.is_plain
     return EngineOptions(

@@ -13,7 +13,7 @@ from antiphon.core.graph import StageGraph, StageKind
 from antiphon.latency.shapes import DecoderShape
 
 Memory = Mapping[str, Mapping[What, int]]
-USUAL = EngineOptions()
+USUAL = EngineOptions().of("")
 SIZES = {
     StageKind.ENCODER: (),
     StageKind.CODEC: ("max_rows",),

@@ -90,6 +90,14 @@ def checkpoint_facts(model: str, progress: Callable[[str], None]) -> ModelFacts:
     return ModelFacts(model, graph, shape, parameters, check)
 
 
+def derived_sizes(model: str, progress: Callable[[str], None]) -> dict[str, str]:
+    """Each size that `serve` takes for a model on this machine where nothing is said, and why. Raises
+    CheckpointError or ConfigError."""
+    from antiphon.engine.load import open_source
+
+    return open_source(model, EngineOptions(), lambda what, done, total: progress(what)).why
+
+
 def this_machine() -> Machine:
     """All of its memory, whoever uses it now."""
     import torch

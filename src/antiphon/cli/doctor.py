@@ -15,6 +15,7 @@ from antiphon.assembly.deployment_file import deployment_names
 from antiphon.cli.shared import console as messages
 from antiphon.cli.shared import fail
 from antiphon.core.errors import AntiphonError
+from antiphon.core.model_source import name_of
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,11 @@ def doctor(
         typer.Argument(help=f"A deployment to look at: {', '.join(deployment_names())}, or a file."),
     ] = "",
     model: Annotated[
-        str, typer.Option(help="Of the deployment: checkpoint directory or hub id; by default the file's.")
+        str,
+        typer.Option(
+            help="Checkpoint directory or hub id: of the deployment, by default the file's; without one, the "
+            "model of which `serve`'s default sizes are explained."
+        ),
     ] = "",
     workload: Annotated[
         str, typer.Option(help="Whose conversations are counted: a workload's name, or a file.")
@@ -40,6 +45,9 @@ def doctor(
     sessions fit, and what is wrong (exit status 1)."""
     if deployment:
         _look_at(deployment, model, workload)
+        return
+    if model:
+        _print_sizes(model)
         return
     console = Console(highlight=False)
     for title, rows in (("versions", versions()), ("devices", devices()), ("attention", back_ends())):
@@ -62,6 +70,20 @@ def _look_at(deployment: str, model: str, workload: str) -> None:
     except AntiphonError as error:
         fail(error)
     raise typer.Exit(1 if found.problems else 0)
+
+
+def _print_sizes(model: str) -> None:
+    """What is derived for a model where nothing is said, and from what."""
+    from antiphon.cli.deployments import derived_sizes
+
+    try:
+        found = derived_sizes(model, messages.print)
+    except AntiphonError as error:
+        fail(error)
+    console = Console(highlight=False)
+    console.print(f"[bold]default sizes of {name_of(model)}[/]")
+    for size, why in found.items():
+        console.print(f"  {size} {why}", markup=False, soft_wrap=True)
 
 
 def versions() -> Iterator[tuple[str, str]]:

@@ -56,8 +56,12 @@ def profile(
     attention: Annotated[
         str, typer.Option(help="auto, or the name of a back-end (antiphon doctor).")
     ] = "auto",
-    max_rows: Annotated[int, typer.Option(help="Requests that run at once in a stage.")] = 16,
-    kv_tokens: Annotated[int, typer.Option(help="KV capacity of each stage, in tokens.")] = 32768,
+    max_rows: Annotated[
+        int, typer.Option(help="Requests that run at once in a stage; 0: as serve derives it.")
+    ] = 0,
+    kv_tokens: Annotated[
+        int, typer.Option(help="KV capacity of each stage, in tokens; 0: as serve derives it.")
+    ] = 0,
     max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
     threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
     depth: Annotated[

@@ -85,11 +85,20 @@ def serve(
         ),
     ] = "auto",
     max_rows: Annotated[
-        int, typer.Option(rich_help_panel=ROOM, help="Requests that run at once in a stage.")
-    ] = 16,
+        int,
+        typer.Option(
+            rich_help_panel=ROOM,
+            help="Requests that run at once in a stage; 0: by the model and the machine, as `antiphon doctor "
+            "--model` explains it.",
+        ),
+    ] = 0,
     kv_tokens: Annotated[
-        int, typer.Option(rich_help_panel=ROOM, help="KV capacity of each stage, in tokens.")
-    ] = 32768,
+        int,
+        typer.Option(
+            rich_help_panel=ROOM,
+            help="KV capacity of each stage, in tokens; 0: by the memory that is free.",
+        ),
+    ] = 0,
     host_kv_tokens: Annotated[
         int,
         typer.Option(

@@ -64,6 +64,9 @@ class ArConfig(msgspec.Struct, frozen=True):
     last one ends with the model's last layer is checked where the pages are made."""
     host_blocks: int = 0
     """Blocks per KV group in the host tier."""
+    ready_blocks: int | None = None
+    """Blocks per KV group whose memory may be used at once, that of others once running requests need it:
+    until then the KV of closed sessions gives way. None: all of it is there."""
 
     def __post_init__(self) -> None:
         at = 0
@@ -207,11 +210,16 @@ LOAD_FORMATS = ("auto", "dummy")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 ATTENTION = ("auto", "cpu-bf16", "cpu", "flashinfer", "triton", "reference")
 SIZES = "max_rows", "block_size", "kv_tokens", "step_tokens", "max_context_tokens", "tensor_parallel"
+DERIVED = "max_rows", "kv_tokens", "step_tokens"
+"""Sizes that an engine derives where nobody says them."""
 LEAST = dict.fromkeys((*SIZES, "layer_groups"), (1, "")) | {
+    **dict.fromkeys(DERIVED, (0, " (by the model and the machine)")),
     "threads": (0, " (torch's default)"),
     "host_kv_tokens": (0, " (no host tier)"),
 }
 """What each of these is at least, and what that means."""
+USUAL_ROWS, USUAL_KV_TOKENS, USUAL_STEP_TOKENS = 16, 32768, 1024
+"""Where a size is not said, and cannot be derived."""
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -223,11 +231,11 @@ class EngineOptions(msgspec.Struct, frozen=True):
     attention   auto | the name of a back-end; auto is the fastest that is verified on the device
     profile     what steps and copies take, for policies: a datasheet's hardware, or a profile's JSON file;
                 "": what they report
-    max_rows    requests that run at once in a stage
+    max_rows    requests that run at once in a stage; 0: by the model and the machine (`engine.derived`)
     step_rows   of them, those that run in one step at most; None: all
-    kv_tokens   KV capacity of each AR stage, in tokens
+    kv_tokens   KV capacity of each AR stage, in tokens; 0: by the memory that is free
     host_kv_tokens  the same of the host tier, where idle KV goes when the device is full; 0: there is none
-    step_tokens tokens of one step, over all rows; longer prompts run in chunks
+    step_tokens tokens of one step, over all rows; longer prompts run in chunks; 0: as max_rows
     step_s      seconds of a step while others live beside its prompts, which run in shorter chunks for it; 0:
                 as long as it takes; None: as long as those can wait, by their class's tpot_s or their lead
     max_context_tokens  prompt plus reply of one response
@@ -256,12 +264,12 @@ class EngineOptions(msgspec.Struct, frozen=True):
     attention: str = "auto"
     preset: str = "baseline"
     profile: str = ""
-    max_rows: int = 16
+    max_rows: int = 0
     step_rows: int | None = None
     block_size: int = 16
-    kv_tokens: int = 32768
+    kv_tokens: int = 0
     host_kv_tokens: int = 0
-    step_tokens: int = 1024
+    step_tokens: int = 0
     step_s: float | None = None
     max_context_tokens: int = 8192
     threads: int = 0
@@ -293,12 +301,22 @@ class EngineOptions(msgspec.Struct, frozen=True):
         return self.tensor_parallel > 1 and (not self.divided or stage in self.divided)
 
     def of(self, stage: str) -> EngineOptions:
-        """The same with the stage's own sizes in the place of those for all. Raises ConfigError."""
+        """The same with the stage's own sizes in the place of those for all, and the usual sizes in the place
+        of those that are 0. Raises ConfigError."""
         own = self.stages.get(stage, StageOptions()).sizes
+        if zero := [name for name in DERIVED if own.get(name) == 0]:
+            raise ConfigError(f"stage {stage}: {zero[0]} is 0; of one stage it must be 1 or more")
+        usual = {name: size for name, size in self._usual.items() if not getattr(self, name)}
         try:
-            return msgspec.structs.replace(self, **own, stages={}) if own else self
+            return msgspec.structs.replace(self, **usual | own, stages={}) if usual or own else self
         except ConfigError as error:
             raise ConfigError(f"stage {stage}: {error}") from None
+
+    @property
+    def _usual(self) -> dict[str, int]:
+        context = -(-self.max_context_tokens // self.block_size) * self.block_size
+        kv_tokens = max(USUAL_KV_TOKENS, context)
+        return {"max_rows": USUAL_ROWS, "kv_tokens": kv_tokens, "step_tokens": USUAL_STEP_TOKENS}
 
     @property
     def held_tokens(self) -> int:
@@ -309,10 +327,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
         for name, (least, meaning) in LEAST.items():
             if (value := getattr(self, name)) < least:
                 raise ConfigError(f"{name} is {value}; it must be {least}{meaning} or more")
-        if self.step_rows is not None and not 1 <= self.step_rows <= self.max_rows:
-            raise ConfigError(
-                f"step_rows is {self.step_rows}; it must be from 1 to max_rows, which is {self.max_rows}"
-            )
+        if self.step_rows is not None and not 1 <= self.step_rows <= (self.max_rows or inf):
+            most = f"max_rows, which is {self.max_rows}" if self.max_rows else "max_rows"
+            raise ConfigError(f"step_rows is {self.step_rows}; it must be from 1 to {most}")
         if self.step_s is not None and not 0 <= self.step_s < inf:
             raise ConfigError(f"step_s is {self.step_s:g}; it must be 0 (as long as it takes) or more")
         for name in self.classes:
@@ -344,7 +361,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
         for name in ("start_limit_s", "silence_limit_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name):g}; it must be over 0 seconds")
-        if self.held_tokens < self.max_context_tokens:
+        if self.kv_tokens and self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "
                 f"{self.max_context_tokens}) in whole blocks of {self.block_size}"

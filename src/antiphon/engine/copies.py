@@ -121,6 +121,8 @@ class KvCopies:
         self._start(order, "peer", source, target)
 
     def _start(self, order: CopyOrder, direction: Direction, source: End, target: End) -> None:
+        if target.tier == "device":
+            self.pools[target.unit].reach(order.targets)
         try:
             ends = self._planes(source), self._planes(target)
             after = [each.copy for each in self._others(direction) if each.holds_up(source, target)]

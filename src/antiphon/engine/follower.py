@@ -19,6 +19,7 @@ from antiphon.engine.family import FollowerModel, Pages
 from antiphon.engine.leader import READY
 from antiphon.engine.load import load_followers
 from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, read_order
+from antiphon.engine.touching import Touching
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.shard import Shard
 from antiphon.nn.step import StepInputs
@@ -34,6 +35,13 @@ class Rank:
     dtype: torch.dtype
     collective: Collective
     pages: dict[str, Pages] = field(default_factory=dict[str, Pages])
+    touching: dict[str, Touching] = field(default_factory=dict[str, Touching])
+
+    def new_pages(self, order: NewPages, step_tokens: int) -> None:
+        pages = self.models[order.stage].new_pages(order.num_blocks, order.block_size)
+        tensors = (tensor for layer in pages for tensor in layer)
+        self.touching[order.stage] = Touching(tensors, -(-step_tokens // order.block_size))
+        self.pages[order.stage] = pages
 
     def forward(self, order: Forward) -> None:
         share = self.collective.share
@@ -44,6 +52,7 @@ class Rank:
         rows = order.num_visual, order.hidden_size
         deepstack = [share(torch.empty(rows, dtype=self.dtype)) for _ in range(order.num_deep)]
         tables = np.frombuffer(order.tables, np.int64).reshape(len(order.query_lens), -1)
+        self.touching[order.stage].reach(int(tables.max(initial=0)))
         batch = PagedBatch.build(order.query_lens, order.cached_lens, tables, order.block_size)
         model = self.models[order.stage]
         kv = over(self.pages[order.stage], batch)
@@ -87,7 +96,7 @@ def _follow() -> None:
     while (order := read_order(sys.stdin.buffer)) is not None:
         match order:
             case NewPages():
-                rank.pages[order.stage] = models[order.stage].new_pages(order.num_blocks, order.block_size)
+                rank.new_pages(order, begin.options.of(order.stage).step_tokens)
             case Forward():
                 rank.forward(order)
             case Logits():

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import ConfigError
+from antiphon.core.facts import Ints
 from antiphon.core.graph import LAYERS
 from antiphon.engine.family import Pages
+from antiphon.engine.touching import Touching
 from antiphon.nn.attention import LayerKv, PagedBatch
 
 Planes = list[tuple[Tensor, ...]]
@@ -44,6 +46,9 @@ class KvPool:
             )
         self.device: dict[str, Planes] = {name: list(pages[a:b]) for name, a, b in self._split}
         self.device |= {name: [(tensor,)] for name, tensor in (beside or {}).items()}
+        ahead = max(-(-config.step_tokens // config.block_size), config.max_rows)  # those of one step
+        mine = (tensor for planes in self.device.values() for layer in planes for tensor in layer)
+        self._touching = Touching((tensor for tensor in mine if tensor.device.type == "cpu"), ahead)
         self.host = {name: _host_tier(planes, config.host_blocks) for name, planes in self.device.items()}
         self._arrivals: dict[int, Arrival] = {}
         self._last_ticket = -1
@@ -56,6 +61,11 @@ class KvPool:
     @property
     def groups(self) -> tuple[str, ...]:
         return tuple(self.device)
+
+    def reach(self, blocks: Ints) -> None:
+        """An order names these blocks of the device, int64 [n]."""
+        if len(blocks):
+            self._touching.reach(int(blocks.max()))
 
     def expect(self, ticket: int, arrival: Arrival) -> None:
         """A copy was ordered; tickets ascend."""

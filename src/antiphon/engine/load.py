@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +25,7 @@ from antiphon.engine.choices import read_node, suit
 from antiphon.engine.codec import CodecExecutor, ReadingExecutor, WindowExecutor
 from antiphon.engine.copies import KvCopies, lane_maker
 from antiphon.engine.cross import CrossPages
+from antiphon.engine.derived import derived, ready
 from antiphon.engine.device import available_bytes, pick_depth, pick_device
 from antiphon.engine.encoders import EncoderExecutor
 from antiphon.engine.family import DecoderModel, Family, FollowerModel, family_of
@@ -33,7 +36,7 @@ from antiphon.engine.heap import give_back
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
-from antiphon.engine.placing import check_kv, check_places, check_tiers
+from antiphon.engine.placing import check_kv, check_places, check_tiers, num_weights
 from antiphon.engine.rehearsal import Progress, Rehearsing, rehearse
 from antiphon.engine.speech import SpeechRunner
 from antiphon.engine.text import TextRunner
@@ -44,6 +47,8 @@ from antiphon.nn.cpu import keeps_quantised, told_of_kernels
 from antiphon.nn.graphs import Capture, cuda_capture
 from antiphon.nn.shard import Shard
 from antiphon.nn.stage_source import StageSource
+
+log = logging.getLogger(__name__)
 
 COMPILING = "compiling kernels for this CPU, kept for the next time"
 
@@ -88,6 +93,7 @@ class LoadedUnits:
 class Opened:
     """A checkpoint that has been understood and not yet loaded.
 
+    options with the sizes that were derived; why: from what, and those that are usual
     places  devices by the names that units have for them; `device` is where all others are
     """
 
@@ -99,6 +105,8 @@ class Opened:
     device: torch.device
     dtype: torch.dtype
     attention: str
+    options: EngineOptions
+    why: dict[str, str]
     places: dict[str, torch.device] = field(default_factory=dict[str, torch.device])
 
     def device_of(self, unit: Unit) -> torch.device:
@@ -143,12 +151,21 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     graph = find_graph(checkpoint.config["model_type"])
     family = family_of(graph)
     config = family.read_config(checkpoint.config)
-    node = read_node(graph, family, config, checkpoint.generation, options)
+    read = partial(read_node, graph, family, config, checkpoint.generation)
+    shape, free = family.read_shape(config, ""), available_bytes(device)
+    node = read(options)
+    weights = num_weights(family, config, [*node.encoder, *node.ar, *node.codec]) * dtype.itemsize
+    options, why = derived(options, graph, shape, (device, dtype), (free, weights))
+    for size, reason in why.items():
+        log.info("%s %s", size, reason)
+    node = read(options)
+    if device.type == "cpu":
+        node = ready(node, graph, shape, dtype, free)
     node = msgspec.structs.replace(node, call_ids=family.call_ids(checkpoint.writer))
     if options.load_format == "dummy":
         shapes = tensor_shapes(graph, node, family, config)
         checkpoint = DummyCheckpoint.of(checkpoint, shapes, (device, dtype), options.dummy_seed)
-    return Opened(checkpoint, graph, family, config, node, device, dtype, attention, places)
+    return Opened(checkpoint, graph, family, config, node, device, dtype, attention, options, why, places)
 
 
 def check_room(opened: Opened) -> None:

@@ -113,10 +113,8 @@ def _stages(units: list[Unit]) -> list[str]:
 
 
 def _weights(opened: Placed, units: list[Unit]) -> int:
-    """Bytes; what two stages share counts once."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for stage in _stages(units):
-        shapes |= opened.family.tensor_shapes(stage, opened.config)
+    """Bytes."""
+    shapes = _shapes(opened.family, opened.config, _stages(units))
     keeps_blocks = opened.keeps_blocks(opened.device_of(units[0]))
     quantised = [
         info
@@ -128,6 +126,19 @@ def _weights(opened: Placed, units: list[Unit]) -> int:
         for info in quantised
     )
     return sum(map(prod, shapes.values())) * opened.dtype.itemsize - spared
+
+
+def num_weights(family: Family, config: Any, stages: list[str]) -> int:
+    """Elements."""
+    return sum(map(prod, _shapes(family, config, stages).values()))
+
+
+def _shapes(family: Family, config: Any, stages: list[str]) -> dict[str, tuple[int, ...]]:
+    """By tensor; what two stages share is there once."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stage in stages:
+        shapes |= family.tensor_shapes(stage, config)
+    return shapes
 
 
 def _kv(opened: Placed, unit: Unit) -> int:

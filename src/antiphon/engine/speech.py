@@ -67,6 +67,8 @@ class SpeechRunner:
         for row, token in zip(step.inputs_rows.tolist(), step.inputs_tokens.tolist(), strict=True):
             self._text[row].append(token)
         self._tables.apply(step)
+        for delta in step.blocks:
+            self.pool.reach(delta.blocks)
 
     def join(self, join: Join) -> None:
         assert join.first_input is not None, "who speaks starts on the reply's first token"

@@ -96,6 +96,8 @@ class TextRunner:
         self._told.forget(step.leaves.tolist())
         self._sampler.forget(step.leaves.tolist())
         self._tables.apply(step)
+        for delta in step.blocks:
+            self.pool.reach(delta.blocks)
 
     def join(self, join: Join) -> None:
         ids = np.concatenate([join.prompt.token_ids, join.generated[:, 0]])

@@ -13,10 +13,16 @@ class OutOfBlocks(Exception):
 
 
 class BlockPool:
-    """Hands out slots [0, num_blocks). First in, first out, so that replays allocate alike."""
+    """Hands out slots [0, num_blocks). The order depends on the calls alone, so that replays allocate alike.
+    First in, first out; with `ready`, the slot that was freed last comes first, and new ones last."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, ready: int | None = None) -> None:
+        """ready: so many slots, the first ones, may be used at once; the others make the memory that is used
+        grow. None: none does."""
         self.num_blocks = num_blocks
+        self._reached = num_blocks if ready is None else min(ready, num_blocks)
+        """Slots below it are ready, or were handed out once."""
+        self._reuses = ready is not None
         self._free = deque(range(num_blocks))
         self._pending: deque[tuple[int, list[int]]] = deque()
         self.num_pending_free = 0
@@ -25,6 +31,11 @@ class BlockPool:
     @property
     def num_free(self) -> int:
         return len(self._free)
+
+    @property
+    def num_ready(self) -> int:
+        """Free slots that take no more memory than is used, or may be used at once."""
+        return len(self._free) - (self.num_blocks - self._reached)
 
     @property
     def in_use(self) -> float:
@@ -36,12 +47,15 @@ class BlockPool:
         if count > len(self._free):
             raise OutOfBlocks(f"{count} blocks wanted, {len(self._free)} free")
         take = self._free.popleft
-        return [take() for _ in range(count)]
+        slots = [take() for _ in range(count)]
+        if self._reuses:
+            self._reached = max(self._reached, max(slots, default=0) + 1)
+        return slots
 
     def release(self, slots: list[int], after_step: int | None) -> None:
         """Give slots back; they are reused once `after_step` is settled (at once if None)."""
         if after_step is None:
-            self._free.extend(slots)
+            self._put_back(slots)
         elif slots:
             self._pending.append((after_step, slots))
             self.num_pending_free += len(slots)
@@ -50,8 +64,14 @@ class BlockPool:
         """Every step up to `step` is done: free what waited for it."""
         while self._pending and self._pending[0][0] <= step:
             slots = self._pending.popleft()[1]
-            self._free.extend(slots)
+            self._put_back(slots)
             self.num_pending_free -= len(slots)
+
+    def _put_back(self, slots: list[int]) -> None:
+        if self._reuses:
+            self._free.extendleft(reversed(slots))
+        else:
+            self._free.extend(slots)
 
     def check_integrity(self, held: list[int]) -> None:
         """Each slot is in exactly one place: free, pending, or in `held`."""

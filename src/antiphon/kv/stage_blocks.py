@@ -6,7 +6,8 @@ ones, and lent to copies under way; it is free once none of them holds it, and t
 done. A block that two sequences hold is full and never written again.
 
 Free blocks may be cache: full ones that a session left behind when it closed. They are found by name until
-they are handed out, after all other free blocks, the one that was left first before the rest.
+they are handed out, after all other free blocks that are ready (`BlockPool`), the one that was left first
+before the rest.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from antiphon.kv.sequences import Sequence
 
 
 class StageBlocks:
-    """Owner of one stage's blocks, their holders and their names. Every group has `num_blocks` slots."""
+    """Owner of one stage's blocks, their holders and their names. Every group has `num_blocks` slots, of them
+    `ready` ones as in `BlockPool`."""
 
-    def __init__(self, groups: tuple[str, ...], num_blocks: int) -> None:
+    def __init__(self, groups: tuple[str, ...], num_blocks: int, ready: int | None = None) -> None:
         size = num_blocks * len(groups)  # as many numbers as slots: a block may hold one group's only
         self.num_changes = 0
         """Of holders and names: while it stays, the same prompt finds the same blocks."""
@@ -42,7 +44,7 @@ class StageBlocks:
         self._num_blocks = num_blocks
         self._slots = np.full((len(groups), size), ABSENT, np.int64)
         """By group, of blocks that something holds."""
-        self._pools = [BlockPool(num_blocks) for _ in groups]
+        self._pools = [BlockPool(num_blocks, ready) for _ in groups]
         self._unused = list(range(size))[::-1]
         """Numbers of no block; a stack."""
         self._kept = [0] * size
@@ -277,8 +279,8 @@ class StageBlocks:
         return self._cache.pop(block, 0) is None or self._cache_busy.pop(block, None) is not None
 
     def _drop_cache(self, count: int, groups: Iterable[int]) -> None:
-        """Cache leaves until so many slots of these groups are in their pools."""
-        short = count - min(self._pools[group].num_free for group in groups)
+        """Cache leaves until so many slots of these groups are ready in their pools, or none is left."""
+        short = count - min(self._pools[group].num_ready for group in groups)
         blocks = list(islice(self._cache, max(short, 0)))
         for block in blocks:
             del self._cache[block]

@@ -37,17 +37,20 @@ class _LookUp(NamedTuple):
 
 
 class StageKv:
-    """Owner of one stage's running sequences. A group has `num_blocks` slots of `block_size` tokens.
+    """Owner of one stage's running sequences. A group has `num_blocks` slots of `block_size` tokens, of them
+    `ready` ones as in `BlockPool`.
 
     blocks   where they are and what holds them
     resting  the sequences that no request runs on
     """
 
-    def __init__(self, groups: tuple[str, ...], num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, groups: tuple[str, ...], num_blocks: int, block_size: int, ready: int | None = None
+    ) -> None:
         self.groups = groups
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.blocks = StageBlocks(groups, num_blocks)
+        self.blocks = StageBlocks(groups, num_blocks, ready)
         self.resting = RestingSequences(self.blocks, len(groups), block_size)
         self._active: dict[Sequence, None] = {}
         self._promised: dict[Sequence, None] = {}

@@ -128,6 +128,18 @@ def roofline(
     )
 
 
+def on_cores(shape: DecoderShape, cores: int) -> ArModel:
+    """A decoder's steps on so many cores of a CPU that was not measured. Each core is half of the datasheet's
+    `cpu-2core`; beyond 16 the memory's bandwidth stays the same."""
+    library = _library()
+    two, share = library.devices["cpu-2core"], cores / 2
+    bandwidth = two.memory_gb_per_s * min(share, 8)
+    hardware = msgspec.structs.replace(two, tflops=two.tflops * share, memory_gb_per_s=bandwidth)
+    model = Roof(hardware, library.efficiency, 1, 16).stage(shape).model
+    assert isinstance(model, ArModel), "of a decoder"
+    return model
+
+
 def check_shared(stage: str, shape: StageShape, ranks: int) -> None:
     """As a decoder is divided: heads and widths evenly, and ranks beyond the KV heads share one. Raises
     ConfigError."""

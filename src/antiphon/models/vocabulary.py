@@ -135,11 +135,19 @@ def read_optional(file: Path) -> dict[str, Any]:
 
 def load_tokenizer(path: Path) -> Any:
     """The tokenizer as the reference loads it; raises CheckpointError."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedConfig
 
     try:
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+            # The model's own configuration class imports torch's compiler: 140 MB, and some seconds. Only a
+            # tokenizer whose files don't name its class needs it.
+            config: Any = None
+            named = read_optional(path / "tokenizer_config.json").keys() & {"tokenizer_class", "auto_map"}
+            if named == {"tokenizer_class"}:
+                config = PreTrainedConfig()
+                config.name_or_path = str(path)
+                config.model_type = read_optional(path / "config.json").get("model_type", "")
+            tokenizer = AutoTokenizer.from_pretrained(path, config=config, local_files_only=True)
     except Exception as error:  # tokenizers raises bare Exceptions
         raise CheckpointError(f"{path}: no usable tokenizer: {error}") from error
     # Without its files the reference makes an empty tokenizer and says nothing.

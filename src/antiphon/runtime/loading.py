@@ -40,6 +40,7 @@ def load_engine(source: str, options: EngineOptions, name: str, progress: Progre
     if not is_path(options.preset):
         read_preset(options.preset)  # a name that is wrong is told before anything is fetched
     opened = open_source(source, options, progress)
+    options = opened.options
     policies, times = read_preset(options.preset), _times(opened, options)
     engine = (_load_apart if options.is_apart else load_inline)(opened, options, name, progress)
     node = msgspec.structs.replace(engine.node, policies=policies, times=times, classes=options.classes)

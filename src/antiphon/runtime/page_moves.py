@@ -99,6 +99,7 @@ class PageMoves:
         if order.ticket in self._broken:
             arriving.break_off()
         self._ordered[order.ticket] = order.target
+        self._pools[order.target].reach(order.targets)
         self._pools[order.target].expect(order.ticket, arriving)
 
     def take_in(self, header: Pages, message: Message) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import torch
 
-from antiphon.core.config import EngineOptions, NodeConfig
+from antiphon.core.config import USUAL_KV_TOKENS, ArConfig, EngineOptions, NodeConfig
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.errors import StageFailed
 from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionClosed, SessionOpened
@@ -62,23 +62,28 @@ class Subject:
 def load_subject(source: str, options: EngineOptions, name: str, progress: Progress) -> Subject:
     """An engine with a host tier, if it is one process. Raises CheckpointError or ConfigError."""
     opened = open_source(source, options, progress)
+    options = opened.options
     shape = opened.family.read_shape(opened.config, name)
     if options.tensor_parallel > 1:
         return Subject(load_engine(opened, options, name, progress), opened.graph, shape, opened.node)
     served = opened.node
-    opened = replace(opened, node=with_host_tier(opened.node))
+    opened = replace(opened, node=as_measured(opened.node))
     check_room(opened)
     capture = cuda_capture(opened.device) if options.graphs == "on" else None
     engine = build_engine(opened, options, name, Loader(opened, progress, capture=capture))
     return Subject(engine, opened.graph, shape, served)
 
 
-def with_host_tier(node: NodeConfig) -> NodeConfig:
-    """At least a small one for each decoder."""
-    ar = {
-        name: msgspec.structs.replace(config, host_blocks=max(config.host_blocks, HOST_BLOCKS))
-        for name, config in node.ar.items()
-    }
+def as_measured(node: NodeConfig) -> NodeConfig:
+    """With a host tier for each decoder, a small one at least, and no more KV than is measured."""
+    ar: dict[str, ArConfig] = {}
+    for name, config in node.ar.items():
+        most = max(USUAL_KV_TOKENS, config.max_context_tokens or 0) // config.block_size
+        ar[name] = msgspec.structs.replace(
+            config,
+            host_blocks=max(config.host_blocks, HOST_BLOCKS),
+            num_blocks=min(config.num_blocks, most),
+        )
     return msgspec.structs.replace(node, ar=ar)
 
 

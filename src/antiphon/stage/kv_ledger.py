@@ -48,7 +48,7 @@ class KvLedger:
         rows: RowLedger,
         lanes: Lanes | None = None,
     ) -> None:
-        self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size)
+        self.kv = StageKv(kv_groups(stage, config), config.num_blocks, config.block_size, config.ready_blocks)
         self.tiers = Tiers(unit, self.kv, config, policies, tickets, lanes)
         self.sizes = RequestSizes(config, self.kv.num_blocks)
         self.leases: dict[KvLease, None] = {}

@@ -16,11 +16,12 @@ HUGE_PAGE_BYTES = 2 << 20
 SMALL_PAGE_BYTES = 4096
 
 
-def on_large_pages(numel: int) -> Tensor:
+def on_large_pages(numel: int, *, touched: bool = True) -> Tensor:
     """fp32 [numel], zeroed and a cache line aligned; in the large pages of the machine where it has some.
 
-    All of it is there when this returns. The first write to a page waits until the machine has found one and
-    cleared it, milliseconds for a large one, and a step would wait in the middle of a conversation.
+    The first write to a page waits until the machine has found one and cleared it, milliseconds for a large
+    one, and a step would wait in the middle of a conversation. So all pages are there when this returns,
+    unless `touched` is false: then the caller sees to it before they are written to (`engine.touching`).
     """
     if 4 * numel < HUGE_PAGE_BYTES:
         whole = torch.zeros(numel + LINE_BYTES // 4)
@@ -37,5 +38,6 @@ def on_large_pages(numel: int) -> Tensor:
     whole = torch.frombuffer(memory, dtype=torch.float32)
     start = -whole.data_ptr() % HUGE_PAGE_BYTES // 4
     used = whole[start : start + numel]
-    used[:: SMALL_PAGE_BYTES // 4] = 0
+    if touched:
+        used[:: SMALL_PAGE_BYTES // 4] = 0
     return used

@@ -26,7 +26,7 @@ from antiphon.nn.attention import Chunk, LayerKv, PagedBatch, attend_chunk
 from antiphon.nn.cpu.attention import SingleTokens, attention_job, attention_loop, over_pages
 from antiphon.nn.cpu.chunks import Chunks, can_take, chunk_job, chunk_loop
 from antiphon.nn.cpu.kv_prefetch import Soon
-from antiphon.nn.cpu.large_pages import LINE_BYTES, on_large_pages
+from antiphon.nn.cpu.large_pages import HUGE_PAGE_BYTES, LINE_BYTES, on_large_pages
 from antiphon.nn.cpu.paged import viewed
 from antiphon.nn.cpu.panels import ask_for, product_job, product_loop
 from antiphon.nn.cpu.quantised import form_of, is_quantised, quantised_job, quantised_loop
@@ -87,11 +87,13 @@ class CompiledSteps:
 
     def new_pages(self, num_blocks: int, block_size: int) -> list[tuple[Tensor, Tensor]]:
         """On large pages of memory, those of all layers in one piece: what a piece leaves of its last page
-        would else be lost for each."""
+        would else be lost for each. They are not touched yet; where there are several to a layer, no page has
+        the blocks of two."""
         shape = num_blocks, block_size, *self._stack.config.kv_shape
-        count, line = prod(shape), LINE_BYTES // 4
+        count = prod(shape)
+        line = (HUGE_PAGE_BYTES if 4 * count > 2 * HUGE_PAGE_BYTES else LINE_BYTES) // 4
         apart = -(-count // line) * line
-        whole = on_large_pages(2 * len(self._stack.layers) * apart)
+        whole = on_large_pages(2 * len(self._stack.layers) * apart, touched=False)
         pages = [whole[at : at + count].view(shape) for at in range(0, len(whole), apart)]
         return list(zip(pages[::2], pages[1::2], strict=True))
 
