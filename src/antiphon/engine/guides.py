@@ -1,9 +1,9 @@
-"""Guides: which tokens a text may go on with. Compiled apart from steps; a state for each row, rebuilt from
-its tokens."""
+"""Guides: which tokens a text may go on with. Compiled apart from steps, before a request has its row; a
+state for each row, rebuilt from its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -28,8 +28,8 @@ fails. The library's own: some 20 ms a token at most."""
 EVERY_SPELLING = '%llguidance {"no_forcing": true}\n'
 """Where only one text can follow, every way to spell it is allowed, and not the tokenizer's own alone: the
 likeliest token of all that can follow is drawn."""
-MOST_KEPT = 64
-"""Compiled guides that are kept for the next request with the same one."""
+MOST_KEPT = 256
+"""Compiled guides that are kept, for requests that wait for a row and for the next with the same one."""
 
 
 class GuideError(ConfigError):
@@ -89,23 +89,36 @@ def tokenizer_of(checkpoint: Path, vocab: int, stop_ids: Sequence[int]) -> LLTok
 
 
 class Guides:
-    """Of one decoder. Compiles in a thread of its own, from the moment when a request has its row."""
+    """Of one stage's decoders in one process. Implements `core.ports.GuideCompiler`: compiles in a thread of
+    its own, while steps go on."""
 
     def __init__(self, checkpoint: Path, vocab: int, stop_ids: Sequence[int]) -> None:
+        """Reads the tokenizer at once: that takes up to a second, in which no other thread runs."""
         self._vocab = vocab
         self._stop_ids = np.array([one for one in stop_ids if one < vocab], np.int64)
-        self._pool: ThreadPoolExecutor | None = None
-        self._tokenizer = lru_cache(1)(lambda: tokenizer_of(checkpoint, vocab, stop_ids))
+        self._pool = ThreadPoolExecutor(1, "antiphon-guides")
         self._compiled = lru_cache(MOST_KEPT)(self._compile)
+        self._tokenizer: LLTokenizer | GuideError
+        try:
+            self._tokenizer = tokenizer_of(checkpoint, vocab, stop_ids)
+        except GuideError as error:
+            self._tokenizer = error
+
+    def prepare(self, guide: Guide) -> Callable[[], bool]:
+        return self._compiled(guide).done
 
     def begin(self, guide: Guide, drawn: Iterable[int]) -> GuideState:
         """Of a text of which these tokens are drawn."""
         return GuideState(self._compiled(guide), drawn, self._vocab, self._stop_ids)
 
     def _compile(self, guide: Guide) -> Future[LLMatcher]:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "antiphon-guides")
-        return self._pool.submit(lambda: compiled(guide, self._tokenizer()))
+        return self._pool.submit(self._made, guide)
+
+    def _made(self, guide: Guide) -> LLMatcher:
+        """In the thread."""
+        if isinstance(self._tokenizer, GuideError):
+            raise self._tokenizer
+        return compiled(guide, self._tokenizer)
 
 
 class GuideState:
@@ -128,7 +141,7 @@ class GuideState:
 
     def allowed(self) -> Bools | None:
         """bool [vocab], the tokens that may be next; None where the text cannot go on, and `error` says why.
-        Waits for what is still being compiled."""
+        Waits for a guide that is not compiled (any more): `GuideCompiler.prepare` comes first."""
         try:
             matcher = self._told()
             return self._mask(matcher)
