@@ -202,7 +202,7 @@ def test_what_is_told_of_long_prompts_is_put_together_one_choice_at_a_time() -> 
         replies: Any = SimpleNamespace(each=[SimpleNamespace(stream=stream)] * num)
         wanted: Any = SimpleNamespace(reading=TextReading(num_top=num_top, tells_prompt=True), num_each=1)
         heading = Completion(id="c", created=0, model="m", choices=[])
-        answer = _Answer(replies, wanted, [_Choice(at, "") for at in range(num)], heading)
+        answer = _Answer(replies, wanted, [_Choice(at, "") for at in range(num)], heading, None)
         told = [pairs.tobytes() for _ in range(num)]
         tracemalloc.start()
         written = answer._put_together([""] * num, told, [[]] * num, dict.fromkeys(range(num), "length"))

@@ -320,7 +320,7 @@ def test_several_replies_differ_in_seed_and_session() -> None:
     assert own[0].sampling["thinker"].seed != own[1].sampling["thinker"].seed
     assert refused(n=0).param == refused(n=17).param == "n"
     assert refused(n=2, modalities=["text", "audio"]).param == "n"
-    assert refused(n=2, stream=True, antiphon={}).param == "n"
+    assert refused(n=2, stream=True, antiphon={}).param == "antiphon"
 
 
 def test_biases() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from antiphon.core.engine_client import COMING_BACK, GONE, EngineClient
 from antiphon.core.errors import Overloaded, Unavailable
+from antiphon.core.facts import ResponseRequested
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered
@@ -33,6 +34,7 @@ from antiphon.server.vad import vad_model
 from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.guides import AskedGuide
 from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
+from antiphon.wire.reading import Reader
 
 logger = logging.getLogger("antiphon.server")
 
@@ -217,6 +219,18 @@ class Serving:
             left_s = max(least_s, 0.0)
             return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier, num_replies)
+
+    def reader_of(
+        self, completion: str, requests: Sequence[ResponseRequested], *, is_streamed: bool, is_paced: bool
+    ) -> StreamReader | None:
+        """Who reads the one text that is streamed, if at a rate that is known: they may report how far they
+        are for as long as this is held."""
+        rate = requests[0].rate
+        if not (is_streamed and len(requests) == 1 and isinstance(rate, float | int)):
+            return None
+        reader = StreamReader(requests[0].session, requests[0].response, Reader(rate), is_paced)
+        self.readers[completion] = reader
+        return reader
 
     async def check_guide(self, asked: AskedGuide | None) -> None:
         """Raises ProtocolError for a guide that the text cannot follow."""
