@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,6 @@ async def test_what_is_wrong_is_said(guide_check: GuideCheck, guide: Guide, why:
 
 
 async def test_one_that_is_fine_passes_and_is_known_from_then_on(guide_check: GuideCheck) -> None:
-    await guide_check.check(None)
     await guide_check.check(AskedGuide(FINE, "here"))
     guide_check.close()
     await guide_check.check(AskedGuide(FINE, "there"))
@@ -93,11 +93,41 @@ async def test_the_loop_goes_on_meanwhile_and_the_queue_is_bounded(
     monkeypatch.setattr(guides, "MOST_WAITING", 1)
     first = asyncio.create_task(guide_check.check(AskedGuide(objects(500), "here")))
     await asyncio.sleep(0)
+    second = asyncio.create_task(guide_check.check(AskedGuide(objects(501), "here")))
+    await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="guides are being compiled"):
         await guide_check.check(AskedGuide(FINE, "here"))
     assert not first.done()
     await first
+    await second
     await guide_check.check(AskedGuide(FINE, "here"))
+
+
+async def test_keys_take_turns_and_one_that_leaves_leaves_its_place(
+    guide_check: GuideCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, made = threading.Event(), []
+
+    def learnt(guide: Guide) -> None:
+        assert may_go_on.wait(20)
+        made.append(guide.text)
+
+    monkeypatch.setattr(guide_check, "_learnt", learnt)
+
+    def ask(text: str, key: int) -> asyncio.Task[None]:
+        return asyncio.create_task(guide_check.check(AskedGuide(Guide("regex", text), "here"), key))
+
+    flood = [ask(f"flood{at}", 0) for at in range(5)]
+    await asyncio.sleep(0)
+    other = ask("other", 1)
+    await asyncio.sleep(0)
+    for leaves in (flood[0], flood[1]):
+        leaves.cancel()
+    may_go_on.set()
+    await asyncio.wait_for(asyncio.gather(*flood[2:], other), 20)
+    assert made == ["flood0", "other", "flood2", "flood3", "flood4"]
+    assert not guide_check._waiting
+    await asyncio.wait_for(ask("next", 0), 20)
 
 
 async def test_a_model_without_a_tokenizer_is_not_guided(tmp_path: Path) -> None:

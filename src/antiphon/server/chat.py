@@ -16,7 +16,7 @@ from antiphon.core.logprobs import TokenLog
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
-from antiphon.server.exchange import Exchanges, answered
+from antiphon.server.exchange import Exchanges, answered, while_connected
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
@@ -62,6 +62,9 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     asked = typed(body, ChatRequest)
     check_model(asked.model, serving)
     chat = await _read(asked, serving)
+    key = check_key(request, serving.settings.api_keys)
+    if chat.guide is not None:
+        await while_connected(request, serving.check_guide(chat.guide, key))
     serving.check_room(chat.request.tier, len(chat.requests))
     heading = Heading(
         serving.ids.new("chatcmpl"),
@@ -69,8 +72,6 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    key = check_key(request, serving.settings.api_keys)
-    await serving.check_guide(chat.guide)
     replies = Exchanges(serving, chat.requests, key, chat.reading)
     told = {"is_streamed": chat.stream, "is_paced": chat.is_paced}
     answer = _Answer(replies, chat, heading, serving, serving.reader_of(heading.id, chat.requests, **told))

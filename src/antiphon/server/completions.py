@@ -16,7 +16,7 @@ from antiphon.core.logprobs import TokenLog, read_logs
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
-from antiphon.server.exchange import Exchanges, answered
+from antiphon.server.exchange import Exchanges, answered, while_connected
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
@@ -52,9 +52,10 @@ async def completions(request: Request, serving: Admitted) -> Response:
         read_completion, asked, serving.info, serving.settings.limits, serving.ids, serving.settings.readers
     )
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
-    serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     key = check_key(request, serving.settings.api_keys)
-    await serving.check_guide(wanted.guide)
+    if wanted.guide is not None:
+        await while_connected(request, serving.check_guide(wanted.guide, key))
+    serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     replies = Exchanges(serving, wanted.requests, key, wanted.reading)
     name, told = (
         serving.ids.new("cmpl"),

@@ -232,10 +232,11 @@ class Serving:
         self.readers[completion] = reader
         return reader
 
-    async def check_guide(self, asked: AskedGuide | None) -> None:
-        """Raises ProtocolError for a guide that the text cannot follow."""
+    async def check_guide(self, asked: AskedGuide, key: int | None) -> None:
+        """Raises ProtocolError for a guide that the text cannot follow, and Overloaded where too many of the
+        API key's wait."""
         assert self.guides is not None
-        await self.guides.check(asked)
+        await self.guides.check(asked, key)
 
     async def drain(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Refuse new sessions, let running responses finish within `drain_s`, then close all. `hurry` ends
