@@ -389,6 +389,21 @@ async def test_a_client_that_leaves_cancels(stream: bool) -> None:
         assert not served.serving.connections
 
 
+async def test_a_client_that_leaves_in_mid_body_is_no_mistake_of_ours(
+    served: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = served.http.removeprefix("http://").split(":")
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n"
+    errors = served.serving.metrics.errors.labels("client_gone")._value
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head.encode() + b'{"messages": ')
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.close()
+    await eventually(lambda: errors.get() > 0)
+    assert "mistake" not in caplog.text
+
+
 async def test_room_is_what_there_is_once_a_guide_is_known() -> None:
     """Whoever waits for a guide takes no room before, nor more than there is after, and may leave."""
     guides, engine, held = Guides(), FakeEngine(Script(gate=asyncio.Event())), ServerSettings(max_sessions=2)
