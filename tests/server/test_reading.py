@@ -215,3 +215,11 @@ async def test_a_prompt_that_is_continued_has_a_reader_too(monkeypatch: pytest.M
         assert server.engine.of(PlaybackReported)[0].played_s == pytest.approx(1 / 20)
         await anext(texts)
         assert time.monotonic() - began_at >= 0.24, "four of five tokens were still to be read"
+
+
+async def test_a_drain_waits_for_no_reader() -> None:
+    async with running() as server, reading(server, 0.1, "paced") as (texts, _):
+        drained = asyncio.create_task(server.serving.drain())
+        async with asyncio.timeout(10):
+            assert [text async for text in texts] == [" there."], "it is sent as it is written"
+            await drained

@@ -242,6 +242,8 @@ class Serving:
         """Refuse new sessions, let running responses finish within `drain_s`, then close all. `hurry` ends
         the wait."""
         self.is_draining = True
+        for reader in list(self.readers.values()):
+            reader.hurry()  # a text may take its reader longer than the server has
         deadline = time.monotonic() + self.settings.drain_s
         if self.connections:
             logger.info("draining: %d sessions open", len(self.connections))

@@ -25,6 +25,11 @@ class StreamReader:
         self._reported.set()
         return told_s
 
+    def hurry(self) -> None:
+        """All that is written is sent at once from now on."""
+        self.is_paced = False
+        self._reported.set()
+
     async def takes(self, text: str, num_tokens: int) -> None:
         """Wait until it may be sent: what the engine makes meanwhile waits in the exchange."""
         if self.is_paced:
@@ -33,7 +38,7 @@ class StreamReader:
 
     async def _wants_more(self) -> None:
         """Wait until all that was sent is read."""
-        while (left_s := self.reader.wanted_at - time.monotonic()) > 0:
+        while self.is_paced and (left_s := self.reader.wanted_at - time.monotonic()) > 0:
             self._reported.clear()
             try:
                 async with asyncio.timeout(left_s):
