@@ -406,3 +406,10 @@ def test_limits_are_named() -> None:
     assert len(parts(picture, picture, limits=Limits(max_media_bytes=18))) == 2
     twice = {"role": "user", "content": [picture]}
     too_much("max_media_bytes", twice, n=2, limits=Limits(max_media_bytes=17))
+
+
+def test_strings_that_end_a_text_end_no_call_that_was_asked_for() -> None:
+    tool = {"type": "function", "function": {"name": "sky"}}
+    named = {"type": "function", "function": {"name": "sky"}}
+    for choice, stops in (("auto", ("city",)), ("none", ("city",)), ("required", ()), (named, ())):
+        assert read(tools=[tool], tool_choice=choice, stop="city").reading.stop == stops

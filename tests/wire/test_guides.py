@@ -124,3 +124,13 @@ def test_a_call_that_is_asked_for_goes_on_from_how_its_prompt_begins_it() -> Non
     named = read({}, tools=TOOLS, tool_choice="stop")
     assert named is not None
     assert named[0].text.splitlines()[0] == 'start: (" " call1) "}\\n</tool_call>"'
+
+
+@pytest.mark.parametrize("kind", ["string", ["string", "null"], 5])
+def test_arguments_are_an_object(kind: Any) -> None:
+    tool = json.dumps({"type": "function", "function": {"name": "say", "parameters": {"type": kind}}})
+    for choice in ("required", "say"):
+        with pytest.raises(ProtocolError, match="'say' are a schema of type 'object'") as error:
+            read({}, tools=[tool], tool_choice=choice)
+        assert error.value.param == "tools"
+    assert read({}, tools=[tool]) is None, "where no call is asked for, they are shown as they stand"

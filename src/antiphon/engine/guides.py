@@ -28,6 +28,8 @@ fails. The library's own: some 20 ms a token at most."""
 EVERY_SPELLING = '%llguidance {"no_forcing": true}\n'
 """Where only one text can follow, every way to spell it is allowed, and not the tokenizer's own alone: the
 likeliest token of all that can follow is drawn."""
+CUT_SHORT, NOTHING_FOLLOWS = "<non-verbose/>", "NoExtensionBias"
+"""What the library writes behind an error, and of a grammar that never comes to an end."""
 MOST_KEPT = 256
 """Compiled guides that are kept, for requests that wait for a row and for the next with the same one."""
 
@@ -70,9 +72,14 @@ def compiled(guide: Guide, tokenizer: LLTokenizer) -> LLMatcher:
 
 def _wrong(matcher: LLMatcher) -> GuideError:
     """Why it cannot go on."""
-    text = matcher.get_error().strip()
+    text = matcher.get_error().removesuffix(CUT_SHORT).strip()
+    if text == NOTHING_FOLLOWS:
+        return GuideError("No text matches it, however long.")
     _, is_schema, why = text.partition("failed to compile JSON schema: ")
-    return GuideError((why.partition("\n")[0] if is_schema else text) or "It cannot be used.")
+    first, _, rest = why.partition("\n")
+    if first.endswith(":"):  # a pattern's: what is wrong with it is the last line
+        first = f"{first} {rest.rpartition('error: ')[2].partition(chr(10))[0]}"
+    return GuideError((first if is_schema else text) or "It cannot be used.")
 
 
 def tokenizer_of(checkpoint: Path, vocab: int, stop_ids: Sequence[int]) -> LLTokenizer:

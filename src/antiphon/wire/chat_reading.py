@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
@@ -97,6 +97,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     """Raises ProtocolError or LimitExceeded for whatever is wrong; decodes all media on the way."""
     refuse(asked, NEUTRAL)
     stream = bool(asked.stream)
+    tools, tool_choice = _tools(asked, scope.limits), _tool_choice(asked)
     speech = "audio" in (asked.modalities or ())
     check_delivery(asked, asked.n or 1)
     if asked.antiphon is not None and speech:
@@ -114,7 +115,9 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             "top_logprobs needs logprobs: send logprobs: true, or leave it out.", param="top_logprobs"
         )
     max_tokens = asked.max_completion_tokens or asked.max_tokens
-    tools, tool_choice = _tools(asked, scope.limits), _tool_choice(asked)
+    reading, has_to_call = reading_of(asked, num_top), tool_choice not in ("auto", "none")
+    if has_to_call:
+        reading = replace(reading, stop=())  # strings end a text, and there is none
     guide = guide_of(asked, scope.limits, tools, tool_choice)
     if speech and guide is not None and guide.param != "tools":
         raise ProtocolError(
@@ -146,7 +149,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         asked.includes_usage,
         asked.is_paced,
         asked.counts_all_along,
-        reading_of(asked, num_top),
+        reading,
         guide,
         tuple(_another(request, wishes, scope.info, choice) for choice in range(1, asked.n or 1)),
     )

@@ -14,6 +14,7 @@ from msgspec import Meta
 from antiphon.core.errors import ProtocolError
 from antiphon.core.sampling import Guide
 from antiphon.wire.client_events import Strict
+from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
 
 MAX_CHOICES = 1024
@@ -167,7 +168,14 @@ def _of_calls(tools: Sequence[str], choice: str) -> Iterator[AskedGuide]:
 
 
 def _rule(index: int, function: Function) -> str:
-    """The arguments of one function. Lark's notation embeds a schema so."""
+    """The arguments of one function. Lark's notation embeds a schema so. Raises ProtocolError for parameters
+    that are no object's."""
+    kind = (function.parameters or {}).get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise ProtocolError(
+            f"The parameters of {shown(function.name)} are a schema of type 'object'; got {shown(kind)}.",
+            param="tools",
+        )
     spaced = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
     return f"call{index}: %json {_written(ANY_OBJECT | spaced | (function.parameters or {}))}\n"
 
