@@ -110,6 +110,10 @@ class Serving:
         """The API key of an open session, by its place among them; None of any other session."""
         return self.keys.get(session)
 
+    def _tenant_of(self, session: str) -> str:
+        """By its API key, where there are several."""
+        return f"key {self.keys.get(session)}" if len(self.settings.api_keys) > 1 else ""
+
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
         """The model is loaded: from here on the server is ready, its ear included."""
         vad_model()
@@ -118,7 +122,8 @@ class Serving:
             limits = replace(limits, max_audio_s=engine.info.max_recording_s)
             settings = self.settings = replace(settings, limits=limits)
             self.media, self.files = BoundedMedia(limits), MediaFiles(limits)
-        self.engine = GatedEngine(engine, settings.max_open_responses, settings.max_best_effort_responses)
+        limit, best_effort = settings.max_open_responses, settings.max_best_effort_responses
+        self.engine = GatedEngine(engine, limit, best_effort, self._tenant_of)
         self.engine.pressure.on_gap = self.metrics.gaps.inc
         self.metrics.tell(engine.info)
         self.detokenisers = detokenisers
