@@ -217,6 +217,19 @@ def test_one_that_cannot_be_followed_fails_alone(omni: Omni, expected: list[list
     assert said(omni, ALL[:1]) == expected[:1]
 
 
+def test_one_whose_tokens_take_too_long_to_find_fails_alone(
+    omni: Omni, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guides, "TEXT_S", 0.0)
+    monkeypatch.setattr(guides, "TOKEN_S", 0.0)
+    sampling = [Sampling(max_tokens=MAX_TOKENS, guide=guide) for guide in (ALL[0][1], None)]
+    asked = [Request(text, sampling={"thinker": one}) for text, one in zip(TEXTS, sampling, strict=False)]
+    slow, free = omni.generate(asked)
+    assert (slow.status, slow.reason) == ("failed", "guide_failed")
+    assert "takes too long" in slow.message
+    assert free.token_ids["thinker"][:, 0].tolist() == expected[len(CASES) + 1]
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_others_go_on_while_a_guide_is_compiled(
     checkpoint: Path, expected: list[list[int]], depth: int, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@ state for each row, rebuilt from its tokens."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -24,7 +25,10 @@ WHITE_SPACE = r"( |\n {0,32}|\n\t{0,8})?"
 bound a text may be white space for ever."""
 LIMITS = LLParserLimits(verbose_errors=False)
 """How much work a grammar may be, to compile and at each token; past it the grammar is refused, or its text
-fails. The library's own: some 20 ms a token at most."""
+fails. The library's own: a schema of 300 properties needs a third of what it may take for a token, 20 ms."""
+TEXT_S, TOKEN_S = 0.5, 0.003
+"""Of a core, which a text may take to find what can follow: once, and for each token. Steps wait for it: a
+grammar that took the most at each token would stop the voices beside it. The schema takes 0.5 ms a token."""
 EVERY_SPELLING = '%llguidance {"no_forcing": true}\n'
 """Where only one text can follow, every way to spell it is allowed, and not the tokenizer's own alone: the
 likeliest token of all that can follow is drawn."""
@@ -141,6 +145,7 @@ class GuideState:
         self._vocab = vocab
         self._stop_ids = stop_ids
         self._is_over = False
+        self._left_s = TEXT_S
 
     def take(self, token: int) -> None:
         """It was drawn."""
@@ -172,7 +177,11 @@ class GuideState:
             mask = np.zeros(self._vocab, np.bool_)
             mask[self._stop_ids] = True
         else:
+            began_at = time.thread_time()
             bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            self._left_s += TOKEN_S - (time.thread_time() - began_at)
+            if self._left_s < 0:
+                raise GuideError("what can follow takes too long to find. Send a simpler one")
             mask = np.unpackbits(bits, count=self._vocab, bitorder="little").astype(np.bool_)
             if matcher.is_error():
                 raise _wrong(matcher)

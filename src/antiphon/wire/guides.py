@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -170,8 +170,9 @@ def _of_calls(tools: Sequence[str], choice: str) -> Iterator[AskedGuide]:
 def _rule(index: int, function: Function) -> str:
     """The arguments of one function. Lark's notation embeds a schema so. Raises ProtocolError for parameters
     that are no object's."""
-    kind = (function.parameters or {}).get("type", "object")
-    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+    kind: Any = (function.parameters or {}).get("type", "object")
+    kinds = cast("list[Any]", kind) if isinstance(kind, list) else [kind]
+    if "object" not in kinds:
         raise ProtocolError(
             f"The parameters of {shown(function.name)} are a schema of type 'object'; got {shown(kind)}.",
             param="tools",
