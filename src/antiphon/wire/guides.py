@@ -170,15 +170,15 @@ def _of_calls(tools: Sequence[str], choice: str) -> Iterator[AskedGuide]:
 def _rule(index: int, function: Function) -> str:
     """The arguments of one function. Lark's notation embeds a schema so. Raises ProtocolError for parameters
     that are no object's."""
-    kind: Any = (function.parameters or {}).get("type", "object")
-    kinds = cast("list[Any]", kind) if isinstance(kind, list) else [kind]
-    if "object" not in kinds:
+    parameters = function.parameters or {}
+    kind = parameters.get("type", "object")
+    if "object" not in (cast("list[Any]", kind) if isinstance(kind, list) else (kind,)):
         raise ProtocolError(
-            f"The parameters of {shown(function.name)} are a schema of type 'object'; got {shown(kind)}.",
+            f"The parameters of {shown(function.name)} are a schema of type 'object'; got {shown(parameters['type'])}.",
             param="tools",
         )
     spaced = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-    return f"call{index}: %json {_written(ANY_OBJECT | spaced | (function.parameters or {}))}\n"
+    return f"call{index}: %json {_written(ANY_OBJECT | spaced | parameters)}\n"
 
 
 def _quoted(text: str) -> str:
