@@ -174,7 +174,8 @@ def _rule(index: int, function: Function) -> str:
     kind = parameters.get("type", "object")
     if "object" not in (cast("list[Any]", kind) if isinstance(kind, list) else (kind,)):
         raise ProtocolError(
-            f"The parameters of {shown(function.name)} are a schema of type 'object'; got {shown(parameters['type'])}.",
+            f"The parameters of {shown(function.name)} are a schema of type 'object';"
+            f" got {shown(parameters['type'])}.",
             param="tools",
         )
     spaced = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
