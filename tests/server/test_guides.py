@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.sampling import Guide
+from antiphon.engine.guides import compiled, tokenizer_of
 from antiphon.server import guides
 from antiphon.server.guides import GuideCheck
-from antiphon.wire.guides import AskedGuide
+from antiphon.wire.guides import AskedGuide, Guided, ObjectFormat, guide_of
+from antiphon.wire.limits import Limits
 
 FINE = Guide("json", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
 
@@ -139,6 +142,31 @@ async def test_a_model_without_a_tokenizer_is_not_guided(tmp_path: Path) -> None
         assert (await refused(check, FINE)).code == "unsupported_parameter"
     finally:
         check.close()
+
+
+CALL = '<tool_call>\n{"name": "sky", "arguments": {"at": [1]}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ('{"a": 1}', True),
+        (CALL, True),
+        (CALL + "\n" + CALL, True),
+        ('{"a": 1}' + CALL, False),
+        (CALL.replace("sky", "sea"), False),
+        ("sky", False),
+    ],
+)
+def test_a_guided_text_may_be_calls_instead(checkpoint: Path, text: str, is_right: bool) -> None:
+    tool = json.dumps({"type": "function", "function": {"name": "sky"}})
+    guided = Guided(response_format=ObjectFormat())
+    asked = guide_of(guided, Limits(), (tool,))
+    assert asked is not None
+    matcher = compiled(asked.guide, tokenizer_of(checkpoint, 1024, (0,)))
+    ids = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(text).ids
+    is_taken = all(matcher.consume_token(token) for token in ids)
+    assert (is_taken and matcher.is_accepting()) == is_right
 
 
 KEYS = ("type", "properties", "items", "enum", "const", "pattern", "$ref", "anyOf", "allOf", "oneOf", "not")

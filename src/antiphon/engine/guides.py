@@ -34,6 +34,8 @@ EVERY_SPELLING = '%llguidance {"no_forcing": true}\n'
 likeliest token of all that can follow is drawn."""
 CUT_SHORT, NOTHING_FOLLOWS = "<non-verbose/>", "NoExtensionBias"
 """What the library writes behind an error, and of a grammar that never comes to an end."""
+MARKERS = "<tool_call>", "</tool_call>"
+"""Tokens that `Guide.calls` names, where the model has them."""
 MOST_KEPT = 256
 """Compiled guides that are kept, for requests that wait for a row and for the next with the same one."""
 
@@ -51,9 +53,9 @@ def grammar_of(guide: Guide) -> str:
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise GuideError(f"The schema is no JSON object: {error}") from None
             own = {"x-guidance": {"whitespace_pattern": WHITE_SPACE}}
-            return f"start: %json {msgspec.json.encode(own | schema).decode()}\n{EVERY_SPELLING}"
+            return _started(f"%json {msgspec.json.encode(own | schema).decode()}", guide.calls)
         case "regex":
-            return f"start: /{regex_to_lark(guide.text, '')}/\n{EVERY_SPELLING}"
+            return _started(f"/{regex_to_lark(guide.text, '')}/", guide.calls)
         case "grammar":
             is_lark = is_lark_syntax(guide.text) or "::=" not in guide.text
             try:
@@ -63,8 +65,23 @@ def grammar_of(guide: Guide) -> str:
             return f"{text}\n{EVERY_SPELLING}"
 
 
+def _started(text: str, calls: str) -> str:
+    start = f"start: {text}" if not calls else f"start: text | calls\ntext: {text}\n{calls}"
+    return f"{start}\n{EVERY_SPELLING}"
+
+
+def _spelt(calls: str, tokenizer: LLTokenizer) -> str:
+    """The rule with the markers as texts that are no tokens of the model."""
+    for marker in MARKERS:
+        ids = tokenizer.tokenize_str(marker)
+        if len(ids) != 1 or not tokenizer.is_special_token(ids[0]):
+            calls = calls.replace(marker, f'"{marker}"')
+    return calls
+
+
 def compiled(guide: Guide, tokenizer: LLTokenizer) -> LLMatcher:
     """Raises GuideError, which says what is wrong."""
+    guide = msgspec.structs.replace(guide, calls=_spelt(guide.calls, tokenizer))
     grammar = LLMatcher.grammar_from_lark(grammar_of(guide))
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
     if not matcher.is_error():
