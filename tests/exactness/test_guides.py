@@ -4,6 +4,7 @@ leads to a word of the language the likeliest. Languages are finite: the referen
 from __future__ import annotations
 
 import json
+import threading
 from itertools import product
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from tokenizers import Tokenizer
 
 from antiphon import Omni, Request
 from antiphon.checkpoint.demo import make_demo
-from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionOpened
+from antiphon.core.facts import Fact, ItemAdded, ResponseCancelled, ResponseRequested, SessionOpened
 from antiphon.core.logprobs import read_logs
 from antiphon.core.plans import ResponseEnded, TokensOut
 from antiphon.core.sampling import Guide, Sampling
+from antiphon.engine import guides
 from antiphon.runtime.driver import Driver
 from antiphon.server.detokenise import Spelling
 from exactness.conftest import user
@@ -213,3 +215,51 @@ def test_one_that_cannot_be_followed_fails_alone(omni: Omni, expected: list[list
     assert "objec" in last.message
     omni.driver.node.check_integrity()
     assert said(omni, ALL[:1]) == expected[:1]
+
+
+def test_one_whose_tokens_take_too_long_to_find_fails_alone(
+    omni: Omni, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guides, "TEXT_S", 0.0)
+    monkeypatch.setattr(guides, "TOKEN_S", 0.0)
+    sampling = [Sampling(max_tokens=MAX_TOKENS, guide=guide) for guide in (ALL[0][1], None)]
+    asked = [Request(text, sampling={"thinker": one}) for text, one in zip(TEXTS, sampling, strict=False)]
+    slow, free = omni.generate(asked)
+    assert (slow.status, slow.reason) == ("failed", "guide_failed")
+    assert "takes too long" in slow.message
+    assert free.token_ids["thinker"][:, 0].tolist() == expected[len(CASES) + 1]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_others_go_on_while_a_guide_is_compiled(
+    checkpoint: Path, expected: list[list[int]], depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, made = threading.Event(), guides.compiled
+
+    def slow(guide: Guide, tokenizer: object) -> object:
+        assert may_go_on.wait(60), "the engine waits for a guide"
+        return made(guide, tokenizer)
+
+    monkeypatch.setattr(guides, "compiled", slow)
+    outputs: list = []
+    driver = Driver(Omni(checkpoint, device="cpu", dtype="float64", depth=depth).engine, outputs.extend)
+    facts: list[Fact] = []
+    for name, (text, guide) in {"guided": ALL[0], "cancelled": ALL[1], "free": ALL[len(CASES)]}.items():
+        sampling = {"thinker": Sampling(max_tokens=MAX_TOKENS, guide=guide)}
+        asked = ResponseRequested(name, name, name, speech=False, sampling=sampling)
+        facts += [SessionOpened(name), ItemAdded(name, user(text, "q")), asked]
+
+    def until_over(number: int, facts: list[Fact]) -> list[str]:
+        while len(over := [one.response for one in outputs if isinstance(one, ResponseEnded)]) < number:
+            if driver.advance(facts):
+                driver.wait(1.0)
+            facts = []
+        return over
+
+    assert until_over(1, facts) == ["free"]
+    assert until_over(2, [ResponseCancelled("cancelled", "cancelled", "stop")]) == ["free", "cancelled"]
+    may_go_on.set()
+    assert until_over(3, [])[-1] == "guided"
+    steps = [one.tokens for one in outputs if isinstance(one, TokensOut) and one.response == "guided"]
+    assert np.concatenate(steps)[:, 0].tolist() == expected[0]
+    driver.node.check_integrity()

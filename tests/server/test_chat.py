@@ -24,7 +24,7 @@ from antiphon.core.conversation import (
     ToolOutputPart,
     VideoPart,
 )
-from antiphon.core.facts import ResponseRequested, SessionClosed
+from antiphon.core.facts import ResponseRequested, SessionClosed, SessionOpened
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.guides import AskedGuide
 from antiphon.wire.limits import Limits
@@ -241,12 +241,12 @@ class Guides:
 
     def __init__(self) -> None:
         self.asked: list[AskedGuide] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
 
-    async def check(self, asked: AskedGuide | None) -> None:
-        self.asked += [] if asked is None else [asked]
-
-    def close(self) -> None:
-        pass
+    async def check(self, asked: AskedGuide, key: int | None) -> None:
+        self.asked.append(asked)
+        await self.gate.wait()
 
 
 async def test_tools_and_their_answers(served: Running) -> None:
@@ -387,6 +387,41 @@ async def test_a_client_that_leaves_cancels(stream: bool) -> None:
         assert engine.num_open == 0
         assert not engine.sinks
         assert not served.serving.connections
+
+
+async def test_a_client_that_leaves_in_mid_body_is_no_mistake_of_ours(
+    served: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = served.http.removeprefix("http://").split(":")
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n"
+    errors = served.serving.metrics.errors.labels("client_gone")._value
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head.encode() + b'{"messages": ')
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.close()
+    await eventually(lambda: errors.get() > 0)
+    assert "mistake" not in caplog.text
+
+
+async def test_room_is_what_there_is_once_a_guide_is_known() -> None:
+    """Whoever waits for a guide takes no room before, nor more than there is after, and may leave."""
+    guides, engine, held = Guides(), FakeEngine(Script(gate=asyncio.Event())), ServerSettings(max_sessions=2)
+    guides.gate.clear()
+    guided: Any = {"messages": HI, "response_format": {"type": "json_object"}}
+    async with running(held, engine) as served, httpx.AsyncClient(base_url=served.http) as client:
+        served.app.state.serving.guides = guides
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/chat/completions", json=guided, timeout=0.3)
+        asked = [asyncio.create_task(client.post("/v1/chat/completions", json=guided)) for _ in range(3)]
+        await eventually(lambda: len(guides.asked) == 4)
+        assert not engine.of(SessionOpened)
+        guides.gate.set()
+        await eventually(lambda: any(one.done() for one in asked))
+        assert engine.script.gate is not None
+        engine.script.gate.set()
+        assert sorted([(await one).status_code for one in asked]) == [200, 200, 503]
+        assert len(engine.of(SessionOpened)) == 2
 
 
 async def test_who_reads_nothing_is_bounded() -> None:

@@ -47,6 +47,33 @@ async def test_where_nothing_is_kept_and_how_callers_are_kept_apart() -> None:
     assert [asked.cache_salt for asked in served.engine.of(ResponseRequested)] == ["", "mine"]
 
 
+@pytest.mark.parametrize("keys", [(), ("one",), ("one", "two")])
+async def test_kv_is_shared_within_an_api_key(keys: tuple[str, ...]) -> None:
+    """On every surface: what of a prompt was cached says nothing of other callers."""
+    settings, text = ServerSettings(api_keys=keys), {"type": "input_text", "text": "hi"}
+    async with running(settings) as served:
+        for key in keys or ("any",):
+            async with served.client() as client:
+                mine = client.with_options(api_key=key)
+                await mine.completions.create(model="test-omni", prompt="Say")
+                await mine.completions.create(
+                    model="test-omni", prompt="Say", extra_body={"cache_salt": "mine"}
+                )
+                async with mine.realtime.connect(model="test-omni") as talk:
+                    item: Any = {"type": "message", "role": "user", "content": [text]}
+                    await talk.conversation.item.create(item=item)
+                    await talk.response.create(response={"output_modalities": ["text"]})
+                    async for event in talk:
+                        if event.type == "response.done":
+                            break
+        salts = [asked.cache_salt for asked in served.engine.of(ResponseRequested)]
+    if len(keys) < 2:
+        assert salts == ["", "mine", ""]
+    else:
+        assert salts[0] == salts[2] != salts[3] == salts[5], "each key by itself, however it asks"
+        assert len(set(salts)) == 4
+
+
 async def test_a_stream(served: Running) -> None:
     async with served.client() as client:
         stream = await client.completions.create(
@@ -202,7 +229,7 @@ def test_what_is_told_of_long_prompts_is_put_together_one_choice_at_a_time() -> 
         replies: Any = SimpleNamespace(each=[SimpleNamespace(stream=stream)] * num)
         wanted: Any = SimpleNamespace(reading=TextReading(num_top=num_top, tells_prompt=True), num_each=1)
         heading = Completion(id="c", created=0, model="m", choices=[])
-        answer = _Answer(replies, wanted, [_Choice(at, "") for at in range(num)], heading)
+        answer = _Answer(replies, wanted, [_Choice(at, "") for at in range(num)], heading, None)
         told = [pairs.tobytes() for _ in range(num)]
         tracemalloc.start()
         written = answer._put_together([""] * num, told, [[]] * num, dict.fromkeys(range(num), "length"))

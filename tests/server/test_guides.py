@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.sampling import Guide
+from antiphon.engine.guides import compiled, tokenizer_of
 from antiphon.server import guides
 from antiphon.server.guides import GuideCheck
-from antiphon.wire.guides import AskedGuide
+from antiphon.wire.guides import AskedGuide, Guided, ObjectFormat, guide_of
+from antiphon.wire.limits import Limits
 
 FINE = Guide("json", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
 
@@ -53,6 +57,9 @@ async def refused(check: GuideCheck, guide: Guide) -> ProtocolError:
         (Guide("json", '{"$ref": "#/nope"}'), "'/nope' does not exist"),
         (Guide("json", '{"contains": {}}'), "contains"),
         (Guide("json", "{"), "no JSON object"),
+        (Guide("json", '{"pattern": "(?=a)"}'), "regex parse error: look-around"),
+        (Guide("json", '{"$ref": "#"}'), "No text matches it"),
+        (Guide("grammar", "start: start"), "No text matches it"),
         (Guide("json", "[1]"), "no JSON object"),
         (Guide("regex", "(a"), "unclosed group"),
         (Guide("grammar", "start: tail"), 'unknown name: "tail"'),
@@ -69,7 +76,6 @@ async def test_what_is_wrong_is_said(guide_check: GuideCheck, guide: Guide, why:
 
 
 async def test_one_that_is_fine_passes_and_is_known_from_then_on(guide_check: GuideCheck) -> None:
-    await guide_check.check(None)
     await guide_check.check(AskedGuide(FINE, "here"))
     guide_check.close()
     await guide_check.check(AskedGuide(FINE, "there"))
@@ -93,11 +99,41 @@ async def test_the_loop_goes_on_meanwhile_and_the_queue_is_bounded(
     monkeypatch.setattr(guides, "MOST_WAITING", 1)
     first = asyncio.create_task(guide_check.check(AskedGuide(objects(500), "here")))
     await asyncio.sleep(0)
+    second = asyncio.create_task(guide_check.check(AskedGuide(objects(501), "here")))
+    await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="guides are being compiled"):
         await guide_check.check(AskedGuide(FINE, "here"))
     assert not first.done()
     await first
+    await second
     await guide_check.check(AskedGuide(FINE, "here"))
+
+
+async def test_keys_take_turns_and_one_that_leaves_leaves_its_place(
+    guide_check: GuideCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, made = threading.Event(), []
+
+    def learnt(guide: Guide) -> None:
+        assert may_go_on.wait(20)
+        made.append(guide.text)
+
+    monkeypatch.setattr(guide_check, "_learnt", learnt)
+
+    def ask(text: str, key: int) -> asyncio.Task[None]:
+        return asyncio.create_task(guide_check.check(AskedGuide(Guide("regex", text), "here"), key))
+
+    flood = [ask(f"flood{at}", 0) for at in range(5)]
+    await asyncio.sleep(0)
+    other = ask("other", 1)
+    await asyncio.sleep(0)
+    for leaves in (flood[0], flood[1]):
+        leaves.cancel()
+    may_go_on.set()
+    await asyncio.wait_for(asyncio.gather(*flood[2:], other), 20)
+    assert made == ["flood0", "other", "flood2", "flood3", "flood4"]
+    assert not guide_check._waiting
+    await asyncio.wait_for(ask("next", 0), 20)
 
 
 async def test_a_model_without_a_tokenizer_is_not_guided(tmp_path: Path) -> None:
@@ -106,6 +142,31 @@ async def test_a_model_without_a_tokenizer_is_not_guided(tmp_path: Path) -> None
         assert (await refused(check, FINE)).code == "unsupported_parameter"
     finally:
         check.close()
+
+
+CALL = '<tool_call>\n{"name": "sky", "arguments": {"at": [1]}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ('{"a": 1}', True),
+        (CALL, True),
+        (CALL + "\n" + CALL, True),
+        ('{"a": 1}' + CALL, False),
+        (CALL.replace("sky", "sea"), False),
+        ("sky", False),
+    ],
+)
+def test_a_guided_text_may_be_calls_instead(checkpoint: Path, text: str, is_right: bool) -> None:
+    tool = json.dumps({"type": "function", "function": {"name": "sky"}})
+    guided = Guided(response_format=ObjectFormat())
+    asked = guide_of(guided, Limits(), (tool,))
+    assert asked is not None
+    matcher = compiled(asked.guide, tokenizer_of(checkpoint, 1024, (0,)))
+    ids = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(text).ids
+    is_taken = all(matcher.consume_token(token) for token in ids)
+    assert (is_taken and matcher.is_accepting()) == is_right
 
 
 KEYS = ("type", "properties", "items", "enum", "const", "pattern", "$ref", "anyOf", "allOf", "oneOf", "not")

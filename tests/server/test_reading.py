@@ -27,6 +27,21 @@ def client(server: Running, key: str = "one") -> httpx.AsyncClient:
 
 
 @asynccontextmanager
+async def continuing(server: Running, rate: Any, deliver: str) -> AsyncIterator[tuple[Any, str]]:
+    """The same as `reading`, of a prompt that is continued."""
+    said: Any = {"antiphon": {"rate": rate, "deliver": deliver}}
+    async with (
+        server.client() as openai,
+        await openai.completions.create(
+            model="test-omni", prompt="hi", stream=True, extra_body=said
+        ) as stream,
+    ):
+        chunks = (one async for one in stream if one.choices and one.choices[0].text)
+        first = await anext(chunks)
+        yield (one.choices[0].text async for one in chunks), first.id
+
+
+@asynccontextmanager
 async def reading(
     server: Running, rate: Any = 20, deliver: str = "asap", key: str = "one"
 ) -> AsyncIterator[tuple[Any, str]]:
@@ -187,3 +202,24 @@ async def test_a_realtime_session_has_no_rate(served: Running) -> None:
         error = (await socket.until("error"))[-1]["error"]
     assert error["type"] == "invalid_request_error"
     assert not served.engine.of(ResponseRequested)
+
+
+async def test_a_prompt_that_is_continued_has_a_reader_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.wire.reading.MIN_GAP_S", 0.0)
+    async with running() as server, client(server) as http, continuing(server, 20, "paced") as (texts, name):
+        began_at = time.monotonic()
+        await asyncio.sleep(0.1)
+        answer = await report(http, name, 1)
+        assert answer.json() == {"completion_id": name, "read_chars": 1, "sent_chars": 5}
+        assert server.engine.of(ResponseRequested)[0].rate == 20
+        assert server.engine.of(PlaybackReported)[0].played_s == pytest.approx(1 / 20)
+        await anext(texts)
+        assert time.monotonic() - began_at >= 0.24, "four of five tokens were still to be read"
+
+
+async def test_a_drain_waits_for_no_reader() -> None:
+    async with running() as server, reading(server, 0.1, "paced") as (texts, _):
+        drained = asyncio.create_task(server.serving.drain())
+        async with asyncio.timeout(10):
+            assert [text async for text in texts] == [" there."], "it is sent as it is written"
+            await drained

@@ -9,18 +9,21 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import websockets
 
 from antiphon.core.conversation import AudioPart
-from antiphon.core.facts import ResponseCancelled, SessionClosed
+from antiphon.core.errors import Overloaded, ProtocolError
+from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested, SessionClosed
 from antiphon.server.media import BoundedMedia
 from antiphon.server.settings import ServerSettings
+from antiphon.wire.guides import AskedGuide
 from antiphon.wire.limits import Limits
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine, Script
-from wire.harness import kinds, pcm
+from wire.harness import kinds, message, pcm
 
 
 async def refusal(served: Running, query: str = "", **options: object) -> tuple[int, dict, str | None]:
@@ -329,3 +332,53 @@ async def closed_with(connection: websockets.ClientConnection, code: int) -> Non
         async with asyncio.timeout(5):
             await connection.recv()
     assert connection.close_code == code
+
+
+class Guides:
+    """Says of guides what it is told to, once its gate is set."""
+
+    def __init__(self, wrong: Exception | None = None) -> None:
+        self.gate, self.asked, self._wrong = asyncio.Event(), [], wrong
+
+    async def check(self, asked: AskedGuide, key: int | None) -> None:
+        self.asked.append((asked.param, key))
+        await self.gate.wait()
+        if self._wrong is not None:
+            raise self._wrong
+
+
+FORCED: Any = {"tools": [{"type": "function", "name": "sky"}], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("wrong", [None, ProtocolError("No."), Overloaded("Later.", 1.0), OSError("memory")])
+async def test_a_call_waits_for_its_guide_and_what_follows_for_the_call(wrong: Exception | None) -> None:
+    async with running(engine=FakeEngine(Script(gate=asyncio.Event()))) as served, served.socket() as client:
+        guides = served.serving.guides = Guides(wrong)
+        await client.send("response.create", response=FORCED)
+        await client.until("response.created")
+        await eventually(lambda: bool(guides.asked))
+        await client.send("conversation.item.create", item=message())
+        await client.until("conversation.item.added")
+        await client.send("response.cancel")
+        assert guides.asked == [("tools", None)]
+        assert not served.engine.of((ResponseRequested, ItemAdded, ResponseCancelled))
+        guides.gate.set()
+        assert (await client.until("response.done"))[-1]["response"]["status"] == "cancelled"
+        told = served.engine.of((ResponseRequested, ItemAdded, ResponseCancelled))
+        assert [type(fact) for fact in told] == [ResponseRequested, ItemAdded, ResponseCancelled]
+        assert [one.guide is not None for one in told[0].sampling.values()] == (
+            [True] if wrong is None else []
+        )
+
+
+async def test_who_leaves_before_a_guide_is_known_asks_for_nothing() -> None:
+    async with running() as served:
+        guides = served.serving.guides = Guides()
+        async with served.socket() as client:
+            await client.send("response.create", response=FORCED)
+            await eventually(lambda: bool(guides.asked))
+        await eventually(lambda: bool(served.engine.of(SessionClosed)))
+        await eventually(lambda: not served.serving.connections)
+        guides.gate.set()
+        await asyncio.sleep(0.05)
+        assert not served.engine.of(ResponseRequested)

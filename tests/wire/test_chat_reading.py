@@ -320,7 +320,7 @@ def test_several_replies_differ_in_seed_and_session() -> None:
     assert own[0].sampling["thinker"].seed != own[1].sampling["thinker"].seed
     assert refused(n=0).param == refused(n=17).param == "n"
     assert refused(n=2, modalities=["text", "audio"]).param == "n"
-    assert refused(n=2, stream=True, antiphon={}).param == "n"
+    assert refused(n=2, stream=True, antiphon={}).param == "antiphon"
 
 
 def test_biases() -> None:
@@ -406,3 +406,10 @@ def test_limits_are_named() -> None:
     assert len(parts(picture, picture, limits=Limits(max_media_bytes=18))) == 2
     twice = {"role": "user", "content": [picture]}
     too_much("max_media_bytes", twice, n=2, limits=Limits(max_media_bytes=17))
+
+
+def test_strings_that_end_a_text_end_no_call_that_was_asked_for() -> None:
+    tool = {"type": "function", "function": {"name": "sky"}}
+    named = {"type": "function", "function": {"name": "sky"}}
+    for choice, stops in (("auto", ("city",)), ("none", ("city",)), ("required", ()), (named, ())):
+        assert read(tools=[tool], tool_choice=choice, stop="city").reading.stop == stops

@@ -166,4 +166,15 @@ def test_how_it_is_read_is_the_operators_to_say() -> None:
         )
         (request,) = read_completion(asked, INFO, Limits(), IdSource("x"), readers).requests
         assert request.rate == rate
-    assert refused(antiphon={"rate": 12}).param == "antiphon"
+
+
+def test_how_it_is_read_is_the_requests_to_say_first() -> None:
+    asked = read(stream=True, antiphon={"rate": 20, "deliver": "paced"})
+    assert (asked.requests[0].rate, asked.is_paced) == (20, True)
+    asked = read(stream=True, antiphon={})
+    assert (asked.requests[0].rate, asked.is_paced) == (12, False)
+    for wrong in ({"stream": False}, {"n": 2}, {"prompt": ["a", "b"]}, {"echo": True}):
+        fields: dict[str, Any] = {"stream": True, "antiphon": {"rate": 12}} | wrong
+        assert refused(**fields).param == "antiphon"
+    assert refused(stream=True, antiphon={"rate": "auto", "deliver": "paced"}).param == "antiphon.rate"
+    assert refused(stream=True, antiphon={"rate": 0}).param == "antiphon.rate"

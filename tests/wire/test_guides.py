@@ -120,7 +120,29 @@ def test_a_call_that_is_asked_for_goes_on_from_how_its_prompt_begins_it() -> Non
     heads = [json.dumps(f'{{"name": "{name}", "arguments": ') for name in ("look.up", "stop")]
     assert lines[0] == f'start: ({heads[0]} call0 | {heads[1]} call1) "}}\\n</tool_call>"'
     assert json.loads(lines[1].removeprefix("call0: %json "))["properties"] == SCHEMA["properties"]
-    assert json.loads(lines[2].removeprefix("call1: %json "))["type"] == "object"
+    none = json.loads(lines[2].removeprefix("call1: %json "))
+    assert (none["type"], none["additionalProperties"]) == ("object", False), "it names no parameters"
     named = read({}, tools=TOOLS, tool_choice="stop")
     assert named is not None
     assert named[0].text.splitlines()[0] == 'start: (" " call1) "}\\n</tool_call>"'
+
+
+def test_a_text_that_is_guided_may_be_calls_instead() -> None:
+    asked = {"response_format": {"type": "json_object"}}
+    free, (guide, param) = read(asked), read(asked, tools=TOOLS)
+    assert free is not None
+    assert (guide.kind, guide.text, param) == (free[0].kind, free[0].text, "response_format")
+    assert '"\\"look.up\\"" | "\\"stop\\""' in guide.calls
+    assert read(asked, tools=TOOLS, tool_choice="none") == free
+    chosen = {"guided_choice": ["a"]}
+    assert read(chosen, tools=TOOLS) == read(chosen), "a grammar is taken as it stands"
+
+
+@pytest.mark.parametrize("kind", ["string", ["string", "null"], 5])
+def test_arguments_are_an_object(kind: Any) -> None:
+    tool = json.dumps({"type": "function", "function": {"name": "say", "parameters": {"type": kind}}})
+    for choice in ("required", "say"):
+        with pytest.raises(ProtocolError, match="'say' are a schema of type 'object'") as error:
+            read({}, tools=[tool], tool_choice=choice)
+        assert error.value.param == "tools"
+    assert read({}, tools=[tool]) is None, "where no call is asked for, they are shown as they stand"

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from antiphon.core.conversation import ToolCallPart, ToolOutputPart
-from antiphon.core.facts import ItemAdded, ItemRemoved
-from wire.harness import Driver, kinds, message
+from antiphon.core.facts import ItemAdded, ItemRemoved, ResponseRequested
+from antiphon.core.sampling import Sampling
+from antiphon.wire.guides import Guided, guide_of
+from antiphon.wire.limits import Limits
+from wire.harness import INFO, Driver, kinds, message
 
 TOOL = {
     "type": "function",
@@ -68,6 +73,19 @@ def test_a_response_has_tools_of_its_own() -> None:
     assert driver.request.tools == ()
     driver.ask(conversation="none")
     assert driver.request.tools == (SCHEMA,)
+
+
+def test_a_call_that_is_asked_for_follows_its_schema() -> None:
+    """Where that cannot be followed, or none is asked for, the model calls as it likes."""
+    info = msgspec.structs.replace(INFO, sampling={"thinker": Sampling(top_k=9), "talker": Sampling()})
+    driver, odd = Driver(info=info), TOOL | {"parameters": {"type": "string"}}
+    for tools, choice in (([TOOL], "required"), ([TOOL], "auto"), ([TOOL], "none"), ([odd], "required")):
+        driver.ask(tools=tools, tool_choice=choice, conversation="none")
+    guided, *free = [asked.sampling for asked in driver.facts_of(ResponseRequested)]
+    (own,) = guided.values()
+    assert own.top_k == 9
+    assert own.guide == guide_of(Guided(), Limits(), (SCHEMA,), "required").guide
+    assert free == [{}, {}, {}]
 
 
 def test_a_call_alone() -> None:

@@ -371,7 +371,7 @@ class Deployment(Written):
     prefix_cache: Annotated[Literal["off", "on"], BeforeValidator(_on_or_off)] = key(
         "on",
         "Whether the KV of an HTTP request stays on the device until its room is needed, so that a "
-        "prompt that begins alike is not computed again; `cache_salt` of a request keeps callers apart.",
+        "prompt that begins alike is not computed again. Each API key finds what its own requests left.",
         "off",
     )
     layer_groups: Positive = key(1, "KV groups that a decoder's layers are split into.", 4)

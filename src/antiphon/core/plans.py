@@ -13,7 +13,7 @@ import numpy as np
 
 from antiphon.core.conversation import Item, Media
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt, TranscriptOptions
-from antiphon.core.sampling import Sampling
+from antiphon.core.sampling import Guide, Sampling
 
 
 class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
@@ -27,6 +27,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
                  the stage that wrote it down
     options      what is wanted is the prompt of a transcript that is made so, of the stage that transcribes
     raw          the prompt as it stands, a text or its token ids, in the place of items
+    guide        what the reply has to match: the answer comes once that is compiled
     """
 
     request: int
@@ -39,6 +40,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     transcribe: bool = False
     options: TranscriptOptions | None = None
     raw: str | tuple[int, ...] | None = None
+    guide: Guide | None = None
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):

@@ -1,11 +1,12 @@
 """Ports: what the executing half offers to a driver, and nothing more.
 
 Each port has a fake in tests/fakes, which checks what it is ordered to do; except Connector, whose contract
-tests run on each real one, and Processes.
+tests run on each real one, Processes and GuideCompiler.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.core.facts import Fact, PromptFailed, PromptReady
@@ -20,6 +21,7 @@ from antiphon.core.plans import (
     SendMedia,
     Step,
 )
+from antiphon.core.sampling import Guide
 
 
 class Executor(Protocol):
@@ -113,6 +115,15 @@ class Prompter(Protocol):
     """Turns a conversation record into prompts. Pure; errors come back as PromptFailed."""
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed: ...
+
+
+class GuideCompiler(Protocol):
+    """Compiles guides beside the steps, wherever texts are written that follow them."""
+
+    def prepare(self, guide: Guide) -> Callable[[], bool]:
+        """Begin, if need be; returns at once what says whether it is over. What is wrong with a guide ends
+        the text that begins to follow it."""
+        ...
 
 
 class Connector(Protocol):

@@ -19,10 +19,12 @@ class Guide(msgspec.Struct, frozen=True):
 
     kind  json: `text` is a JSON schema; regex: a regular expression; grammar: one in Lark's notation, or in
           that of GBNF
+    calls  the rule `calls` in Lark's notation: what the text may be instead; "": nothing. Not of a grammar
     """
 
     kind: Literal["json", "regex", "grammar"]
     text: str
+    calls: str = ""
 
 
 class Sampling(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from antiphon.core.config import ArConfig, EngineOptions, NodeConfig, Unit
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.core.model_info import ModelInfo
-from antiphon.core.ports import Executor, KvMover, PayloadMover, Processes, Prompter, Wakeup
+from antiphon.core.ports import Executor, GuideCompiler, KvMover, PayloadMover, Processes, Prompter, Wakeup
 from antiphon.engine.ar import ArExecutor
 from antiphon.engine.choices import read_node, suit
 from antiphon.engine.codec import CodecExecutor, ReadingExecutor, WindowExecutor
@@ -59,6 +59,7 @@ class Engine:
 
     wakeup     rings when a step ends; None where steps run when they are submitted
     processes  those that units have for their own; None where all are in this one
+    guides     for what texts have to match; None where it is compiled when a text begins
     """
 
     executors: dict[str, Executor]
@@ -71,6 +72,7 @@ class Engine:
     check: Callable[[], None] = lambda: None
     """Raises EngineLost once the engine cannot go on."""
     processes: Processes | None = None
+    guides: GuideCompiler | None = None
 
     @property
     def depth(self) -> int:
@@ -80,13 +82,15 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class LoadedUnits:
-    """Units of one process. At depth 1 executors run in the lane; payloads are to be moved in it as well."""
+    """Units of one process. At depth 1 executors run in the lane; payloads are to be moved in it as well.
+    guides: None where none of them writes text."""
 
     executors: dict[str, Executor]
     payloads: InlinePayloads
     mover: KvCopies
     device: torch.device
     lane: Lane | None
+    guides: Guides | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +194,12 @@ def takes_media(path: Path, config: Mapping[str, Any]) -> bool:
 
 def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Loader) -> Engine:
     """Load every stage that the checkpoint has."""
-    executors, payloads, mover = build_executors(opened.graph, opened.node, loader, opened.node.placed)
+    placed = opened.node.placed
+    executors, payloads, mover, guides = build_executors(opened.graph, opened.node, loader, placed)
     if loader.rehearses:
         rehearse(_runners(executors, opened.node), loader.progress)
     prompter, info = load_prompter(opened, options), model_info(opened, options, name)
-    engine = Engine(executors, payloads, mover, prompter, opened.node, info)
+    engine = Engine(executors, payloads, mover, prompter, opened.node, info, guides=guides)
     return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
 
 
@@ -207,13 +212,13 @@ def load_units(opened: Opened, options: EngineOptions, process: str, progress: P
         torch.cuda.set_device(opened.device)
     capture = cuda_capture(opened.device) if options.graphs == "on" else None
     loader = Loader(opened, progress, capture=capture)
-    executors, payloads, mover = build_executors(opened.graph, opened.node, loader, units)
+    executors, payloads, mover, guides = build_executors(opened.graph, opened.node, loader, units)
     if loader.rehearses:
         rehearse(_runners(executors, opened.node), loader.progress)
     if pick_depth(options.depth, opened.device) == 0:
-        return LoadedUnits(executors, payloads, mover, opened.device, None)
+        return LoadedUnits(executors, payloads, mover, opened.device, None, guides)
     lane = lane_of(opened.device)
-    return LoadedUnits(laned(executors, lane), payloads, mover, opened.device, lane)
+    return LoadedUnits(laned(executors, lane), payloads, mover, opened.device, lane, guides)
 
 
 def load_prompter(opened: Opened, options: EngineOptions) -> Prompter:
@@ -291,10 +296,11 @@ def load_followers(
 
 def build_executors(
     graph: StageGraph, node: NodeConfig, loaders: Loader, units: tuple[Unit, ...]
-) -> tuple[dict[str, Executor], InlinePayloads, KvCopies]:
-    """An executor of each of these units, in their order, and what moves payloads and KV. Decoders of one
-    stage on one device share its weights."""
+) -> tuple[dict[str, Executor], InlinePayloads, KvCopies, Guides | None]:
+    """An executor of each of these units, in their order, what moves payloads and KV, and the guides of those
+    that write text, if any does. Decoders of one stage on one device share its weights."""
     features = FeatureStore()
+    guides: Guides | None = None
     executors: dict[str, Executor] = {}
     sources: dict[str, TextRunner] = {}
     targets: dict[str, SpeechRunner] = {}
@@ -312,11 +318,14 @@ def build_executors(
         else:
             model, config = loader.decoder(stage.name), node.ar[stage.name]
             cross = CrossPages(model, config.max_rows, config.block_size) if stage.transcribes else None
-            guides = None if stage.transcribes else loader.guides(model.vocab_size, config)
-            sources[unit.name] = TextRunner(model, config, features, cross, guides)
+            if guides is None and not stage.transcribes:
+                guides = loader.guides(model.vocab_size, config)
+            own = None if stage.transcribes else guides
+            sources[unit.name] = TextRunner(model, config, features, cross, own)
             executors[unit.name] = ArExecutor(sources[unit.name])
     pools = {name: runner.pool for name, runner in (sources | targets).items()}
-    return executors, InlinePayloads(sources, targets, features), KvCopies(pools, lane_maker(loaders.device))
+    payloads = InlinePayloads(sources, targets, features)
+    return executors, payloads, KvCopies(pools, lane_maker(loaders.device)), guides
 
 
 def tensor_shapes(
@@ -401,7 +410,7 @@ class Loader:
         return told_of_kernels(lambda done: self.progress(COMPILING, done, 0))
 
     def guides(self, vocab: int, config: ArConfig) -> Guides:
-        """Of a decoder that writes text."""
+        """Of the stage that writes text."""
         return Guides(self._opened.checkpoint.writer, vocab, config.stop_ids)
 
     def talker(self, name: str) -> Any:

@@ -64,6 +64,7 @@ class Preparation:
             written,
             spec.transcribe,
             raw=spec.raw,
+            guide=drawn.guide if (drawn := spec.sampling.get(self._stages.entry_stage)) else None,
         )
         self._outbox.orders.append(order)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.assembly.node import Node
-from antiphon.core.facts import Fact, StepDone, StepFailed
+from antiphon.core.facts import Fact, PromptFailed, StepDone, StepFailed
 from antiphon.core.plans import (
     CopyBlocks,
     Decision,
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 STUCK_S = 5.0
 """A decision that takes longer may never return."""
 COPY_WAIT_S = 0.001
-"""Between two looks at copies under way, where nothing else is to be waited for."""
+"""Between two looks at copies and guides under way, where nothing else is to be waited for."""
 
 
 class Recorder(Protocol):
@@ -64,6 +64,8 @@ class Driver:
         self._clock = clock
         self.recorder = recorder
         self._facts: list[Fact] = []
+        self._guided: list[tuple[Fact, Callable[[], bool]]] = []
+        """Prompts that wait for what their replies have to match, each with what says when that is there."""
         self._ordered = False
         self._deciding_since: float | None = None
         self._begun: dict[int, float] = {}
@@ -88,6 +90,7 @@ class Driver:
         if facts or self._ordered or (self.wake_at is not None and self.wake_at <= now):
             self._decide(facts, now)
         in_flight = self.node.num_in_flight + self._engine.mover.num_in_flight + self._num_awaited
+        in_flight += len(self._guided)
         return self._ordered or bool(self._facts) or in_flight > 0
 
     def _decide(self, facts: list[Fact], now: float) -> None:
@@ -146,7 +149,7 @@ class Driver:
         """
         if self._ordered or self._facts:
             return 0.0
-        if self._engine.mover.num_in_flight:
+        if self._engine.mover.num_in_flight or self._guided:
             most = min(most, COPY_WAIT_S)
         return most if self.wake_at is None else min(max(self.wake_at - self._clock(), 0.0), most)
 
@@ -168,7 +171,7 @@ class Driver:
     def _execute(self, order: Order) -> None:
         match order:
             case RenderPrompt():
-                self._facts.append(self._engine.prompter.render(order))
+                self._render(order)
             case Handoff():
                 self._engine.payloads.handoff(order)
             case DropPayload():
@@ -184,6 +187,13 @@ class Driver:
             case _:
                 self._run(order)
 
+    def _render(self, order: RenderPrompt) -> None:
+        rendered, guides = self._engine.prompter.render(order), self._engine.guides
+        if order.guide is None or guides is None or isinstance(rendered, PromptFailed):
+            self._facts.append(rendered)
+        else:
+            self._guided.append((rendered, guides.prepare(order.guide)))
+
     def _run(self, step: Step) -> None:
         self._begun[step.step] = self._clock()
         self._engine.executors[step.stage].submit(step)
@@ -198,6 +208,10 @@ class Driver:
                 self._facts.append(fact)
                 self._account(name, fact)
         self._facts += self._engine.mover.poll()
+        if self._guided:
+            looked = [(rendered, is_over, is_over()) for rendered, is_over in self._guided]
+            self._facts += [rendered for rendered, _, is_there in looked if is_there]
+            self._guided = [(rendered, is_over) for rendered, is_over, is_there in looked if not is_there]
 
     def _account(self, stage: str, fact: Fact) -> None:
         """Steps of one device run one after the other: one begins when it is ordered, or when the one before

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import (
@@ -18,8 +19,9 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia, Step
 from antiphon.core.ports import Executor
+from antiphon.core.sampling import Guide
 from antiphon.metrics.names import Metric
-from antiphon.runtime.ipc_messages import Broken, RemoteOrder
+from antiphon.runtime.ipc_messages import Broken, CompileGuide, RemoteOrder
 from antiphon.runtime.local_units import LocalUnits
 from antiphon.runtime.stage_processes import StageProcesses
 
@@ -44,11 +46,20 @@ class RemoteExecutor:
 
 class Fleet:
     """Every unit's executor, and the ports that concern several of them: implements
-    `core.ports.PayloadMover`, `KvMover`, `Wakeup` and `Processes`. Orders go to the process where the unit
-    lives, in the order given.
+    `core.ports.PayloadMover`, `KvMover`, `GuideCompiler`, `Wakeup` and `Processes`. Orders go to the process
+    where the unit lives, in the order given.
     """
 
-    def __init__(self, node: NodeConfig, local: LocalUnits, processes: StageProcesses, depth: int) -> None:
+    def __init__(
+        self,
+        node: NodeConfig,
+        local: LocalUnits,
+        processes: StageProcesses,
+        depth: int,
+        writers: tuple[str, ...] = (),
+    ) -> None:
+        """writers: units that write text."""
+        self._writers = writers
         self.processes = processes
         self._local = local
         self._places = {unit.name: unit.process for unit in node.placed}
@@ -128,6 +139,21 @@ class Fleet:
         facts, self._facts = self._facts, []
         return facts
 
+    # -- core.ports.GuideCompiler --------------------------------------------------------------------
+
+    def prepare(self, guide: Guide) -> Callable[[], bool]:
+        """Where each unit lives that writes text; one that is lost is not waited for."""
+        for unit in self._writers:
+            if self._places[unit]:
+                self._await((unit, "guide", guide), unit, unit)
+                self.order(unit, CompileGuide(unit, guide))
+        here = None if self._local.guides is None else self._local.guides.prepare(guide)
+        return partial(self._is_compiled, guide, here)
+
+    def _is_compiled(self, guide: Guide, here: Callable[[], bool] | None) -> bool:
+        is_awaited = any((unit, "guide", guide) in self._awaited for unit in self._writers)
+        return not is_awaited and (here is None or here())
+
     # -- core.ports.Wakeup ---------------------------------------------------------------------------
 
     def fileno(self) -> int:
@@ -143,6 +169,8 @@ class Fleet:
             link.release(parcel)
         for fact in self.processes.take_facts():
             self._sort(fact)
+        for compiled in self.processes.take_compiled():
+            self._came((compiled.unit, "guide", compiled.guide))
 
     # -- core.ports.Processes ------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.facts import Fact
 from antiphon.core.message import Array, Message
 from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia, Step
+from antiphon.core.sampling import Guide
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.messages import Failed, Progress
 
@@ -27,7 +28,22 @@ MOST_KEPT_DROPS = 4096
 ORDERS, WORDS, FACTS, PARCELS, PAGES = "orders", "words", "facts", "parcels", "pages"
 """Channels. Words are what has to come through beside orders that wait."""
 
-RemoteOrder = Handoff | DropPayload | DropMedia | SendMedia | CopyBlocks | MoveBlocks | Step
+
+class CompileGuide(msgspec.Struct, frozen=True, tag=True):
+    """The unit's texts will have to match it; answered by GuideCompiled."""
+
+    unit: str
+    guide: Guide
+
+
+class GuideCompiled(msgspec.Struct, frozen=True, tag=True):
+    """It is over: the unit's texts can begin to follow it, or will be refused."""
+
+    unit: str
+    guide: Guide
+
+
+RemoteOrder = Handoff | DropPayload | DropMedia | SendMedia | CopyBlocks | MoveBlocks | CompileGuide | Step
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -108,7 +124,7 @@ class LinkOffer(msgspec.Struct, frozen=True):
 
 
 Downward = Begin | Ordered | Broken | Ask
-Upward = Ready | Here | Happened | Failed | Progress
+Upward = Ready | Here | Happened | GuideCompiled | Failed | Progress
 
 downward = decoder(Downward, own_arrays=True)
 upward = decoder(Upward)

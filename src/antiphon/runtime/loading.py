@@ -65,7 +65,10 @@ def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Pro
         processes.start()
         local = LocalUnits(load_units(opened, options, "", progress))
         processes.wait_until_ready(progress)
-        fleet = Fleet(opened.node, local, processes, pick_depth(options.depth, opened.device))
+        depth = pick_depth(options.depth, opened.device)
+        entry = next(name for name in opened.node.ar if name != opened.graph.transcriber)
+        writers = tuple(unit.name for unit in opened.node.placed if unit.stage == entry)
+        fleet = Fleet(opened.node, local, processes, depth, writers)
         prompter = load_prompter(opened, options)
     except BaseException:
         processes.close()
@@ -79,6 +82,7 @@ def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Pro
         model_info(opened, options, name),
         wakeup=fleet,
         processes=fleet,
+        guides=fleet,
     )
 
 

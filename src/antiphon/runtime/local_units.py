@@ -15,7 +15,16 @@ from antiphon.engine.features import Features
 from antiphon.engine.load import LoadedUnits
 from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
-from antiphon.runtime.ipc_messages import PARCELS, Arrivals, Parcel, RemoteOrder, pages, parcels
+from antiphon.runtime.ipc_messages import (
+    PARCELS,
+    Arrivals,
+    CompileGuide,
+    GuideCompiled,
+    Parcel,
+    RemoteOrder,
+    pages,
+    parcels,
+)
 from antiphon.runtime.page_moves import PageMoves
 
 Outgoing = tuple[str, Message]
@@ -32,6 +41,9 @@ class LocalUnits:
         self.moves = PageMoves(loaded.mover.pools)
         self.lane = loaded.lane
         self.outgoing: deque[Outgoing] = deque()
+        self.guides = loaded.guides
+        self.compiling: list[tuple[CompileGuide, Callable[[], bool]]] = []
+        """Orders for guides that are not there yet, each with what says when it is."""
         self._payloads = loaded.payloads
         self._device = loaded.device
         self._facts: deque[Fact] = deque()
@@ -63,6 +75,9 @@ class LocalUnits:
                 self.mover.copy(order)
             case MoveBlocks():
                 self._move(number, order)
+            case CompileGuide():
+                assert self.guides is not None, "only units that write text are guided"
+                self.compiling.append((order, self.guides.prepare(order.guide)))
             case _:
                 self.executors[order.stage].submit(order)
 
@@ -96,6 +111,12 @@ class LocalUnits:
         while self._facts:
             facts.append(self._facts.popleft())
         return facts
+
+    def compiled(self) -> list[GuideCompiled]:
+        """Guides that are there since the last call."""
+        ready = [order for order, is_over in self.compiling if is_over()]
+        self.compiling = [(order, is_over) for order, is_over in self.compiling if order not in ready]
+        return [GuideCompiled(order.unit, order.guide) for order in ready]
 
     def _move(self, number: int, order: MoveBlocks) -> None:
         """A step that was reported has computed the sources, and none in the lane touches the targets."""

@@ -27,6 +27,7 @@ from antiphon.runtime.ipc_messages import (
     Ask,
     Begin,
     Broken,
+    GuideCompiled,
     Happened,
     Here,
     LinkOffer,
@@ -69,6 +70,7 @@ class StageProcesses:
         options: EngineOptions,
     ) -> None:
         self._facts: list[Fact] = []
+        self._compiled: list[GuideCompiled] = []
         self._parcels: list[tuple[QueuedLink, Message]] = []
         self._number = 0
         self._peers = peers
@@ -119,6 +121,11 @@ class StageProcesses:
         """What they reported, and what was noticed of them, in order; once."""
         facts, self._facts = self._facts, []
         return facts
+
+    def take_compiled(self) -> list[GuideCompiled]:
+        """Guides that are there; once."""
+        compiled, self._compiled = self._compiled, []
+        return compiled
 
     def take_parcels(self) -> list[tuple[QueuedLink, Message]]:
         """What came for units of this process, to be released to the link it came by; once."""
@@ -257,6 +264,8 @@ class StageProcesses:
                 pass
             case Happened():
                 self._facts.append(said.fact)
+            case GuideCompiled():
+                self._compiled.append(said)
             case Ready():
                 child.why = ""
                 child.restarts.ready(child.heard_at)

@@ -160,7 +160,8 @@ class Stage:
         if self._may_go_on:
             poller.poll(0)
         else:
-            poller.poll(COPY_POLL_MS if self._units.mover.num_in_flight else None)
+            is_working = self._units.mover.num_in_flight or self._units.compiling
+            poller.poll(COPY_POLL_MS if is_working else None)
 
     def _take(self) -> None:
         """The engine's link first: an order for a new peer comes after the offer of a link with it."""
@@ -215,6 +216,8 @@ class Stage:
                 self.tell(Happened(fact))
         for fact in self._units.poll():
             self.tell(Happened(fact))
+        for compiled in self._units.compiled():
+            self.tell(compiled)
         while self._units.outgoing:
             unit, message = self._units.outgoing.popleft()
             process = self._places[unit]

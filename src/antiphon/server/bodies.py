@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
 
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.limits import Limits, check
@@ -18,18 +19,28 @@ T = TypeVar("T")
 MAX_FIELDS = 32
 
 
+class ClientGone(ProtocolError):
+    """Nobody waits for the answer any more."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="client_gone")
+
+
 async def read_body(request: Request, limits: Limits, most_bytes: int | None = None) -> bytes:
     """The whole body. Raises LimitExceeded as soon as it is too long, by its header or in fact; `most_bytes`
-    is a bound below that of all requests."""
+    is a bound below that of all requests. Raises ClientGone where the client leaves before its end."""
     bound = limits.max_body_bytes if most_bytes is None else min(most_bytes, limits.max_body_bytes)
     announced = request.headers.get("content-length", "")
     if announced.isdecimal():
         check("max_body_bytes", bound, int(announced))
     pieces, num_bytes = [], 0
-    async for piece in request.stream():
-        num_bytes += len(piece)
-        check("max_body_bytes", bound, num_bytes)
-        pieces.append(piece)
+    try:
+        async for piece in request.stream():
+            num_bytes += len(piece)
+            check("max_body_bytes", bound, num_bytes)
+            pieces.append(piece)
+    except ClientDisconnect:
+        raise ClientGone("The client left before its request was here.") from None
     return b"".join(pieces)
 
 

@@ -16,7 +16,7 @@ from antiphon.core.logprobs import TokenLog
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
-from antiphon.server.exchange import Exchanges, answered
+from antiphon.server.exchange import Exchanges, answered, while_connected
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
@@ -39,7 +39,6 @@ from antiphon.wire.chat_replies import (
 )
 from antiphon.wire.logprobs import ChatLogprobs, chat_logprobs
 from antiphon.wire.media_urls import remote_urls
-from antiphon.wire.reading import Reader
 from antiphon.wire.reply_stream import (
     ArgumentsPiece,
     CallPiece,
@@ -63,6 +62,9 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     asked = typed(body, ChatRequest)
     check_model(asked.model, serving)
     chat = await _read(asked, serving)
+    key = check_key(request, serving.settings.api_keys)
+    if chat.guide is not None:
+        await while_connected(request, serving.check_guide(chat.guide, key))
     serving.check_room(chat.request.tier, len(chat.requests))
     heading = Heading(
         serving.ids.new("chatcmpl"),
@@ -70,21 +72,10 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    key = check_key(request, serving.settings.api_keys)
-    await serving.check_guide(chat.guide)
     replies = Exchanges(serving, chat.requests, key, chat.reading)
-    answer = _Answer(replies, chat, heading, serving, _reader(chat, heading.id, serving))
+    told = {"is_streamed": chat.stream, "is_paced": chat.is_paced}
+    answer = _Answer(replies, chat, heading, serving, serving.reader_of(heading.id, chat.requests, **told))
     return await answered(request, replies, answer, stream=chat.stream, stall_s=serving.settings.stall_s)
-
-
-def _reader(chat: ChatAsked, completion: str, serving: Serving) -> StreamReader | None:
-    """Who reads the text as it is streamed, at a rate that is known; they may report how far they are."""
-    rate, is_one = chat.request.rate, not chat.others
-    if not (chat.stream and is_one and isinstance(rate, float | int)):
-        return None
-    reader = StreamReader(chat.request.session, chat.request.response, Reader(rate))
-    serving.readers[completion] = reader
-    return reader
 
 
 async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
@@ -167,10 +158,7 @@ class _Answer:
             match piece:
                 case TextPiece():
                     if self.reader is not None:
-                        if self.chat.is_paced:
-                            # what the engine makes meanwhile waits in the exchange
-                            await self.reader.wants_more()
-                        self.reader.sent(piece.text, piece.num_tokens)
+                        await self.reader.takes(piece.text, piece.num_tokens)
                     so_far = counts[index].output_text_tokens + piece.num_tokens
                     counts[index] = msgspec.structs.replace(
                         each[index].stream.counts, output_text_tokens=so_far

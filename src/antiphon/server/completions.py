@@ -16,11 +16,12 @@ from antiphon.core.logprobs import TokenLog, read_logs
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
 from antiphon.server.bodies import read_body, typed
-from antiphon.server.exchange import Exchanges, answered
+from antiphon.server.exchange import Exchanges, answered, while_connected
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
 from antiphon.server.serving import Serving
 from antiphon.server.sse import LAST_EVENT, error_event, sse
+from antiphon.server.stream_reader import StreamReader
 from antiphon.wire.chat_replies import UsageShown, summed, usage_shown
 from antiphon.wire.completions import (
     Completion,
@@ -51,15 +52,21 @@ async def completions(request: Request, serving: Admitted) -> Response:
         read_completion, asked, serving.info, serving.settings.limits, serving.ids, serving.settings.readers
     )
     echoes = await asyncio.to_thread(_echoes, wanted, serving)
-    serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     key = check_key(request, serving.settings.api_keys)
-    await serving.check_guide(wanted.guide)
+    if wanted.guide is not None:
+        await while_connected(request, serving.check_guide(wanted.guide, key))
+    serving.check_room(wanted.requests[0].tier, len(wanted.requests))
     replies = Exchanges(serving, wanted.requests, key, wanted.reading)
+    name, told = (
+        serving.ids.new("cmpl"),
+        {"is_streamed": wanted.stream and not wanted.prompts, "is_paced": wanted.is_paced},
+    )
     answer = _Answer(
         replies,
         wanted,
         [_Choice(index, echo) for index, echo in enumerate(echoes)],
-        Completion(id=serving.ids.new("cmpl"), created=int(time.time()), model=serving.info.name, choices=[]),
+        Completion(id=name, created=int(time.time()), model=serving.info.name, choices=[]),
+        serving.reader_of(name, wanted.requests, **told),
     )
     try:
         return await answered(
@@ -112,6 +119,7 @@ class _Answer:
     wanted: CompletionAsked
     choices: list[_Choice]
     heading: Completion
+    reader: StreamReader | None
 
     async def whole(self) -> Response:
         texts = [""] * len(self.choices)
@@ -155,6 +163,8 @@ class _Answer:
                     yield error_event(error)
                     return
                 case TextPiece() | EndPiece():
+                    if self.reader is not None and isinstance(piece, TextPiece):
+                        await self.reader.takes(piece.text, piece.num_tokens)
                     finish = self._finish(piece.end) if isinstance(piece, EndPiece) else None
                     prompt, text, logs = self._more(index, piece)
                     told = self.choices[index], text, prompt, logs, finish

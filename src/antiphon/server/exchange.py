@@ -19,6 +19,7 @@ from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
+from antiphon.server.bodies import ClientGone
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
 from antiphon.server.sse import EVENT_STREAM
@@ -310,10 +311,6 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         for each in (task, gone):
             each.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-class ClientGone(AntiphonError):
-    """Nobody waits for the answer any more."""
 
 
 async def _until_gone(request: Request) -> None:

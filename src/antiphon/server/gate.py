@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+import msgspec
+
 from antiphon.core.engine_client import EngineClient
-from antiphon.core.facts import PersonFact, ResponseRequested
+from antiphon.core.facts import PersonFact, ResponseRequested, TurnAdvised, TurnForeseen
 from antiphon.core.plans import (
     AudioOut,
     Output,
@@ -33,8 +35,17 @@ class GatedEngine:
     their own: they give way to live ones in the engine, and so they do here.
     """
 
-    def __init__(self, engine: EngineClient, max_open_responses: int, max_best_effort_responses: int) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        max_open_responses: int,
+        max_best_effort_responses: int,
+        tenant_of: Callable[[str], str],
+    ) -> None:
+        """tenant_of: whom a session is of, in a word; "" where that makes no difference. Requests of one
+        tenant find no KV of another's."""
         self.info = engine.info
+        self._tenant_of = tenant_of
         self.pressure = Pressure()
         self._engine = engine
         self._limits: dict[Tier, tuple[str, int]] = {
@@ -104,7 +115,7 @@ class GatedEngine:
                 return
             if fact.speech and fact.tier == "latency":
                 self.pressure.asked(_key(fact.session, fact.response), time.monotonic())
-        self._engine.send(fact)
+        self._engine.send(_salted(fact, self._tenant_of(fact.session)))
 
     def _on_output(self, output: Output) -> None:
         sink = self._sinks.get(output.session)
@@ -124,6 +135,17 @@ class GatedEngine:
             case ResponseEnded():
                 self._open[output.session].pop(output.response, None)
                 self.pressure.ended(key, now)
+
+
+def _salted(fact: PersonFact, tenant: str) -> PersonFact:
+    """The fact with the tenant in the salt of what it asks for."""
+    match fact:
+        case ResponseRequested() if tenant:
+            return msgspec.structs.replace(fact, cache_salt=f"{tenant} {fact.cache_salt}")
+        case TurnAdvised(reply=ResponseRequested() as reply) | TurnForeseen(reply=reply):
+            return msgspec.structs.replace(fact, reply=_salted(reply, tenant))
+        case _:
+            return fact
 
 
 def _key(session: str, response: str) -> str:

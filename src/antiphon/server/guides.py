@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.sampling import Guide
 from antiphon.wire.guides import AskedGuide
 
-MOST_WAITING = 32
+MOST_WAITING = 64
+"""Guides of one API key."""
 MOST_KEPT = 256
 """Guides of which it is known whether they can be used."""
 MOST_SHOWN = 1000
@@ -38,25 +40,48 @@ class GuideCheck:
         self._child: subprocess.Popen[bytes] | None = None
         self._refusal = ""
         self._known: dict[Guide, ProtocolError | None] = {}
-        self._num_waiting = 0
+        self._waiting: dict[int | None, deque[asyncio.Future[None]]] = {}
+        """By API key, whose turn is the first one's next; each is told when it may go on."""
+        self._is_busy = False
         self._thread = ThreadPoolExecutor(1, "antiphon-guides")
 
-    async def check(self, asked: AskedGuide | None) -> None:
-        """Raises ProtocolError for a guide that cannot be used, and Overloaded where too many wait."""
-        if asked is None:
-            return
-        wrong = self._known.get(asked.guide)
-        if asked.guide not in self._known:
-            if self._num_waiting == MOST_WAITING:
-                raise Overloaded("Too many guides are being compiled.", self._retry_after_s)
-            self._num_waiting += 1
-            try:
-                loop = asyncio.get_running_loop()
-                wrong = await loop.run_in_executor(self._thread, self._learnt, asked.guide)
-            finally:
-                self._num_waiting -= 1
+    async def check(self, asked: AskedGuide, key: int | None = None) -> None:
+        """key: which API key it came with; keys take turns. Raises ProtocolError for a guide that cannot be
+        used, and Overloaded where too many of the key wait."""
+        try:
+            wrong = self._known[asked.guide]
+        except KeyError:
+            wrong = await self._learn(asked.guide, key)
         if wrong is not None:
             raise ProtocolError(f"{asked.param}: {wrong}", code=wrong.code, param=asked.param)
+
+    async def _learn(self, guide: Guide, key: int | None) -> ProtocolError | None:
+        loop = asyncio.get_running_loop()
+        turn, waiting = loop.create_future(), self._waiting.get(key, ())
+        if len(waiting) >= MOST_WAITING:
+            raise Overloaded("Too many guides are being compiled.", self._retry_after_s)
+        self._waiting.setdefault(key, deque()).append(turn)
+        if not self._is_busy:
+            self._pass_on()
+        try:
+            await turn
+            return await loop.run_in_executor(self._thread, self._learnt, guide)
+        finally:
+            if not turn.cancelled():
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """It is the next key's turn."""
+        self._is_busy = False
+        while self._waiting and not self._is_busy:
+            key = next(iter(self._waiting))
+            waiting = self._waiting.pop(key)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[key] = waiting  # behind all other keys
+            if not turn.done():  # one that left is done
+                turn.set_result(None)
+                self._is_busy = True
 
     def close(self) -> None:
         """End the process; the next guide starts another."""

@@ -14,9 +14,10 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, LimitExceeded, SessionGone
-from antiphon.core.facts import TurnAdvised
+from antiphon.core.facts import PersonFact, ResponseRequested, TurnAdvised
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AdvisoryAnswered, Output
+from antiphon.core.sampling import Guide
 from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_key, check_socket, http_error, subprotocols
 from antiphon.server.event_queue import EventQueue
 from antiphon.server.gate import Tier
@@ -25,6 +26,7 @@ from antiphon.server.serving import Serving
 from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.effects import Effect, Payload, ServerEvent
 from antiphon.wire.errors import error_object
+from antiphon.wire.guides import AskedGuide
 from antiphon.wire.session import RealtimeSession
 
 logger = logging.getLogger("antiphon.server")
@@ -92,6 +94,10 @@ class Connection:
         self._work: asyncio.Future[list[Effect]] | None = None
         self._late: deque[Output] = deque()
         self._alarm: asyncio.TimerHandle | None = None
+        self._serving = serving
+        self._untold: deque[PersonFact] = deque()
+        """What the engine is told once it is known whether the first one's guide can be followed."""
+        self._checking: asyncio.Task[None] | None = None
         self._advised: asyncio.Future[AdvisoryAnswered] | None = None
         """Of an advisory that came as a request, and waits for its answer."""
         self._session = RealtimeSession(
@@ -223,8 +229,33 @@ class Connection:
             else:
                 if isinstance(effect.fact, TurnAdvised):
                     self._metrics.advisories.labels("taken").inc()
-                self._engine.send(effect.fact)
+                self._tell(effect.fact)
         self._set_alarm()
+
+    def _tell(self, fact: PersonFact) -> None:
+        """The engine, in order."""
+        if self._untold:
+            self._untold.append(fact)
+        elif guide_in(fact) is None:
+            self._engine.send(fact)
+        else:
+            self._untold.append(fact)
+            self._checking = asyncio.create_task(self._tell_rest())
+
+    async def _tell_rest(self) -> None:
+        """A reply whose guide cannot be followed goes without: a call that was asked for is one all the
+        same."""
+        while self._untold:
+            fact, guide = self._untold[0], guide_in(self._untold[0])
+            try:
+                if guide is not None:
+                    key = self._serving.key_of(self.id)
+                    await self._serving.check_guide(AskedGuide(guide, "tools"), key)
+            except (AntiphonError, OSError) as error:
+                logger.info("session %s: a call is not guided: %s", self.id, error)
+                fact = msgspec.structs.replace(fact, sampling={})
+            self._engine.send(fact)
+            self._untold.popleft()
 
     def _set_alarm(self) -> None:
         """Come back when the session wants to, if nothing else happens before."""
@@ -279,6 +310,12 @@ class Connection:
             self._advised.set_exception(SessionGone("The client left."))
         await self._work_done()
         self._outbox.close()
+        if self._checking is not None:
+            self._checking.cancel()
+        untold, self._untold = self._untold, deque()
+        for fact in untold:
+            if guide_in(fact) is None:
+                self._engine.send(fact)
         self._carry_out(self._session.close(time.monotonic()))
         if self._alarm is not None:
             self._alarm.cancel()
@@ -294,3 +331,9 @@ class Connection:
                 await self._socket.close(*self._goodbye)
             except (WebSocketDisconnect, RuntimeError):
                 logger.debug("session %s: the client left first", self._session.id)
+
+
+def guide_in(fact: PersonFact) -> Guide | None:
+    """What the text of a reply that is asked for has to match."""
+    sampling = fact.sampling.values() if isinstance(fact, ResponseRequested) else ()
+    return next((one.guide for one in sampling if one.guide is not None), None)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from antiphon.core.engine_client import COMING_BACK, GONE, EngineClient
 from antiphon.core.errors import Overloaded, Unavailable
+from antiphon.core.facts import ResponseRequested
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered
@@ -33,6 +34,7 @@ from antiphon.server.vad import vad_model
 from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.guides import AskedGuide
 from antiphon.wire.ports import DetokeniserFactory, TurnDetectorFactory
+from antiphon.wire.reading import Reader
 
 logger = logging.getLogger("antiphon.server")
 
@@ -108,6 +110,10 @@ class Serving:
         """The API key of an open session, by its place among them; None of any other session."""
         return self.keys.get(session)
 
+    def _tenant_of(self, session: str) -> str:
+        """By its API key, where there are several."""
+        return f"key {self.keys.get(session)}" if len(self.settings.api_keys) > 1 else ""
+
     def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
         """The model is loaded: from here on the server is ready, its ear included."""
         vad_model()
@@ -116,7 +122,8 @@ class Serving:
             limits = replace(limits, max_audio_s=engine.info.max_recording_s)
             settings = self.settings = replace(settings, limits=limits)
             self.media, self.files = BoundedMedia(limits), MediaFiles(limits)
-        self.engine = GatedEngine(engine, settings.max_open_responses, settings.max_best_effort_responses)
+        limit, best_effort = settings.max_open_responses, settings.max_best_effort_responses
+        self.engine = GatedEngine(engine, limit, best_effort, self._tenant_of)
         self.engine.pressure.on_gap = self.metrics.gaps.inc
         self.metrics.tell(engine.info)
         self.detokenisers = detokenisers
@@ -218,15 +225,30 @@ class Serving:
             return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier, num_replies)
 
-    async def check_guide(self, asked: AskedGuide | None) -> None:
-        """Raises ProtocolError for a guide that the text cannot follow."""
+    def reader_of(
+        self, completion: str, requests: Sequence[ResponseRequested], *, is_streamed: bool, is_paced: bool
+    ) -> StreamReader | None:
+        """Who reads the one text that is streamed, if at a rate that is known: they may report how far they
+        are for as long as this is held."""
+        rate = requests[0].rate
+        if not (is_streamed and len(requests) == 1 and isinstance(rate, float | int)):
+            return None
+        reader = StreamReader(requests[0].session, requests[0].response, Reader(rate), is_paced)
+        self.readers[completion] = reader
+        return reader
+
+    async def check_guide(self, asked: AskedGuide, key: int | None) -> None:
+        """Raises ProtocolError for a guide that the text cannot follow, and Overloaded where too many of the
+        API key's wait."""
         assert self.guides is not None
-        await self.guides.check(asked)
+        await self.guides.check(asked, key)
 
     async def drain(self, hurry: Callable[[], bool] = lambda: False) -> None:
         """Refuse new sessions, let running responses finish within `drain_s`, then close all. `hurry` ends
         the wait."""
         self.is_draining = True
+        for reader in list(self.readers.values()):
+            reader.hurry()  # a text may take its reader longer than the server has
         deadline = time.monotonic() + self.settings.drain_s
         if self.connections:
             logger.info("draining: %d sessions open", len(self.connections))

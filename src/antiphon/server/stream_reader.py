@@ -11,11 +11,12 @@ from antiphon.wire.reading import Reader
 
 @dataclass(slots=True, weakref_slot=True)
 class StreamReader:
-    """session, response: of the engine's reply."""
+    """session, response: of the engine's reply. is_paced: text is sent no faster than it is read."""
 
     session: str
     response: str
     reader: Reader
+    is_paced: bool
     _reported: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reported(self, read_chars: int) -> float | None:
@@ -24,15 +25,23 @@ class StreamReader:
         self._reported.set()
         return told_s
 
-    async def wants_more(self) -> None:
+    def hurry(self) -> None:
+        """All that is written is sent at once from now on."""
+        self.is_paced = False
+        self._reported.set()
+
+    async def takes(self, text: str, num_tokens: int) -> None:
+        """Wait until it may be sent: what the engine makes meanwhile waits in the exchange."""
+        if self.is_paced:
+            await self._wants_more()
+        self.reader.sent(text, num_tokens, time.monotonic())
+
+    async def _wants_more(self) -> None:
         """Wait until all that was sent is read."""
-        while (left_s := self.reader.wanted_at - time.monotonic()) > 0:
+        while self.is_paced and (left_s := self.reader.wanted_at - time.monotonic()) > 0:
             self._reported.clear()
             try:
                 async with asyncio.timeout(left_s):
                     await self._reported.wait()
             except TimeoutError:
                 pass
-
-    def sent(self, text: str, num_tokens: int) -> None:
-        self.reader.sent(text, num_tokens, time.monotonic())

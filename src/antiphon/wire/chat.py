@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from antiphon.wire.client_events import Strict
-from antiphon.wire.readers import Rate
 from antiphon.wire.text_params import NEUTRAL_TEXT, NumTop, Positive, TextParams
 
 AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
@@ -202,19 +201,6 @@ class NamedTool(Strict, frozen=True, kw_only=True):
     type: Literal["function"] = "function"
 
 
-class Delivery(Strict, frozen=True, kw_only=True):
-    """How a streamed text is read: an extension. The preset `tokenflow` keeps it ahead of its reader.
-
-    rate     tokens a second that the reader takes; or reading, listening: as fast as the operator says that
-             people read, or listen to a text that the client speaks; auto: no person reads it, and it is made
-             as fast as there is room
-    deliver  asap: as it is written; paced: no faster than it is read
-    """
-
-    rate: Rate = "reading"
-    deliver: Literal["asap", "paced"] = "asap"
-
-
 class ChatRequest(TextParams, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -225,7 +211,6 @@ class ChatRequest(TextParams, frozen=True, kw_only=True):
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
-    antiphon: Delivery | None = None
     logprobs: bool | None = None
     top_logprobs: NumTop | None = None
     # refused unless they ask for what is done anyway

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
@@ -49,7 +49,7 @@ from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
-from antiphon.wire.text_params import TextReading, reading_of, refuse, wishes_of
+from antiphon.wire.text_params import TextReading, check_delivery, reading_of, refuse, wishes_of
 from antiphon.wire.tools import read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]
@@ -97,37 +97,33 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     """Raises ProtocolError or LimitExceeded for whatever is wrong; decodes all media on the way."""
     refuse(asked, NEUTRAL)
     stream = bool(asked.stream)
+    tools, tool_choice = _tools(asked, scope.limits), _tool_choice(asked)
     speech = "audio" in (asked.modalities or ())
-    if asked.antiphon is not None and (speech or not stream):
-        raise ProtocolError(
-            "antiphon is for a text that is streamed: send stream: true, and ask for no audio.",
-            param="antiphon",
-        )
+    check_delivery(asked, asked.n or 1)
+    if asked.antiphon is not None and speech:
+        raise ProtocolError("antiphon is for a text that is read: ask for no audio.", param="antiphon")
     if speech and asked.stop:
         raise ProtocolError(
             "stop ends a text, and what is spoken is ahead of it: leave stop out, or ask for no audio.",
             param="stop",
         )
-    if (asked.n or 1) > 1 and (speech or asked.antiphon is not None):
-        raise ProtocolError("n is 1 where a reply is spoken, or is read as it comes.", param="n")
+    if (asked.n or 1) > 1 and speech:
+        raise ProtocolError("n is 1 where a reply is spoken.", param="n")
     num_top = (asked.top_logprobs or 0) if asked.logprobs else None
     if asked.top_logprobs and num_top is None:
         raise ProtocolError(
             "top_logprobs needs logprobs: send logprobs: true, or leave it out.", param="top_logprobs"
         )
     max_tokens = asked.max_completion_tokens or asked.max_tokens
-    tools, tool_choice = _tools(asked, scope.limits), _tool_choice(asked)
+    reading, has_to_call = reading_of(asked, num_top), tool_choice not in ("auto", "none")
+    if has_to_call:
+        reading = replace(reading, stop=())  # strings end a text, and there is none
     guide = guide_of(asked, scope.limits, tools, tool_choice)
     if speech and guide is not None and guide.param != "tools":
         raise ProtocolError(
             f"{guide.param} guides a text that is read: leave it out, or ask for no audio.", param=guide.param
         )
     wishes = wishes_of(asked, scope.info, max_tokens, num_top, guide=guide and guide.guide)
-    is_paced = asked.antiphon is not None and asked.antiphon.deliver == "paced"
-    if asked.antiphon is not None and asked.antiphon.rate == "auto" and is_paced:
-        raise ProtocolError(
-            "A text is paced at its reader's rate: send a number, or deliver: 'asap'.", param="antiphon.rate"
-        )
     request = ResponseRequested(
         session=session,
         response=response,
@@ -151,9 +147,9 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         _format(asked, stream),
         stream,
         asked.includes_usage,
-        is_paced,
+        asked.is_paced,
         asked.counts_all_along,
-        reading_of(asked, num_top),
+        reading,
         guide,
         tuple(_another(request, wishes, scope.info, choice) for choice in range(1, asked.n or 1)),
     )

@@ -24,6 +24,7 @@ from antiphon.wire.text_params import (
     NumTop,
     TextParams,
     TextReading,
+    check_delivery,
     reading_of,
     refuse,
     wishes_of,
@@ -73,7 +74,7 @@ class Completion(Shown, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class CompletionAsked:
     """requests: one a choice. prompts: of each choice, where it is to be echoed; else none. num_each: of each
-    prompt. is_prompt_only: no text is wanted behind it."""
+    prompt. is_prompt_only: no text is wanted behind it. is_paced: it is sent no faster than it is read."""
 
     requests: tuple[ResponseRequested, ...]
     prompts: tuple[Raw, ...]
@@ -84,6 +85,7 @@ class CompletionAsked:
     counts_all_along: bool
     is_prompt_only: bool
     guide: AskedGuide | None = None
+    is_paced: bool = False
 
 
 def read_completion(
@@ -93,8 +95,7 @@ def read_completion(
     ids: IdSource,
     readers: ReaderRates = ReaderRates(),
 ) -> CompletionAsked:
-    """Nothing in the request says how it is read. Raises ProtocolError or LimitExceeded for whatever is
-    wrong."""
+    """Raises ProtocolError or LimitExceeded for whatever is wrong."""
     refuse(asked, NEUTRAL)
     prompts = tuple(_prompts(asked.prompt, limits))
     longest = max((len(one) for one in prompts if not isinstance(one, str)), default=0)
@@ -111,6 +112,12 @@ def read_completion(
         raise ProtocolError(
             "max_tokens is 0, and there is nothing to answer: send 1 or more, or echo: true.",
             param="max_tokens",
+        )
+    check_delivery(asked, num_each * len(prompts))
+    if asked.antiphon is not None and asked.echo:
+        raise ProtocolError(
+            "antiphon paces what is written, and echo shows what was sent: leave one of them out.",
+            param="antiphon",
         )
     tells_prompt = bool(asked.echo) and asked.logprobs is not None
     guide = guide_of(asked, limits)
@@ -132,7 +139,7 @@ def read_completion(
                     remember=False,
                     items=(),
                     tier="best_effort" if asked.service_tier == "flex" else "latency",
-                    rate=readers.of(None, is_streamed=bool(asked.stream)),
+                    rate=readers.of(asked.antiphon and asked.antiphon.rate, is_streamed=bool(asked.stream)),
                     raw=raw,
                     tells_counts=asked.needs_counts or tells_prompt,
                     cache_salt=asked.cache_salt or "",
@@ -148,6 +155,7 @@ def read_completion(
         asked.counts_all_along,
         asked.max_tokens == 0,
         guide,
+        asked.is_paced,
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -14,12 +14,15 @@ from msgspec import Meta
 from antiphon.core.errors import ProtocolError
 from antiphon.core.sampling import Guide
 from antiphon.wire.client_events import Strict
+from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
 
 MAX_CHOICES = 1024
 AnySchema = dict[str, Any]
 Choices = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=MAX_CHOICES)]
 ANY_OBJECT = {"type": "object"}
+NO_ARGUMENTS = ANY_OBJECT | {"additionalProperties": False}
+"""Of a function that names no parameters: it has none."""
 
 
 class PlainFormat(Strict, frozen=True, kw_only=True, tag_field="type", tag="text"):
@@ -106,6 +109,9 @@ def guide_of(
     if len(found) > 1:
         names = " and ".join(one.param for one in found)
         raise ProtocolError(f"A text follows one guide: send one of {names}.", param=found[1].param)
+    if found and tools and tool_choice == "auto" and found[0].guide.kind != "grammar":
+        guide = msgspec.structs.replace(found[0].guide, calls=_free_calls(tools))
+        found = [AskedGuide(guide, found[0].param)]
     for one in found:
         check("max_guide_chars", limits.max_guide_chars, len(one.guide.text), f"{one.param} is too long")
     return found[0] if found else None
@@ -166,10 +172,29 @@ def _of_calls(tools: Sequence[str], choice: str) -> Iterator[AskedGuide]:
     yield AskedGuide(Guide("grammar", text), "tools")
 
 
+def _free_calls(tools: Sequence[str]) -> str:
+    """Of a reply that may call tools: their names are followed, and not their schemas."""
+    known = [msgspec.json.decode(tool, type=Tool).function.name for tool in tools]
+    names = " | ".join(_quoted(json.dumps(name)) for name in known)
+    parts = _quoted('\n{"name": '), _quoted(', "arguments": '), _quoted("}\n")
+    call = "<tool_call> {} name {} arguments {} </tool_call>".format(*parts)
+    rules = 'calls: call ("\\n" call)*', f"call: {call}", f"name: {names}"
+    return "\n".join((*rules, f"arguments: %json {_written(ANY_OBJECT)}"))
+
+
 def _rule(index: int, function: Function) -> str:
-    """The arguments of one function. Lark's notation embeds a schema so."""
+    """The arguments of one function. Lark's notation embeds a schema so. Raises ProtocolError for parameters
+    that are no object's."""
+    parameters = NO_ARGUMENTS if function.parameters is None else function.parameters
+    kind = parameters.get("type", "object")
+    if "object" not in (cast("list[Any]", kind) if isinstance(kind, list) else (kind,)):
+        raise ProtocolError(
+            f"The parameters of {shown(function.name)} are a schema of type 'object';"
+            f" got {shown(parameters['type'])}.",
+            param="tools",
+        )
     spaced = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-    return f"call{index}: %json {_written(ANY_OBJECT | spaced | (function.parameters or {}))}\n"
+    return f"call{index}: %json {_written(ANY_OBJECT | spaced | parameters)}\n"
 
 
 def _quoted(text: str) -> str:

@@ -7,10 +7,25 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from antiphon.wire.client_events import Strict
+
 TokensPerS = Annotated[float, Meta(ge=0.1, le=100)]
 ReaderClass = Literal["reading", "listening", "auto"]
 """Read by a person, spoken to one by the client, or taken by an agent."""
 Rate = TokensPerS | ReaderClass
+
+
+class Delivery(Strict, frozen=True, kw_only=True):
+    """How a streamed text is read: an extension. The preset `tokenflow` keeps it ahead of its reader.
+
+    rate     tokens a second that the reader takes; or reading, listening: as fast as the operator says that
+             people read, or listen to a text that the client speaks; auto: no person reads it, and it is made
+             as fast as there is room
+    deliver  asap: as it is written; paced: no faster than it is read
+    """
+
+    rate: Rate = "reading"
+    deliver: Literal["asap", "paced"] = "asap"
 
 
 @dataclass(frozen=True, slots=True)

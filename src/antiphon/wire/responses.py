@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from antiphon.core.errors import ProtocolError
+import msgspec
+
+from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.facts import (
     ItemCut,
     OutputHeld,
@@ -12,16 +14,19 @@ from antiphon.core.facts import (
     ResponseRequested,
 )
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
+from antiphon.core.sampling import Guide
 from antiphon.wire.audio import encoder_for
 from antiphon.wire.client_events import PlaybackAck, TruncateItem
 from antiphon.wire.effects import Payload, Step
 from antiphon.wire.errors import shown
+from antiphon.wire.guides import Guided, guide_of
 from antiphon.wire.input_settings import transcript_options
 from antiphon.wire.limits import check
 from antiphon.wire.ports import DetokeniserFactory, Media
 from antiphon.wire.reply import Reply
 from antiphon.wire.response import ResponseSpec
 from antiphon.wire.response_params import AskedResponse
+from antiphon.wire.sampling_overrides import Wishes, sampling_of
 from antiphon.wire.shared import Shared
 from antiphon.wire.spoken import Speeches, Spoken
 
@@ -95,7 +100,10 @@ class Responses:
         self._speeches.add(reply.spoken)
         if asked.remember:
             self.done_at = None
-        return [self._request(spec, asked), reply.created()]
+        request = self._request(spec, asked)
+        guide = Wishes(guide=self._guide(request))
+        sampling = sampling_of(guide, self._shared.scope.info, spec.id) if guide.guide is not None else {}
+        return [msgspec.structs.replace(request, sampling=sampling), reply.created()]
 
     def expected(self, asked: AskedResponse) -> ResponseRequested:
         """As `create` would ask the engine, without beginning anything."""
@@ -215,6 +223,14 @@ class Responses:
         """The client is gone."""
         self._open.clear()
         self._held_until = None
+
+    def _guide(self, request: ResponseRequested) -> Guide | None:
+        """Of a call that is asked for. Where its schema cannot be followed, the call goes without."""
+        try:
+            asked = guide_of(Guided(), self._shared.limits, request.tools, request.tool_choice)
+        except (ProtocolError, LimitExceeded):
+            return None
+        return None if asked is None else asked.guide
 
     def _request(self, spec: ResponseSpec, asked: AskedResponse) -> ResponseRequested:
         return ResponseRequested(

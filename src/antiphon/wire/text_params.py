@@ -15,6 +15,7 @@ from antiphon.core.sampling import Guide
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
 from antiphon.wire.guides import Guided
+from antiphon.wire.readers import Delivery
 from antiphon.wire.sampling_overrides import Wishes
 from antiphon.wire.stopping import StopStrings
 
@@ -61,6 +62,7 @@ class TextParams(Guided, frozen=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MAX_EACH)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
+    antiphon: Delivery | None = None
     # refused unless they ask for what is done anyway
     frequency_penalty: Any = None
     presence_penalty: Any = None
@@ -75,6 +77,11 @@ class TextParams(Guided, frozen=True, kw_only=True):
     @property
     def counts_all_along(self) -> bool:
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
+    def is_paced(self) -> bool:
+        """Is the text sent no faster than it is read?"""
+        return self.antiphon is not None and self.antiphon.deliver == "paced"
 
     @property
     def needs_counts(self) -> bool:
@@ -122,6 +129,24 @@ def refuse(asked: TextParams, neutral: Mapping[str, tuple[Any, ...]]) -> None:
             raise ProtocolError(
                 f"{name} is not supported by this server{allowed}.", code="unsupported_parameter", param=name
             )
+
+
+def check_delivery(asked: TextParams, num_replies: int) -> None:
+    """Raises ProtocolError where the request says how a text is read, and there is none that is read so."""
+    if asked.antiphon is None:
+        return
+    if not asked.stream:
+        raise ProtocolError("antiphon is for a text that is streamed: send stream: true.", param="antiphon")
+    if num_replies > 1:
+        raise ProtocolError(
+            f"antiphon is for one text that is read as it comes, and this asks for {num_replies}: send one"
+            " prompt, and n: 1.",
+            param="antiphon",
+        )
+    if asked.is_paced and asked.antiphon.rate == "auto":
+        raise ProtocolError(
+            "A text is paced at its reader's rate: send a number, or deliver: 'asap'.", param="antiphon.rate"
+        )
 
 
 def wishes_of(
