@@ -24,6 +24,7 @@ from antiphon.engine.logprobs import Logprobs, StepLog
 from antiphon.engine.piggyback import Piggyback
 from antiphon.engine.rows import BlockTables, FlatStep, Piece, PromptRows, drawing_tokens
 from antiphon.engine.sampler import Sampler
+from antiphon.nn.fresh import fresh
 from antiphon.nn.step import StepInputs
 from antiphon.nn.uploads import upload
 
@@ -59,7 +60,7 @@ class TextRunner:
         self._features = features
         self._device = model.device
         shape = config.num_blocks, config.block_size, model.payload_size
-        hidden = torch.zeros(shape, dtype=model.dtype, device=self._device)
+        hidden = fresh(shape, model.dtype, self._device)
         self._hidden = hidden.flatten(0, 1)
         pages = model.new_pages(config.num_blocks, config.block_size)
         self.pool = KvPool(pages, config, {"hidden": hidden})

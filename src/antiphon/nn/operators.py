@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from antiphon.nn.attention import Attention
+from antiphon.nn.fresh import fresh
 from antiphon.nn.layers import rms_norm
 from antiphon.nn.products import linear
 from antiphon.nn.step import Stack, StepInputs, Turns
@@ -18,7 +19,8 @@ class OperatorSteps:
 
     def new_pages(self, num_blocks: int, block_size: int) -> list[tuple[Tensor, Tensor]]:
         norm, shape = self.stack.norm, (num_blocks, block_size, *self.stack.config.kv_shape)
-        return [(norm.new_zeros(shape), norm.new_zeros(shape)) for _ in self.stack.layers]
+        like = norm.dtype, norm.device
+        return [(fresh(shape, *like), fresh(shape, *like)) for _ in self.stack.layers]
 
     def run(self, step: StepInputs, turns: Turns) -> tuple[Tensor, Tensor | None]:
         """Past the last attention only the tokens `step.narrow` are computed."""

@@ -22,6 +22,7 @@ from antiphon.models.decoder_stage import Positions, plain_positions
 from antiphon.models.layout import Layout
 from antiphon.nn.attention import Attention, paged_attention
 from antiphon.nn.backends import Backend
+from antiphon.nn.fresh import fresh
 from antiphon.nn.graphs import Capture
 from antiphon.nn.layers import Table
 from antiphon.nn.products import in_whole_panels, linear, pack
@@ -327,7 +328,8 @@ class Decoder:
         """Zeroed keys and values of every layer, each [num_blocks, block_size, heads, d]."""
         heads = self.config.decoder_heads
         shape = num_blocks, block_size, heads, self.config.hidden // heads
-        return [(self._positions.new_zeros(shape), self._positions.new_zeros(shape)) for _ in self._layers]
+        like = self._positions.dtype, self._positions.device
+        return [(fresh(shape, *like), fresh(shape, *like)) for _ in self._layers]
 
     def positions(self, prompt: StagePrompt) -> Positions:
         """Three rows, of which the second differs from the first at the prompt's last token."""
