@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,19 @@ def test_it_stays_ahead_of_what_is_named() -> None:
     assert made.num_touched == 640
     made.reach(BLOCKS - 1)
     wait_for(made, BLOCKS)
+
+
+@needs_populate
+def test_nothing_holds_the_pages_once_they_are_there() -> None:
+    tensor = pages()
+    made, gone = Touching([tensor], ahead=10), weakref.ref(tensor)
+    made.reach(300)
+    wait_for(made, 384)
+    del made, tensor
+    until = time.monotonic() + 30.0
+    while gone() is not None:
+        assert time.monotonic() < until, "a thread keeps the pages of an engine that is gone"
+        time.sleep(0.005)
 
 
 @needs_populate

@@ -45,8 +45,9 @@ class Touching:
         self._wanted = min(ahead, self.num_blocks)
         self.num_touched = 0
         """Blocks, the first ones, whose memory is there."""
-        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        """While there are pages to touch: it holds the tensors."""
         if not self._touch(self._wanted):
             _write(self._tensors)
             self.num_touched = self.num_blocks
@@ -60,15 +61,17 @@ class Touching:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="antiphon-pages", daemon=True)
                 self._thread.start()
-        self._wake.set()
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-        while self.num_touched < self.num_blocks:
-            self._wake.wait()
-            self._wake.clear()
-            self._touch(self._wanted)
+        is_behind = True
+        while is_behind:
+            could = self._touch(self._wanted)
+            with self._lock:
+                is_behind = could and self.num_touched < self._wanted
+                if not is_behind:
+                    self._thread = None
 
     def _touch(self, wanted: int) -> bool:
         """So many blocks are there, and the rest of the part that they end in. False: it cannot be done."""
