@@ -65,15 +65,20 @@ QUESTIONS = (
 TEXT = Path(__file__).parents[1] / "docs" / "measuring.md"
 
 
-def by_turns(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Milliseconds of each one's fastest run."""
+def spans_by_turns(works: Sequence[Callable[[], Any]], repeats: int) -> list[list[float]]:
+    """Milliseconds of each one's runs."""
     spans: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):
         for work, taken in zip(works, spans, strict=True):
             started = time.perf_counter()
             work()
             taken.append(1e3 * (time.perf_counter() - started))
-    return [round(min(taken), 3) for taken in spans]
+    return spans
+
+
+def by_turns(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Milliseconds of each one's fastest run."""
+    return [round(min(taken), 3) for taken in spans_by_turns(works, repeats)]
 
 
 class Model:

@@ -18,13 +18,12 @@ import antiphon  # noqa: F401  # isort: skip  # before torch: it says how OpenMP
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from bf16 import CACHED, Model
+from bf16 import CACHED, Model, spans_by_turns
 from torch import Tensor
 
 from antiphon.bench import provenance
@@ -48,12 +47,7 @@ def held_mib(model: Model) -> float:
 
 def by_turns(works: Sequence[Work], repeats: int) -> list[tuple[float, float]]:
     """Milliseconds of each one's fastest run, and its median over that."""
-    spans: list[list[float]] = [[] for _ in works]
-    for _ in range(repeats):
-        for work, taken in zip(works, spans, strict=True):
-            started = time.perf_counter()
-            work()
-            taken.append(1e3 * (time.perf_counter() - started))
+    spans = spans_by_turns(works, repeats)
     return [(min(taken), statistics.median(taken) / min(taken)) for taken in spans]
 
 

@@ -93,7 +93,7 @@ class ObservedSteps:
         if not len(counts):
             return
         is_prefill = self._is_prefill(counts)
-        tokens = told + (int(counts[counts > 1].sum()) if is_prefill or not self._is_decoder else 0)
+        tokens = told + (int(counts[counts > 1].sum()) if is_prefill else 0)
         reports = self._reports[is_prefill]
         reports.append(_Report(self._num_reports, counts, contexts, seconds, told, tokens))
         self._num_reports += 1

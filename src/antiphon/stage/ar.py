@@ -271,7 +271,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         return self.tiers.drain()
 
     def tell_time(self, now: float) -> None:
-        self._chosen = self.seen = self._wished_at = None
+        super().tell_time(now)
         self.tiers.asks.tell_time(now)
 
     def tend(self, now: float) -> None:

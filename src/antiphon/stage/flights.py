@@ -50,10 +50,9 @@ class Flights(Generic[F]):
 
     def __init__(self) -> None:
         self._flights: OrderedDict[int, F] = OrderedDict()
-        self.num = 0
 
     def __len__(self) -> int:
-        return self.num
+        return len(self._flights)
 
     def __iter__(self) -> Iterator[F]:
         return iter(self._flights.values())
@@ -71,10 +70,7 @@ class Flights(Generic[F]):
 
     def begin(self, step: int, flight: F) -> None:
         self._flights[step] = flight
-        self.num = len(self._flights)
 
     def end(self, step: int) -> F:
         """Its report is here."""
-        flight = self._flights.pop(step)
-        self.num = len(self._flights)
-        return flight
+        return self._flights.pop(step)

@@ -111,7 +111,7 @@ class Chooser(ABC, Generic[V, F]):
     @property
     def num_in_flight(self) -> int:
         """Steps."""
-        return self._flights.num
+        return len(self._flights)
 
     def is_flying(self, step: int) -> bool:
         """Is its report still to come?"""
