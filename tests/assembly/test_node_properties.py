@@ -313,18 +313,19 @@ class Listened(People):
 
 @pytest.mark.timeout(600)
 def test_people_do_anything_and_what_they_hear_decides() -> None:
-    run_state_machine_as_test(Listened, settings=live(40, 50))
+    run_state_machine_as_test(Listened, settings=live(12, 50))
 
 
 @pytest.mark.timeout(600)
 def test_people_do_anything() -> None:
-    run_state_machine_as_test(People, settings=live(100, 50))
+    run_state_machine_as_test(People, settings=live(60, 50))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_people_do_anything_for_long() -> None:
-    run_state_machine_as_test(People, settings=live(400, 250))
+@pytest.mark.parametrize(("people", "examples"), [(People, 400), (Listened, 100)])
+def test_people_do_anything_for_long(people: type[People], examples: int) -> None:
+    run_state_machine_as_test(people, settings=live(examples, 250))
 
 
 def test_room_that_costs_what_a_prompt_begins_with_is_made_again() -> None:

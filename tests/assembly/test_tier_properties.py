@@ -154,20 +154,21 @@ class Read(Returning):
 
 @pytest.mark.timeout(600)
 def test_people_come_back_and_what_they_have_left_to_read_decides() -> None:
-    run_state_machine_as_test(Read, settings=live(20, 40))
+    run_state_machine_as_test(Read, settings=live(10, 40))
 
 
 @pytest.mark.timeout(600)
 def test_people_come_back_and_what_they_hear_decides() -> None:
-    run_state_machine_as_test(Listened, settings=live(20, 40))
+    run_state_machine_as_test(Listened, settings=live(10, 40))
 
 
 @pytest.mark.timeout(600)
 def test_people_come_back() -> None:
-    run_state_machine_as_test(Returning, settings=live(30, 40))
+    run_state_machine_as_test(Returning, settings=live(16, 40))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_people_come_back_for_long() -> None:
-    run_state_machine_as_test(Returning, settings=live(600, 150))
+@pytest.mark.parametrize(("people", "examples"), [(Returning, 600), (Listened, 100), (Read, 100)])
+def test_people_come_back_for_long(people: type[Returning], examples: int) -> None:
+    run_state_machine_as_test(people, settings=live(examples, 150))

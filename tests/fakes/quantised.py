@@ -151,7 +151,7 @@ def dequantised(checkpoint: Path, gguf_file: Path, directory: Path) -> Path:
     found, tensors = open_gguf(gguf_file), {}
     for name, own in released_names(found).items():
         tensor = read_tensor(found, own)
-        whole = torch.from_numpy(tensor.rows(slice(None))) if isinstance(tensor, Quantised) else tensor
-        tensors[name] = whole.contiguous()
+        whole = tensor.rows(slice(None)) if isinstance(tensor, Quantised) else tensor
+        tensors[name] = torch.tensor(whole)
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     return directory

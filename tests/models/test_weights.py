@@ -158,12 +158,28 @@ def test_voices_are_found_in_any_case(config: Qwen3OmniConfig) -> None:
 
 
 def test_the_deciding_half_may_import_what_it_needs(tiny_checkpoint: Path) -> None:
-    """config, counts, positions and talker_prompt don't bring in torch."""
+    """config, counts, positions and talker_prompt don't bring in torch; nor does the command line."""
     import subprocess
     import sys
 
     modules = ", ".join(
         f"antiphon.models.qwen3_omni.{name}" for name in ("config", "counts", "positions", "talker_prompt")
     )
-    code = f"import sys, {modules}; assert 'torch' not in sys.modules"
+    code = f"import sys, {modules}, antiphon.cli; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_process_imports_no_other_stage_s_modules(tiny_checkpoint: Path) -> None:
+    """A checkpoint is opened, its memory counted and its decoders laid out without transformers' models."""
+    import subprocess
+    import sys
+
+    code = f"""
+import sys
+from antiphon.core.config import EngineOptions
+from antiphon.engine.load import open_source
+opened = open_source({str(tiny_checkpoint)!r}, EngineOptions(device="cpu"), lambda *told: None)
+opened.family.layout("thinker", opened.config)
+assert "transformers" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -356,7 +356,9 @@ def _itemsize(dtype: str) -> int:
 def _read_shard(file: Path, names: list[str]) -> Iterator[tuple[str, torch.Tensor | Quantised]]:
     if file.suffix == SUFFIX:
         gguf = open_gguf(file)
-        yield from ((name, read_tensor(gguf, name)) for name in names)
+        for name in names:
+            found = read_tensor(gguf, name)
+            yield name, found if isinstance(found, Quantised) else torch.tensor(found)
         return
     try:
         shard = safe_open(file, framework="pt")

@@ -9,7 +9,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from antiphon.checkpoint.gguf import Gguf
 from antiphon.checkpoint.side_files import write_json
@@ -167,18 +166,18 @@ def released_names(gguf: Gguf) -> dict[str, str]:
     return found
 
 
-def read_tensor(gguf: Gguf, name: str) -> Quantised | torch.Tensor:
-    """One by its own name: a quantised matrix in its blocks, anything else in fp32. llama.cpp orders the rows
-    of a Llama's q and k otherwise."""
+def read_tensor(gguf: Gguf, name: str) -> Quantised | np.ndarray:
+    """One by its own name: a quantised matrix in its blocks, anything else in float32. llama.cpp orders the
+    rows of a Llama's q and k otherwise."""
     weight = gguf.tensors[name].in_blocks()
     heads = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(name.split(".")[-2])
     if heads is None or gguf.get("general.architecture", str) != "llama":
-        return torch.tensor(gguf.read(name)) if weight is None else weight
+        return gguf.read(name) if weight is None else weight
     kind = "llama.attention."
     order = interleaved(
         gguf.tensors[name].shape[0], gguf.metadata.get(kind + heads) or gguf.get(kind + "head_count")
     )
-    return torch.tensor(gguf.read(name)[order]) if weight is None else weight.reordered(order)
+    return gguf.read(name)[order] if weight is None else weight.reordered(order)
 
 
 def interleaved(rows: int, num_heads: int) -> np.ndarray:

@@ -75,8 +75,8 @@ def llama_tensors(gguf: Gguf) -> Tensors:
     tensors: Tensors = {}
     for name, own in released_names(gguf).items():
         found = read_tensor(gguf, own)
-        whole = torch.from_numpy(found.rows(slice(None))) if isinstance(found, Quantised) else found
-        tensors[name] = whole.to(torch.bfloat16)
+        whole = found.rows(slice(None)) if isinstance(found, Quantised) else found
+        tensors[name] = torch.tensor(whole).to(torch.bfloat16)
     return tensors
 
 

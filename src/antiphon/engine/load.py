@@ -158,7 +158,9 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     read = partial(read_node, graph, family, config, checkpoint.generation)
     shape, free = family.read_shape(config, ""), available_bytes(device)
     node = read(options)
-    weights = num_weights(family, config, [*node.encoder, *node.ar, *node.codec]) * dtype.itemsize
+    # Files say it at once; layouts import every stage's module, which only its own process needs.
+    stages = [*node.encoder, *node.ar, *node.codec]
+    weights = (checkpoint.num_parameters or num_weights(family, config, stages)) * dtype.itemsize
     options, why = derived(options, graph, shape, (device, dtype), (free, weights))
     for size, reason in why.items():
         log.info("%s %s", size, reason)
