@@ -52,7 +52,7 @@ ANDES = f"{HERE / 'tokenflow_andes.py'}:Andes"
 WORKLOAD, STAGE = "burst-readers", "thinker"
 ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 20
 """A step of 8,192 tokens is SGLang's longest prefill; of 512, its chunked one."""
-MOST_SEEDS = 5
+SEEDS = 5
 SPREAD = 1.2
 """The 90th percentile of a length as a multiple of its median."""
 TOLD = (
@@ -297,14 +297,14 @@ Found = list[dict[str, float]]
 class Runs:
     """Figures by point, two runs at a time."""
 
-    def __init__(self, work: Path, pool: ProcessPoolExecutor, most_seeds: int) -> None:
-        self._work, self._pool, self._most_seeds = work, pool, most_seeds
+    def __init__(self, work: Path, pool: ProcessPoolExecutor, seeds: int) -> None:
+        self._work, self._pool, self._seeds = work, pool, seeds
         work.mkdir(parents=True, exist_ok=True)
 
-    def at(self, systems: tuple[System, ...], load: Load, num_seeds: int) -> dict[str, Found]:
+    def at(self, systems: tuple[System, ...], load: Load) -> dict[str, Found]:
         for system in systems:
             system.write(self._work)
-        seeds = range(min(num_seeds, self._most_seeds))
+        seeds = range(self._seeds)
         points = [Point(system, load, seed) for seed in seeds for system in systems]
         done = list(self._pool.map(kept, points, [self._work] * len(points)))
         return {one.name: done[at :: len(systems)] for at, one in enumerate(systems)}
@@ -344,25 +344,26 @@ def compared(found: dict[str, Found]) -> dict[str, Any]:
 
 
 SLOW = (OURS, RESERVED, ANDES_LIKE, FIRST)
+BESIDE = (*SLOW, PACED, TURNS)
 
 
 def calibrated(runs: Runs) -> dict[str, Any]:
     loads = table_1(fitted_ms())
-    return {loads[key].name: compared(runs.at(SLOW, loads[key], 5)) for key in "ad"}
+    return {loads[key].name: compared(runs.at(BESIDE, loads[key])) for key in "ad"}
 
 
 def calibrated_more(runs: Runs) -> dict[str, Any]:
     loads = table_1(fitted_ms())
-    return {loads[key].name: compared(runs.at(SLOW, loads[key], 3)) for key in "cb"}
+    return {loads[key].name: compared(runs.at(BESIDE, loads[key])) for key in "cb"}
 
 
 def datasheet(runs: Runs) -> dict[str, Any]:
     loads = table_1()
-    return {loads[key].name: compared(runs.at((*BASELINES, OURS), loads[key], 3)) for key in "ad"}
+    return {loads[key].name: compared(runs.at((*BASELINES, OURS), loads[key])) for key in "ad"}
 
 
 def crowds(runs: Runs) -> dict[str, Any]:
-    return {load.name: compared(runs.at(SLOW, load, 3)) for load in CROWDS}
+    return {load.name: compared(runs.at(SLOW, load)) for load in CROWDS}
 
 
 def ablation(runs: Runs) -> dict[str, Any]:
@@ -370,7 +371,7 @@ def ablation(runs: Runs) -> dict[str, Any]:
     load = table_1(fitted_ms())["a"]
     told: dict[str, Any] = {}
     for one in (load, msgspec.structs.replace(load, link=4.0, name=f"{load.name}, 4 GB/s to the host")):
-        found = runs.at(ABLATED, one, 3)
+        found = runs.at(ABLATED, one)
         told[one.name] = {"seeds": len(found[OURS.name]), "means": means(found)}
     return told
 
@@ -382,7 +383,7 @@ def settings(runs: Runs) -> dict[str, Any]:
         one = msgspec.structs.replace(
             load, rate={"constant": rate}, name=f"{load.name}, {rate} read a second"
         )
-        told[f"{rate} tokens read a second"] = means(runs.at((FIRST, RESERVED, OURS), one, 3))
+        told[f"{rate} tokens read a second"] = means(runs.at((FIRST, RESERVED, OURS), one))
     changed_ = {
         "interval 0.25 s": tokenflow("interval 0.25", interval_s=0.25),
         "interval 0.5 s, safety 1.5": OURS,
@@ -391,7 +392,7 @@ def settings(runs: Runs) -> dict[str, Any]:
         "safety 1": tokenflow("safety 1", safety=1.0),
         "safety 20": tokenflow("safety 20", safety=20.0),
     }
-    found = runs.at(tuple(changed_.values()), load, 3)
+    found = runs.at(tuple(changed_.values()), load)
     told["tokenflow"] = {name: means(found)[one.name] for name, one in changed_.items()}
     return told
 
@@ -412,13 +413,13 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/tokenflow"), help="of what is done")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
-    parser.add_argument("--seeds", type=int, default=MOST_SEEDS, help="at most so many of each part's")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many of each")
     arguments = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
         runs = Runs(arguments.work, pool, arguments.seeds)
         for part in arguments.parts:
             command = f"python benchmarks/tokenflow.py --parts {part}"
-            command += f" --seeds {arguments.seeds}" if arguments.seeds < MOST_SEEDS else ""
+            command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
             provenance.keep(PARTS[part](runs) | {"command": command}, RESULTS / f"tokenflow-{part}.json")
     tokenflow_page.write()
 

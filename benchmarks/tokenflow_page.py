@@ -26,6 +26,12 @@ COLUMNS = {
     "preempted": ('preemptions{stage="thinker"}', 0),
     "device at work": ('utilisation{stage="thinker"}', 2),
 }
+RATIOS = {
+    "effective tokens/s": "effective_tokens_per_s",
+    "tokens/s": "streamed_tokens_per_s",
+    "TTFT mean": "ttft_s.mean",
+    "TTFT P99": "ttft_s.p99",
+}
 DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft_s.p99")
 """As in figures 16 and 17."""
 
@@ -41,15 +47,28 @@ def table(result: dict[str, Any]) -> list[str]:
     return rows_of(f"load | system | {' | '.join(COLUMNS)}", rows)
 
 
+def ratios(result: dict[str, Any]) -> list[str]:
+    """Of a part: ours as a multiple of each baseline's, with the 95 % interval over the paired seeds."""
+    rows: list[list[str]] = []
+    for load, found in result.items():
+        others = found.get("tokenflow against", {}) if isinstance(found, dict) else {}
+        for at, (system, one) in enumerate(others.items()):
+            cells = ("{:.2f} ({:.2f}–{:.2f})".format(*one[name]) for name in RATIOS.values())
+            rows.append([load if at == 0 else "", system, *cells])
+    return rows_of(f"load | tokenflow against | {' | '.join(RATIOS)}", rows)
+
+
 def draw(result: dict[str, Any], path: Path) -> None:
     loads = {load: found["means"] for load, found in result.items() if isinstance(found, dict)}
     with page(path, 11.0, 2.8) as figure:
         for axes, name in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
             for at, means in enumerate(loads.values()):
                 for beside, one in enumerate(means.values()):
-                    axes.bar(at + 0.2 * beside, one[name], 0.18, color=colour(beside))
+                    axes.bar(
+                        at + 0.8 * beside / len(means), one[name], 0.7 / len(means), color=colour(beside)
+                    )
             axes.set_xticks(
-                [at + 0.3 for at in range(len(loads))], [load.partition(":")[0] for load in loads]
+                [at + 0.33 for at in range(len(loads))], [load.partition(":")[0] for load in loads]
             )
             axes.set_title(name, fontsize=8)
         systems = next(iter(loads.values()))
@@ -62,11 +81,11 @@ def write() -> None:
     text = PAGE.read_text()
     for path in sorted(RESULTS.glob("tokenflow-*.json")):
         part = path.stem.removeprefix("tokenflow-")
-        if f"<!-- {part} -->" in text:
-            result = json.loads(path.read_text())
-            text = filled(text, part, "\n".join(table(result)))
-            if part == "calibrated":
-                draw(result, PAGE.parent / "tokenflow-table1.png")
+        for name, tell in ((part, table), (f"ratios of {part}", ratios)):
+            if f"<!-- {name} -->" in text:
+                text = filled(text, name, "\n".join(tell(json.loads(path.read_text()))))
+        if part == "calibrated":
+            draw(json.loads(path.read_text()), PAGE.parent / "tokenflow-table1.png")
     PAGE.write_text(text)
 
 
