@@ -32,6 +32,7 @@ from liveserve import NOBODY, written
 
 from antiphon.bench import provenance
 from antiphon.bench.statistics import mean_interval, ratio_interval
+from antiphon.core.config import NodeConfig
 from antiphon.latency.finding import find_costs
 from antiphon.latency.models import ArModel
 from antiphon.latency.profile import Profile
@@ -225,15 +226,18 @@ class System(msgspec.Struct, frozen=True):
             host_kv_tokens=HOST_KV_TOKENS if self.has_host else 0,
         )
         made = engine_of(load.profile, str(self.file(folder)), sizes)
-        node = made.node
         median = load.reply["lognormal"]["median"] if "lognormal" in load.reply else 0
-        reserved = int(median) if self.is_reserved else 0
+        node = self.with_headroom(made.node, int(median))
+        return SimEngine(msgspec.structs.replace(made.served, node=node), made.block_bytes)
+
+    def with_headroom(self, node: NodeConfig, reply: int) -> NodeConfig:
+        """reply: its usual length, in tokens."""
+        reserved = reply if self.is_reserved else 0
         ar = {
             stage: msgspec.structs.replace(config, headroom_blocks=1 + reserved // config.block_size)
             for stage, config in node.ar.items()
         }
-        served = msgspec.structs.replace(made.served, node=msgspec.structs.replace(node, ar=ar))
-        return SimEngine(served, made.block_bytes)
+        return msgspec.structs.replace(node, ar=ar)
 
 
 def tokenflow(name: str, has_host: bool = True, **options: Any) -> System:
