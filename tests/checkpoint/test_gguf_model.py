@@ -108,13 +108,15 @@ def test_a_cache_that_others_may_write_is_not_used(file: Path, cache: Path) -> N
         find_directory(str(file))
 
 
-def changed(whole: Path, **changes: Any) -> bytes:
-    """The tiny model's metadata with these instead, "_" for "."; None leaves one out."""
+def changed(whole: Path, rows: int | None = None, **changes: Any) -> bytes:
+    """The tiny model's metadata with these instead, "__" for "."; None leaves one out. rows: of the
+    embedding, if not one a token."""
     told = metadata_of(whole, json.loads((whole / "config.json").read_text()))
     for key, value in changes.items():
         told[key.replace("__", ".")] = value
     width = told["qwen3.embedding_length"]
-    tensors = {"token_embd.weight": ((width, 1), 0, bytes(4 * width))}
+    rows = len(told["tokenizer.ggml.tokens"] or [0]) if rows is None else rows
+    tensors = {"token_embd.weight": ((rows, width), 0, bytes(4 * rows * width))}
     return gguf({key: value for key, value in told.items() if value is not None}, tensors)
 
 
@@ -125,7 +127,15 @@ BAD = {
     "not all of its": {"tokenizer__ggml__eos_token_id": 10**6},
     "makes no tokenizer": {"tokenizer__ggml__model": "rwkv"},
     "tokenizer.ggml.tokens' is None": {"tokenizer__ggml__tokens": None},
-    "tokenizer.chat_template' is None": {"tokenizer__chat_template": None},
+    "no chat template in its metadata": {"tokenizer__chat_template": None},
+    "tokens, but an embedding of 7 rows": {"rows": 7},
+    "splits text as 'as nobody does'.*files of the model": {"tokenizer__ggml__pre": "as nobody does"},
+    "sizes that are none: .*num_key_value_heads": {"qwen3__attention__head_count_kv": 0},
+    "head_count_kv' is 'two'": {"qwen3__attention__head_count_kv": "two"},
+    "freq_base' is 'fast'": {"qwen3__rope__freq_base": "fast"},
+    "freq_base' is nan, not a number above 0": {"qwen3__rope__freq_base": float("nan")},
+    "scales its rotary positions, which": {"qwen3__rope__scaling__factor": 4.0},
+    "not all of its [0-9]+ tokens": {"tokenizer__ggml__eot_token_id": 10**6},
     "a chat template of": {"tokenizer__chat_template": "x" * (1 << 20 | 1)},
 }
 
@@ -194,3 +204,28 @@ def small() -> bytes:
 
 
 SMALL = small()
+
+
+def test_a_reply_ends_at_the_end_of_a_turn_too(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(changed(whole, tokenizer__ggml__eot_token_id=7))
+    found = json.loads((find_directory(str(tmp_path / "a.gguf")) / "generation_config.json").read_text())
+    first = json.loads((whole / "config.json").read_text())["eos_token_id"]
+    assert found["eos_token_id"] == sorted({7, first})
+
+
+def test_biases_that_no_layer_adds_are_refused(whole: Path) -> None:
+    told = metadata_of(whole, json.loads((whole / "config.json").read_text()))
+    data = gguf(told, {"blk.0.attn_q.bias": ((4, 1), 0, bytes(16))})
+    with pytest.raises(CheckpointError, match=r"nothing is known of the tensor 'blk.0.attn_q.bias'"):
+        released_names(parse_gguf(data, "f"))
+
+
+def test_the_files_beside_a_link_count(whole: Path, file: Path, tmp_path: Path) -> None:
+    """The hub's cache is made of links; what they lead to lies elsewhere."""
+    for path in whole.iterdir():
+        if path.suffix != ".safetensors":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text()) | {"max_position_embeddings": 99}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "x.gguf").symlink_to(file)
+    assert opened(str(tmp_path / "x.gguf")).config["max_position_embeddings"] == 99

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,12 @@ def groups(**changes: Any) -> dict[str, Any]:
         },
         {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {}},
         {"quant_method": None},
+        {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "config_groups": groups(actorder="group"),
+        },
+        {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"a": 1}},
     ],
 )
 def test_other_kinds_are_told_what_is_read(copy: Path, told: dict[str, Any]) -> None:
@@ -107,8 +114,32 @@ def test_scales_may_lie_in_another_shard(copy: Path) -> None:
 def test_int8_needs_scales_and_nothing_else(copy: Path) -> None:
     with_int8(copy)
     assert f"{NAME} is int8 without" in refusal(copy)
+    with_int8(copy, _scale=torch.ones(64, 1), _g_idx=torch.ones(64, dtype=torch.int32))
+    assert f"{NAME} is int8 beside {NAME}_g_idx" in refusal(copy)
     with_int8(copy, _scale=torch.ones(64, 1), _zero_point=torch.ones(64, 1))
-    assert "with zero points" in refusal(copy)
+    assert f"{NAME} is int8 beside {NAME}_zero_point" in refusal(copy)
+
+
+def test_what_is_quantised_otherwise_is_refused_though_no_config_says_so(copy: Path) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    scaled = {NAME: tensors[NAME].bfloat16(), f"{NAME}_scale": torch.ones(64, 1)}
+    save_file(tensors | scaled, copy / "model.safetensors", {"format": "pt"})
+    assert f"{NAME} has scales, {NAME}_scale, and is not int8" in refusal(copy)
+    save_file(
+        tensors | {NAME: tensors[NAME].to(torch.float8_e4m3fn)}, copy / "model.safetensors", {"format": "pt"}
+    )
+    assert "holds weights in F8_E4M3" in refusal(copy)
+
+
+def test_memory_of_what_is_kept_in_blocks_and_of_what_is_not(copy: Path) -> None:
+    with_int8(copy, _scale=torch.ones(64, 1))
+    found = open_checkpoint(str(copy), takes_media=takes_media)
+    one = found.tensors[NAME]
+    assert one.bytes_held(torch.float32, keeps_blocks=True) == one.num_elements * 3 // 2
+    assert one.bytes_held(torch.float32, keeps_blocks=False) == one.num_elements * 4
+    odd = replace(one, shape=(one.shape[0] + 1, one.shape[1]))
+    assert odd.bytes_held(torch.float32, keeps_blocks=True) == odd.num_elements * 4
+    assert found.bytes_held(torch.float32, keeps_blocks=True) < found.num_parameters * 4
 
 
 @pytest.mark.parametrize(
@@ -138,7 +169,7 @@ def test_weights_that_stay_in_their_bits_need_no_room_for_more(copy: Path) -> No
     with_int8(copy, _scale=torch.ones(64, 1))
     found = open_checkpoint(str(copy), takes_media=takes_media)
     quants, as_fp32 = found.tensors[NAME], 4 * found.num_parameters
-    kept = as_fp32 - 4 * quants.num_elements + 2 * quants.num_bytes
+    kept = as_fp32 - 4 * quants.num_elements + quants.num_elements * 3 // 2
     check_memory(found, torch.float32, kept, keeps_blocks=True)
     check_memory(found, torch.float32, as_fp32)
     for keeps_blocks, free in ((True, kept - 1), (False, as_fp32 - 1)):

@@ -16,6 +16,7 @@ from antiphon.core.config import (
     NodeConfig,
 )
 from antiphon.engine.derived import derived, ready
+from antiphon.engine.device import left_in_cgroup
 from antiphon.engine.load import open_source
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import DecoderShape, ModelShape, find_shape
@@ -95,3 +96,13 @@ def test_what_was_derived_reaches_the_node(tiny_checkpoint: Path) -> None:
     assert thinker.ready_blocks is not None
     assert opened.why["max_rows"].startswith(f"{USUAL_ROWS}, the usual size")
     assert "kv_tokens" in opened.why
+
+
+def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
+    told = {"max": "4000", "current": "2500", "stat": "anon 1500\ninactive_file 700\n"}
+    assert left_in_cgroup(tmp_path) is None
+    for name, text in told.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert left_in_cgroup(tmp_path) == 4000 - 2500 + 700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert left_in_cgroup(tmp_path) is None

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
+from antiphon.checkpoint.demo import make_demo
 from antiphon.core.conversation import (
     AudioPart,
     ImagePart,
@@ -302,6 +303,20 @@ def test_a_prompt_as_it_stands_is_what_the_tokenizer_makes_of_it(room: Room) -> 
     again = room.prompter.render(RenderPrompt(1, (), False, raw=tuple(want)))
     assert isinstance(again, PromptReady)
     assert again.prompts["thinker"].keys.tolist() == want
+
+
+def test_what_the_embedding_has_no_row_for_cannot_be_said(tmp_path: Path) -> None:
+    """A tokenizer may know more than its model: transformers adds tokens to some, and a step with an id that
+    is no row would fail for everybody in it."""
+    from antiphon.models.text.family import FAMILY
+
+    path = make_demo(tmp_path / "llama", model="llama", size="tiny")
+    config = json.loads((path / "config.json").read_text()) | {"vocab_size": 300}
+    prompter = FAMILY.load_prompter(path, config, LIMIT)
+    assert isinstance(prompter.render(RenderPrompt(1, (), False, raw=(299,))), PromptReady)
+    said = prompter.render(RenderPrompt(1, (), False, raw=(300,)))
+    assert isinstance(said, PromptFailed)
+    assert "they are 0 to 299" in said.message
 
 
 @pytest.mark.parametrize(

@@ -27,17 +27,6 @@ MIXED = {"": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K", "token_embd": "Q8_0"}
 WEIGHTS_A_LAYER = 7
 
 
-@pytest.fixture(autouse=True)
-def in_panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a CPU whose vectors are narrower than those that panels are for: the arithmetic is the same."""
-    if has_compiler():
-        from antiphon.nn.cpu import panels
-        from antiphon.nn.cpu.compiler import has_feature
-
-        if has_feature("avx2") and has_feature("fma"):
-            monkeypatch.setattr(panels, "has_wide_vectors", lambda: True, raising=False)
-
-
 def thinker(source: Path, **options: str) -> Thinker:
     opened = open_source(str(source), EngineOptions(device="cpu", **options), lambda *_: None)
     return Loader(opened, lambda *_: None).decoder("thinker")

@@ -18,7 +18,7 @@ from antiphon.checkpoint.gguf import open_gguf
 from antiphon.checkpoint.gguf_directory import SUFFIX, gguf_in
 from antiphon.checkpoint.gguf_model import read_tensor, released_names
 from antiphon.checkpoint.parts import MODEL_TYPE, find_parts, parts_of, whole_config
-from antiphon.checkpoint.quantisation import READ, SCALE, ZERO_POINT, check_scheme, in_blocks
+from antiphon.checkpoint.quantisation import ORDER, READ, SCALE, UNREAD, ZERO_POINT, check_scheme, in_blocks
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
@@ -55,9 +55,10 @@ class TensorInfo:
         return count
 
     def bytes_held(self, dtype: torch.dtype, *, keeps_blocks: bool) -> int:
-        """In memory, as `dtype`. Blocks that are kept take at most twice what they do in their file."""
-        if keeps_blocks and self.is_quantised:
-            return 2 * self.num_bytes
+        """In memory, as `dtype`. Blocks that are kept take at most twice what they do in their file, and 12
+        bits an element; matrices whose outputs fill no panels, and experts, are not kept so."""
+        if keeps_blocks and self.is_quantised and len(self.shape) == 2 and self.shape[0] % 16 == 0:
+            return min(2 * self.num_bytes, self.num_elements * 3 // 2)
         return self.num_elements * dtype.itemsize
 
 
@@ -103,6 +104,10 @@ class Checkpoint:
     def num_parameters(self) -> int:
         """Elements of all tensors."""
         return sum(info.num_elements for info in self.tensors.values())
+
+    def bytes_held(self, dtype: torch.dtype, *, keeps_blocks: bool) -> int:
+        """Bytes of all tensors in memory, as `dtype`. keeps_blocks: quantised matrices stay so."""
+        return sum(info.bytes_held(dtype, keeps_blocks=keeps_blocks) for info in self.tensors.values())
 
     def select(self, names: Collection[str] | str) -> list[str]:
         """The names asked for: a collection of exact names, or one prefix ("" for all), in shard order.
@@ -256,7 +261,7 @@ def check_memory(
 ) -> None:
     """Raise CheckpointError, with both numbers in GiB, if the weights in `dtype` need more than is
     available. keeps_blocks: quantised matrices stay so."""
-    needed = sum(info.bytes_held(dtype, keeps_blocks=keeps_blocks) for info in checkpoint.tensors.values())
+    needed = checkpoint.bytes_held(dtype, keeps_blocks=keeps_blocks)
     if needed > available_bytes:
         raise CheckpointError(
             f"{checkpoint.path} needs {needed / BYTES_PER_GIB:.2f} GiB for its weights as {dtype}, "
@@ -322,13 +327,18 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
 
 
 def check_scales(path: Path, tensors: Mapping[str, TensorInfo]) -> None:
-    """Raise CheckpointError unless every int8 tensor has scales, and nothing is subtracted from it."""
+    """Raise CheckpointError unless every int8 tensor has scales and nothing else beside it, and no other
+    weight has scales."""
     for name, info in tensors.items():
-        if not info.is_quantised or info.own:
+        if info.own:
             continue
-        if name + SCALE not in tensors or name + ZERO_POINT in tensors:
-            wrong = "without" if name + SCALE not in tensors else "with zero points beside"
-            raise CheckpointError(f"{path}: {name} is int8 {wrong} {name}{SCALE}. {READ}")
+        beside = [end for end in (ZERO_POINT, ORDER) if name + end in tensors]
+        has_scales = name + SCALE in tensors
+        if info.is_quantised and (beside or not has_scales):
+            wrong = f"beside {name}{beside[0]}" if beside else f"without {name}{SCALE}"
+            raise CheckpointError(f"{path}: {name} is int8 {wrong}. {READ}")
+        if not info.is_quantised and has_scales and name.endswith(".weight"):
+            raise CheckpointError(f"{path}: {name} has scales, {name}{SCALE}, and is not int8. {READ}")
 
 
 def _read_gguf_header(file: Path) -> dict[str, TensorInfo]:
@@ -344,6 +354,8 @@ def _tensor_info(shard: str, tensor: Any) -> TensorInfo:
     shape = tuple(tensor.get_shape())
     info = TensorInfo(shard, shape, 0)
     dtype = tensor.get_dtype()
+    if dtype.startswith(UNREAD):
+        raise CheckpointError(f"{shard} holds weights in {dtype}. {READ}")
     return TensorInfo(shard, shape, info.num_elements * _itemsize(dtype), is_quantised=dtype == "I8")
 
 

@@ -183,6 +183,10 @@ class Gguf:
             raise CheckpointError(f"{self.file}: metadata {key!r} is {value!r:.40}, not {kind.__name__}")
         return value
 
+    def optional(self, key: str, kind: type, otherwise: Any) -> Any:
+        """The same where it is told; raises CheckpointError for one of another kind."""
+        return self.get(key, kind) if key in self.metadata else otherwise
+
 
 def open_gguf(path: Path) -> Gguf:
     """Open and check a file; raises CheckpointError."""

@@ -40,12 +40,13 @@ def directory_of(file: Path) -> Path:
     Beside a config.json it is the file's own side files that count. Raises CheckpointError for a GGUF that is
     damaged, or holds a model that is not read.
     """
-    file = file.resolve()
+    cache, places, file = _cache(), (file.absolute().parent, file.resolve().parent), file.resolve()
     beside: list[Path] = []
-    if (file.parent / "config.json").is_file():
-        found = [path for pattern in SIDE_FILES for path in sorted(file.parent.glob(pattern))]
+    # a link's own directory comes first: the hub's cache has files elsewhere, and links to them side by side
+    own = (place for place in places if place.parent != cache and (place / "config.json").is_file())
+    if place := next(own, None):
+        found = [path for pattern in SIDE_FILES for path in sorted(place.glob(pattern))]
         beside = [path for path in found if not path.name.endswith(".safetensors.index.json")]
-    cache = _cache()
     made = cache / _state(file, beside)
     if not made.is_dir():
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=cache))

@@ -5,6 +5,7 @@ The names and keys are those of llama.cpp's converters; its metadata becomes a t
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+BIASED = ("attn_q", "attn_k", "attn_v")
+"""Parts that add a bias, in Qwen2 alone."""
 WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 FREQUENCIES = "rope_freqs.weight"
 """What Llama 3 scales its positions by: config.json says the same in other words."""
@@ -57,38 +60,58 @@ def model_config(gguf: Gguf) -> dict[str, Any]:
         names = ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{gguf.file} holds the architecture {kind!r:.40}; {names} are read from GGUF")
     sizes = {name: gguf.get(f"{kind}.{key}") for name, key in SIZES.items()}
-    heads = max(sizes["num_attention_heads"], 1)
-    head_dim = gguf.metadata.get(f"{kind}.attention.key_length", sizes["hidden_size"] // heads)
+    heads = sizes["num_attention_heads"]
+    sizes["num_key_value_heads"] = gguf.optional(f"{kind}.attention.head_count_kv", int, heads)
+    sizes["head_dim"] = gguf.optional(
+        f"{kind}.attention.key_length", int, sizes["hidden_size"] // max(heads, 1)
+    )
+    if wrong := {name: size for name, size in sizes.items() if size < 1}:
+        raise CheckpointError(f"{gguf.file}: its metadata has sizes that are none: {wrong}")
+    head_dim = sizes["head_dim"]
     _check_rotation(gguf, kind, head_dim)
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{gguf.file} has no matrix token_embd.weight: it is no model of text")
+    ids = _special_ids(gguf)
+    ends = {ids.get("eos"), gguf.optional("tokenizer.ggml.eot_token_id", int, None)} - {None}
     return {
         "architectures": [ARCHITECTURES[kind]],
         "model_type": kind,
         "dtype": "float32",
         "hidden_act": "silu",
-        "head_dim": head_dim,
-        "num_key_value_heads": gguf.metadata.get(
-            f"{kind}.attention.head_count_kv", sizes["num_attention_heads"]
-        ),
-        "rms_norm_eps": as_written(gguf.get(f"{kind}.attention.layer_norm_rms_epsilon", float)),
-        "rope_theta": as_written(gguf.metadata.get(f"{kind}.rope.freq_base", 1e4)),
+        "rms_norm_eps": _positive(gguf, f"{kind}.attention.layer_norm_rms_epsilon", None),
+        "rope_theta": _positive(gguf, f"{kind}.rope.freq_base", 1e4),
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
         "vocab_size": embedding.shape[0],
-        **{f"{name}_token_id": token for name, token in _special_ids(gguf).items() if name != "unk"},
+        **{f"{name}_token_id": token for name, token in ids.items() if name != "unk"},
+        **({"eos_token_id": sorted(ends)} if len(ends) > 1 else {}),
         **sizes,
     }
+
+
+def _positive(gguf: Gguf, key: str, otherwise: float | None) -> float:
+    """A number above 0; raises CheckpointError, also where it is not told and there is no other."""
+    told = gguf.get(key, float) if otherwise is None else gguf.optional(key, float, otherwise)
+    if not (0 < told < math.inf):
+        raise CheckpointError(f"{gguf.file}: metadata {key!r} is {told!r}, not a number above 0")
+    return as_written(told)
 
 
 def _check_rotation(gguf: Gguf, kind: str, head_dim: object) -> None:
     """Raises CheckpointError for positions that are turned otherwise than plainly."""
     scaling = gguf.metadata.get(f"{kind}.rope.scaling.type", "none")
     turned = gguf.metadata.get(f"{kind}.rope.dimension_count", head_dim)
-    if FREQUENCIES in gguf.tensors or scaling != "none" or turned != head_dim:
+    factors = [gguf.metadata.get(f"{kind}.rope.{name}", 1.0) for name in ("scaling.factor", "scale_linear")]
+    is_plain = (
+        isinstance(scaling, str)
+        and scaling == "none"
+        and isinstance(turned, int)
+        and turned == head_dim
+        and all(isinstance(factor, float | int) and factor in (0, 1) for factor in factors)
+    )
+    if FREQUENCIES in gguf.tensors or not is_plain:
         raise CheckpointError(
-            f"{gguf.file} scales its rotary positions, which its metadata does not say in full. Put "
-            "config.json and the tokenizer's files of the model that it was made from into its directory"
+            f"{gguf.file} scales its rotary positions, which its metadata does not say in full. {BESIDE}"
         )
 
 
@@ -98,18 +121,35 @@ def _special_ids(gguf: Gguf) -> dict[str, int]:
     return {name: gguf.get(key) for name, key in keys.items() if key in gguf.metadata}
 
 
+BESIDE = "Put config.json and the tokenizer's files of the model that it was made from into its directory"
+
+
 def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     """tokenizer.json, its config and the chat template; raises CheckpointError."""
     try:
-        from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
+        from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+            GGUF_PRE_TOKENIZER_SPLITS,
+            convert_gguf_tokenizer,
+        )
     except ImportError:
         raise CheckpointError(
-            f"{gguf.file}: this transformers makes no tokenizer of a GGUF. Upgrade it, or put config.json "
-            "and the tokenizer's files of the model into the directory of the GGUF"
+            f"{gguf.file}: this transformers makes no tokenizer of a GGUF. Upgrade it. Or: {BESIDE}"
         ) from None
     tokens, ids = gguf.get("tokenizer.ggml.tokens", list), _special_ids(gguf)
-    if any(not 0 <= number < len(tokens) for number in ids.values()):
+    turn = gguf.optional("tokenizer.ggml.eot_token_id", int, 0)
+    if any(not 0 <= number < len(tokens) for number in (*ids.values(), turn)):
         raise CheckpointError(f"{gguf.file}: special tokens {ids} are not all of its {len(tokens)} tokens")
+    rows = gguf.tensors["token_embd.weight"].shape[0]
+    if len(tokens) > rows:
+        raise CheckpointError(f"{gguf.file}: {len(tokens)} tokens, but an embedding of {rows} rows")
+    splitting = gguf.optional("tokenizer.ggml.pre", str, "default")
+    if gguf.get("tokenizer.ggml.model", str) == "gpt2" and splitting not in {
+        *GGUF_PRE_TOKENIZER_SPLITS,
+        *BYTES_ALONE,
+    }:
+        raise CheckpointError(
+            f"{gguf.file} splits text as {splitting!r:.40}, which is not known here. {BESIDE}"
+        )
     told = {
         name: gguf.metadata[f"tokenizer.ggml.{key}"]
         for name, key in (
@@ -130,6 +170,8 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     if told.get("pre_tokenizer_type") == "smollm":
         _split_digits(tokenizer)
     tokenizer.save(str(directory / "tokenizer.json"))
+    if "tokenizer.chat_template" not in gguf.metadata:
+        raise CheckpointError(f"{gguf.file} has no chat template in its metadata. {BESIDE}")
     template = gguf.get("tokenizer.chat_template", str)
     if len(template) > MOST_CHARACTERS:
         raise CheckpointError(
@@ -139,6 +181,10 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     named = {f"{name}_token": tokens[number] for name, number in ids.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_json(directory / "tokenizer_config.json", config | named)
+
+
+BYTES_ALONE = ("gpt-2", "gpt2", "smollm", "default")
+"""Splittings that transformers does not list: GPT-2's own, and one that `_split_digits` makes."""
 
 
 def _split_digits(tokenizer: Any) -> None:
@@ -159,6 +205,8 @@ def released_names(gguf: Gguf) -> dict[str, str]:
         matched = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
         layer, part, kind = matched.groups() if matched else (None, "", "")
         theirs = (WHOLE if layer is None else LAYER).get(part)
+        if kind == "bias" and not (part in BIASED and gguf.metadata.get("general.architecture") == "qwen2"):
+            theirs = None
         if theirs is None:
             raise CheckpointError(f"{gguf.file}: nothing is known of the tensor {name!r:.80}")
         prefix = "" if layer is None else f"model.layers.{layer}."

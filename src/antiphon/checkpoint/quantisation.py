@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     import torch
 
-SCALE, ZERO_POINT = "_scale", "_zero_point"
-"""What a weight's name goes on with, of its scales and of what is subtracted first."""
+SCALE, ZERO_POINT, ORDER = "_scale", "_zero_point", "_g_idx"
+"""What a weight's name goes on with: of its scales, of what is subtracted first, of the inputs' order."""
+UNREAD = ("F8", "F6", "F4", "U8", "I4", "U4")
+"""What names of dtypes begin with in which weights are quantised, and not read."""
 
 READ = (
     "Read are int8 weights with `weight_scale` (compressed-tensors, int-quantized, symmetric) and GGUF files "
@@ -30,7 +32,8 @@ def check_scheme(file: Path, config: Mapping[str, Any], *, takes_media: bool) ->
     told = config.get("quantization_config") or config.get("compression_config")
     if not told:
         return
-    method = told.get("quant_method") if isinstance(told, dict) else told
+    told = told if isinstance(told, dict) else {"quant_method": told}
+    method = told.get("quant_method")
     if takes_media:
         raise CheckpointError(
             f"{file}: weights quantised by {method!r:.40} are read of text models alone. Use the checkpoint "
@@ -39,9 +42,15 @@ def check_scheme(file: Path, config: Mapping[str, Any], *, takes_media: bool) ->
     if method != "compressed-tensors":
         raise CheckpointError(f"{file}: weights quantised by {method!r:.40} are not read. {READ}")
     layout, groups = told.get("format"), told.get("config_groups")
-    weights = [group.get("weights") or {} for group in (groups if isinstance(groups, dict) else {}).values()]
+    described = list(groups.values()) if isinstance(groups, dict) else []
+    weights = [group.get("weights") if isinstance(group, dict) else None for group in described]
     plain = {"type": "int", "num_bits": 8, "symmetric": True}
-    is_plain = all(weight.get(key) == value for weight in weights for key, value in plain.items())
+    is_plain = all(
+        isinstance(weight, dict)
+        and all(weight.get(key) == value for key, value in plain.items())
+        and not weight.get("actorder")
+        for weight in weights
+    )
     if layout != "int-quantized" or not weights or not is_plain:
         raise CheckpointError(
             f"{file}: compressed-tensors of this kind ({layout!r:.40}) are not read. {READ}"

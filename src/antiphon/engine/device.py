@@ -48,11 +48,27 @@ def pick_depth(depth: int | None, device: torch.device) -> int:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that is free now on the device; on a CPU, what the page cache holds counts as free."""
+    """Memory that is free now on the device; on a CPU, what the page cache holds counts as free, and what is
+    left of the limit of a container's cgroup is the most."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
+        free = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(free, left_in_cgroup(CGROUPS) or free)
+
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def left_in_cgroup(root: Path) -> int | None:
+    """Bytes that may still be had below the limit of the container's own cgroup (version 2), which it sees as
+    the root; None without a limit."""
+    try:
+        limit, used = ((root / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+        return None if limit == "max" else max(int(limit) - int(used) + int(stat.get("inactive_file", 0)), 1)
+    except (OSError, ValueError):
+        return None

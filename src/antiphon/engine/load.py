@@ -118,11 +118,15 @@ class Opened:
 
     def keeps_blocks(self, device: torch.device) -> bool:
         """Whether quantised weights are in memory as they are in their file."""
-        return device.type == "cpu" and self.dtype is torch.float32 and keeps_quantised()
+        return _keeps_blocks(device, self.dtype)
 
     @property
     def place(self) -> tuple[torch.device, torch.dtype]:
         return self.device, self.dtype
+
+
+def _keeps_blocks(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cpu" and dtype is torch.float32 and keeps_quantised()
 
 
 def load_engine(opened: Opened, options: EngineOptions, name: str, progress: Progress) -> Engine:
@@ -159,8 +163,10 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     shape, free = family.read_shape(config, ""), available_bytes(device)
     node = read(options)
     # Files say it at once; layouts import every stage's module, which only its own process needs.
-    stages = [*node.encoder, *node.ar, *node.codec]
-    weights = (checkpoint.num_parameters or num_weights(family, config, stages)) * dtype.itemsize
+    weights = checkpoint.bytes_held(dtype, keeps_blocks=_keeps_blocks(device, dtype))
+    if not checkpoint.tensors:
+        stages = [*node.encoder, *node.ar, *node.codec]
+        weights = num_weights(family, config, stages) * dtype.itemsize
     options, why = derived(options, graph, shape, (device, dtype), (free, weights))
     for size, reason in why.items():
         log.info("%s %s", size, reason)

@@ -48,6 +48,8 @@ class Touching:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         """While there are pages to touch: it holds the tensors."""
+        self._gave_up = False
+        """The kernel had no page: the first write finds one, or fails where it is told."""
         if not self._touch(self._wanted):
             _write(self._tensors)
             self.num_touched = self.num_blocks
@@ -56,7 +58,7 @@ class Touching:
         """An order names blocks up to this one. Waits for no page."""
         with self._lock:
             self._wanted = max(self._wanted, min(block + 1 + self._ahead, self.num_blocks))
-            if self._wanted <= self.num_touched:
+            if self._wanted <= self.num_touched or self._gave_up:
                 return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="antiphon-pages", daemon=True)
@@ -69,6 +71,7 @@ class Touching:
         while is_behind:
             could = self._touch(self._wanted)
             with self._lock:
+                self._gave_up = not could
                 is_behind = could and self.num_touched < self._wanted
                 if not is_behind:
                     self._thread = None

@@ -38,7 +38,9 @@ class Vocabulary:
     """The checkpoint's tokenizer, taken apart: special tokens by name, and ordinary text that can never
     become one."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, rows: int | None = None) -> None:
+        """rows: of the embedding. What the tokenizer has beyond them cannot be said to the model."""
+        self._rows = rows
         content = json.loads(tokenizer.to_str())
         self._special = {token["content"]: token["id"] for token in content["added_tokens"]}
         # Tokens added beside the learned vocabulary are found by name, before any text is split into words.
@@ -62,10 +64,10 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Every id is below it."""
-        return max(
-            self._whole.get_vocab_size(with_added_tokens=True), *(i + 1 for i in self._special.values()), 0
-        )
+        """Every id that may be said is below it."""
+        added = (i + 1 for i in self._special.values())
+        known = max(self._whole.get_vocab_size(with_added_tokens=True), *added, 0)
+        return known if self._rows is None else min(known, self._rows)
 
     def spell(self, text: str) -> tuple[int, ...]:
         """Ids of a text that may name special tokens, with those that the tokenizer puts around it."""

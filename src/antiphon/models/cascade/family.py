@@ -159,7 +159,8 @@ class Cascade(Family):
         from antiphon.models.cascade.prompt import load_prompter
 
         transcriber = WhisperConfig.from_dict(config["transcriber"], config["generation"]["transcriber"])
-        return load_prompter(_directories(config), transcriber, max_prompt_tokens)
+        rows = config["thinker"].get("vocab_size")
+        return load_prompter(_directories(config), transcriber, rows, max_prompt_tokens)
 
     def voices(self, config: CascadeConfig, path: Path) -> tuple[str, ...]:
         return (VOICE,)

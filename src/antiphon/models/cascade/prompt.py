@@ -85,12 +85,13 @@ def _is_unheard(item: Item, transcripts: Mapping[int, tuple[int, ...]]) -> bool:
 
 
 def load_prompter(
-    parts: Mapping[str, Path], config: WhisperConfig, max_prompt_tokens: int
+    parts: Mapping[str, Path], config: WhisperConfig, rows: int | None, max_prompt_tokens: int
 ) -> CascadePrompter:
-    """From the parts' directories by name, and the transcriber's config; raises CheckpointError."""
+    """From the parts' directories by name, the transcriber's config and the rows of the thinker's
+    embedding; raises CheckpointError."""
     transcriber, thinker = parts["transcriber"], parts["thinker"]
     tokenizer = load_tokenizer(thinker)
-    vocabulary = Vocabulary(tokenizer.backend_tokenizer)
+    vocabulary = Vocabulary(tokenizer.backend_tokenizer, rows)
     template = load_template(thinker, tokenizer)
     prompter = Prompter(vocabulary, template, NoMedia(), max_prompt_tokens, has_voice=True)
     return CascadePrompter(prompter, Vocabulary(load_tokenizer(transcriber).backend_tokenizer), config)

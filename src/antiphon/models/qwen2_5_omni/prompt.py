@@ -36,7 +36,7 @@ def load_prompter(path: Path, config: Mapping[str, Any], max_prompt_tokens: int)
     known = Qwen25OmniConfig.from_dict(config)
     tokenizer = load_tokenizer(path)
     return Prompter(
-        Vocabulary(tokenizer.backend_tokenizer),
+        Vocabulary(tokenizer.backend_tokenizer, known.thinker_vocab),
         load_template(path, tokenizer),
         Places(path, known),
         max_prompt_tokens,

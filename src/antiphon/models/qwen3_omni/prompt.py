@@ -28,7 +28,7 @@ def load_prompter(path: Path, config: Mapping[str, Any], max_prompt_tokens: int)
     tokens = known.tokens
     tokenizer = load_tokenizer(path)
     template = load_template(path, tokenizer)
-    vocabulary = Vocabulary(tokenizer.backend_tokenizer)
+    vocabulary = Vocabulary(tokenizer.backend_tokenizer, known.thinker_vocab)
     check_roles(vocabulary, tokens)
     media = MediaSpans(path, tokens, known.positions_per_second)
     speak = partial(talker_prompt, tokens=tokens)

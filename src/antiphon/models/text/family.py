@@ -39,7 +39,7 @@ class TextFamily(Family):
 
     def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
         tokenizer = load_tokenizer(path)
-        vocabulary = Vocabulary(tokenizer.backend_tokenizer)
+        vocabulary = Vocabulary(tokenizer.backend_tokenizer, self.read_config(config).vocab)
         return Prompter(vocabulary, load_template(path, tokenizer), NoMedia(), max_prompt_tokens)
 
     def build(self, stage: str, config: TextConfig, params: dict[str, Tensor]) -> Thinker:
