@@ -26,6 +26,9 @@ COLUMNS = {
     "preempted": ('preemptions{stage="thinker"}', 0),
     "device at work": ('utilisation{stage="thinker"}', 2),
 }
+ON_THE_ENGINE = {name: told for name, told in COLUMNS.items() if name != "device at work"} | {
+    "preempted": ("preemptions", 0)
+}
 RATIOS = {
     "effective tokens/s": "effective_tokens_per_s",
     "tokens/s": "streamed_tokens_per_s",
@@ -45,6 +48,14 @@ def table(result: dict[str, Any]) -> list[str]:
         for at, (system, one) in enumerate(found.get("means", found).items())
     ]
     return rows_of(f"load | system | {' | '.join(COLUMNS)}", rows)
+
+
+def on_the_engine(result: dict[str, Any]) -> list[str]:
+    rows = [
+        [system, *(f"{one[name]:.{digits}f}" for name, digits in ON_THE_ENGINE.values())]
+        for system, one in result["means"].items()
+    ]
+    return rows_of(f"system | {' | '.join(ON_THE_ENGINE)}", rows)
 
 
 def ratios(result: dict[str, Any]) -> list[str]:
@@ -81,7 +92,8 @@ def write() -> None:
     text = PAGE.read_text()
     for path in sorted(RESULTS.glob("tokenflow-*.json")):
         part = path.stem.removeprefix("tokenflow-")
-        for name, tell in ((part, table), (f"ratios of {part}", ratios)):
+        tables = ((part, on_the_engine if part == "engine" else table), (f"ratios of {part}", ratios))
+        for name, tell in tables:
             if f"<!-- {name} -->" in text:
                 text = filled(text, name, "\n".join(tell(json.loads(path.read_text()))))
         if part == "calibrated":
