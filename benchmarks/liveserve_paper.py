@@ -1,6 +1,7 @@
 """LiveServe's preset at the paper's scale (§7): eight H200, replies of a minute, c people at a time.
 
-    python benchmarks/liveserve_paper.py --work evaluation/paper --out benchmarks/results/liveserve-paper.json
+    python benchmarks/liveserve_paper.py --out benchmarks/results/liveserve-paper.json
+    python benchmarks/liveserve_paper.py --frontier --out benchmarks/results/liveserve-frontier.json
 
 Simulated at the times calibrated to the paper's baseline (liveserve-calibrated.json), beside which alone its
 ratios may stand. Algorithm 1 by itself runs ahead as far as there is room; the preset also holds what is far
@@ -8,6 +9,7 @@ ahead, so a reply takes as long as it is heard, and a place of this workload, wh
 been received, is free later. Both are told. All c people come at once in the beginning, a quarter of them
 all: `later` is the first sound of those that come after, one by one. Others arrive by Poisson's law or in
 bursts like BurstGPT's (gamma gaps, coefficient of variation 2.37), and wait for one of c places (Figure 12).
+Conversations of several turns, and with clips, are Figure 10's other workloads.
 Figures are means of paired seeds. Runs that --work has are not run again.
 """
 
@@ -48,7 +50,8 @@ TOLD = (
 
 class Point(msgspec.Struct, frozen=True):
     """places: c; rate_per_s: of arrivals, and their coefficient of variation; None: a place is taken again
-    as soon as it is free. seeds: so many; systems: that are compared, fcfs first"""
+    as soon as it is free. seeds: so many; systems: that are compared, fcfs first; workload: where a place of
+    another than ShareGPT's is free once all is heard."""
 
     places: int
     barge_in: float
@@ -56,15 +59,18 @@ class Point(msgspec.Struct, frozen=True):
     cv: float = 1.0
     seeds: int = 5
     systems: tuple[str, ...] = ("fcfs", "liveserve")
+    workload: str = WORKLOAD
 
     @property
     def name(self) -> str:
         arrivals = "" if self.rate_per_s is None else f", {self.rate_per_s:g}/s {LAWS[self.cv]}"
-        return f"calibrated, c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
+        workload = "" if self.workload == WORKLOAD else f"{self.workload}, "
+        return f"calibrated, {workload}c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
 
     @property
     def load(self) -> dict[str, Any]:
-        sessions = {"sessions": PER_PLACE * self.places, "until": "received"}
+        sessions: dict[str, Any] = {"sessions": PER_PLACE * self.places}
+        sessions |= {"until": "received"} if self.workload == WORKLOAD else {}
         if self.rate_per_s is None:
             return {"closed": {"concurrency": self.places} | sessions}
         arrivals = {"gamma": {"rate_per_s": self.rate_per_s, "cv": self.cv}}
@@ -76,6 +82,15 @@ POINTS = (
     *(Point(16, barge_in, systems=SYSTEMS) for barge_in in (0.0, 0.5)),
     *(Point(32, barge_in, seeds=2, systems=SYSTEMS) for barge_in in (0.0, 0.5)),
     *(Point(8, 0.0, 4.0, cv, seeds=2) for cv in LAWS),
+)
+FRONTIER = (
+    *(Point(8, barge_in, seeds=2) for barge_in in (0.0, 0.25, 0.5, 0.75, 1.0)),  # Figure 13
+    *(Point(places, 0.0, seeds=2) for places in (2, 4, 12)),  # Figure 10, with c = 8 and 16 of others
+    *(
+        Point(places, 0.0, seeds=2, workload=workload)
+        for workload in ("interactive", "mixed-video")
+        for places in (2, 4, 8, 16)
+    ),
 )
 
 
@@ -91,11 +106,13 @@ def preset(system: str, work: Path) -> str:
 
 
 def played(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
-    settings = {"load": point.load, "people.talker.barge_in.probability": point.barge_in}
+    settings: dict[str, Any] = {"load": point.load}
+    if point.workload == WORKLOAD:
+        settings["people.talker.barge_in.probability"] = point.barge_in
     profile = Profile.from_json(PROFILE.read_bytes())
     sizes = Sizes(host_kv_tokens=HOST_KV_TOKENS)
     engine = deployed_engine(profile, read_deployment(DEPLOYMENT), preset(system, work), sizes)
-    outcome = simulate(Setup(changed(named(WORKLOAD), settings), profile, seed, engine), NOBODY)
+    outcome = simulate(Setup(changed(named(point.workload), settings), profile, seed, engine), NOBODY)
     if outcome.overruled or outcome.incidents:
         raise RuntimeError(f"{outcome.overruled} {outcome.incidents}")
     run = fold(outcome.events)
@@ -128,6 +145,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/paper"), help="of what is done")
+    parser.add_argument("--frontier", action="store_true", help="Figures 10 and 13 instead of the others")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     work: Path = arguments.work
@@ -140,13 +158,14 @@ def main() -> None:
                 system: [pool.submit(kept, work, system, point, seed) for seed in range(point.seeds)]
                 for system in point.systems
             }
-            for point in POINTS
+            for point in (FRONTIER if arguments.frontier else POINTS)
         }
         found = {
             point.name: told({system: [one.result() for one in each] for system, each in systems.items()})
             for point, systems in runs.items()
         }
-    command = "python benchmarks/liveserve_paper.py --out benchmarks/results/liveserve-paper.json"
+    which = "--frontier " if arguments.frontier else ""
+    command = f"python benchmarks/liveserve_paper.py {which}--out {arguments.out}"
     provenance.keep(found | {"command": command}, arguments.out)
 
 
