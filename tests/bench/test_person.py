@@ -157,6 +157,16 @@ async def test_barging_in_with_a_committing_client(tmp_path: Path) -> None:
     assert of(TurnStarted, events)[1].t_s - cut_at.t_s < 0.1
 
 
+@pytest.mark.parametrize("turn_detection", ["manual", "server_vad"])
+async def test_who_cuts_the_last_reply_hears_that_it_is_over(tmp_path: Path, turn_detection: str) -> None:
+    """Else nobody would learn what was made of it in vain."""
+    async with FakeServer(Manner(reply_s=0.8, speed=2)) as server:
+        cut = TurnScript(0.0, SAID, interjections=BARGE_IN)
+        events = await met(tmp_path, server, cut, turn_detection=turn_detection)
+    assert len(of(Interrupted, events)) == 1
+    assert [event.status for event in of(ResponseEnded, events)] == ["cancelled"]
+
+
 async def test_an_open_microphone(tmp_path: Path) -> None:
     async with FakeServer(Manner(reply_s=2.0, speed=8, vad_silence_s=0.2)) as server:
         cut = TurnScript(0.1, SAID, interjections=BARGE_IN)

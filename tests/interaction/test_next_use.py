@@ -393,6 +393,18 @@ def test_what_runs_beside_the_conversation_and_strangers_change_nothing() -> Non
     assert isnan(people.due_s(2.0, "stranger"))
 
 
+def test_what_runs_beside_a_turn_that_waits_for_its_reply_leaves_it_expected() -> None:
+    """The transcription of what was said ends before the reply has begun."""
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.ask(3.0, response="reply")
+    people.ask(3.0, response="beside", remember=False)
+    people.end(3.2, response="beside")
+    assert [*people.next_use.expected(3.2)] == ["s"]
+    people.sound(1.0, 3.4, response="reply")
+    assert [*people.next_use.expected(3.4)] == []
+
+
 class Everybody(RuleBasedStateMachine):
     """Any facts in any order: the order is that of a scan."""
 

@@ -124,6 +124,8 @@ def test_with_an_open_microphone_playback_stops_when_it_is_noticed(interrupts: b
         played.get("input_audio_buffer.speech_started")
     helper.go_on()
     assert helper.is_over
+    played.step(doing)
+    played.get("response.done", "r", answer={"status": "cancelled"})
     assert played.step(doing) is None
     kinds = [event["type"] for event in played.sent]
     assert kinds == ([] if interrupts else ["response.cancel"]) + ["conversation.item.truncate"]

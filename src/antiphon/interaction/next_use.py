@@ -131,7 +131,7 @@ class Order:
 
 class _Session:
     __slots__ = (
-        "awaits_sound",
+        "awaits",
         "due_at",
         "ended_unheard",
         "expected_at",
@@ -152,8 +152,9 @@ class _Session:
         self.heard_to: float | None = None
         """When its last reply was played to its end; None: there is none, or it was cut."""
         self.is_speaking = False
-        self.awaits_sound = False
-        """It is expected because its reply was asked for, of which nothing is heard yet."""
+        self.awaits: str | None = None
+        """The reply that was asked for last, until something of it is heard: so long the session is expected.
+        Transcriptions and other asides are none."""
         self.spoke_at = nan
         """When its person began to speak, last."""
         self.expected_at = nan
@@ -313,7 +314,7 @@ class NextUse:
         if not isnan(session.due_at):
             self._list(name, session, session.expected_at, now)
         self._expect(name, session, now, now + LONGEST_S, now)
-        session.awaits_sound = False
+        session.awaits = None
 
     def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
         session.is_speaking = False
@@ -332,7 +333,7 @@ class NextUse:
         if not isnan(session.due_at):
             self._list(name, session, expected_at, now)
         self._expect(name, session, max(now, expected_at - NEAR_S), expected_at + WARM_S, now)
-        session.awaits_sound = False
+        session.awaits = None
 
     def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
         """An expectation that has begun goes on, `LONGEST_S` in all: renewing it for ever without a turn
@@ -358,7 +359,7 @@ class NextUse:
         self._unlist(name, session)
         self._coming.pop(name, None)
         self._expect(name, session, now, now + LONGEST_S, now)
-        session.awaits_sound = True
+        session.awaits = fact.response
 
     def _cancelled(self, name: str, session: _Session, fact: ResponseCancelled, now: float) -> None:
         if session.ended_unheard == fact.response:
@@ -395,9 +396,9 @@ class NextUse:
         self, name: str, session: _Session, response: str, is_over: bool, is_cut: bool, now: float
     ) -> None:
         """More of a reply is there, or it is over."""
-        if session.awaits_sound:
+        if session.awaits == response:
             self.num_changes += 1
-            session.awaits_sound = False
+            session.awaits = None
             self._expected = None
             self._coming.pop(name, None)
         heard = self._monitor.heard_reply(name)

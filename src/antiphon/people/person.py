@@ -14,6 +14,8 @@ from antiphon.workload.script import Interjection, PersonScript, TurnScript
 
 REACTION_S = 0.2
 """From beginning to speak until a person's own client falls silent, where the server does not see to it."""
+END_S = 5.0
+"""So long a person who leaves waits at most for the end of a reply that they cut."""
 
 
 class Person:
@@ -104,6 +106,8 @@ class Person:
             yield from self._fall_silent(replies, barge_in)
             if turn is not None:
                 yield from self._uplink.take(number, turn, barge_in.speech_s)
+            else:
+                yield from self._hear_the_end(replies)
             return
         stopping = self._seat.beside(self._stop_when_noticed(replies, barge_in, started_s))
         try:
@@ -115,6 +119,13 @@ class Person:
                 yield Wait(listens=True)
         finally:
             stopping.stop()
+        if turn is None:
+            yield from self._hear_the_end(replies)
+
+    def _hear_the_end(self, replies: list[HeardReply]) -> Doing:
+        """Of replies that were cut last: whoever left at once would never learn what was made of them."""
+        until_s = self._log.now_s() + min(self._seat.patience_s, END_S)
+        yield from self._downlink.until(lambda: all(reply.is_done for reply in replies), until_s)
 
     def _stop_when_noticed(
         self, replies: list[HeardReply], barge_in: Interjection, started_s: float
