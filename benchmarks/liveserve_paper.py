@@ -64,8 +64,9 @@ class Point(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         arrivals = "" if self.rate_per_s is None else f", {self.rate_per_s:g}/s {LAWS[self.cv]}"
-        workload = "" if self.workload == WORKLOAD else f"{self.workload}, "
-        return f"calibrated, {workload}c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
+        if self.workload != WORKLOAD:  # which says itself who barges in
+            return f"calibrated, {self.workload}, c = {self.places}{arrivals}"
+        return f"calibrated, c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
 
     @property
     def load(self) -> dict[str, Any]:

@@ -269,6 +269,22 @@ def test_nothing_else_is_computed_from_its_start_while_what_goes_on_is_looked_at
     assert sorted(told(policy, nobody, NOW + 0.4).order.tolist()) == [2, 3]
 
 
+def test_a_look_that_finds_nothing_to_bring_changes_nothing_before_the_hold_ends() -> None:
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    columns: dict[str, Any] = {"begun": [1] * 4, "rate": [10.0] * 4, "num_free": 0, "num_blocks": 20}
+    columns |= {"lead_s": [9.0, 9.0, 0.1, 0.2], "request": [100, 101, 102, 103], "block_size": 16}
+
+    def nobody() -> StepView:
+        return stage(0, 4, held=[0] * 4, needs=[8] * 4, **columns)
+
+    told(policy, stage(2, 4, held=[8, 8, 0, 0], needs=[0, 0, 8, 8], **columns))
+    told(policy, nobody())
+    policy.decide_fetch(Kv().view, NOW + SOON_S / 2)
+    assert policy._brings == {102: False, 103: False}, "nothing is left of their KV"
+    assert sorted(told(policy, nobody(), NOW + SOON_S / 2).order.tolist()) == [2, 3]
+
+
 def test_what_goes_on_is_brought_before_what_others_have_there() -> None:
     policy = TokenBuffer()
     assert not policy.decide_fetch(Kv().view, NOW).is_first, "all find room"

@@ -539,9 +539,9 @@ class TokenBuffer:
 
     def _is_bringing(self) -> bool:
         """Is any KV to be brought of those that are to get a row, or is one held for a look at where its KV
-        is?"""
+        is? What that finds before the hold ends changes nothing until then."""
         assert self._plan is not None
-        return any(self._brings.get(one, one in self._held) for one in self._plan.resumes.requests)
+        return any(one in self._held or self._brings.get(one, False) for one in self._plan.resumes.requests)
 
     # -- KV (§5) -------------------------------------------------------------------------------------
 
