@@ -213,6 +213,17 @@ def test_a_reply_ends_at_the_end_of_a_turn_too(whole: Path, tmp_path: Path) -> N
     assert found["eos_token_id"] == sorted({7, first})
 
 
+def test_a_special_token_that_is_spelt_otherwise_is_refused(whole: Path, tmp_path: Path) -> None:
+    """transformers respells what is beyond the alphabet of bytes, and the token itself would get an id behind
+    all that the embedding has rows for."""
+    told = metadata_of(whole, json.loads((whole / "config.json").read_text()))
+    tokens = list(told["tokenizer.ggml.tokens"])
+    tokens[told["tokenizer.ggml.eos_token_id"]] = "<｜end▁of▁sentence｜>"
+    (tmp_path / "a.gguf").write_bytes(changed(whole, tokenizer__ggml__tokens=tokens))
+    with pytest.raises(CheckpointError, match=r"end▁of▁sentence｜>' otherwise.*files of the model"):
+        find_directory(str(tmp_path / "a.gguf"))
+
+
 def test_biases_that_no_layer_adds_are_refused(whole: Path) -> None:
     told = metadata_of(whole, json.loads((whole / "config.json").read_text()))
     data = gguf(told, {"blk.0.attn_q.bias": ((4, 1), 0, bytes(16))})

@@ -317,6 +317,9 @@ def test_what_the_embedding_has_no_row_for_cannot_be_said(tmp_path: Path) -> Non
     said = prompter.render(RenderPrompt(1, (), False, raw=(300,)))
     assert isinstance(said, PromptFailed)
     assert "they are 0 to 299" in said.message
+    said = prompter.render(RenderPrompt(1, (item("user", "hello"),), False))
+    assert isinstance(said, PromptFailed), "the template's own tokens are beyond"
+    assert "they are 0 to 299" in said.message
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,12 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     named = {f"{name}_token": tokens[number] for name, number in ids.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_json(directory / "tokenizer_config.json", config | named)
+    wrong = [tokens[number] for number in ids.values() if tokenizer.token_to_id(tokens[number]) != number]
+    if wrong:
+        raise CheckpointError(
+            f"{gguf.file}: the tokenizer that transformers makes of it spells {wrong[0]!r:.60} otherwise. "
+            f"{BESIDE}"
+        )
 
 
 BYTES_ALONE = ("gpt-2", "gpt2", "smollm", "default")

@@ -148,6 +148,7 @@ class Prompter:
         line.finish()
         line.ids += forced
         self._check_length(len(line.ids))
+        self._check_known(line.ids)
         ids = np.array(line.ids, np.int64)
         return StagePrompt(ids, prompt_keys(ids, line.spans), tuple(line.spans), len(ids), NO_INTS)
 
@@ -157,9 +158,7 @@ class Prompter:
         if not known:
             raise ProtocolError("the prompt is empty: send a text, or token ids, of one token or more")
         self._check_length(len(known))
-        if not 0 <= min(known) <= max(known) < self._vocabulary.size:
-            last = self._vocabulary.size - 1
-            raise ProtocolError(f"the prompt has token ids that this model has not: they are 0 to {last}")
+        self._check_known(known)
         ids = np.array(known, np.int64)
         return StagePrompt(ids, ids.copy(), (), len(ids), NO_INTS)
 
@@ -172,6 +171,12 @@ class Prompter:
             return rendered
         except jinja2.TemplateError as error:
             raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None
+
+    def _check_known(self, ids: Sequence[int]) -> None:
+        """A step with an id that is no row of the embedding would fail for everybody in it."""
+        if ids and not 0 <= min(ids) <= max(ids) < self._vocabulary.size:
+            last = self._vocabulary.size - 1
+            raise ProtocolError(f"the prompt has token ids that this model has not: they are 0 to {last}")
 
     def _check_length(self, num_tokens: int) -> None:
         allowed = self._max_prompt_tokens
