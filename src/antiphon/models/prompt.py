@@ -148,8 +148,7 @@ class Prompter:
         line.finish()
         line.ids += forced
         self._check_length(len(line.ids))
-        self._check_known(line.ids)
-        ids = np.array(line.ids, np.int64)
+        ids = _known(line.ids, self._vocabulary.rows)
         return StagePrompt(ids, prompt_keys(ids, line.spans), tuple(line.spans), len(ids), NO_INTS)
 
     def _raw(self, raw: str | tuple[int, ...]) -> StagePrompt:
@@ -158,8 +157,7 @@ class Prompter:
         if not known:
             raise ProtocolError("the prompt is empty: send a text, or token ids, of one token or more")
         self._check_length(len(known))
-        self._check_known(known)
-        ids = np.array(known, np.int64)
+        ids = _known(known, self._vocabulary.size)
         return StagePrompt(ids, ids.copy(), (), len(ids), NO_INTS)
 
     def _run_template(self, messages: list[Message], tools: tuple[str, ...]) -> str:
@@ -172,16 +170,19 @@ class Prompter:
         except jinja2.TemplateError as error:
             raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None
 
-    def _check_known(self, ids: Sequence[int]) -> None:
-        """A step with an id that is no row of the embedding would fail for everybody in it."""
-        if ids and not 0 <= min(ids) <= max(ids) < self._vocabulary.size:
-            last = self._vocabulary.size - 1
-            raise ProtocolError(f"the prompt has token ids that this model has not: they are 0 to {last}")
-
     def _check_length(self, num_tokens: int) -> None:
         allowed = self._max_prompt_tokens
         if num_tokens > allowed:
             raise LimitExceeded("max_prompt_tokens", allowed, num_tokens, "Shorten or remove earlier items")
+
+
+def _known(token_ids: Sequence[int], size: int) -> Ints:
+    """The same, [n]; raises ProtocolError unless all are below `size`. A step with an id that is no row of
+    the embedding would fail for everybody in it."""
+    ids = np.array(token_ids, np.int64)
+    if ids.size and not 0 <= ids.min() <= ids.max() < size:
+        raise ProtocolError(f"the prompt has token ids that this model has not: they are 0 to {size - 1}")
+    return ids
 
 
 @dataclass(slots=True)

@@ -39,8 +39,8 @@ class Vocabulary:
     become one."""
 
     def __init__(self, tokenizer: Tokenizer, rows: int | None = None) -> None:
-        """rows: of the embedding. What the tokenizer has beyond them cannot be said to the model."""
-        self._rows = rows
+        """rows: of the embedding, if they are known. What the tokenizer has beyond them cannot be said to the
+        model; rows beyond what the tokenizer has are padding, which a reply may name all the same."""
         content = json.loads(tokenizer.to_str())
         self._special = {token["content"]: token["id"] for token in content["added_tokens"]}
         # Tokens added beside the learned vocabulary are found by name, before any text is split into words.
@@ -48,6 +48,13 @@ class Vocabulary:
         content.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
         self._ordinary = Tokenizer.from_str(json.dumps(content))
         self._whole = tokenizer
+        known = max(
+            tokenizer.get_vocab_size(with_added_tokens=True), *(i + 1 for i in self._special.values()), 0
+        )
+        self.rows = known if rows is None else rows
+        """Every id of a conversation is below it, its replies' too."""
+        self.size = min(known, self.rows)
+        """Every id that a client may say is below it."""
         self._cached = lru_cache(maxsize=4096)(self._encode)
         longest_first = sorted(self._special, key=len, reverse=True)
         self._pattern = re.compile("|".join([SLOT_PATTERN, *map(re.escape, longest_first)]))
@@ -61,13 +68,6 @@ class Vocabulary:
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of ordinary text, whatever it says."""
         return (self._cached if len(text) <= _MAX_CACHED_CHARS else self._encode)(text)
-
-    @property
-    def size(self) -> int:
-        """Every id that may be said is below it."""
-        added = (i + 1 for i in self._special.values())
-        known = max(self._whole.get_vocab_size(with_added_tokens=True), *added, 0)
-        return known if self._rows is None else min(known, self._rows)
 
     def spell(self, text: str) -> tuple[int, ...]:
         """Ids of a text that may name special tokens, with those that the tokenizer puts around it."""

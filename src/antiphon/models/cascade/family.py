@@ -158,9 +158,8 @@ class Cascade(Family):
     def load_prompter(self, path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
         from antiphon.models.cascade.prompt import load_prompter
 
-        transcriber = WhisperConfig.from_dict(config["transcriber"], config["generation"]["transcriber"])
-        rows = config["thinker"].get("vocab_size")
-        return load_prompter(_directories(config), transcriber, rows, max_prompt_tokens)
+        known = self.read_config(config)
+        return load_prompter(known.directories, known.transcriber, known.thinker.vocab, max_prompt_tokens)
 
     def voices(self, config: CascadeConfig, path: Path) -> tuple[str, ...]:
         return (VOICE,)

@@ -85,7 +85,7 @@ def _is_unheard(item: Item, transcripts: Mapping[int, tuple[int, ...]]) -> bool:
 
 
 def load_prompter(
-    parts: Mapping[str, Path], config: WhisperConfig, rows: int | None, max_prompt_tokens: int
+    parts: Mapping[str, Path], config: WhisperConfig, rows: int, max_prompt_tokens: int
 ) -> CascadePrompter:
     """From the parts' directories by name, the transcriber's config and the rows of the thinker's
     embedding; raises CheckpointError."""
