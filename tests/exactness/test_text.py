@@ -222,12 +222,13 @@ def preempting(
     driver: Driver, facts: list[Fact], outputs: list, num: int, rng: np.random.Generator, share: float
 ) -> dict[bool, int]:
     """Turns the driver until `num` responses have ended; in a share of the turns the thinker preempts a row.
-    Returns how many of these lost their KV, and how many kept it."""
+    Of the kind that there were fewer of: how many turns there are is up to the machine. Returns how many lost
+    their KV, and how many kept it."""
     thinker = driver.node.stages.ar["thinker"]
     whims, kept = whims_of(thinker), {False: 0, True: 0}
     while sum(isinstance(one, ResponseEnded) for one in outputs) < num:
         if rng.random() < share and not whims.victims:
-            whims.victims, whims.keeps = [int(rng.integers(8))], bool(rng.integers(2))
+            whims.victims, whims.keeps = [int(rng.integers(8))], kept[True] < kept[False]
             before, keeps = thinker.num_preemptions, whims.keeps
             driver.advance(facts)
             kept[keeps] += thinker.num_preemptions - before
