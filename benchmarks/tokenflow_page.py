@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation_plots import filled, rows_of
+from liveserve_page import interval
 
 from antiphon.bench.plots.style import colour, page
 
@@ -64,8 +65,7 @@ def ratios(result: dict[str, Any]) -> list[str]:
     for load, found in result.items():
         others = found.get("tokenflow against", {}) if isinstance(found, dict) else {}
         for at, (system, one) in enumerate(others.items()):
-            cells = ("{:.2f} ({:.2f}–{:.2f})".format(*one[name]) for name in RATIOS.values())
-            rows.append([load if at == 0 else "", system, *cells])
+            rows.append([load if at == 0 else "", system, *(interval(one[name]) for name in RATIOS.values())])
     return rows_of(f"load | tokenflow against | {' | '.join(RATIOS)}", rows)
 
 
@@ -91,13 +91,13 @@ def write() -> None:
     """Every part that was run, into the page."""
     text = PAGE.read_text()
     for path in sorted(RESULTS.glob("tokenflow-*.json")):
-        part = path.stem.removeprefix("tokenflow-")
+        part, result = path.stem.removeprefix("tokenflow-"), json.loads(path.read_text())
         tables = ((part, on_the_engine if part == "engine" else table), (f"ratios of {part}", ratios))
         for name, tell in tables:
             if f"<!-- {name} -->" in text:
-                text = filled(text, name, "\n".join(tell(json.loads(path.read_text()))))
+                text = filled(text, name, "\n".join(tell(result)))
         if part == "calibrated":
-            draw(json.loads(path.read_text()), PAGE.parent / "tokenflow-table1.png")
+            draw(result, PAGE.parent / "tokenflow-table1.png")
     PAGE.write_text(text)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import EngineOptions
+from antiphon.core.quantised import PANEL
 from antiphon.engine.load import Loader, open_source
 from antiphon.models.decoder_stage import Thinker
 from antiphon.nn.attention import PagedBatch, over
@@ -25,6 +26,13 @@ TOKENS, BLOCK = 48, 16
 MIXED = {"": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K", "token_embd": "Q8_0"}
 """As llama.cpp's Q4_K_M has it: not all parts of q, k and v are alike."""
 WEIGHTS_A_LAYER = 7
+
+
+@pytest.mark.skipif(not has_compiler(), reason="tiles are compiled")
+def test_what_counts_as_kept_fills_panels() -> None:
+    from antiphon.nn.cpu.tiles import LANES
+
+    assert PANEL == LANES
 
 
 def thinker(source: Path, **options: str) -> Thinker:

@@ -23,7 +23,7 @@ from antiphon.checkpoint.side_files import check_side_files, read_json, read_opt
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
 from antiphon.core.model_source import WRITER, parts_in, source_of
-from antiphon.core.quantised import Quantised
+from antiphon.core.quantised import PANEL, Quantised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -56,8 +56,8 @@ class TensorInfo:
 
     def bytes_held(self, dtype: torch.dtype, *, keeps_blocks: bool) -> int:
         """In memory, as `dtype`. Blocks that are kept take at most twice what they do in their file, and 12
-        bits an element; matrices whose outputs fill no panels, and experts, are not kept so."""
-        if keeps_blocks and self.is_quantised and len(self.shape) == 2 and self.shape[0] % 16 == 0:
+        bits an element. Experts, and matrices with outputs that fill no panels, are not kept so."""
+        if keeps_blocks and self.is_quantised and len(self.shape) == 2 and self.shape[0] % PANEL == 0:
             return min(2 * self.num_bytes, self.num_elements * 3 // 2)
         return self.num_elements * dtype.itemsize
 

@@ -40,7 +40,8 @@ def directory_of(file: Path) -> Path:
     Beside a config.json it is the file's own side files that count. Raises CheckpointError for a GGUF that is
     damaged, or holds a model that is not read.
     """
-    cache, places, file = _cache(), (file.absolute().parent, file.resolve().parent), file.resolve()
+    cache, places = _cache(), (file.absolute().parent, file.resolve().parent)
+    file = file.resolve()
     beside: list[Path] = []
     # a link's own directory comes first: the hub's cache has files elsewhere, and links to them side by side
     own = (place for place in places if place.parent != cache and (place / "config.json").is_file())

@@ -51,6 +51,9 @@ SIZES = {
 }
 MOST_CHARACTERS = 1 << 20
 """Of a chat template."""
+BYTES_ALONE = ("gpt-2", "gpt2", "smollm", "default")
+"""Splittings of text that transformers does not list: GPT-2's own, and one that `_split_digits` makes."""
+BESIDE = "Put config.json and the tokenizer's files of the model that it was made from into its directory"
 
 
 def model_config(gguf: Gguf) -> dict[str, Any]:
@@ -121,9 +124,6 @@ def _special_ids(gguf: Gguf) -> dict[str, int]:
     return {name: gguf.get(key) for name, key in keys.items() if key in gguf.metadata}
 
 
-BESIDE = "Put config.json and the tokenizer's files of the model that it was made from into its directory"
-
-
 def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     """tokenizer.json, its config and the chat template; raises CheckpointError."""
     try:
@@ -136,20 +136,7 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
             f"{gguf.file}: this transformers makes no tokenizer of a GGUF. Upgrade it. Or: {BESIDE}"
         ) from None
     tokens, ids = gguf.get("tokenizer.ggml.tokens", list), _special_ids(gguf)
-    turn = gguf.optional("tokenizer.ggml.eot_token_id", int, 0)
-    if any(not 0 <= number < len(tokens) for number in (*ids.values(), turn)):
-        raise CheckpointError(f"{gguf.file}: special tokens {ids} are not all of its {len(tokens)} tokens")
-    rows = gguf.tensors["token_embd.weight"].shape[0]
-    if len(tokens) > rows:
-        raise CheckpointError(f"{gguf.file}: {len(tokens)} tokens, but an embedding of {rows} rows")
-    splitting = gguf.optional("tokenizer.ggml.pre", str, "default")
-    if gguf.get("tokenizer.ggml.model", str) == "gpt2" and splitting not in {
-        *GGUF_PRE_TOKENIZER_SPLITS,
-        *BYTES_ALONE,
-    }:
-        raise CheckpointError(
-            f"{gguf.file} splits text as {splitting!r:.40}, which is not known here. {BESIDE}"
-        )
+    _check_tokens(gguf, tokens, ids, {*GGUF_PRE_TOKENIZER_SPLITS, *BYTES_ALONE})
     told = {
         name: gguf.metadata[f"tokenizer.ggml.{key}"]
         for name, key in (
@@ -169,6 +156,13 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
         raise CheckpointError(f"{gguf.file}: its metadata makes no tokenizer: {error!s:.200}") from error
     if told.get("pre_tokenizer_type") == "smollm":
         _split_digits(tokenizer)
+    if wrong := [
+        tokens[number] for number in ids.values() if tokenizer.token_to_id(tokens[number]) != number
+    ]:
+        raise CheckpointError(
+            f"{gguf.file}: the tokenizer that transformers makes of it spells {wrong[0]!r:.60} otherwise. "
+            f"{BESIDE}"
+        )
     tokenizer.save(str(directory / "tokenizer.json"))
     if "tokenizer.chat_template" not in gguf.metadata:
         raise CheckpointError(f"{gguf.file} has no chat template in its metadata. {BESIDE}")
@@ -181,16 +175,22 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     named = {f"{name}_token": tokens[number] for name, number in ids.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_json(directory / "tokenizer_config.json", config | named)
-    wrong = [tokens[number] for number in ids.values() if tokenizer.token_to_id(tokens[number]) != number]
-    if wrong:
+
+
+def _check_tokens(gguf: Gguf, tokens: list[str], ids: dict[str, int], splittings: set[str]) -> None:
+    """Raises CheckpointError for special ids that are no tokens, tokens that the embedding has no rows for,
+    and text that is split as nobody here knows how."""
+    turn = gguf.optional("tokenizer.ggml.eot_token_id", int, 0)
+    if any(not 0 <= number < len(tokens) for number in (*ids.values(), turn)):
+        raise CheckpointError(f"{gguf.file}: special tokens {ids} are not all of its {len(tokens)} tokens")
+    rows = gguf.tensors["token_embd.weight"].shape[0]
+    if len(tokens) > rows:
+        raise CheckpointError(f"{gguf.file}: {len(tokens)} tokens, but an embedding of {rows} rows")
+    splitting = gguf.optional("tokenizer.ggml.pre", str, "default")
+    if gguf.get("tokenizer.ggml.model", str) == "gpt2" and splitting not in splittings:
         raise CheckpointError(
-            f"{gguf.file}: the tokenizer that transformers makes of it spells {wrong[0]!r:.60} otherwise. "
-            f"{BESIDE}"
+            f"{gguf.file} splits text as {splitting!r:.40}, which is not known here. {BESIDE}"
         )
-
-
-BYTES_ALONE = ("gpt-2", "gpt2", "smollm", "default")
-"""Splittings that transformers does not list: GPT-2's own, and one that `_split_digits` makes."""
 
 
 def _split_digits(tokenizer: Any) -> None:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+PANEL = 16
+"""Outputs of a weight that stays in its blocks come in groups of so many on a CPU."""
+
 
 class Super(NamedTuple):
     """What Q4_K makes its scales of: `d * steps`, and of its lowest numbers, `-(least * bases)`.

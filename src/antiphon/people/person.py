@@ -15,7 +15,7 @@ from antiphon.workload.script import Interjection, PersonScript, TurnScript
 REACTION_S = 0.2
 """From beginning to speak until a person's own client falls silent, where the server does not see to it."""
 END_S = 5.0
-"""So long a person who leaves waits at most for the end of a reply that they cut."""
+"""The longest that a person waits, before leaving, for the end of a reply that they cut."""
 
 
 class Person:
@@ -123,7 +123,7 @@ class Person:
             yield from self._hear_the_end(replies)
 
     def _hear_the_end(self, replies: list[HeardReply]) -> Doing:
-        """Of replies that were cut last: whoever left at once would never learn what was made of them."""
+        """Of replies that were cut last: leaving at once, a person never learns what was made of them."""
         until_s = self._log.now_s() + min(self._seat.patience_s, END_S)
         yield from self._downlink.until(lambda: all(reply.is_done for reply in replies), until_s)
 

@@ -38,7 +38,7 @@ def new_link(request: pytest.FixtureRequest) -> Iterator[NewLink]:
     yield new
     for end in ends:
         end.close()
-    assert len(os.listdir("/proc/self/fd")) <= before, "what an earlier test left may be collected meanwhile"
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def noise(num_bytes: int) -> Array:

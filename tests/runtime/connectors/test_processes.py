@@ -54,7 +54,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Afterwards no descriptor, no mapping and no name in shared memory is left."""
     before, others = len(os.listdir("/proc/self/fd")), names()
     yield request.param
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(os.listdir("/proc/self/fd")) == before
     assert "antiphon-arena" not in Path("/proc/self/maps").read_text()
     assert not names() - others
 
