@@ -114,9 +114,10 @@ class System(msgspec.Struct, frozen=True):
 SHIPPED = System((), ROWS, 2)
 BASELINES = (SHIPPED, *(System((), rows, 4) for rows in (6, 8, 10, 12)))
 TRIED = tuple(
-    System(tuple(MECHANISMS), rows, first, (1.0, 12.0), brink_s)
+    System(tuple(MECHANISMS), rows, first, (1.0, held_s), brink_s)
     for rows in (10, 12, ROWS)
     for first in (2, 4)
+    for held_s in (4.0, 6.0, 12.0)
     for brink_s in (0.3, 0.6)
 )
 """Of liveserve."""

@@ -29,6 +29,7 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import (
     LEAST_S,
     LONGEST_S,
+    MOST_STALE_S,
     NEAR_S,
     REPLY_S,
     SPEECH_S,
@@ -210,6 +211,19 @@ def test_a_voice_that_came_to_nothing_tells_nothing_of_the_next_turn() -> None:
     people.sound(1.0, 601.0, response="typed")
     people.tell(SpeechStarted("s"), 610.0)
     assert people.due_s(610.0) == pytest.approx(610.0 + SPEECH_S)
+
+
+@pytest.mark.parametrize("reports", [False, True], ids=["no-reports", "reports"])
+def test_a_cough_during_a_reply_leaves_the_next_turn_due_after_it(reports: bool) -> None:
+    people = People("s")
+    people.reply(0.0, 40.0)
+    due_s = people.due_s(1.0)
+    people.tell(SpeechStarted("s"), 1.0)
+    people.tell(SpeechEnded("s"), 1.4)
+    if reports:
+        people.tell(PlaybackReported("s", "r", 1.4), 1.4)
+    for now in (1.4 + WARM_S + 0.1, 20.0):
+        assert people.due_s(now) == pytest.approx(due_s, abs=MOST_STALE_S)
 
 
 def test_another_reply_that_is_cancelled_changes_nothing() -> None:

@@ -321,6 +321,8 @@ class NextUse:
         session.expected_at = now
         if self.is_expected(name, now):
             session.until = min(now + WARM_S, session.since + LONGEST_S)
+        if session.heard_to is not None and not isnan(session.due_at):
+            self._answered(name, session, session.heard_to, now)
 
     def _advised(self, name: str, session: _Session, fact: TurnAdvised, now: float) -> None:
         if not fact.is_likely:
@@ -418,8 +420,10 @@ class NextUse:
         self._answered(name, session, session.heard_to, now)
 
     def _answered(self, name: str, session: _Session, heard_to: float, now: float) -> None:
-        """The next turn is due as long after the reply as is usual, unless it is on its way or announced."""
+        """The next turn is due as long after the reply as is usual, unless it is being spoken or announced.
+        What was spoken is a turn once a reply is asked for; until then it may have been a cough."""
         is_coming = name in self._coming and session.until >= now
+        is_coming &= session.is_speaking or session.expected_at > now
         due_at = session.expected_at if is_coming else heard_to + session.reply.value
         self._list(name, session, due_at, now)
 
