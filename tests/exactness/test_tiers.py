@@ -28,17 +28,25 @@ STAGES = ("thinker", "talker")
 
 
 def small_pool(
-    world: World, num_groups: int, host_blocks: int = 200, depth: int = 0, preset: str = ""
+    world: World,
+    num_groups: int,
+    host_blocks: int = 200,
+    depth: int = 0,
+    preset: str = "",
+    is_paced: bool = False,
+    num_blocks: int = 10,
 ) -> Talk:
-    """A device that holds the longest conversation and little more."""
+    """A device that holds the longest conversation and little more. Unless `is_paced`, nobody waits until
+    what was made is heard."""
     engine: Engine = regrouped(world.omni.engine, num_groups, host_blocks)
     if preset:
         node = with_preset(engine.node, preset)
-        node.policies["pace"] = PolicyChoice("unpaced")  # nobody waits here until it is heard
+        if not is_paced:
+            node.policies["pace"] = PolicyChoice("unpaced")
         engine = replace(engine, node=node)
     if depth:
         engine = in_lane(engine, torch.device("cpu"))
-    return Talk(engine, num_blocks=10)
+    return Talk(engine, num_blocks=num_blocks)
 
 
 class Conversations:

@@ -11,7 +11,7 @@ import pytest
 from antiphon.core.errors import ConfigError
 from antiphon.core.playback import Source
 from antiphon.policy.base import Budget, StepChoice, StepView, Tier
-from antiphon.policy.urgency import BEHIND, BUFFERED, FIRST_SOUND, RUNS_DRY, Urgency
+from antiphon.policy.urgency import BEHIND, BUFFERED, FIRST_SOUND, LISTENS_S, RUNS_DRY, Urgency
 from policy.views import short, stage
 
 BUDGET = Budget(16, 8)
@@ -245,6 +245,16 @@ def test_a_crowded_pool_is_emptied_sooner_by_holding_nobody() -> None:
     assert held(stage(2, 2, **told), holds_to=0.8) == ([], None)
     assert held(stage(2, 2, **told), holds_to=0.9)[0] == [0, 1]
     assert held(stage(2, 2, **told | {"num_promised": 12}), holds_to=0.9)[0] == []
+
+
+def test_nothing_is_held_once_its_listener_has_heard_all_that_is_sound() -> None:
+    """A chunk of the vocoder, or a phrase of the voice, may be longer than all that a reply may be ahead."""
+    told = begun(2, 9.0, 9.0)
+    ahead = {"ahead_s": [8.5, 8.9]}
+    assert held(stage(2, 2, **told | ahead))[0] == [0]
+    assert held(stage(2, 2, **told | ahead))[1] == pytest.approx(100.5 - LISTENS_S, abs=1e-3)
+    assert held(stage(2, 2, **told | {"ahead_s": [8.8, 8.8]})) == ([], None)
+    assert held(stage(2, 2, **begun(2, 0.9, 0.9), ahead_s=[0.7, 0.75]), safe_s=0.1)[0] == [0, 1]
 
 
 def test_rows_are_freed_sooner_before_anybody_waits_for_one() -> None:

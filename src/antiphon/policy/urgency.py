@@ -38,6 +38,9 @@ MOST_GAPS = 3
 """More of them widen a lead no further."""
 SHORTER = 0.9
 """Of a step's time, what must be left of it if others stay out of it for those at the brink."""
+LISTENS_S = 0.25
+"""Of sound that a client has and is still to play: with less, the reply is not held. What lies between the
+stage and the client may be less than a chunk, or a phrase, and then waits for more."""
 ACKED = int(Source.ACKED)
 """As a plain number, like a tier."""
 
@@ -101,6 +104,7 @@ class Urgency:
                 raise ConfigError(f"{name} is {value}; it must be 1 or above")
         self._alpha, self._beta, self._safe_s, self._ahead_s = alpha, beta, safe_s, ahead_s
         self._brink_s = brink_s
+        self._listens_s = min(LISTENS_S, safe_s)
         self._unsure = np.where(np.arange(len(Source)) == ACKED, 1.0, unsure)
         """By source."""
         self._after_gaps: Floats = np.power(after_gap, np.arange(MOST_GAPS + 1), dtype=np.float64)
@@ -139,8 +143,8 @@ class Urgency:
         )
 
     def decide_pace(self, view: StepView, now: float) -> Hold:
-        """Holds replies for which eq. 1 is below nothing. Those that are not far beyond go along with a step
-        that runs anyway."""
+        """Holds replies for which eq. 1 is below nothing, while sound of them is to be heard. Those that are
+        not far beyond go along with a step that runs anyway."""
         hold = self._hold(view, now)
         held = frozenset[int](() if hold.held is None else view.request[hold.held & view.ready].tolist())
         self.events["held"] += len(held - self._held)
@@ -149,7 +153,8 @@ class Urgency:
 
     def _hold(self, view: StepView, now: float) -> Hold:
         lead_s = view.lead_s
-        can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf)
+        heard_s = lead_s - view.ahead_s
+        can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf) & (heard_s > self._listens_s)
         can_hold &= (view.tier == LATENCY) & ~view.reading
         if not can_hold.any():
             return NO_HOLD
@@ -165,7 +170,8 @@ class Urgency:
         goes_on = self._must_go_on(view)
         if goes_on:
             return Hold(None, goes_on, spared=stopped)
-        wake_at = now + float(beyond_s[stopped].min()) - least_s + ROUNDING_S
+        until_s = np.minimum(beyond_s - least_s, heard_s - self._listens_s)
+        wake_at = now + float(until_s[stopped].min()) + ROUNDING_S
         return Hold(held, "far enough ahead of what is heard", wake_at)
 
     def tell_step(self, view: StepView, at: int, now: float) -> Told:
@@ -182,7 +188,8 @@ class Urgency:
     def tell_pace(self, view: StepView, at: int, now: float) -> Told:
         """Of one that is held: how far it is ahead, and until when."""
         lead_s, limit_s = float(view.lead_s[at]), float(self._last_limits_s[at])
-        until = now + lead_s - limit_s - self._ahead_s / 2
+        heard_s = lead_s - float(view.ahead_s[at])
+        until = now + min(lead_s - limit_s - self._ahead_s / 2, heard_s - self._listens_s)
         why = f"{lead_s:.1f} s ahead of the listener, over {limit_s:.1f} s"
         return Told("", why, until)
 
