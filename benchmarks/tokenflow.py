@@ -14,6 +14,7 @@ Every system decides about the same people (paired seeds).
     crowds      other machines, models and arrivals, at a datasheet's times
     ablation    table 2: without the host, without write-through, on links of two speeds
     settings    figures 20, 22 and 23: reading rates, the interval, how conservative preemption is
+    claims      what the others get where a fifth says that it reads 100 tokens a second
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from __future__ import annotations
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -43,6 +46,9 @@ from antiphon.metrics.summary import figures
 from antiphon.sim.model import SimEngine, engine_of
 from antiphon.sim.run import Outcome, Setup, simulate
 from antiphon.sim.sizes import Sizes
+from antiphon.wire.readers import ReaderRates
+from antiphon.workload.fitted import QUANTILES
+from antiphon.workload.laws import at_percentile
 from antiphon.workload.load import changed, find
 
 HERE = Path(__file__).parent
@@ -78,6 +84,13 @@ USUAL = {"constant": 15}
 """Half of the 30 tokens a second that the paper's baseline makes for each reader: its figure 2."""
 
 
+def usual(law: dict[str, Any]) -> int:
+    """Its median."""
+    if "lognormal" in law:
+        return int(law["lognormal"]["median"])
+    return int(at_percentile(QUANTILES[law["fitted"]], 50))
+
+
 class Load(msgspec.Struct, frozen=True):
     """Who comes, and to what.
 
@@ -87,6 +100,7 @@ class Load(msgspec.Struct, frozen=True):
     kv_tokens    for which the device has room
     more_ms      that every step takes beyond the datasheet's time
     link         GB/s to the host; None: as the datasheet has it
+    told_of      figures are of those who read so many tokens a second; None: of all
     """
 
     name: str
@@ -100,6 +114,7 @@ class Load(msgspec.Struct, frozen=True):
     model: str = "llama-3-8b"
     more_ms: float = 0.0
     link: float | None = None
+    told_of: float | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -226,8 +241,7 @@ class System(msgspec.Struct, frozen=True):
             host_kv_tokens=HOST_KV_TOKENS if self.has_host else 0,
         )
         made = engine_of(load.profile, str(self.file(folder)), sizes)
-        median = load.reply["lognormal"]["median"] if "lognormal" in load.reply else 0
-        node = self.with_headroom(made.node, int(median))
+        node = self.with_headroom(made.node, usual(load.reply))
         return SimEngine(msgspec.structs.replace(made.served, node=node), made.block_bytes)
 
     def with_headroom(self, node: NodeConfig, reply: int) -> NodeConfig:
@@ -286,7 +300,11 @@ def outcome_of(point: Point, work: Path) -> Outcome:
 
 def played(point: Point, work: Path) -> dict[str, float]:
     """One run's figures."""
-    found = figures(fold(outcome_of(point, work).events), Slo())
+    run = fold(outcome_of(point, work).events)
+    if point.load.told_of is not None:
+        told_of = tuple(row for row in run.responses if row.reading_tokens_per_s == point.load.told_of)
+        run = replace(run, responses=told_of)
+    found = figures(run, Slo())
     return {name: round(found[name], 5) for name in TOLD if name in found}
 
 
@@ -401,6 +419,22 @@ def settings(runs: Runs) -> dict[str, Any]:
     return told
 
 
+CLAIMED, BOUND = 100.0, ReaderRates().most
+
+
+def claims(runs: Runs) -> dict[str, Any]:
+    """Of (a) and (d): four fifths read 15 tokens a second and say so. A server takes who says more at its
+    bound (`readers.most`)."""
+    told: dict[str, Any] = {}
+    said = {"all are honest": 15.001, f"a fifth says {CLAIMED:g}": CLAIMED, "and counts as the bound": BOUND}
+    loads = table_1(fitted_ms())
+    for load, (name, rate) in product((loads["a"], loads["d"]), said.items()):
+        law = {"choice": {"values": [15, rate], "weights": [0.8, 0.2]}}
+        one = msgspec.structs.replace(load, rate=law, told_of=15.0, name=f"{load.name}, {name}")
+        told.setdefault(load.name, {})[name] = means(runs.at((OURS,), one))[OURS.name]
+    return told
+
+
 PARTS = {
     "calibrated": calibrated,
     "calibrated-more": calibrated_more,
@@ -408,6 +442,7 @@ PARTS = {
     "ablation": ablation,
     "crowds": crowds,
     "settings": settings,
+    "claims": claims,
 }
 
 

@@ -245,6 +245,7 @@ def test_who_reads_where_only_the_operator_knows() -> None:
         how = {} if rate is None else {"antiphon": {"rate": rate}}
         assert read(stream=True, readers=readers, **how).request.rate == expected
     assert read(stream=True, readers=readers, antiphon={}).request.rate == 8.0
+    assert read(stream=True, readers=ReaderRates(most=20.0), antiphon={"rate": 100}).request.rate == 20.0
     assert read(stream=True, antiphon={"rate": "listening", "deliver": "paced"}).request.rate == 3.3
     assert read(readers=readers).request.rate == "auto"
     assert read(readers=ReaderRates(streamed="reading")).request.rate is None

@@ -168,6 +168,14 @@ class Readers(Written):
         ge=0.1,
         le=100,
     )
+    most: float = key(
+        _READERS.most,
+        "Tokens a second that a request may say at most; one that says more is taken at this. "
+        "`auto` is for those that no person reads.",
+        24,
+        ge=0.1,
+        le=100,
+    )
     streamed: Literal["reading", "listening", "auto"] | None = key(
         None,
         "Who reads a streamed text, and a written reply of a realtime session, where nothing is "

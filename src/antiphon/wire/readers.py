@@ -32,6 +32,7 @@ class Delivery(Strict, frozen=True, kw_only=True):
 class ReaderRates:
     """What an operator says of those who read texts.
 
+    most      tokens a second: who says more counts as so fast, or one client's word would cost all others
     streamed  a text that is streamed, of a request that says nothing; None: nobody is known to read it
     whole     one that is sent once it is there
     """
@@ -40,6 +41,8 @@ class ReaderRates:
     """Tokens a second below which readers notice gaps (§2.2)."""
     listening: float = 3.3
     """150 words a minute, of four tokens for three words."""
+    most: float = 24.0
+    """Nobody reads twice as fast as those whom gaps disturb."""
     streamed: ReaderClass | None = None
     whole: Literal["auto"] | None = None
 
@@ -49,4 +52,6 @@ class ReaderRates:
             said = self.streamed if is_streamed else self.whole
         if said == "reading":
             return self.reading
-        return self.listening if said == "listening" else said
+        if said == "listening":
+            return self.listening
+        return said if said is None or said == "auto" else min(said, self.most)
