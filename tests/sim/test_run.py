@@ -29,6 +29,7 @@ from antiphon.metrics.log import (
     TurnStarted,
 )
 from antiphon.metrics.recorder import fold
+from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
 from antiphon.sim.links import Network
 from antiphon.sim.model import released
@@ -296,3 +297,15 @@ def test_all_figures_come_from_any_log(seed: int, rows: int, launch_s: float, va
 def test_implements_the_port() -> None:
     prompter: Prompter = SimPrompter(find_graph("qwen3_omni_moe"))
     assert prompter is not None
+
+
+@pytest.mark.parametrize("preset", ["baseline", "fcfs", "liveserve", "tokenflow"])
+def test_more_who_speak_than_there_are_rows_are_all_answered(preset: str) -> None:
+    """What has begun to be said keeps its row in the vocoder, whoever has its row in the talker."""
+    sizes = replace(SMALL, max_rows=2, host_kv_tokens=1 << 16)
+    load = {"load": {"closed": {"concurrency": 8, "sessions": 10}}}
+    made = outcome(settings=load, engine=released(preset, sizes), patience_s=600.0)
+    found = figures(fold(made.events), Slo())
+    assert found["completed_turns"] == found["turns"] >= 10
+    assert found["span_s"] < 300
+    assert not made.incidents
