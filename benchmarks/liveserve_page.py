@@ -43,6 +43,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
         interval(found["ttfp_s.p90"]) if "ratio" in found["ttfp_s.p90"] else "-",
         pair(found, "smooth", 100),
         pair(found, "completes", 100),
+        interval(found["completed_rps"]),
         pair(found, TALKER, 100, 1),
         pair(found, THINKER, 100, 1),
     ]
@@ -50,7 +51,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
 
 VERDICT = (
     "TTFP P50 (ms) | P90 (ms) | P90, ratio (95 %) | without a gap (%) | completed in time (%) | "
-    "talker unheard (%) | thinker unheard (%)"
+    "completed a second, ratio (95 %) | talker unheard (%) | thinker unheard (%)"
 )
 
 
@@ -61,6 +62,20 @@ def loads(result: dict[str, Any]) -> list[str]:
         for name, found in systems.items()
     ]
     return rows_of(f"load | against | {VERDICT}", rows)
+
+
+def holds(result: dict[str, Any]) -> list[str]:
+    rows = [
+        [
+            name,
+            f"{1000 * one['ttfp_s.p90']:.0f}",
+            *(f"{100 * one[figure]:.1f}" for figure in ("smooth", TALKER, THINKER)),
+        ]
+        for name, one in result["held"].items()
+    ]
+    return rows_of(
+        "held from | TTFP P90 (ms) | without a gap (%) | talker unheard (%) | thinker unheard (%)", rows
+    )
 
 
 def ablation(result: dict[str, Any]) -> list[str]:
@@ -196,6 +211,7 @@ def main() -> None:
     text = PAGE.read_text()
     for name, lines in {
         "loads": loads(measured),
+        "held": holds(measured),
         "ablation": ablation(measured),
         "memory": memory(read("liveserve-memory")),
         "paper": paper(read("liveserve-paper")),
