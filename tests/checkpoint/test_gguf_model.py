@@ -7,12 +7,14 @@ import os
 import struct
 import tracemalloc
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from antiphon.checkpoint import gguf_directory
@@ -25,6 +27,7 @@ from antiphon.checkpoint.source import check_source, find_directory
 from antiphon.core.errors import CheckpointError
 from antiphon.core.quantised import Quantised
 from antiphon.engine.load import takes_media
+from antiphon.models.vocabulary import Vocabulary
 from fakes.model_files import gguf
 from fakes.quantised import metadata_of, write_gguf
 
@@ -211,6 +214,20 @@ def test_a_reply_ends_at_the_end_of_a_turn_too(whole: Path, tmp_path: Path) -> N
     found = json.loads((find_directory(str(tmp_path / "a.gguf")) / "generation_config.json").read_text())
     first = json.loads((whole / "config.json").read_text())["eos_token_id"]
     assert found["eos_token_id"] == sorted({7, first})
+
+
+def test_a_raw_prompt_begins_and_ends_as_the_metadata_says(whole: Path, tmp_path: Path) -> None:
+    told = metadata_of(whole, json.loads((whole / "config.json").read_text()))
+    eos = told["tokenizer.ggml.eos_token_id"]
+    for before, behind in product((False, True), repeat=2):
+        flags = {"tokenizer__ggml__add_bos_token": before, "tokenizer__ggml__add_eos_token": behind}
+        file = tmp_path / f"{before}-{behind}.gguf"
+        file.write_bytes(changed(whole, tokenizer__ggml__bos_token_id=7, **flags))
+        directory = find_directory(str(file))
+        vocabulary = Vocabulary(Tokenizer.from_file(str(directory / "tokenizer.json")))
+        expected = [7] * before + list(vocabulary.encode("hello")) + [eos] * behind
+        assert list(vocabulary.spell("hello")) == expected
+        assert AutoTokenizer.from_pretrained(directory)("hello").input_ids == expected
 
 
 def test_a_special_token_that_is_spelt_otherwise_is_refused(whole: Path, tmp_path: Path) -> None:

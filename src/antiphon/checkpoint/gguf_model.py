@@ -163,6 +163,7 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
             f"{gguf.file}: the tokenizer that transformers makes of it spells {wrong[0]!r:.60} otherwise. "
             f"{BESIDE}"
         )
+    _lay_around(gguf, tokenizer, tokens, ids)
     tokenizer.save(str(directory / "tokenizer.json"))
     if "tokenizer.chat_template" not in gguf.metadata:
         raise CheckpointError(f"{gguf.file} has no chat template in its metadata. {BESIDE}")
@@ -175,6 +176,22 @@ def write_tokenizer(gguf: Gguf, directory: Path) -> None:
     named = {f"{name}_token": tokens[number] for name, number in ids.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_json(directory / "tokenizer_config.json", config | named)
+
+
+def _lay_around(gguf: Gguf, tokenizer: Any, tokens: list[str], ids: dict[str, int]) -> None:
+    """The tokens that stand before and behind a raw prompt. Where nothing says it, SentencePiece's have one
+    before it, as llama.cpp has it."""
+    from tokenizers.processors import TemplateProcessing
+
+    is_piece = gguf.get("tokenizer.ggml.model", str) == "llama"
+    before = gguf.optional("tokenizer.ggml.add_bos_token", bool, is_piece)
+    behind = gguf.optional("tokenizer.ggml.add_eos_token", bool, False)
+    added = {name: (tokens[ids[name]], ids[name]) for name in ("bos", "eos") if name in ids}
+    around = [name if adds and name in added else None for name, adds in (("bos", before), ("eos", behind))]
+    if any(around):
+        first, last = ([added[name][0]] if name else [] for name in around)
+        one = [added[name] for name in around if name]
+        tokenizer.post_processor = TemplateProcessing(single=[*first, "$A", *last], special_tokens=one)
 
 
 def _check_tokens(gguf: Gguf, tokens: list[str], ids: dict[str, int], splittings: set[str]) -> None:
