@@ -125,6 +125,7 @@ def changed(whole: Path, rows: int | None = None, **changes: Any) -> bytes:
 
 BAD = {
     "architecture 'gemma3'; llama, qwen2, qwen3": {"general__architecture": "gemma3"},
+    "is one of 3 files": {"split__count": 3},
     "qwen3.block_count' is None": {"qwen3__block_count": None},
     "scales its rotary positions": {"qwen3__rope__scaling__type": "yarn"},
     "not all of its": {"tokenizer__ggml__eos_token_id": 10**6},

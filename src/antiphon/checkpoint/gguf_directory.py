@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from antiphon.checkpoint import gguf_model
@@ -79,7 +80,9 @@ def _fill(directory: Path, file: Path, beside: list[Path]) -> None:
 
 
 def _state(file: Path, beside: list[Path]) -> str:
+    """Of all that a directory is made from, what makes it included."""
     told = hashlib.sha256(Path(gguf_model.__file__).read_bytes())
+    told.update(version("transformers").encode())
     for path in (file, *beside):
         found = path.stat()
         told.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())

@@ -62,6 +62,11 @@ def model_config(gguf: Gguf) -> dict[str, Any]:
     if kind not in ARCHITECTURES:
         names = ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{gguf.file} holds the architecture {kind!r:.40}; {names} are read from GGUF")
+    if (count := gguf.optional("split.count", int, 1)) > 1:
+        raise CheckpointError(
+            f"{gguf.file} is one of {count} files that a model was split into; one file is read. "
+            "Put them together with llama.cpp's `llama-gguf-split --merge`"
+        )
     sizes = {name: gguf.get(f"{kind}.{key}") for name, key in SIZES.items()}
     heads = sizes["num_attention_heads"]
     sizes["num_key_value_heads"] = gguf.optional(f"{kind}.attention.head_count_kv", int, heads)
