@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from antiphon.assembly.preset import with_preset
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
 from antiphon.core.conversation import AudioPart, Item, TextPart
 from antiphon.core.errors import ConfigError
@@ -129,6 +131,25 @@ def test_people_talk_with_a_cascade(workload: str, turns: str) -> None:
     node = made.driver.node
     node.check_integrity()
     assert node.stats()["antiphon_responses_open"] == node.stats()["antiphon_sessions"] == 0
+
+
+def test_a_phrase_may_be_longer_than_a_reply_may_be_ahead() -> None:
+    """Held for long enough, its thinker would never write the rest of it."""
+    config = cascade_config()
+    decoders = {name: replace(one, sampling=Sampling(max_tokens=200)) for name, one in config.ar.items()}
+    config = with_preset(replace(config, ar=decoders), "liveserve")
+    slow = Reading(first_tokens=3, phrase_tokens=60, token_samples=7200, window_samples=2400)
+    settings = {
+        "load": {"closed": {"concurrency": 2, "sessions": 3}},
+        "people.talker.max_output_tokens": 120,
+        "people.talker.reply_s": 36.0,
+        "people.talker.barge_in.probability": 0,
+    }
+    outcome = Simulation(setup("barge-in", settings=settings, engine=engine(slow, config))).play(started())
+    ends = [event for event in outcome.events if isinstance(event, ResponseEnded)]
+    assert len(ends) >= 3
+    assert {event.status for event in ends} <= {"completed", "incomplete"}
+    assert max(event.t_s for event in outcome.events) < 1000
 
 
 def test_what_cannot_be_simulated_is_said() -> None:
