@@ -84,6 +84,16 @@ def test_who_is_far_ahead_gives_way_to_who_waits_for_the_first_word() -> None:
     )
 
 
+def test_who_waits_for_a_row_behind_gives_way_to_whoever_may_have_it() -> None:
+    """It can write no more before its voice has a row, and those that gave way to it keep theirs."""
+    stuck = crowded(lead_s=[0.3, nan, 0.4], begun=[1, 0, 1], ready=[1, 0, 1], rows_behind=1.0)
+    choice = told(TokenBuffer(), stuck)
+    assert choice.preempt.tolist() == [1]
+    assert choice.order.tolist() == [0, 2]
+    there_is_one = crowded(lead_s=[0.3, nan, 0.4], begun=[1, 0, 1], ready=[1, 0, 1])
+    assert told(TokenBuffer(), there_is_one).preempt.tolist() == []
+
+
 def test_nobody_gives_way_who_would_run_dry_before_they_are_back() -> None:
     """Half a second until the next round, times the safety of 1.5; and what the links take."""
     assert told(TokenBuffer(), crowded(lead_s=[0.7, 0.2, nan])).preempt.tolist() == []

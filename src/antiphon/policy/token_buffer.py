@@ -392,6 +392,7 @@ class TokenBuffer:
         risk = np.exp(-idle_s / interval_s) - np.exp(-with_s / interval_s)
         gain = worth * runs_s / interval_s + self._gamma * risk
         gain[(view.tier != LATENCY) | (lead_s == inf)] = -1.0
+        gain[:num_rows][_stuck(view)] = -1.0
         growth = np.ceil(made / view.block_size).astype(np.int64)
         rows = slice(num_rows)
         blocks = view.needs + growth
@@ -424,7 +425,7 @@ class TokenBuffer:
         rows = slice(view.num_rows)
         away_s = self._back_s(view.held[rows], view.context[rows]) + self._interval_s
         is_ahead = view.begun[rows] & (view.lead_s[rows] >= self._safety * away_s)
-        return ~(is_ahead | (view.tier[rows] != LATENCY))
+        return ~(is_ahead | (view.tier[rows] != LATENCY) | _stuck(view))
 
     def _coming(self, view: StepView) -> Mask:
         """Those that the last round had go on and whose KV is still on its way: another round would not have
@@ -654,6 +655,13 @@ class TokenBuffer:
         self._block_s = _known(back.block_s)
         self._leave_s = 0.0 if self._write else _known(out.block_s)
         self._num_host_blocks = view.size_below
+
+
+def _stuck(view: StepView) -> Mask:
+    """Rows that have shown nothing and can write no more, while a stage behind has no row for them: those
+    that have one there may be among those that gave way to them. [rows]."""
+    rows = slice(view.num_rows)
+    return ~(view.ready[rows] | view.begun[rows]) & (view.rows_behind >= 1)
 
 
 def _prefill_token_s(view: StepView) -> float:
