@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,13 +19,14 @@ from antiphon.assembly.watched import LEAST_WAKE_S, LIMIT_S, MOST_SLOW, Watched
 from antiphon.core.config import NodeConfig
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import ItemAdded, PolicySuspended, ResponseRequested, SessionOpened
+from antiphon.core.stage_options import EdgeOptions
 from antiphon.metrics.log import ErrorSeen, ResponseEnded
 from antiphon.metrics.names import Metric, parse_key
 from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, Told
 from antiphon.policy.memory import Selection
 from antiphon.policy.unpaced import Unpaced
 from antiphon.runtime.record import RecordWriter, encode, read_record, replay
-from antiphon.sim.model import released
+from antiphon.sim.model import SimEngine, released
 from antiphon.sim.run import Outcome
 from corpus import policies
 from corpus.make import talk
@@ -469,6 +471,21 @@ def test_who_is_ahead_of_the_listener_may_be_held(tmp_path: Path) -> None:
     made = outcome("voice-chat", settings=load, engine=released(str(preset), sizes=SMALL))
     assert any(event.status == "completed" for event in made.events if isinstance(event, ResponseEnded))
     assert not [one for one in made.incidents if "wake_at is 0 s" not in str(one)]
+
+
+def test_who_has_heard_all_that_is_sound_is_not_held_for_ever(tmp_path: Path) -> None:
+    """What is held may be less than a chunk, which the vocoder waits for: it is ahead for good."""
+    preset = Path(preset_with(tmp_path, "Sleeper"))
+    paced = preset.read_text().replace(f"{broken.__file__}:Sleeper", f"{policies.__file__}:HoldAhead")
+    preset.write_text(paced)
+    engine = released(str(preset), sizes=SMALL)
+    node = msgspec.structs.replace(engine.served.node, edges=(EdgeOptions("talker", "code2wav", 2, 60, 64),))
+    engine = SimEngine(msgspec.structs.replace(engine.served, node=node), engine.block_bytes)
+    load = {"load": {"closed": {"concurrency": 1, "sessions": 1}}}
+    made = outcome("voice-chat", settings=load, engine=engine, patience_s=600.0)
+    assert {event.status for event in made.events if isinstance(event, ResponseEnded)} == {"completed"}
+    assert made.events[-1].t_s < 300
+    assert any("left the device idle for 2 s" in str(one) for one in made.incidents)
 
 
 def test_a_stage_does_not_stand_still(tmp_path: Path) -> None:

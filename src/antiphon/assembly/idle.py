@@ -21,6 +21,7 @@ from antiphon.stage.candidates import Candidates
 from antiphon.stage.policies import soonest
 
 MOST_IDLE_S = 2.0
+ROUNDING_S = 1e-6
 LATE_S = 0.25
 """A node that is asked so much later than its policies wished was itself held up: the rest of that time is
 not theirs."""
@@ -113,8 +114,9 @@ class Patience:
 
 
 def held_up(view: Candidates, choice: StepChoice, is_all: bool) -> Ints:
-    """Requests of people that could run, have room, and were not chosen. `is_all`: those that were chosen
-    count too."""
+    """Requests of people that could run, have room, and were not chosen, but for replies of which their
+    people have sound, or text, to go on with: what lies between the stage and them may be less than the next
+    one takes up at a time. `is_all`: those that were chosen count too."""
     held = view.could_run & (view.tier == LATENCY)
     if not is_all:
         chosen = np.zeros(len(view), np.bool_)
@@ -124,4 +126,7 @@ def held_up(view: Candidates, choice: StepChoice, is_all: bool) -> Ints:
         room = view.num_free + view.num_evictable - view.num_promised
         held &= view.needs <= room
         held[view.num_rows :] &= view.num_free_rows > 0
-    return view.request[held & ~(view.begun & (view.lead_s > 0.0))] if held.any() else NO_INTS
+    if not held.any():
+        return NO_INTS
+    is_heard = view.begun & (view.lead_s - view.ahead_s > ROUNDING_S)
+    return view.request[held & ~is_heard]
