@@ -68,6 +68,8 @@ def test_who_stops_it_while_it_starts_sees_no_traceback(wait_s: float) -> None:
     program = [
         sys.executable,
         "-c",
+        # Whoever starts the tests in the background has SIGINT ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from antiphon.__main__ import main; print(flush=True); main()",
         "doctor",
     ]

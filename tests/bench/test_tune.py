@@ -113,8 +113,8 @@ async def test_the_best_value_is_taken_and_held_to_the_start_on_other_seeds(tmp_
     assert len(runner.done) == 2 * 4 + 3 * 2
     assert found.is_better
     assert talker_step(str(tmp_path / f"{name}.yaml"))["safe_s"] == 2.0
-    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "brink_s": 0.3}
-    assert found.choices["step"].of("thinker")[1] == {"safe_s": 1.0, "brink_s": 0.3}
+    assert found.choices["step"].of("talker")[1] == {"safe_s": 2.0, "beta": 40.0, "brink_s": 0.3}
+    assert found.choices["step"].of("thinker")[1] == {"safe_s": 1.0, "beta": 40.0, "brink_s": 0.3}
     said = verdict(found)
     assert said[0] == "taken: step of talker: safe_s 2 s"
     assert "on 3 seeds that decided nothing, tuned against start: ttfp_s.p90" in said[1]
@@ -312,7 +312,7 @@ def test_what_is_tried_is_what_urgency_decides() -> None:
         ["step of code2wav: beta/alpha 0.5"],
     ], "the vocoder is not paced"
     assert value_of(read_preset("liveserve"), Setting("talker", "pace", "safe_s", 1.0)) == 4.0
-    assert value_of(read_preset("liveserve"), RATIO) == 1.0
+    assert value_of(read_preset("liveserve"), RATIO) == 40.0
 
 
 def test_what_is_not_in_the_paper_can_be_tried_too() -> None:
