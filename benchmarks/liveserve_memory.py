@@ -182,9 +182,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/memory"), help="of what is done")
-    parser.add_argument(
-        "--tightest", action="store_true", help="only the smallest device, over the slowest link"
-    )
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     work: Path = arguments.work
@@ -196,8 +193,6 @@ def main() -> None:
             if share > 1 and gb_per_s != GB_PER_S[0]:
                 continue  # nothing crosses the link
             is_tightest = (share, gb_per_s) == (POOLS[0], GB_PER_S[0])
-            if arguments.tightest and not is_tightest:
-                continue
             runs = {
                 system: [pool.submit(kept, work, system, share, gb_per_s, seed) for seed in SEEDS]
                 for system in (*SYSTEMS, *((UNAWARE,) if is_tightest else ()))
@@ -205,9 +200,7 @@ def main() -> None:
             found[f"{share:g} of the pasts, {gb_per_s:g} GB/s"] = told(
                 {system: [one.result() for one in each] for system, each in runs.items()}
             )
-    command = (
-        f"python benchmarks/liveserve_memory.py{' --tightest' * arguments.tightest} --out {arguments.out}"
-    )
+    command = f"python benchmarks/liveserve_memory.py --out {arguments.out}"
     provenance.keep(found | {"command": command}, arguments.out)
 
 

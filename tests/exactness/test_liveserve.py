@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from antiphon.core.conversation import Item, TokensPart
 from antiphon.core.facts import PlaybackReported, SpeechEnded, SpeechStarted, TurnAdvised
@@ -18,6 +17,7 @@ from exactness.conftest import World, user
 from exactness.oracle import Expected
 from exactness.talk import Said, Talk
 from exactness.test_reference import check
+from exactness.test_text import Link
 from exactness.test_tiers import STAGES, small_pool
 from fakes.world import HURRIED
 
@@ -30,28 +30,6 @@ HELD = "safe_s: 0.01, ahead_s: 0.02"
 """Less than a chunk of sound: a machine that is slower than speech holds replies too."""
 NEVER = 1 << 30
 """Steps."""
-
-
-class Link:
-    """To the device as slow as `bytes_per_s`; every seventh copy breaks off halfway."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._copy_runs = copies.copy_runs
-        self.num_copies = self.num_failed = 0
-
-    def copy_runs(
-        self, source: tuple[torch.Tensor, ...], target: tuple[torch.Tensor, ...], pieces: list[copies.Run]
-    ) -> None:
-        self.num_copies += 1
-        time.sleep(
-            sum(count for _, _, count in pieces) * sum(one[0].nbytes for one in source) / self._bytes_per_s
-        )
-        if self.num_copies % 7 == 0:
-            self._copy_runs(source, target, pieces[: len(pieces) // 2])
-            self.num_failed += 1
-            raise RuntimeError("out of luck")
-        self._copy_runs(source, target, pieces)
 
 
 class Person:
@@ -163,7 +141,7 @@ def test_all_at_once(world: World, seed: int, tmp_path: Path, monkeypatch: pytes
     preset = tmp_path / "held.yaml"
     preset.write_text(Path(HURRIED).read_text().replace("safe_s: 0.08, ahead_s: 0.16", HELD))
     talk = small_pool(world, 2, depth=1, preset=str(preset), is_paced=True, num_blocks=12)
-    link = Link(bytes_per_s=4e6)
+    link = Link(seed, bytes_per_s=4e6, share_failing=1 / 7)
     monkeypatch.setattr(copies, "copy_runs", link.copy_runs)
     people = [Person(str(at), turns, world, talk, 10 * seed + at) for at, turns in enumerate(TURNS)]
     while not all(person.is_done for person in people):

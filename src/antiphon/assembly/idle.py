@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from math import inf
+from typing import cast
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from antiphon.assembly.devices import Device
 from antiphon.assembly.guard import Guard
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import Step
-from antiphon.policy.base import LATENCY, StepChoice
+from antiphon.policy.base import LATENCY, StepChoice, StepView, heard_leads_s
 from antiphon.stage.candidates import Candidates
 from antiphon.stage.policies import soonest
 
@@ -128,5 +129,5 @@ def held_up(view: Candidates, choice: StepChoice, is_all: bool) -> Ints:
         held[view.num_rows :] &= view.num_free_rows > 0
     if not held.any():
         return NO_INTS
-    is_heard = view.begun & (view.lead_s - view.ahead_s > ROUNDING_S)
+    is_heard = view.begun & (heard_leads_s(cast(StepView, view)) > ROUNDING_S)
     return view.request[held & ~is_heard]

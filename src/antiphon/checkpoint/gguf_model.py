@@ -201,7 +201,7 @@ def _lay_around(gguf: Gguf, tokenizer: Any, tokens: list[str], ids: dict[str, in
 
 def _check_tokens(gguf: Gguf, tokens: list[str], ids: dict[str, int], splittings: set[str]) -> None:
     """Raises CheckpointError for special ids that are no tokens, tokens that the embedding has no rows for,
-    and text that is split as nobody here knows how."""
+    and a way of splitting text that is not known."""
     turn = gguf.optional("tokenizer.ggml.eot_token_id", int, 0)
     if any(not 0 <= number < len(tokens) for number in (*ids.values(), turn)):
         raise CheckpointError(f"{gguf.file}: special tokens {ids} are not all of its {len(tokens)} tokens")

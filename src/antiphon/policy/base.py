@@ -323,6 +323,12 @@ def is_short(view: StepView) -> Mask:
     return view.ready & (view.row >= 0) & (view.context >= view.held * view.block_size)
 
 
+def heard_leads_s(view: StepView) -> Floats:
+    """Seconds of sound, or of text to read, that each candidate's person has to go on with: without what the
+    stages have made ahead of that. [n]."""
+    return view.lead_s - view.ahead_s
+
+
 def is_starved(view: StepView) -> bool:
     """True if a row cannot get the block that its next token needs, even when steps in flight are done."""
     spare = view.num_free + view.num_pending_free + view.num_evictable

@@ -338,8 +338,9 @@ class TokenBuffer:
         rates = np.fmin(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
         self._note_load(rates[in_set], most_per_s)
         gains = self._gains(view, step_s)
-        coming = self._coming(view)
-        fixed = np.concatenate((self._fixed(view), coming))
+        coming, stuck = self._coming(view), _stuck(view)
+        gains.gain[:num_rows][stuck] = -1.0
+        fixed = np.concatenate((self._fixed(view) & ~stuck, coming))
         if self._is_fcfs:
             rank = self._by_age(view, in_set & ~fixed)
         else:
@@ -392,7 +393,6 @@ class TokenBuffer:
         risk = np.exp(-idle_s / interval_s) - np.exp(-with_s / interval_s)
         gain = worth * runs_s / interval_s + self._gamma * risk
         gain[(view.tier != LATENCY) | (lead_s == inf)] = -1.0
-        gain[:num_rows][_stuck(view)] = -1.0
         growth = np.ceil(made / view.block_size).astype(np.int64)
         rows = slice(num_rows)
         blocks = view.needs + growth
@@ -425,7 +425,7 @@ class TokenBuffer:
         rows = slice(view.num_rows)
         away_s = self._back_s(view.held[rows], view.context[rows]) + self._interval_s
         is_ahead = view.begun[rows] & (view.lead_s[rows] >= self._safety * away_s)
-        return ~(is_ahead | (view.tier[rows] != LATENCY) | _stuck(view))
+        return ~(is_ahead | (view.tier[rows] != LATENCY))
 
     def _coming(self, view: StepView) -> Mask:
         """Those that the last round had go on and whose KV is still on its way: another round would not have

@@ -23,6 +23,7 @@ from antiphon.policy.base import (
     StepView,
     Told,
     granted,
+    heard_leads_s,
     is_crowded,
     is_starved,
 )
@@ -153,7 +154,7 @@ class Urgency:
 
     def _hold(self, view: StepView, now: float) -> Hold:
         lead_s = view.lead_s
-        heard_s = lead_s - view.ahead_s
+        heard_s = heard_leads_s(view)
         can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf) & (heard_s > self._listens_s)
         can_hold &= (view.tier == LATENCY) & ~view.reading
         if not can_hold.any():
@@ -188,7 +189,7 @@ class Urgency:
     def tell_pace(self, view: StepView, at: int, now: float) -> Told:
         """Of one that is held: how far it is ahead, and until when."""
         lead_s, limit_s = float(view.lead_s[at]), float(self._last_limits_s[at])
-        heard_s = lead_s - float(view.ahead_s[at])
+        heard_s = float(heard_leads_s(view)[at])
         until = now + min(lead_s - limit_s - self._ahead_s / 2, heard_s - self._listens_s)
         why = f"{lead_s:.1f} s ahead of the listener, over {limit_s:.1f} s"
         return Told("", why, until)

@@ -32,7 +32,8 @@ class Delivery(Strict, frozen=True, kw_only=True):
 class ReaderRates:
     """What an operator says of those who read texts.
 
-    most      tokens a second: who says more counts as so fast, or one client's word would cost all others
+    most      tokens a second: a request that says more counts as so fast, or one client's word would cost all
+              others
     streamed  a text that is streamed, of a request that says nothing; None: nobody is known to read it
     whole     one that is sent once it is there
     """
