@@ -1,6 +1,7 @@
 """LiveServe's preset beside the best baseline, simulated at the pace of this engine on two cores of a CPU.
 
     python benchmarks/liveserve.py --work evaluation/liveserve --out benchmarks/results/liveserve.json
+    python benchmarks/liveserve.py --profile PROFILE --faster 1.5 --settings --out settings.json
 
 The times are those that `antiphon profile` measured of the demo's medium size (medium-2core.json). People ask
 for a few seconds and are answered for 40; half of them barge in. The baseline is fcfs with a host tier at the
@@ -8,6 +9,8 @@ rows and the first chunk of sound that are best by useful load on the tuning see
 same seeds. Loads are shares of the highest at which the baseline completes 95 % of its turns on those, with
 the first sound within 10 s: a queue that grows for as long as a run lasts completes everything in the end.
 What is told is paired by seed, on seeds that decided nothing. Runs that --work has are not run again.
+
+The second form finds only the settings, by the times of another day or machine, for liveserve_engine.py.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from importlib.resources import files
+from itertools import repeat
 from pathlib import Path
 from statistics import geometric_mean, mean
 from typing import Any
@@ -115,14 +119,7 @@ class System(msgspec.Struct, frozen=True):
 
 
 SHIPPED = System((), ROWS, 2)
-BASELINES = (SHIPPED, *(System((), rows, 4) for rows in (6, 8, 10, 12)))
-TRIED = tuple(
-    System(tuple(MECHANISMS), rows, first, (1.0, 4.0), brink_s)
-    for rows in (10, 12, ROWS)
-    for first in (2, 4)
-    for brink_s in (0.3, 0.6)
-)
-"""Of liveserve, held as it ships."""
+BASELINE_ROWS, OUR_ROWS = (6, 8, 10, 12), (10, 12, ROWS)
 HELD_S = 4.0, 6.0, 12.0
 """Leads at which what was chosen is held, as a trade between waste and the first sound."""
 
@@ -156,9 +153,9 @@ def run_figures(events: Iterable[Event]) -> dict[str, float]:
     return told
 
 
-def played(point: Point, work: Path) -> dict[str, float]:
-    """One run's figures."""
-    profile = Profile.from_json(PROFILE.read_bytes())
+def played(point: Point, work: Path, times: Path) -> dict[str, float]:
+    """One run's figures, by the times of a profile."""
+    profile = Profile.from_json(times.read_bytes())
     settings = {
         "load.open.arrivals": {"poisson": {"rate_per_s": point.rate}},
         "load.open.sessions": round(point.rate * ARRIVING_S),
@@ -174,15 +171,24 @@ def played(point: Point, work: Path) -> dict[str, float]:
     return run_figures(outcome.events)
 
 
-def kept(point: Point, work: Path) -> dict[str, float]:
-    return provenance.once(work / f"{point.name}.json", lambda: played(point, work))
+def kept(point: Point, work: Path, times: Path) -> dict[str, float]:
+    return provenance.once(work / f"{point.name}.json", lambda: played(point, work, times))
 
 
 class Runs:
-    """Figures by point, two runs at a time."""
+    """Figures by point, two runs at a time. `faster`: than PROFILE is `times`; rates and rows that are tried
+    are so many times as high."""
 
-    def __init__(self, work: Path, pool: ProcessPoolExecutor) -> None:
-        self._work, self._pool = work, pool
+    def __init__(self, work: Path, pool: ProcessPoolExecutor, times: Path, faster: float) -> None:
+        self._work, self._pool, self._times = work, pool, times
+        self.rates = tuple(round(rate * faster, 4) for rate in RATES)
+        self.baselines = SHIPPED, *(System((), round(rows * faster), 4) for rows in BASELINE_ROWS)
+        self.tried = tuple(
+            System(tuple(MECHANISMS), round(rows * faster), first, brink_s=brink_s)
+            for rows in OUR_ROWS
+            for first in (2, 4)
+            for brink_s in (0.3, 0.6)
+        )
         work.mkdir(parents=True, exist_ok=True)
 
     def at(
@@ -190,12 +196,12 @@ class Runs:
     ) -> list[dict[str, float]]:
         system.write(self._work)
         points = [Point(system, rate, seed, barge_in) for seed in seeds]
-        return list(self._pool.map(kept, points, [self._work] * len(points)))
+        return list(self._pool.map(kept, points, repeat(self._work), repeat(self._times)))
 
     def highest(self, system: System, bounds: dict[str, float], seeds: tuple[int, ...]) -> float:
-        """Of RATES, the last before a mean that is under a bound; 0: none."""
+        """Of the rates, the last before a mean that is under a bound; 0: none."""
         found = 0.0
-        for rate in RATES:
+        for rate in self.rates:
             runs = self.at(system, rate, seeds)
             if any(mean(run[key] for run in runs) < least for key, least in bounds.items()):
                 break
@@ -207,8 +213,8 @@ USEFUL = {"completes": COMPLETES, "smooth": SMOOTH}
 
 
 def tuned(runs: Runs, baseline: System, rates: list[float]) -> System:
-    """Of TRIED, the least P90 of the first audio (geometric mean of these loads) among those that are as
-    smooth as the baseline at each, within a reply; if none is, the smoothest."""
+    """Of what is tried, the least P90 of the first audio (geometric mean of these loads) among those that are
+    as smooth as the baseline at each, within a reply; if none is, the smoothest."""
 
     def of(system: System, figure: str) -> list[float]:
         return [mean(run[figure] for run in runs.at(system, rate, TUNING)) for rate in rates]
@@ -219,9 +225,9 @@ def tuned(runs: Runs, baseline: System, rates: list[float]) -> System:
             for rate, least, smooth in zip(rates, of(baseline, "smooth"), of(system, "smooth"), strict=True)
         )
 
-    as_smooth = [system for system in TRIED if lacks(system) <= 0]
+    as_smooth = [system for system in runs.tried if lacks(system) <= 0]
     if not as_smooth:
-        return min(TRIED, key=lacks)
+        return min(runs.tried, key=lacks)
     return min(as_smooth, key=lambda system: geometric_mean(of(system, "ttfp_s.p90")))
 
 
@@ -255,16 +261,38 @@ def held(runs: Runs, baseline: System, ours: System, rates: list[float]) -> dict
     return told
 
 
-def evaluated(runs: Runs) -> dict[str, Any]:
-    useful = {system: runs.highest(system, USEFUL, TUNING) for system in BASELINES}
+class Settings(msgspec.Struct, frozen=True):
+    """completes_at_most and useful: rates, sessions a second"""
+
+    baseline: System
+    liveserve: System
+    completes_at_most: float
+    useful: dict[str, float]
+
+    @property
+    def rates(self) -> list[float]:
+        """Sessions a second at SHARES."""
+        return [round(share * self.completes_at_most, 4) for share in SHARES]
+
+
+def settings(runs: Runs) -> Settings:
+    """Of each system its best, on the tuning seeds."""
+    useful = {system: runs.highest(system, USEFUL, TUNING) for system in runs.baselines}
     most_useful = max(useful.values())
     baseline = min(
-        (system for system in BASELINES if useful[system] == most_useful),
+        (system for system in runs.baselines if useful[system] == most_useful),
         key=lambda system: mean(run["ttfp_s.p90"] for run in runs.at(system, most_useful, TUNING)),
     )
     most = runs.highest(baseline, {"completes": COMPLETES}, TUNING)
-    rates = [round(share * most, 4) for share in SHARES]
-    ours = tuned(runs, baseline, rates)
+    found = Settings(baseline, baseline, most, {})
+    ours = tuned(runs, baseline, found.rates)
+    useful[ours] = runs.highest(ours, USEFUL, TUNING)
+    return Settings(baseline, ours, most, {system.name: rate for system, rate in useful.items()})
+
+
+def evaluated(runs: Runs) -> dict[str, Any]:
+    best = settings(runs)
+    baseline, ours, most, rates = best.baseline, best.liveserve, best.completes_at_most, best.rates
     loads = {
         f"{share:g} of {most:g}/s, p_bi {barge_in:g}": {
             name: told(runs.at(before, rate, SEEDS, barge_in), runs.at(ours, rate, SEEDS, barge_in))
@@ -286,8 +314,7 @@ def evaluated(runs: Runs) -> dict[str, Any]:
         "baseline": baseline.name,
         "liveserve": ours.name,
         "completes_at_most": most,
-        "useful": {system.name: rate for system, rate in useful.items()}
-        | {ours.name: runs.highest(ours, USEFUL, TUNING)},
+        "useful": best.useful,
         "held": held(runs, baseline, ours, rates),
         "loads": loads,
         f"ablation at {SHARES[1]:g} of {most:g}/s": ablation,
@@ -299,10 +326,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/liveserve"), help="of what is done")
+    parser.add_argument(
+        "--profile", type=Path, default=PROFILE, help="times, as antiphon profile writes them"
+    )
+    parser.add_argument("--faster", type=float, default=1, help="than the kept profile: rates and rows tried")
+    parser.add_argument("--settings", action="store_true", help="only what each system does best with")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
-        found = evaluated(Runs(arguments.work, pool))
+        runs = Runs(arguments.work, pool, arguments.profile, arguments.faster)
+        if arguments.settings:
+            arguments.out.write_bytes(msgspec.json.format(msgspec.json.encode(settings(runs))))
+            return
+        found = evaluated(runs)
     command = "python benchmarks/liveserve.py --out benchmarks/results/liveserve.json"
     provenance.keep(found | {"command": command}, arguments.out)
 

@@ -1,12 +1,16 @@
-"""LiveServe's preset beside the best baseline on the real engine, by the settings that liveserve.py found.
+"""LiveServe's preset beside the best baseline on the real engine, by settings that its own times gave.
 
-    python benchmarks/liveserve_engine.py --out benchmarks/results/liveserve-engine.json     # 100 minutes
+    python benchmarks/liveserve_engine.py --made evaluation/engine/forty                     # the checkpoint
+    antiphon profile evaluation/engine/forty --out PROFILE
+    python benchmarks/liveserve.py --profile PROFILE --settings --out SETTINGS               # see --faster
+    python benchmarks/liveserve_engine.py --settings SETTINGS --out benchmarks/results/liveserve-engine.json
 
-People ask for a few seconds and are answered for 40 (forty-seconds.yaml). Two servers are up, and the same
-people come to one after the other, over the wire; the engine has one thread and the clients have the other
-core. Nothing else may run on the machine. Loads are shares of the highest at which the baseline completes
-95 % of its turns on the tuning seeds, with the first sound within 10 s, on this machine and engine. What is
-told is paired by seed, on seeds that decided nothing. Runs that --work has are not run again.
+The last takes 90 minutes; all with OMP_NUM_THREADS=1. People ask for a few seconds and are answered for 40
+(forty-seconds.yaml). Two servers are up, and the same people come to one after the other, over the wire; the
+engine has one thread and the clients have the other core. Nothing else may run on the machine. Loads are
+shares of the highest at which the baseline completes 95 % of its turns on the tuning seeds, with the first
+sound within 10 s, on this machine and engine. What is told is paired by seed, on seeds that decided nothing.
+Runs that --work has are not run again, and loads of which not all runs were made (--runs) are left out.
 
 The checkpoint is a demo of medium size that is made to answer for 40 s: 160 tokens of text and 500 frames of
 sound are the most, and the ids that end them have no weight in the heads, so that none is among the likely.
@@ -26,14 +30,14 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import yaml
 from liveserve import (
     CHUNK,
     COMPLETES,
     HOST_KV_TOKENS,
-    MECHANISMS,
-    SHARES,
     WORKLOAD,
+    Settings,
     System,
     run_figures,
     told,
@@ -49,9 +53,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_S, ARRIVING_S = 300.0, 100.0
-SYSTEMS = {"fcfs": System((), 8, 4), "liveserve": System(tuple(MECHANISMS), 10, 4, (1.0, 12.0), 0.6)}
-RATES = tuple(hundredths / 100 for hundredths in range(16, 60, 4))
-"""Sessions a second that are tried."""
+RATES = tuple(tenths / 10 for tenths in range(5, 17))
+"""Sessions a second that are tried, as multiples of what the baseline completes by the settings."""
+SHARES = 0.95, 0.5, 0.8
+MOST_OPEN = 64
+"""Responses: nobody is turned away, as nobody is in the simulation that found the settings."""
 TUNING, SEEDS = (100, 101), (0, 1, 2, 3, 4)
 TEXT_TOKENS, FRAMES = 160, 500
 HEADS = {"thinker.lm_head.weight": "eos_token_id", "talker.codec_head.weight": "codec_eos_token_id"}
@@ -84,7 +90,7 @@ def deployed(name: str, system: System, work: Path) -> Path:
     said = {
         "base": "demo",
         "preset": system.preset(work).name,
-        "limits": {"max_open_responses": 16, "min_lead_s": 0.0},
+        "limits": {"max_open_responses": MOST_OPEN, "min_lead_s": 0.0},
         "defaults": {"max_rows": system.rows, "host_kv_tokens": HOST_KV_TOKENS},
         "edges": {"talker -> code2wav": {"first_chunk": system.first, "chunk": CHUNK}},
     }
@@ -143,29 +149,33 @@ class Runs:
 
     def pairs(self, rate: float, seeds: tuple[int, ...]) -> dict[str, list[dict[str, float]]]:
         """By system, a run a seed: the first goes first with every other seed."""
-        found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in SYSTEMS}
+        found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in self._urls}
         for seed in seeds:
-            for name in SYSTEMS if seed % 2 == 0 else reversed(SYSTEMS):
+            for name in self._urls if seed % 2 == 0 else reversed(self._urls):
                 found[name][seed] = self.one(name, rate, seed)
         return {name: list(runs.values()) for name, runs in found.items()}
 
-    def highest(self, name: str) -> float:
-        """Of RATES, the last before one at which fewer complete in time, halving what is left."""
+    def highest(self, name: str, rates: list[float]) -> float:
+        """Of these, the last before one at which fewer complete in time, halving what is left."""
 
         def fails(rate: float) -> bool:
             return mean(self.one(name, rate, seed)["completes"] for seed in TUNING) < COMPLETES
 
-        kept_up = bisect_left(RATES, True, key=fails)
-        return RATES[kept_up - 1] if kept_up else 0.0
+        kept_up = bisect_left(rates, True, key=fails)
+        return rates[kept_up - 1] if kept_up else 0.0
 
 
-def evaluated(runs: Runs) -> dict[str, Any]:
-    most = runs.highest("fcfs")
+def evaluated(runs: Runs, settings: Settings) -> dict[str, Any]:
+    most = runs.highest("fcfs", [round(rate * settings.completes_at_most, 3) for rate in RATES])
     loads: dict[str, Any] = {}
-    for share in reversed(SHARES):
-        pairs = runs.pairs(round(share * most, 4), SEEDS)
+    for share in SHARES:
+        try:
+            pairs = runs.pairs(round(share * most, 4), SEEDS)
+        except Enough:
+            break
         loads[f"{share:g} of {most:g}/s, p_bi 0.5"] = told(pairs["fcfs"], pairs["liveserve"])
-    return {"completes_at_most": most, "seeds": len(SEEDS), "loads": loads}
+    systems = {"baseline": settings.baseline.name, "liveserve": settings.liveserve.name}
+    return systems | {"completes_at_most": most, "seeds": len(SEEDS), "loads": loads}
 
 
 def main() -> None:
@@ -173,22 +183,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, default=Path("evaluation/engine"), help="of what is done")
+    parser.add_argument("--made", type=Path, help="only make the checkpoint, here")
+    parser.add_argument("--settings", type=Path, help="as liveserve.py --settings writes them")
     parser.add_argument("--runs", type=int, default=-1, help="stop after so many more; the rest another time")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.made:
+        made(arguments.made)
+        return
+    if arguments.settings is None:
+        parser.error("--settings FILE is needed: python benchmarks/liveserve.py --settings writes it")
+    settings = msgspec.json.decode(arguments.settings.read_bytes(), type=Settings)
     arguments.work.mkdir(parents=True, exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = "1"
     model = made(arguments.work / "forty")
     with ExitStack() as stack:
         urls = {
             name: stack.enter_context(served(name, system, model, arguments.work))
-            for name, system in SYSTEMS.items()
+            for name, system in (("fcfs", settings.baseline), ("liveserve", settings.liveserve))
         }
-        try:
-            found = evaluated(Runs(urls, arguments.work, arguments.runs))
-        except Enough:
-            return
-    command = "python benchmarks/liveserve_engine.py --out benchmarks/results/liveserve-engine.json"
+        found = evaluated(Runs(urls, arguments.work, arguments.runs), settings)
+    out = "benchmarks/results/liveserve-engine.json"
+    command = f"python benchmarks/liveserve_engine.py --settings SETTINGS --out {out}"
     provenance.keep(found | {"command": command}, arguments.out)
 
 
