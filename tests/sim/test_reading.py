@@ -17,11 +17,14 @@ from antiphon.graphs import find_graph
 from antiphon.latency.features import SpeechFeatures
 from antiphon.latency.profile import Reading, Served
 from antiphon.metrics.log import AudioDelta, ResponseEnded
+from antiphon.metrics.recorder import fold
+from antiphon.metrics.slo import Slo
+from antiphon.metrics.summary import figures
 from antiphon.sim.model import SimEngine
 from antiphon.sim.places import Replicas, placed
 from antiphon.sim.prompter import SimPrompter
 from antiphon.sim.reading import KEPT_RECORDINGS, TOKENS_PER_S, Ears, ReadingVoice, Transcriber
-from antiphon.sim.run import Simulation
+from antiphon.sim.run import Simulation, simulate
 from antiphon.sim.suited import unsuited
 from antiphon.workload.load import named
 from sim.runs import setup, started
@@ -29,7 +32,7 @@ from sim.runs import setup, started
 READING = Reading(first_tokens=3, phrase_tokens=5, token_samples=1000, window_samples=2400)
 
 
-def cascade_config(rows: int = 3) -> NodeConfig:
+def cascade_config(rows: int = 3, reply_tokens: int = 24) -> NodeConfig:
     def decoder(max_tokens: int, blocks: int) -> ArConfig:
         sampling = Sampling(max_tokens=max_tokens)
         return ArConfig(
@@ -38,7 +41,7 @@ def cascade_config(rows: int = 3) -> NodeConfig:
 
     return NodeConfig(
         graph="cascade",
-        ar={"transcriber": decoder(20, 16 * rows), "thinker": decoder(24, 256)},
+        ar={"transcriber": decoder(20, 16 * rows), "thinker": decoder(reply_tokens, 512)},
         codec={"voice": CodecConfig(rows)},
         encoder={"ears": EncoderConfig()},
         end_inputs={},
@@ -170,3 +173,22 @@ def test_what_hears_is_beside_what_reads_and_the_voice_has_a_device_of_its_own()
         ("thinker.1", "thinker.1"),
         ("voice", "voice"),
     ]
+
+
+@pytest.mark.parametrize("preset", ["liveserve", "tokenflow"])
+def test_long_replies_take_the_one_row_in_turn(preset: str) -> None:
+    """Whoever has drawn all that the voice has asked for lets another write."""
+
+    def span_s(preset: str) -> float:
+        load = {"closed": {"concurrency": 3, "sessions": 3}}
+        people = {"people.talker.turns": 1, "people.talker.max_output_tokens": 600}
+        served = engine(config=with_preset(cascade_config(rows=1, reply_tokens=800), preset))
+        made = simulate(
+            setup("voice-chat", settings={"load": load, **people}, engine=served, patience_s=900.0), started()
+        )
+        found = figures(fold(made.events), Slo())
+        assert found["completed_turns"] == 3
+        assert not made.incidents
+        return found["span_s"]
+
+    assert span_s(preset) < 1.2 * span_s("baseline")

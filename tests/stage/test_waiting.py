@@ -59,7 +59,7 @@ def test_those_that_left_are_gone() -> None:
 def test_who_waits_for_its_payload_or_its_text_cannot_run() -> None:
     late, early = request(1, waits=True), request(2)
     waiting = queue(late, early)
-    assert waiting.with_inputs.tolist() == [False, True]
+    assert waiting.columns.could_run.tolist() == [0, 1]
     assert waiting.in_turn == [early]
     late.waits_for_payload = False
     waiting.changed(late)
@@ -68,11 +68,22 @@ def test_who_waits_for_its_payload_or_its_text_cannot_run() -> None:
     behind = request(3)
     behind.tokens = [ints([1]), ints([2])]
     spoken = queue(behind, conditioned=True)
-    assert not spoken.has_inputs(behind)
+    assert not spoken.could_run(behind)
     behind.inputs = [5, 6]
-    assert spoken.has_inputs(behind)
+    assert spoken.could_run(behind)
     behind.inputs, behind.closed = [], True
-    assert spoken.has_inputs(behind)
+    assert spoken.could_run(behind)
+
+
+def test_who_has_drawn_all_that_it_was_granted_leaves_the_row_to_others() -> None:
+    ahead, other = request(1), request(2)
+    ahead.tokens, ahead.granted = [ints([1]), ints([2])], 2
+    waiting = queue(ahead, other)
+    assert waiting.in_turn == [other]
+    ahead.granted = 3
+    waiting.changed(ahead)
+    waiting.check_integrity()
+    assert waiting.in_turn == [ahead, other]
 
 
 def test_media_are_asked_for_once() -> None:

@@ -149,8 +149,8 @@ class Waits:
         return self._queued(scheduler, active) if active.row is None else self._seated(scheduler, active.row)
 
     def _queued(self, scheduler: ArScheduler, active: ArRequest) -> Turn:
-        if not scheduler.has_inputs(active):
-            return Cause.UPSTREAM, ""
+        if not scheduler.could_run(active):
+            return (Cause.UPSTREAM if active.has_credit else Cause.DOWNSTREAM), ""
         if scheduler.tiers.fetches.is_coming(active.owner):
             return Cause.KV_COMING, self.because(KvMove.FETCHED, scheduler.name)
         short = Cause.BLOCKS if scheduler.rows.num_free else Cause.ROW

@@ -135,6 +135,8 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         active.granted = tokens
         if active.row is not None:
             self.rows.grant(active.row, tokens)
+        else:
+            self._waiting.changed(active)
 
     @changes
     def close(self, request: int) -> None:
@@ -238,9 +240,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """Waiting or running, to be read only."""
         return self._requests.get(request)
 
-    def has_inputs(self, request: ArRequest) -> bool:
-        """Of one that waits: are its payload and its upstream text there?"""
-        return self._waiting.has_inputs(request)
+    def could_run(self, request: ArRequest) -> bool:
+        """Of one that waits: are its payload and its upstream text there, and may it draw?"""
+        return self._waiting.could_run(request)
 
     @property
     def requests(self) -> frozenset[int]:
@@ -397,9 +399,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             self._held.reload_s,
         )
 
-    def _could_join(self, waiting: Sequence[ArRequest], has_inputs: Mask) -> Mask:
+    def _could_join(self, waiting: Sequence[ArRequest], could_run: Mask) -> Mask:
         """By what is cheap to know; of the first request, also its media."""
-        could_join = has_inputs.copy()
+        could_join = could_run.copy()
         if self.tiers.fetches.is_bringing:
             could_join &= [not self.tiers.fetches.is_coming(request.owner) for request in waiting]
         at = next((at for at, request in enumerate(waiting) if request is self._head), None)

@@ -315,8 +315,8 @@ class ArCandidates(Candidates):
 
     @column
     def could_run(self) -> Mask:
-        has_inputs = self._columns.has_inputs == 1
-        waiting = self._could_join(self.waiting, has_inputs) if self.waiting else has_inputs
+        could_run = self._columns.could_run == 1
+        waiting = self._could_join(self.waiting, could_run) if self.waiting else could_run
         return self._with(self._rows.could_run[self.rows_in_use], waiting)
 
     @column

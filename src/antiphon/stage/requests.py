@@ -120,6 +120,11 @@ class ArRequest:
         return self.own_name if self.is_aside else self.session
 
     @property
+    def has_credit(self) -> bool:
+        """May it draw another token?"""
+        return len(self.tokens) < self.granted
+
+    @property
     def own_name(self) -> str:
         """A name for KV that is this request's alone."""
         return f"{self.session} #{self.request}"

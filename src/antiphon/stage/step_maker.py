@@ -63,7 +63,7 @@ class StepMaker:
             is_held = view.held_back is not None and bool(view.held_back[at])
             if request.row is not None or is_held or not self._rows.num_free:
                 continue
-            if not self._waiting.has_inputs(request) or not self._tiers.fetches.is_ordered(request.owner):
+            if not self._waiting.could_run(request) or not self._tiers.fetches.is_ordered(request.owner):
                 continue
             if self._held.lacks(request, with_host=True) or not self._held.fits(request, 0, with_coming=True):
                 continue
@@ -113,7 +113,7 @@ class StepMaker:
 
     def _is_ready(self, request: ArRequest) -> bool:
         """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
-        if not self._waiting.has_inputs(request) or self._tiers.fetches.is_coming(request.owner):
+        if not self._waiting.could_run(request) or self._tiers.fetches.is_coming(request.owner):
             return False
         lacking = self._held.lacks(request)
         if lacking:

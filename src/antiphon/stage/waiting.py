@@ -10,7 +10,7 @@ import numpy as np
 
 from antiphon.core.facts import Ints
 from antiphon.core.plans import ints
-from antiphon.policy.base import Mask, Tier
+from antiphon.policy.base import Tier
 from antiphon.stage.requests import ArRequest, RequestSizes
 
 _age = attrgetter("order")
@@ -20,11 +20,11 @@ class WaitingColumns:
     """What policies see of the waiting requests, each an int64 [n]: kept up as they come, change and go, so
     that a view costs no call per request."""
 
-    __slots__ = ("found", "has_inputs", "needs", "request", "slot", "tier", "tokens")
+    __slots__ = ("could_run", "found", "needs", "request", "slot", "tier", "tokens")
 
     def __init__(self, table: Ints) -> None:
         """table: [fields, n]."""
-        self.request, self.tier, self.slot, self.found, self.tokens, self.needs, self.has_inputs = table
+        self.request, self.tier, self.slot, self.found, self.tokens, self.needs, self.could_run = table
 
 
 class WaitingQueue:
@@ -57,14 +57,9 @@ class WaitingQueue:
         return WaitingColumns(self._table)
 
     @property
-    def with_inputs(self) -> Mask:
-        """Those whose payload and upstream text are there."""
-        return self.columns.has_inputs == 1
-
-    @property
     def in_turn(self) -> list[ArRequest]:
-        """Those with their inputs, by tier, and then by age."""
-        ready = self.with_inputs.nonzero()[0]
+        """Those that could run, by tier, and then by age."""
+        ready = self.columns.could_run.nonzero()[0]
         order = ready[self.columns.tier[ready].argsort(kind="stable")]
         return [self._requests[at] for at in order.tolist()]
 
@@ -75,7 +70,7 @@ class WaitingQueue:
         self._table = np.insert(self._table, at, self._column(request), axis=1)
 
     def changed(self, request: ArRequest) -> None:
-        """It has other inputs, or would find something else in the cache."""
+        """It has other inputs or credit, or would find something else in the cache."""
         self._table[:, self._place(request)] = self._column(request)
 
     def remove(self, request: ArRequest) -> None:
@@ -98,13 +93,13 @@ class WaitingQueue:
                 request.found,
                 len(request.prompt.token_ids) + len(request.tokens) - request.found,
                 self._sizes.promise(request) - request.found_used,
-                self.has_inputs(request),
+                self.could_run(request),
             ]
         )
 
-    def has_inputs(self, request: ArRequest) -> bool:
-        """Are its payload and its upstream text there?"""
-        if request.waits_for_payload:
+    def could_run(self, request: ArRequest) -> bool:
+        """Are its payload and its upstream text there, and may it draw another token?"""
+        if request.waits_for_payload or not request.has_credit:
             return False
         return not self._conditioned or request.closed or len(request.inputs) >= len(request.tokens)
 
