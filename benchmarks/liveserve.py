@@ -1,7 +1,7 @@
 """LiveServe's preset beside the best baseline, simulated at the pace of this engine on two cores of a CPU.
 
     python benchmarks/liveserve.py --work evaluation/liveserve --out benchmarks/results/liveserve.json
-    python benchmarks/liveserve.py --profile PROFILE --faster 1.5 --settings --out settings.json
+    python benchmarks/liveserve.py --profile PROFILE --rates … --rows … --settings --out SETTINGS
 
 The times are those that `antiphon profile` measured of the demo's medium size (medium-2core.json). People ask
 for a few seconds and are answered for 40; half of them barge in. The baseline is fcfs with a host tier at the
@@ -16,7 +16,7 @@ The second form finds only the settings, by the times of another day or machine,
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.resources import files
 from itertools import repeat
@@ -176,16 +176,21 @@ def kept(point: Point, work: Path, times: Path) -> dict[str, float]:
 
 
 class Runs:
-    """Figures by point, two runs at a time. `faster`: than PROFILE is `times`; rates and rows that are tried
-    are so many times as high."""
+    """Figures by point, two runs at a time. `rows`: that are tried, of either system."""
 
-    def __init__(self, work: Path, pool: ProcessPoolExecutor, times: Path, faster: float) -> None:
-        self._work, self._pool, self._times = work, pool, times
-        self.rates = tuple(round(rate * faster, 4) for rate in RATES)
-        self.baselines = SHIPPED, *(System((), round(rows * faster), 4) for rows in BASELINE_ROWS)
+    def __init__(
+        self,
+        work: Path,
+        pool: ProcessPoolExecutor,
+        times: Path = PROFILE,
+        rates: Sequence[float] = RATES,
+        rows: Sequence[int] = (),
+    ) -> None:
+        self._work, self._pool, self._times, self.rates = work, pool, times, rates
+        self.baselines = SHIPPED, *(System((), most, 4) for most in rows or BASELINE_ROWS)
         self.tried = tuple(
-            System(tuple(MECHANISMS), round(rows * faster), first, brink_s=brink_s)
-            for rows in OUR_ROWS
+            System(tuple(MECHANISMS), most, first, brink_s=brink_s)
+            for most in rows or OUR_ROWS
             for first in (2, 4)
             for brink_s in (0.3, 0.6)
         )
@@ -329,12 +334,13 @@ def main() -> None:
     parser.add_argument(
         "--profile", type=Path, default=PROFILE, help="times, as antiphon profile writes them"
     )
-    parser.add_argument("--faster", type=float, default=1, help="than the kept profile: rates and rows tried")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="tried, in order")
+    parser.add_argument("--rows", type=int, nargs="+", default=(), help="tried, of either system")
     parser.add_argument("--settings", action="store_true", help="only what each system does best with")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
-        runs = Runs(arguments.work, pool, arguments.profile, arguments.faster)
+        runs = Runs(arguments.work, pool, arguments.profile, arguments.rates, arguments.rows)
         if arguments.settings:
             arguments.out.write_bytes(msgspec.json.format(msgspec.json.encode(settings(runs))))
             return

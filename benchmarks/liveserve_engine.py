@@ -2,7 +2,7 @@
 
     python benchmarks/liveserve_engine.py --made evaluation/engine/forty                     # the checkpoint
     antiphon profile evaluation/engine/forty --out PROFILE
-    python benchmarks/liveserve.py --profile PROFILE --settings --out SETTINGS               # see --faster
+    python benchmarks/liveserve.py --profile PROFILE --rates … --rows … --settings --out SETTINGS
     python benchmarks/liveserve_engine.py --settings SETTINGS --out benchmarks/results/liveserve-engine.json
 
 The last takes 90 minutes; all with OMP_NUM_THREADS=1. People ask for a few seconds and are answered for 40
