@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_S, ARRIVING_S = 300.0, 100.0
-RATES = tuple(tenths / 10 for tenths in range(5, 17))
+RATES = tuple(tenths / 10 for tenths in range(7, 14))
 """Sessions a second that are tried, as multiples of what the baseline completes by the settings."""
 SHARES = 0.95, 0.5, 0.8
 MOST_OPEN = 64

@@ -8,8 +8,8 @@ turn. The device holds a share of what the conversations amount to; the link to 
 reload takes about as long as a turn's first text takes without one, or half as long. Turns are paired by
 seed, session and number; those count that wait for KV from the host under the baseline. Where the device is
 smallest, `kv-unaware` is liveserve without the KV that a request holds in its utility (beta 0), and `in_use`
-is the mean share of the thinker's blocks that requests hold (Figures 8 and 17). Runs that --work has are not
-run again.
+is the mean share of the thinker's blocks that requests hold (Figures 8 and 17); there each decision about
+memory is also tried alone, and all but it. Runs that --work has are not run again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -27,6 +26,7 @@ from typing import Any
 
 import yaml
 from evaluation_simulated import LONG, NOBODY, PROFILE
+from liveserve import written
 
 from antiphon.assembly.story import Cause, What
 from antiphon.assembly.storyteller import Storyteller
@@ -48,6 +48,15 @@ from antiphon.workload.load import changed, named
 
 SYSTEMS = ("fcfs", "liveserve")
 UNAWARE = "kv-unaware"
+PARTS = {
+    "eviction": ("evict",),
+    "writing": ("write",),
+    "preloading": ("fetch",),
+    "all three": ("evict", "write", "fetch"),
+}
+"""Decisions of the preset about memory."""
+ABLATED = (*PARTS, *(f"all but {part}" for part in PARTS))
+"""Systems that have the preset's decisions in part, the rest as fcfs."""
 SEEDS = (0, 1, 2, 3, 4)
 CONVERSATIONS, DURATION_S = 8, 420.0
 PASTS_TOKENS = 32_768
@@ -78,12 +87,19 @@ class Calls:
 
 
 def preset(system: str, work: Path) -> str:
-    """A preset's name, or the file of the one without KV in its utility."""
-    path = work / f"{UNAWARE}.yaml"
-    if system == UNAWARE and not path.exists():
-        said = yaml.safe_load(files("antiphon.assembly").joinpath("presets", "liveserve.yaml").read_text())
-        path.write_text(yaml.safe_dump(said | {one: said[one] | {"beta": 0.0} for one in ("step", "pace")}))
-    return str(path) if system == UNAWARE else system
+    """A preset's name, or the file of one that is LiveServe's in part."""
+    if system in SYSTEMS:
+        return system
+    path = work / f"{system}.yaml"
+    if not path.exists():
+        fcfs, ours = written("fcfs"), written("liveserve")
+        if system == UNAWARE:
+            said = ours | {one: ours[one] | {"beta": 0.0} for one in ("step", "pace")}
+        else:
+            of = PARTS[system.removeprefix("all but ")]
+            said = fcfs | {one: ours[one] for one in ours if (one in of) != system.startswith("all but")}
+        path.write_text(yaml.safe_dump(said))
+    return str(path)
 
 
 def in_use(samples: Iterable[ServerSampled]) -> float:
@@ -144,10 +160,10 @@ def kept(work: Path, system: str, pool: float, gb_per_s: float, seed: int) -> di
     return provenance.once(path, lambda: played(work, system, pool, gb_per_s, seed))
 
 
-def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Of a pool and a link: figures of each system, and of the turns that wait for KV under the baseline."""
+def reloaded(base_runs: list[dict[str, Any]], our_runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the turns that wait for KV under the baseline; empty if there are none."""
     rows: list[dict[str, float]] = []
-    for base, ours in zip(*(runs[system] for system in SYSTEMS), strict=True):
+    for base, ours in zip(base_runs, our_runs, strict=True):
         pairs = [
             (before, ours["waits"][turn])
             for turn, before in base["waits"].items()
@@ -158,6 +174,19 @@ def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             columns = zip(*((*before, *after) for before, after in pairs), strict=True)
             means = dict(zip(names, map(mean, columns), strict=True))
             rows.append(means | {"turns": len(pairs), "away": 1 - means["reload_s"] / means["base_reload_s"]})
+    if not rows:
+        return {}
+    ratio = ratio_interval([row["base_ttft_s"] for row in rows], [row["ttft_s"] for row in rows])
+    away = mean_interval([row["away"] for row in rows])
+    return {
+        **{name: round(mean(row[name] for row in rows), 5) for name in rows[0]},
+        "ttft_ratio": [ratio.mean, ratio.low, ratio.high],
+        "reload_off_the_path": [away.mean, away.low, away.high],
+    }
+
+
+def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Of a pool and a link: figures of each system, and of the turns that wait for KV under the baseline."""
     found: dict[str, Any] = {
         system: {
             name: round(mean(run[name] for run in each if name in run), 5)
@@ -166,15 +195,13 @@ def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         }
         for system, each in runs.items()
     }
-    if rows:
-        ratio = ratio_interval([row["base_ttft_s"] for row in rows], [row["ttft_s"] for row in rows])
-        away = mean_interval([row["away"] for row in rows])
-        found["reloaded turns"] = {
-            **{name: round(mean(row[name] for row in rows), 5) for name in rows[0]},
-            "ttft_ratio": [ratio.mean, ratio.low, ratio.high],
-            "reload_off_the_path": [away.mean, away.low, away.high],
-        }
+    if turns := reloaded(*(runs[system] for system in SYSTEMS)):
+        found["reloaded turns"] = turns
     return found
+
+
+def p90_s(runs: list[dict[str, Any]]) -> float:
+    return round(mean(run["transcript_ttft_s.p90"] for run in runs), 5)
 
 
 def main() -> None:
@@ -186,7 +213,8 @@ def main() -> None:
     arguments = parser.parse_args()
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
-    preset(UNAWARE, work)
+    for system in (UNAWARE, *ABLATED):
+        preset(system, work)
     found: dict[str, Any] = {}
     with ProcessPoolExecutor(2) as pool:
         for share, gb_per_s in product(POOLS, GB_PER_S):
@@ -195,11 +223,18 @@ def main() -> None:
             is_tightest = (share, gb_per_s) == (POOLS[0], GB_PER_S[0])
             runs = {
                 system: [pool.submit(kept, work, system, share, gb_per_s, seed) for seed in SEEDS]
-                for system in (*SYSTEMS, *((UNAWARE,) if is_tightest else ()))
+                for system in (*SYSTEMS, *((UNAWARE, *ABLATED) if is_tightest else ()))
             }
-            found[f"{share:g} of the pasts, {gb_per_s:g} GB/s"] = told(
-                {system: [one.result() for one in each] for system, each in runs.items()}
-            )
+            results = {system: [one.result() for one in each] for system, each in runs.items()}
+            parts = {system: results.pop(system) for system in ABLATED if system in results}
+            name = f"{share:g} of the pasts, {gb_per_s:g} GB/s"
+            found[name] = told(results)
+            if parts:
+                parts["liveserve"] = results["liveserve"]
+                found[f"ablation at {name}"] = {
+                    system: {**reloaded(results["fcfs"], each), "ttft_p90_s": p90_s(each)}
+                    for system, each in parts.items()
+                }
     command = f"python benchmarks/liveserve_memory.py --out {arguments.out}"
     provenance.keep(found | {"command": command}, arguments.out)
 

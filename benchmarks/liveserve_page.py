@@ -86,7 +86,7 @@ def ablation(result: dict[str, Any]) -> list[str]:
 def memory(result: dict[str, Any]) -> list[str]:
     rows: list[list[str]] = []
     for name, found in result.items():
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or "fcfs" not in found:
             continue
         turns = found.get("reloaded turns")
         before, after = found["fcfs"], found["liveserve"]
@@ -107,6 +107,83 @@ def memory(result: dict[str, Any]) -> list[str]:
         "memory and link | text TTFT P50 (ms) | P90 (ms) | reloaded turns a run | their TTFT (ms) | "
         "ratio (95 %) | reload off the path"
     )
+    return rows_of(head, rows)
+
+
+def memory_parts(result: dict[str, Any]) -> list[str]:
+    found = next(value for name, value in result.items() if name.startswith("ablation"))
+    rows = [
+        [
+            name,
+            f"{1000 * one['ttft_s']:.0f}",
+            interval(one["ttft_ratio"]),
+            f"{100 * one['reload_off_the_path'][0]:.0f} %",
+            f"{1000 * one['ttft_p90_s']:.0f}",
+        ]
+        for name, one in found.items()
+    ]
+    head = "decisions | TTFT of reloaded turns (ms) | ratio (95 %) | off the path | P90 of all turns (ms)"
+    return rows_of(head, rows)
+
+
+def engine(result: dict[str, Any]) -> list[str]:
+    return rows_of(f"load | {VERDICT}", [[load, *verdict(found)] for load, found in result["loads"].items()])
+
+
+def reach(frontier: dict[str, Any], measured: dict[str, Any]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """Figure 10: by workload, how many people at a time and what the systems made of it."""
+    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for name, systems in (frontier | measured).items():
+        parts = name.split(", ")
+        if len(parts) < 3 or not isinstance(systems, dict) or "/s" in name:
+            continue
+        if parts[1].startswith("c ="):
+            workload, places, is_cut = "sharegpt-speech", parts[1], parts[2] != "p_bi 0"
+        else:
+            workload, places, is_cut = parts[1], parts[2], False
+        if not is_cut:
+            found.setdefault(workload, []).append((int(places.removeprefix("c = ")), systems))
+    return {workload: sorted(points, key=lambda point: point[0]) for workload, points in found.items()}
+
+
+def both(systems: dict[str, Any], name: str, scale: float = 1.0, digits: int = 0) -> str:
+    """fcfs → liveserve."""
+    return " → ".join(f"{scale * systems[one][name]:.{digits}f}" for one in ("fcfs", "liveserve"))
+
+
+def reached(points: dict[str, list[tuple[int, dict[str, Any]]]]) -> list[str]:
+    rows = [
+        [
+            workload if at == 0 else "",
+            f"{places}",
+            both(systems, "ttfp_s.p90", 1000),
+            both(systems, "later.p90", 1000),
+            interval(systems["liveserve"]["later.p90 ratio"]),
+            both(systems, "completed_rps", 1, 2),
+            both(systems, "continuity", 100),
+        ]
+        for workload, found in points.items()
+        for at, (places, systems) in enumerate(found)
+    ]
+    head = "workload | c | P90 TTFP (ms) | later P90 (ms) | ratio (95 %) | completed (1/s) | continuity (%)"
+    return rows_of(head, rows)
+
+
+def cuts(frontier: dict[str, Any]) -> list[str]:
+    """Figure 13: by how many break in."""
+    rows = [
+        [
+            name.rpartition(" ")[2],
+            both(systems, "ttfp_s.p90", 1000),
+            both(systems, "later.p90", 1000),
+            both(systems, TALKER, 100, 1),
+            both(systems, THINKER, 100, 1),
+            both(systems, "continuity", 100),
+        ]
+        for name, systems in frontier.items()
+        if name.startswith("calibrated, c = 8, p_bi")
+    ]
+    head = "p_bi | P90 TTFP (ms) | later P90 (ms) | talker unheard (%) | thinker unheard (%) | continuity (%)"
     return rows_of(head, rows)
 
 
@@ -204,8 +281,29 @@ def draw_timelines(result: dict[str, Any], path: Path) -> None:
             axes.set_xlabel("time (s)")
 
 
+def draw_reach(points: dict[str, list[tuple[int, dict[str, Any]]]], path: Path) -> None:
+    """Figure 10: P90 of the first audio by completed turns a second, of each workload."""
+    with page(path, 2.9 * len(points), 2.9) as figure:
+        panels = figure.subplots(1, len(points), squeeze=False).ravel()
+        for axes, (workload, found) in zip(panels, points.items(), strict=True):
+            for system, shade in (("fcfs", GREY), ("liveserve", colour(0))):
+                places, systems = zip(*found, strict=True)
+                done = [one[system]["completed_rps"] for one in systems]
+                seconds = [one[system]["ttfp_s.p90"] for one in systems]
+                axes.plot(done, seconds, "o-", color=shade, label=system)
+                for count, x, y in zip(places, done, seconds, strict=True):
+                    axes.annotate(f"{count}", (x, y), xytext=(3, 3), textcoords="offset points", fontsize=7)
+            axes.set_title(workload, fontsize=9)
+            axes.set_xlabel("completed turns a second")
+        panels[0].set_ylabel("P90 TTFP (s)")
+        panels[0].legend(frameon=False)
+
+
 def main() -> None:
     measured, timelines = read("liveserve"), read("liveserve-timelines")
+    frontier, calibrated = read("liveserve-frontier"), read("liveserve-paper")
+    points = reach(frontier, calibrated)
+    draw_reach(points, PAGE.parent / "liveserve-frontier.png")
     draw(measured, PAGE.parent / "liveserve-loads.png")
     draw_timelines(timelines, PAGE.parent / "liveserve-timelines.png")
     text = PAGE.read_text()
@@ -214,7 +312,11 @@ def main() -> None:
         "held": holds(measured),
         "ablation": ablation(measured),
         "memory": memory(read("liveserve-memory")),
-        "paper": paper(read("liveserve-paper")),
+        "memory-parts": memory_parts(read("liveserve-memory")),
+        "paper": paper(calibrated),
+        "frontier": reached(points),
+        "cuts": cuts(frontier),
+        "engine": engine(read("liveserve-engine")),
         "residency": residency(timelines),
         "continuity": continuity(timelines),
     }.items():
