@@ -7,9 +7,11 @@ Simulated: Qwen3-Omni-30B-A3B on H200 GPUs by their datasheet, one replica, peop
 turn. The device holds a share of what the conversations amount to; the link to the host is so slow that a
 reload takes about as long as a turn's first text takes without one, or half as long. Turns are paired by
 seed, session and number; those count that wait for KV from the host under the baseline. Where the device is
-smallest, `kv-unaware` is liveserve without the KV that a request holds in its utility (beta 0), and `in_use`
-is the mean share of the thinker's blocks that requests hold (Figures 8 and 17); there each decision about
-memory is also tried alone, and all but it. Runs that --work has are not run again.
+smallest, `kv-unaware` is liveserve without the KV that a request holds in its utility (beta 0), and `literal`
+ends a step at the first request that does not fit, as Algorithm 1 is printed (`overruled`: decisions in which
+nothing could run, so that the guard stepped in); `in_use` is the mean share of the thinker's blocks that
+requests hold (Figures 8 and 17). There each decision about memory is also tried alone, and all but it. Runs
+that --work has are not run again.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 
 SYSTEMS = ("fcfs", "liveserve")
-UNAWARE = "kv-unaware"
+UNAWARE, LITERAL = "kv-unaware", "literal"
 PARTS = {
     "eviction": ("evict",),
     "writing": ("write",),
@@ -95,6 +97,8 @@ def preset(system: str, work: Path) -> str:
         fcfs, ours = written("fcfs"), written("liveserve")
         if system == UNAWARE:
             said = ours | {one: ours[one] | {"beta": 0.0} for one in ("step", "pace")}
+        elif system == LITERAL:
+            said = ours | {"step": ours["step"] | {"literal": True}}
         else:
             of = PARTS[system.removeprefix("all but ")]
             said = fcfs | {one: ours[one] for one in ours if (one in of) != system.startswith("all but")}
@@ -121,7 +125,7 @@ def played(work: Path, system: str, pool: float, gb_per_s: float, seed: int) -> 
     calls = Calls()
     workload = changed(named("interactive"), settings)
     outcome = simulate(Setup(workload, profile, seed, engine, recorder=calls), NOBODY)
-    if outcome.overruled or outcome.incidents:
+    if system != LITERAL and (outcome.overruled or outcome.incidents):
         raise RuntimeError(f"{outcome.overruled} {outcome.incidents}")
     found = figures(fold(outcome.events), Slo())
     samples = [event for event in outcome.events if isinstance(event, ServerSampled)]
@@ -132,6 +136,7 @@ def played(work: Path, system: str, pool: float, gb_per_s: float, seed: int) -> 
     }
     told = {name: round(found[name], 5) for name in TOLD if name in found}
     told["in_use"] = round(in_use(samples), 5)
+    told["overruled"] = sum(sum(one.reasons.values()) for one in outcome.overruled)
     return told | counted | {"waits": waits(calls, engine.node, engine.depth)}
 
 
@@ -213,7 +218,7 @@ def main() -> None:
     arguments = parser.parse_args()
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
-    for system in (UNAWARE, *ABLATED):
+    for system in (UNAWARE, LITERAL, *ABLATED):
         preset(system, work)
     found: dict[str, Any] = {}
     with ProcessPoolExecutor(2) as pool:
@@ -223,7 +228,7 @@ def main() -> None:
             is_tightest = (share, gb_per_s) == (POOLS[0], GB_PER_S[0])
             runs = {
                 system: [pool.submit(kept, work, system, share, gb_per_s, seed) for seed in SEEDS]
-                for system in (*SYSTEMS, *((UNAWARE, *ABLATED) if is_tightest else ()))
+                for system in (*SYSTEMS, *((UNAWARE, LITERAL, *ABLATED) if is_tightest else ()))
             }
             results = {system: [one.result() for one in each] for system, each in runs.items()}
             parts = {system: results.pop(system) for system in ABLATED if system in results}

@@ -130,61 +130,9 @@ def engine(result: dict[str, Any]) -> list[str]:
     return rows_of(f"load | {VERDICT}", [[load, *verdict(found)] for load, found in result["loads"].items()])
 
 
-def reach(frontier: dict[str, Any], measured: dict[str, Any]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """Figure 10: by workload, how many people at a time and what the systems made of it."""
-    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-    for name, systems in (frontier | measured).items():
-        parts = name.split(", ")
-        if len(parts) < 3 or not isinstance(systems, dict) or "/s" in name:
-            continue
-        if parts[1].startswith("c ="):
-            workload, places, is_cut = "sharegpt-speech", parts[1], parts[2] != "p_bi 0"
-        else:
-            workload, places, is_cut = parts[1], parts[2], False
-        if not is_cut:
-            found.setdefault(workload, []).append((int(places.removeprefix("c = ")), systems))
-    return {workload: sorted(points, key=lambda point: point[0]) for workload, points in found.items()}
-
-
 def both(systems: dict[str, Any], name: str, scale: float = 1.0, digits: int = 0) -> str:
     """fcfs → liveserve."""
     return " → ".join(f"{scale * systems[one][name]:.{digits}f}" for one in ("fcfs", "liveserve"))
-
-
-def reached(points: dict[str, list[tuple[int, dict[str, Any]]]]) -> list[str]:
-    rows = [
-        [
-            workload if at == 0 else "",
-            f"{places}",
-            both(systems, "ttfp_s.p90", 1000),
-            both(systems, "later.p90", 1000),
-            interval(systems["liveserve"]["later.p90 ratio"]),
-            both(systems, "completed_rps", 1, 2),
-            both(systems, "continuity", 100),
-        ]
-        for workload, found in points.items()
-        for at, (places, systems) in enumerate(found)
-    ]
-    head = "workload | c | P90 TTFP (ms) | later P90 (ms) | ratio (95 %) | completed (1/s) | continuity (%)"
-    return rows_of(head, rows)
-
-
-def cuts(frontier: dict[str, Any]) -> list[str]:
-    """Figure 13: by how many break in."""
-    rows = [
-        [
-            name.rpartition(" ")[2],
-            both(systems, "ttfp_s.p90", 1000),
-            both(systems, "later.p90", 1000),
-            both(systems, TALKER, 100, 1),
-            both(systems, THINKER, 100, 1),
-            both(systems, "continuity", 100),
-        ]
-        for name, systems in frontier.items()
-        if name.startswith("calibrated, c = 8, p_bi")
-    ]
-    head = "p_bi | P90 TTFP (ms) | later P90 (ms) | talker unheard (%) | thinker unheard (%) | continuity (%)"
-    return rows_of(head, rows)
 
 
 def paper(result: dict[str, Any]) -> list[str]:
@@ -212,6 +160,39 @@ def paper(result: dict[str, Any]) -> list[str]:
         "P90 (ms) | P90, ratio (95 %) | continuity | completed (1/s) | "
         "RTF P90 | talker unheard"
     )
+    return rows_of(head, rows)
+
+
+def regimes(measured: dict[str, Any], calibrated: dict[str, Any], models: dict[str, Any]) -> list[str]:
+    """One load of each kind of times, the highest that is kept with barge-ins."""
+    load, own = [one for one in measured["loads"].items() if one[0].endswith("p_bi 0.5")][-1]
+    scale, paper = "calibrated, c = 16, p_bi 0.5", calibrated["calibrated, c = 16, p_bi 0.5"]
+    model, datasheet = list(models["loads"].items())[-1]
+    best = own[BEST]
+    rows = [
+        [
+            f"this engine on two cores, {load}",
+            pair(best, "ttfp_s.p90", 1000),
+            interval(best["ttfp_s.p90"]),
+            pair(best, "smooth", 100),
+            pair(best, TALKER, 100, 1),
+        ],
+        [
+            f"datasheet of an H200, {model}",
+            " → ".join(f"{1000 * datasheet['ttfp_s.p90'][one]:.0f}" for one in ("fcfs", "liveserve")),
+            interval(datasheet["ttfp_s.p90"]),
+            " → ".join(f"{100 * datasheet['continuity'][one]:.0f}" for one in ("fcfs", "liveserve")),
+            " → ".join(f"{100 * datasheet[TALKER][one]:.1f}" for one in ("fcfs", "liveserve")),
+        ],
+        [
+            scale,
+            both(paper, "ttfp_s.p90", 1000),
+            interval(paper["liveserve"]["ttfp_s.p90 ratio"]),
+            both(paper, "continuity", 100),
+            both(paper, TALKER, 100, 1),
+        ],
+    ]
+    head = "times, and load | P90 TTFP (ms) | ratio (95 %) | without a gap (%) | talker unheard (%)"
     return rows_of(head, rows)
 
 
@@ -281,41 +262,20 @@ def draw_timelines(result: dict[str, Any], path: Path) -> None:
             axes.set_xlabel("time (s)")
 
 
-def draw_reach(points: dict[str, list[tuple[int, dict[str, Any]]]], path: Path) -> None:
-    """Figure 10: P90 of the first audio by completed turns a second, of each workload."""
-    with page(path, 2.9 * len(points), 2.9) as figure:
-        panels = figure.subplots(1, len(points), squeeze=False).ravel()
-        for axes, (workload, found) in zip(panels, points.items(), strict=True):
-            for system, shade in (("fcfs", GREY), ("liveserve", colour(0))):
-                places, systems = zip(*found, strict=True)
-                done = [one[system]["completed_rps"] for one in systems]
-                seconds = [one[system]["ttfp_s.p90"] for one in systems]
-                axes.plot(done, seconds, "o-", color=shade, label=system)
-                for count, x, y in zip(places, done, seconds, strict=True):
-                    axes.annotate(f"{count}", (x, y), xytext=(3, 3), textcoords="offset points", fontsize=7)
-            axes.set_title(workload, fontsize=9)
-            axes.set_xlabel("completed turns a second")
-        panels[0].set_ylabel("P90 TTFP (s)")
-        panels[0].legend(frameon=False)
-
-
 def main() -> None:
     measured, timelines = read("liveserve"), read("liveserve-timelines")
-    frontier, calibrated = read("liveserve-frontier"), read("liveserve-paper")
-    points = reach(frontier, calibrated)
-    draw_reach(points, PAGE.parent / "liveserve-frontier.png")
+    calibrated = read("liveserve-paper")
     draw(measured, PAGE.parent / "liveserve-loads.png")
     draw_timelines(timelines, PAGE.parent / "liveserve-timelines.png")
     text = PAGE.read_text()
     for name, lines in {
+        "regimes": regimes(measured, calibrated, read("liveserve-models")),
         "loads": loads(measured),
         "held": holds(measured),
         "ablation": ablation(measured),
         "memory": memory(read("liveserve-memory")),
         "memory-parts": memory_parts(read("liveserve-memory")),
         "paper": paper(calibrated),
-        "frontier": reached(points),
-        "cuts": cuts(frontier),
         "engine": engine(read("liveserve-engine")),
         "residency": residency(timelines),
         "continuity": continuity(timelines),

@@ -115,6 +115,10 @@ def test_what_no_table_shows_is_no_difference() -> None:
     ones = dict.fromkeys(range(5), 1.0)
     assert contrast("ttfp_s.p90", ones, dict.fromkeys(range(5), 1.0004)).verdict == "no difference"
     assert contrast("ttfp_s.p90", ones, dict.fromkeys(range(5), 1.0006)).verdict == "worse"
+    assert (
+        contrast("ttfp_s.p90", ones, dict.fromkeys(range(5), 1.03), matters=0.05).verdict == "no difference"
+    )
+    assert contrast("ttfp_s.p90", ones, dict.fromkeys(range(5), 1.06), matters=0.05).verdict == "worse"
     some = {**ones, 0: 0.0}
     shifted = {seed: value + 3e-4 for seed, value in some.items()}
     assert (found := contrast("stall_s", some, shifted)).kind == "difference"

@@ -242,6 +242,25 @@ def test_who_is_never_done_is_expected_for_a_while_only() -> None:
     assert [*people.next_use.expected(4.1 + LONGEST_S)] == []
 
 
+def test_who_spoke_for_longer_than_that_is_expected_again_once_they_are_done() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.tell(SpeechStarted("s"), 4.0)
+    before = people.next_use._sessions["s"].turn.value
+    people.tell(SpeechEnded("s"), 204.0)
+    assert [*people.next_use.expected(204.0 + WARM_S)] == ["s"]
+    people.ask(204.5, response="next")
+    assert before < people.next_use._sessions["s"].turn.value < LONGEST_S
+
+
+def test_a_turn_may_be_announced_by_who_began_to_speak_and_was_never_done() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.tell(SpeechStarted("s"), 4.0)
+    people.tell(TurnAdvised("s", expected_s=1.0), 100.0)
+    assert [*people.next_use.expected(100.0)] == ["s"]
+
+
 def test_what_has_left_a_tier_is_forgotten_there_until_it_rests_there_again() -> None:
     people = People("a", "b", "c")
     for at, session in enumerate("abc"):

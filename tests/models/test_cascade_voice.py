@@ -18,7 +18,8 @@ from tokenizers import Tokenizer
 from antiphon.core.errors import CheckpointError
 from antiphon.models.cascade.phrases import next_phrase, shortened
 from antiphon.models.cascade.symbols import Characters
-from antiphon.models.cascade.vits import Vits, VitsConfig, voice_layout
+from antiphon.models.cascade.vits import Vits
+from antiphon.models.cascade.vits_layout import VitsConfig, voice_layout
 from antiphon.models.cascade.voice import WINDOW, Voice
 from antiphon.models.layout import Layout
 

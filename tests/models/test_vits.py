@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from transformers import VitsModel
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.cascade.vits import Vits, VitsConfig, voice_layout
+from antiphon.models.cascade.vits import Vits
+from antiphon.models.cascade.vits_layout import VitsConfig, voice_layout
 from antiphon.models.layout import Layout
 
 PHRASES = [[0, 5, 0, 9, 0], [i // 2 % 33 + 1 if i % 2 else 0 for i in range(119)], [7]]

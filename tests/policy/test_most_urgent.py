@@ -59,6 +59,14 @@ def test_first_sounds_take_turns_with_what_can_wait(spare_s: float, slack_s: flo
     assert policy.events["first_sound_waits"] == (0 if index else 2)
 
 
+def test_a_stage_that_tells_no_urgency_takes_turns_with_first_sounds() -> None:
+    """As if nothing were known of it: it keeps no other stage from the device."""
+    policy = MostUrgent()
+    made = [cast(Head, SimpleNamespace(place=at, urgency=one)) for at, one in enumerate((None, 1, 2))]
+    assert [policy.decide(made, last, 0.0).index for last in (None, 0, 1)] == [0, 1, 0]
+    assert policy.events["urgency_unknown"] == 3
+
+
 def test_a_spare_lead_is_above_nothing() -> None:
     with pytest.raises(ConfigError, match=r"spare_s is 0\.0; it must be above 0"):
         MostUrgent(0.0)

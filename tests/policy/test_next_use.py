@@ -41,6 +41,7 @@ class Kv:
     expects_at: float = inf
     incoming: dict[str, int] = field(default_factory=dict[str, int])
     preloaded: Counter[str] = field(default_factory=Counter[str])
+    patient: tuple[str, ...] = ()
 
     @property
     def view(self) -> KvView:
@@ -69,6 +70,9 @@ class Kv:
 
     def waiting(self) -> object:
         return iter(self.wanted)
+
+    def is_pressing(self, owner: str) -> bool:
+        return owner not in self.patient
 
     def num_away(self, owner: str) -> int:
         return self.away.get(owner, 0)
@@ -219,20 +223,50 @@ def test_a_preload_that_is_not_carried_out_was_skipped() -> None:
     assert counted(policy) == {"skipped": 1}
 
 
-def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None:
-    """Fifty blocks are half a second; the second one comes behind the first."""
+def test_who_waits_for_other_than_the_link_holds_no_preload() -> None:
+    """Work that is not a person's, or for which there is no room."""
     policy = NextUse()
-    owners = {"a": held(due_s=NOW + 0.6), "b": held(due_s=NOW + 0.7), "c": held(due_s=NOW + 0.5)}
-    kv = Kv(owners, coming=("a", "b", "c"), away=dict.fromkeys("abc", 50), num_blocks=1000)
+    kv = Kv(known("w", "b", due_s=110.0), coming=("b",), wanted=("w",), away={"b": 3}, patient=("w",))
+    selection = policy.decide_fetch(kv.view, NOW)
+    assert list(selection.owners) == ["w", "b"]
+    assert selection.wake_at == NOW + RETRY_S, "there may be room for it by then"
+    assert policy.events["preload_held"] == 0
+    kv.coming = ()
+    assert list(policy.decide_fetch(kv.view, NOW).owners) == ["w"]
+
+
+def test_a_preload_takes_the_room_of_none_that_is_due_sooner() -> None:
+    due = {"late": 130.0, "near": 110.0, "coming": 120.0}
+    owners = {owner: held(due_s=due_s) for owner, due_s in due.items()}
+    kv = Kv(owners, ("late", "near"), num_free=0, num_wanted=20, incoming={"coming": 20})
+    assert list(evicted(kv).owners) == ["late"]
+    kv.incoming = {}
+    assert list(evicted(kv).owners) == ["late", "near"], "a request waits"
+
+
+def test_many_that_run_are_not_all_that_is_looked_at() -> None:
+    running = [f"r{at}" for at in range(2 * LOOK)]
+    owners = known(*running, state=KvState.RUNNING) | {"near": held(due_s=101.0)}
+    kv = Kv(owners, (*running, "near"), num_free=20)
+    assert list(NextUse().decide_write(kv.view, NOW).owners) == ["near"]
+
+
+def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None:
+    """Fifty blocks are half a second; the second one comes behind the first, which is due first."""
+    policy = NextUse()
+    owners = {"a": held(due_s=NOW + 0.6), "b": held(due_s=NOW + 0.715), "c": held(due_s=NOW + 0.605)}
+    kv = Kv(owners, coming=("b", "a", "c"), away=dict.fromkeys("abc", 50), num_blocks=1000)
     selection = fetched(kv, policy)
-    assert list(selection.owners) == ["a", "b"]
-    assert selection.reach == {"b": 10 + 20}
+    assert list(selection.owners) == ["a", "c", "b"]
+    assert selection.reach == {"c": 10 + 10, "b": 10 + 11}
     assert selection.wake_at == NOW + RETRY_S
     fetched(kv, policy)
-    assert counted(policy) == {"begun": 1, "partial": 1}
+    assert counted(policy) == {"begun": 1, "partial": 2}
+    kv.owners = dict.fromkeys("abc", held(due_s=NOW))
+    assert list(fetched(kv, policy).owners) == [], "it is too late for all"
     kv.coming = ()
     policy.decide_fetch(kv.view, NOW)
-    assert counted(policy) == {"begun": 1, "partial": 1, "unused": 2, "skipped": 1}
+    assert counted(policy) == {"begun": 1, "partial": 2, "unused": 3}
 
 
 def test_only_what_is_brought_is_queued_before_the_next() -> None:

@@ -10,6 +10,7 @@ from antiphon.core.facts import (
     StepFailed,
 )
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
+from antiphon.policy.base import Tier
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
 from antiphon.stage.fetches import MOST_SWAPS, SWAP_S
 from stage.test_ar import done, planned, request
@@ -126,6 +127,35 @@ def test_kv_of_a_request_that_would_not_fit_is_not_brought() -> None:
     stage.observe(StepFailed("s", step + 1, NO_INTS, NO_INTS, "it is gone"))
     assert {copy.to for copy in ordered(stage)} >= {"device"}
     assert not stage.tiers.fetches.is_unfit("session-1")
+
+
+def test_who_waits_for_room_is_told_from_who_waits_for_the_link() -> None:
+    stage = small(max_rows=3)
+    step = away(stage)
+    stage.submit(request(2, 8, max_tokens=3, first=300))
+    planned(stage, step)
+    policy = says(stage, "fetch", Selection(["session-1"], 9, "a request waits for it"))
+    stage.submit(request(1, 9))
+    assert ordered(stage) == []
+    assert policy.views[-1].is_pressing("session-1"), "nobody had looked before"
+    stage.reopen()
+    assert ordered(stage) == []
+    assert not policy.views[-1].is_pressing("session-1")
+
+
+def test_what_is_read_ahead_is_brought_in_chunks_like_what_no_request_waits_for() -> None:
+    stage = small(num_blocks=200, host_blocks=200, step_tokens=999, max_context_tokens=999)
+    run(stage, 0, 1, 100, length=300)
+    stage.tiers.room.make_room(200)
+    answered(stage)
+    ahead = request(1, 301)
+    ahead.tier = Tier.PREPARATORY
+    stage.submit(ahead)
+    policy = says(stage, "fetch", Selection(["session-1"], 999, "a request waits for it"))
+    sizes = [len(copy.targets) for now in range(4) for copy in ordered(stage, now)]
+    assert sizes == [CHUNK_BLOCKS] * MAX_CHUNKS
+    assert stage.tiers.fetches.is_coming("session-1"), "it waits for the rest"
+    assert not policy.views[-1].is_pressing("session-1")
 
 
 def test_what_is_there_for_the_first_in_the_queue_is_not_given_up_for_those_behind_it() -> None:

@@ -32,9 +32,8 @@ class UnitHead:
         self._now = now
 
     @property
-    def urgency(self) -> int:
-        _, choice = self._scheduler.choose(self._now)
-        return 0 if choice.urgency is None or not len(choice.urgency) else int(choice.urgency.min())
+    def urgency(self) -> int | None:
+        return self._scheduler.choose(self._now)[1].most_urgent
 
     @property
     def is_preparatory(self) -> bool:

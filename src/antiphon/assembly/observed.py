@@ -19,12 +19,12 @@ replica's index); evict, write, fetch (an owner of KV)."""
 class ObservedHead:
     """Implements `policy.base.Head` with the urgency of the unit's observed step policy."""
 
-    def __init__(self, head: Head, urgency: dict[str, int]) -> None:
+    def __init__(self, head: Head, urgency: dict[str, int | None]) -> None:
         self.unit, self.place = head.unit, head.place
         self._head, self._urgency = head, urgency
 
     @property
-    def urgency(self) -> int:
+    def urgency(self) -> int | None:
         own = self._head.urgency  # asks the step policy
         return self._urgency.get(self.unit, own)
 

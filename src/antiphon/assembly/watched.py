@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from antiphon.assembly.answers import CHECKS, NonsenseError, check_told, plain_text, said
 from antiphon.assembly.observed import Effects, ObservedHead, effects
 from antiphon.assembly.registry import decider, raised_at, source_of, teller
-from antiphon.core.facts import NO_INTS, PolicySuspended
+from antiphon.core.facts import PolicySuspended
 from antiphon.policy.base import Head, Refuse, StepChoice, Told
 from antiphon.policy.memory import NOTHING, KvView, Selection
 
@@ -70,7 +70,7 @@ class Oversight:
         self.counts: Counter[Key] = Counter()
         self.inner_s = 0.0
         """Of what is being timed, the seconds of others that were asked by it."""
-        self.urgency: dict[str, int] = {}
+        self.urgency: dict[str, int | None] = {}
         """By unit whose step policy is observed: the most urgent class in the policy's last answer."""
         self.asking: Watched | None = None
         """The policy that is being asked: /health names it if its decision does not return."""
@@ -277,8 +277,7 @@ class Watched:
         assert self._baseline is not None
         guard, decision = self._guard, self.decision
         if isinstance(answer, StepChoice):
-            urgency = NO_INTS if answer.urgency is None else answer.urgency
-            guard.urgency[self.unit] = int(urgency.min()) if len(urgency) else 0
+            guard.urgency[self.unit] = answer.most_urgent
         did = effects(decision, view, self._baseline(view, *more), *more)
         if not would and not did:
             return

@@ -52,14 +52,18 @@ class Reachable(Protocol):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is compared. `options`: all else that makes two runs alike (duration, pace, serve options)."""
+    """What is compared. `options`: all else that makes two runs alike (duration, pace, serve options);
+    `matters`: the smallest difference that does, a share of the figure."""
 
     targets: tuple[Target, ...]
     seeds: tuple[int, ...]
     workload: str
     options: dict[str, Any] = {}
+    matters: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.matters < 1:
+            raise ConfigError(f"matters is {self.matters}; it is a share, from 0 to below 1 (0.02: 2 %)")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds {list(self.seeds)}: one or more are needed, each once")
 
@@ -107,7 +111,7 @@ async def compare(
     sides = tuple(
         Side(one, work.runs.get(one.name, {}), work.overruled.get(one.name, {})) for one in plan.targets
     )
-    contrasts = tuple(against(sides[0], other) for other in sides[1:])
+    contrasts = tuple(against(sides[0], other, plan.matters) for other in sides[1:])
     if not any(entry.pairs for entry in contrasts):
         raise AntiphonError(f"nothing to compare: {'; '.join(entry.message for entry in work.dropped)}")
     return Comparison(sides, contrasts, tuple(work.dropped), plan.warnings)

@@ -73,11 +73,12 @@ class Comparison(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
-def against(a: Side, b: Side) -> Against:
-    """Every figure that either side has."""
+def against(a: Side, b: Side, matters: float = 0.0) -> Against:
+    """Every figure that either side has. matters: the smallest difference that does, a share."""
     utilisation = {side.target.name: side.utilisation for side in (a, b)}
     names = dict.fromkeys((*a.figures, *b.figures))
-    rows = tuple(Row(contrast(name, a.column(name), b.column(name)), utilisation) for name in names)
+    found = (contrast(name, a.column(name), b.column(name), matters) for name in names)
+    rows = tuple(Row(one, utilisation) for one in found)
     return Against(a.target.name, b.target.name, len(a.runs.keys() & b.runs.keys()), rows)
 
 

@@ -90,8 +90,9 @@ def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
     return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))
 
 
-def contrast(figure: str, a: Mapping[int, float], b: Mapping[int, float]) -> Contrast:
-    """B against A, over the seeds (keys) that have a finite value on both sides."""
+def contrast(figure: str, a: Mapping[int, float], b: Mapping[int, float], matters: float = 0.0) -> Contrast:
+    """B against A, over the seeds (keys) that have a finite value on both sides. matters: the smallest
+    difference that does, a share of the figure."""
     seeds = sorted(seed for seed in a.keys() & b.keys() if math.isfinite(a[seed]) and math.isfinite(b[seed]))
     missing = sorted((a.keys() | b.keys()) - set(seeds))
     note = f"no value on one side at seed {_listed(missing)}" if missing else ""
@@ -122,7 +123,7 @@ def contrast(figure: str, a: Mapping[int, float], b: Mapping[int, float]) -> Con
         pairs=len(seeds),
         kind=kind,
         estimate=estimate,
-        verdict=verdict(figure, estimate, neutral, max(float(np.mean(left)), float(np.mean(right)))),
+        verdict=verdict(figure, estimate, neutral, float(max(np.mean(left), np.mean(right))), matters),
         note=note,
     )
 
@@ -136,10 +137,11 @@ def direction(figure: str) -> Direction | None:
     return FIGURES[known].better
 
 
-def verdict(figure: str, estimate: Interval, neutral: float, scale: float) -> Verdict:
+def verdict(figure: str, estimate: Interval, neutral: float, scale: float, matters: float = 0.0) -> Verdict:
     """What the interval allows to say. If it holds `neutral` (1 for a ratio, 0 for a difference), that is
     "no difference" only where it is narrow: a ratio's within a factor of `WIDE`, a difference's within
-    `scale`, the larger of both means. What is less than `SLIGHT` is none, however sure it is."""
+    `scale`, the larger of both means. What is less than `matters`, or than `SLIGHT`, is none, however sure it
+    is."""
     if estimate.low is None or estimate.high is None:
         return "undecided"
     if estimate.low <= neutral <= estimate.high:
@@ -147,7 +149,7 @@ def verdict(figure: str, estimate: Interval, neutral: float, scale: float) -> Ve
             estimate.high / estimate.low / WIDE if neutral else (estimate.high - estimate.low) / (scale or 1)
         )
         return "no difference" if span <= 1 else "undecided"
-    if abs(estimate.mean - neutral) < SLIGHT * (neutral or scale):
+    if abs(estimate.mean - neutral) < max(matters, SLIGHT) * (neutral or scale):
         return "no difference"
     moved: Direction = "higher" if estimate.mean > neutral else "lower"
     wanted = direction(figure)

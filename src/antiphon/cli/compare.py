@@ -74,6 +74,7 @@ class Asked:
     workload: Workload
     seeds: tuple[int, ...]
     patience_s: float
+    matters: float = 0.0
 
     @property
     def alike(self) -> dict[str, Any]:
@@ -108,6 +109,9 @@ def compare(
     wire: ServersOptions = ServersOptions(),
     patience: Patience = 60.0,
     machine: MachineOptions = MachineOptions(),
+    matters: Annotated[
+        float, typer.Option(help="The smallest difference that does, a share: less than 0.02 (2 %) is none.")
+    ] = 0.0,
     everything: Annotated[bool, typer.Option("--all", help="Show every figure.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
 ) -> None:
@@ -120,7 +124,8 @@ def compare(
     with stopped_or_failed(out):
         refuse_idle(context, simulate)
         chosen = tuple(range(first_seed, first_seed + seeds))
-        asked = Asked(targets, model, workload, workload_of(workload, load.changes), chosen, patience)
+        played = workload_of(workload, load.changes)
+        asked = Asked(targets, model, workload, played, chosen, patience, matters)
         if simulate:
             found = asyncio.run(_run_all(*_simulated(asked, machine), out, resume))
         else:
@@ -170,7 +175,7 @@ def _simulated(asked: Asked, base: MachineOptions) -> tuple[Plan, Reachable, Run
         setup = machine.setup(asked.workload, seed, asked.patience_s)
         return setup, first_line(setup, target.name, machine.title)
 
-    plan = Plan(targets, asked.seeds, asked.name, asked.alike | {"machine": asdict(base)})
+    plan = Plan(targets, asked.seeds, asked.name, asked.alike | {"machine": asdict(base)}, asked.matters)
     return plan, Simulators(), PlaySimulated(made, console)
 
 
@@ -204,7 +209,7 @@ async def _served(asked: Asked, wire: ServersOptions, out: Path, resume: bool) -
     from antiphon.bench.target import Pace
 
     options = asked.alike | {"serve": wire.serve, "acks": wire.acks.value}
-    plan = Plan(parse_targets(asked.targets), asked.seeds, asked.name, options)
+    plan = Plan(parse_targets(asked.targets), asked.seeds, asked.name, options, asked.matters)
     pace = Pace(patience_s=asked.patience_s)
     runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
     launch = Launch(asked.model, words_of(wire.serve), out / "servers")

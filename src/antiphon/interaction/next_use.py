@@ -317,10 +317,12 @@ class NextUse:
         session.awaits = None
 
     def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
-        session.is_speaking = False
+        was_speaking, session.is_speaking = session.is_speaking, False
         session.expected_at = now
         if self.is_expected(name, now):
             session.until = min(now + WARM_S, session.since + LONGEST_S)
+        elif was_speaking:  # for longer than it was waited for
+            self._expect(name, session, now, now + WARM_S, now)
         if session.heard_to is not None and not isnan(session.due_at):
             self._answered(name, session, session.heard_to, now)
 
@@ -329,7 +331,7 @@ class NextUse:
             return
         expected_at = now + (session.turn.value if isnan(fact.expected_s) else fact.expected_s)
         is_near = expected_at <= now + NEAR_S
-        if session.is_speaking or (not is_near and self.is_expected(name, now)):
+        if self.is_expected(name, now) and (session.is_speaking or not is_near):
             return  # what is known already says more
         session.expected_at = expected_at
         if not isnan(session.due_at):
@@ -352,7 +354,7 @@ class NextUse:
         if not fact.remember:
             return
         if not isnan(session.spoke_at) and self.is_expected(name, now):
-            session.turn.add(now - session.spoke_at)
+            session.turn.add(min(now - session.spoke_at, LONGEST_S))
         heard_to, spoke_at = session.heard_to, session.spoke_at
         if heard_to is not None and now >= heard_to and (isnan(spoke_at) or spoke_at >= heard_to):
             session.reply.add(min(now - heard_to, LONGEST_S))

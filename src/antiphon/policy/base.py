@@ -58,8 +58,8 @@ class Place(IntEnum):
     """It is being brought."""
 
 
-RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND = range(4)
-"""Urgencies (LiveServe §4.1): U0, U1 and U2, and what no person waits for."""
+RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND, IDLE = range(5)
+"""Urgencies (LiveServe §4.1): U0, U1 and U2, what no person waits for, and nothing to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +304,15 @@ class StepChoice:
     wake_at: float | None = None
     moves: bool = False
 
+    @property
+    def most_urgent(self) -> int | None:
+        """The least of `urgency`; None: the policy tells none."""
+        if self.urgency is None:
+            return None
+        if len(self.urgency):
+            return int(self.urgency.min())
+        return RUNS_DRY if len(self.preempt) else IDLE
+
 
 class StepPolicy(Protocol):
     """Decides which candidates run in the next step of a stage.
@@ -439,8 +448,8 @@ class Head(Protocol):
         ...
 
     @property
-    def urgency(self) -> int:
-        """The least of its choice's; 0 where the policy tells none."""
+    def urgency(self) -> int | None:
+        """Of its choice (`StepChoice.most_urgent`)."""
         ...
 
     @property

@@ -154,6 +154,11 @@ class KvView(Protocol):
         of the queue, as far as there are rows for them."""
         ...
 
+    def is_pressing(self, owner: str) -> bool:
+        """Of one that is `waiting`: is its request a person's, and was there room for it when that was seen
+        last?"""
+        ...
+
     @property
     def expects_at(self) -> float:
         """When an announced turn will count as coming that does not yet; inf: there is none."""
@@ -161,7 +166,8 @@ class KvView(Protocol):
 
     @property
     def incoming(self) -> Mapping[str, int]:
-        """Of the host that something is to leave: blocks that are to come there, for each of their owners."""
+        """Of the tier that something is to leave: blocks that are to come there, for each of their owners; of
+        the device, only what no request waits for."""
         ...
 
     def is_expected(self, owner: str) -> bool:

@@ -10,8 +10,8 @@ from antiphon.policy.base import FIRST_SOUND, RUNS_DRY, DeviceChoice, Head
 
 
 class MostUrgent:
-    """The stage whose choice begins with the most urgent class; well-buffered work yields. Equals take turns,
-    in pipeline order.
+    """The stage whose choice begins with the most urgent class; well-buffered work yields. One whose policy tells
+    no urgency counts as if it had a first sound to make (§6). Equals take turns, in pipeline order.
 
     spare_s    least lead with which replies that may run dry share the device with first sounds, in turns;
                inf: first sounds wait for them (the order of Algorithm 1)
@@ -23,8 +23,9 @@ class MostUrgent:
         if not spare_s > 0:
             raise ConfigError(f"spare_s is {spare_s}; it must be above 0")
         self._spare_s = spare_s
-        self.events = {"first_sound_waits": 0}
-        """Stages that had a first sound to make while another one stepped that would have run dry."""
+        self.events = {"first_sound_waits": 0, "urgency_unknown": 0}
+        """first_sound_waits: stages that had a first sound to make while another one stepped that would have
+        run dry."""
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
@@ -36,5 +37,8 @@ class MostUrgent:
 
     def _urgency(self, head: Head) -> int:
         urgency = head.urgency
+        if urgency is None:
+            self.events["urgency_unknown"] += 1
+            return FIRST_SOUND
         can_wait = urgency == RUNS_DRY and self._spare_s < inf and head.slack_s >= self._spare_s
         return FIRST_SOUND if can_wait else urgency

@@ -107,10 +107,14 @@ class NextUse:
         return Selection(self._leaving(view, now), count, "needed last") if count else NOTHING
 
     def _leaving(self, view: KvView, now: float) -> Iterator[str]:
+        """None that is due sooner than what is to come (a preload)."""
         kept: dict[str, int] | None = None
+        soonest_s = min((view.due_s(owner) for owner in view.incoming), default=nan)
         for at, owner in enumerate(view.farthest()):
             if not at:
                 self.events["next_use_unknown"] += isnan(view.due_s(owner))
+            if view.incoming and view.due_s(owner) <= soonest_s:
+                return
             if view.is_expected(owner):
                 kept = self._protected(view, now) if kept is None else kept
                 if owner in kept:
@@ -133,30 +137,33 @@ class NextUse:
         """What will be needed last, as much as goes beside the step and one block at least."""
         if not self._write or view.num_free > 2 * self._ahead * view.num_blocks:
             return NOTHING
-        owners = [one for one in islice(view.farthest_dirty(), LOOK) if view.state(one) is KvState.RESTING]
+        resting = (one for one in view.farthest_dirty() if view.state(one) is KvState.RESTING)
+        owners = list(islice(resting, LOOK))
         if not owners:
             return NOTHING
         return Selection(owners, num_beside_step(view), "will leave soon")
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
-        """What requests wait for; if there is nothing of that, what is about to be needed (§5.2)."""
+        """What requests wait for; unless a person's does that would fit, also what is about to be needed
+        (§5.2), the first that is due first."""
         waiting = list(view.waiting())
         expected = self._protected(view, now) if self._preload else {}
         self._note_outcomes(view, waiting)
-        held = {owner: None for owner, num_away in expected.items() if num_away and waiting}
+        need_link = any(view.is_pressing(owner) for owner in waiting)
+        held = {owner: None for owner, num_away in expected.items() if num_away and need_link}
         self.events["preload_held"] += sum(owner not in self._held for owner in held)
         self._held, self._brought = held, {}
         expects_at = view.expects_at if self._preload else inf
-        if waiting:
+        if need_link:
             wake_at = min(now + RETRY_S, expects_at) if expected else _finite(expects_at)
             return Selection(waiting, view.num_blocks, "a request waits for it", wake_at=wake_at)
         owners: list[str] = []
         reach: dict[str, int] = {}
         queued_s, is_put_off = view.back.queued_s, False
-        for owner, num_away in expected.items():
-            if not num_away:
-                continue
-            left_s = view.due_s(owner) - now
+        lacking = [owner for owner, num_away in expected.items() if num_away and owner not in waiting]
+        left = {owner: view.due_s(owner) - now for owner in lacking}
+        for owner in sorted(lacking, key=lambda one: inf if isnan(left[one]) else left[one]):
+            num_away, left_s = expected[owner], left[owner]
             count = self._num_in_time(view, owner, num_away, left_s - queued_s, not owners)
             self._brought[owner] = Brought(count, num_away, queued_s, left_s)
             if count < num_away:
@@ -168,12 +175,12 @@ class NextUse:
             self._decided(view, owner, "preload_partial" if owner in reach else "preload_begun")
             owners.append(owner)
             queued_s += count * view.back.block_s
-        wake_at = _finite(min(now + RETRY_S, expects_at) if is_put_off else expects_at)
-        if not owners:
+        is_asked_again = is_put_off or (waiting and expected)
+        wake_at = _finite(min(now + RETRY_S, expects_at) if is_asked_again else expects_at)
+        if not owners and not waiting:
             return Selection((), 0, "nobody is about to need any", wake_at=wake_at)
-        return Selection(
-            owners, view.num_blocks, "its next turn is coming", reach=reach or None, wake_at=wake_at
-        )
+        reason = "its next turn is coming" if owners else "a request waits for it"
+        return Selection([*waiting, *owners], view.num_blocks, reason, reach=reach or None, wake_at=wake_at)
 
     def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
         """Of one whose turn is coming and whose KV is not all on the device: what was decided about it."""

@@ -4,7 +4,7 @@ its place; its KV waits on the host, where most of it has been written already."
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import floor, inf, isnan, nan
@@ -28,6 +28,7 @@ from antiphon.policy.base import (
 )
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
 from antiphon.policy.prefill_first import PrefillFirst
+from antiphon.policy.working_set import Gains, Numbers, Plan, by_age, by_gain, chosen_of
 
 OVERLOADED = "first come first served: more is read than this stage keeps up with"
 SOON_S = 0.02
@@ -36,43 +37,11 @@ PROMPT = 512
 """Tokens of a prompt by which reading one is measured."""
 LOOK = 8
 """Owners that are written in one call."""
-MOST_SWAPS = 16
-"""Candidates on either side of the cut that are looked at for swaps."""
 MOST_LOOKED = 0.25
 """Share of an interval that the look and the step before a preempted request goes on may cost it: where steps
 are slow it would never be worth its place."""
 RELAXES_AT = 0.9
 """Share of the bound below which first come first served is over again."""
-
-
-class _Numbers:
-    """Some requests, in order, that are looked for in columns."""
-
-    def __init__(self, requests: Sequence[int]) -> None:
-        self.requests = dict.fromkeys(requests)
-        numbers = np.array([*self.requests], np.int64)
-        self._order = numbers.argsort(kind="stable")
-        self._sorted = numbers[self._order]
-
-    def places(self, requests: Ints) -> Ints:
-        """Of each of these, its place in the order; -1: it is none of them. [n]."""
-        if not len(self._sorted):
-            return np.full(len(requests), -1, np.int64)
-        at = np.minimum(self._sorted.searchsorted(requests), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == requests, self._order[at], -1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What was decided at a tick.
-
-    gives_way  requests with a row that lose it
-    resumes    those without one that are to get it, the first first
-    """
-
-    tick: int
-    gives_way: _Numbers
-    resumes: _Numbers
 
 
 class _Looked(NamedTuple):
@@ -83,18 +52,6 @@ class _Looked(NamedTuple):
     until: float
 
 
-@dataclass(slots=True)
-class _Gains:
-    """What running for an interval is worth (eq. 3), and what it takes: [n] each.
-
-    gain    of running against staying out
-    blocks  that it holds by the end of the interval
-    """
-
-    gain: Floats
-    blocks: Ints
-
-
 @dataclass(frozen=True, slots=True)
 class _Placed:
     """Where the requests of a view that wait for a row stand in a plan.
@@ -103,7 +60,7 @@ class _Placed:
     places   among those that are to get a row; -1: it is none of them. [waiting]
     """
 
-    plan: _Plan
+    plan: Plan
     request: Ints
     places: Ints
 
@@ -152,7 +109,7 @@ class TokenBuffer:
         self._interval_s, self._value_s, self._gamma, self._safety = interval_s, value_s, gamma, safety
         self._adjusts, self._load, self._ahead, self._write = adjusts, load, ahead, write
         self._first = PrefillFirst()
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
         """Of this interval; None: nobody has to give way, and prompts go first."""
         self._placed: _Placed | None = None
         """Of the view that was looked at last: it is asked several times a choice."""
@@ -325,7 +282,7 @@ class TokenBuffer:
 
     # -- a round (§4.2) ------------------------------------------------------------------------------
 
-    def _round(self, view: StepView, waits: Mask, tick: int) -> _Plan:
+    def _round(self, view: StepView, waits: Mask, tick: int) -> Plan:
         """Decides anew what has a row. waits: [waiting], those that are to get one."""
         self.events["rounds"] += 1
         self._block_size = view.block_size
@@ -342,16 +299,16 @@ class TokenBuffer:
         gains.gain[:num_rows][stuck] = -1.0
         fixed = np.concatenate((self._fixed(view) & ~stuck, coming))
         if self._is_fcfs:
-            rank = self._by_age(view, in_set & ~fixed)
+            rank = by_age(view, in_set & ~fixed)
         else:
             admitted = self._admitted(view, new, in_set, rates, most_per_s)
-            rank = self._by_gain(view, (in_set & ~fixed) | admitted, gains)
-        chosen = self._chosen(view, fixed, rank, gains)
+            rank = by_gain(view, (in_set & ~fixed) | admitted, gains)
+        chosen = chosen_of(view, fixed, rank, gains, swaps=not self._is_fcfs)
         rank = np.concatenate((coming.nonzero()[0] + num_rows, rank))
         resumes: list[int] = view.request[rank[(rank >= num_rows) & chosen[rank]]].tolist()
         out: list[int] = view.request[:num_rows][~chosen[:num_rows]].tolist() if resumes else []
         self.events["preempted"] += len(out)
-        return _Plan(tick, _Numbers(out), _Numbers(resumes))
+        return Plan(tick, Numbers(out), Numbers(resumes))
 
     def _speed(self, view: StepView) -> tuple[float, float]:
         """Seconds of a step of all rows, and tokens a second of as large a batch as memory holds (Γ, eq. 6).
@@ -377,7 +334,7 @@ class TokenBuffer:
         self.events["fcfs_begun"] += is_over and not self._is_fcfs
         self._is_fcfs = is_over
 
-    def _gains(self, view: StepView, step_s: float) -> _Gains:
+    def _gains(self, view: StepView, step_s: float) -> Gains:
         """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals."""
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
@@ -397,7 +354,7 @@ class TokenBuffer:
         rows = slice(num_rows)
         blocks = view.needs + growth
         blocks[rows] = view.held[rows] + view.needs[rows] * view.reading[rows] + growth[rows]
-        return _Gains(gain, blocks)
+        return Gains(gain, blocks)
 
     def _overhead_s(self, view: StepView, step_s: float) -> Floats:
         """What it takes each request without a row until it can go on: to bring its KV or to compute it, and
@@ -460,59 +417,6 @@ class TokenBuffer:
         self.events["held_at_door"] += int(np.count_nonzero(~fits))
         admitted[at[fits]] = True
         return admitted
-
-    def _by_age(self, view: StepView, among: Mask) -> Ints:
-        """Indices, the oldest first."""
-        at = among.nonzero()[0]
-        return at[np.argsort(-np.fmax(view.age_s[at], 0.0), kind="stable")]
-
-    def _by_gain(self, view: StepView, among: Mask, gains: _Gains) -> Ints:
-        """Indices, the highest gain first; among equals whose reader has begun, and then the oldest."""
-        at = among.nonzero()[0]
-        age_s = np.fmax(view.age_s[at], 0.0)
-        thousandths = np.rint(gains.gain[at] * 1000)
-        return at[np.lexsort((-age_s, -2 * thousandths - view.begun[at]))]
-
-    def _chosen(self, view: StepView, fixed: Mask, rank: Ints, gains: _Gains) -> Mask:
-        """Greedy, as far as the device has blocks and rows; then swaps across the cut: [n]."""
-        chosen = fixed.copy()
-        room = view.num_blocks - int(gains.blocks[fixed].sum())
-        rows = view.num_rows + view.num_free_rows + view.num_pending_rows - int(np.count_nonzero(fixed))
-        rank = rank[~chosen[rank]]
-        wanted = gains.blocks[rank]
-        fits = wanted.cumsum() <= room
-        fits[max(rows, 0) :] = False
-        num = len(fits) if fits.all() else int(fits.argmin())
-        left = rank[num:]
-        chosen[rank[:num]] = True
-        last: list[int] = rank[:num][-MOST_SWAPS:].tolist()
-        room, rows = room - int(wanted[:num].sum()), rows - num
-        for at in left[gains.blocks[left] <= room].tolist() if rows > 0 else ():
-            blocks = int(gains.blocks[at])
-            if blocks <= room and rows > 0:
-                chosen[at] = True
-                last.append(at)
-                room, rows = room - blocks, rows - 1
-        if not self._is_fcfs:
-            out: list[int] = left[~chosen[left]][:MOST_SWAPS].tolist()
-            last = last[-MOST_SWAPS:]
-            chosen[last] = False
-            self._swap(last, out, room, gains)
-            chosen[last] = True
-        return chosen
-
-    def _swap(self, taken: list[int], left: list[int], room: int, gains: _Gains) -> None:
-        """What was too large to fit takes the place of what is worth less, where that makes room enough."""
-        blocks, gain = gains.blocks, gains.gain
-        for out in left:
-            for index in range(len(taken) - 1, -1, -1):
-                at = taken[index]
-                if gain[at] >= gain[out]:
-                    break
-                if blocks[out] <= room + blocks[at]:
-                    room += int(blocks[at] - blocks[out])
-                    taken[index] = out
-                    break
 
     # -- in between ----------------------------------------------------------------------------------
 

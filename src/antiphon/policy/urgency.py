@@ -64,7 +64,7 @@ class Urgency:
     rows_to    the same for its rows, and those of the stages behind it: a held reply keeps its own in each
     patient    keep prompts out of a step that would outlast the least lead in it, for a step that does not
     literal    Algorithm 1 to the letter: the first candidate that does not fit ends the step, and not only
-               the admissions
+               the admissions; nothing is `patient`, or at the brink
 
     Where a lead is not known the request goes by its age among those that wait for the first sound, and is
     not held (§6). One whose client has stopped playing it goes after all that are listened to, and is not
@@ -104,7 +104,7 @@ class Urgency:
             if not 1 <= value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be 1 or above")
         self._alpha, self._beta, self._safe_s, self._ahead_s = alpha, beta, safe_s, ahead_s
-        self._brink_s = brink_s
+        self._brink_s = 0.0 if literal else brink_s
         self._listens_s = min(LISTENS_S, safe_s)
         self._unsure = np.where(np.arange(len(Source)) == ACKED, 1.0, unsure)
         """By source."""

@@ -10,6 +10,7 @@ from antiphon.kv.prefix import Prefix
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS, KvLease, Transfer, Transfers
+from antiphon.policy.base import Tier
 from antiphon.policy.memory import KvState
 from antiphon.stage.kv_asks import KvAsks
 from antiphon.stage.kv_moves import KvMove
@@ -33,6 +34,7 @@ class Wanted:
     prefix: Prefix
     promise: int
     """Blocks that must be there for it to join."""
+    tier: Tier = Tier.LATENCY
 
 
 class Fetches:
@@ -161,6 +163,9 @@ class Fetches:
         waiting = list(wanted)
         self.num_changes += waiting != self._known.waiting
         self._known.waiting = waiting
+        self._known.patient = {
+            owner for owner, one in wanted.items() if one.tier != Tier.LATENCY or owner in self._unfit
+        }
         coming: set[str] = set()
         self._unfit.clear()
         selection = self._asks.fetch()
@@ -171,7 +176,7 @@ class Fetches:
             reach = None if selection.reach is None else selection.reach.get(owner)
             one = wanted.get(owner)
             if one is None:
-                if self._transfers.num_blocks["device"] < MAX_CHUNKS * CHUNK_BLOCKS:
+                if self._has_spare_link:
                     prepared.add(owner)
                     count -= self._prepare(owner, min(count, CHUNK_BLOCKS), reach, {*wanted, *prepared})
                 continue
@@ -198,16 +203,25 @@ class Fetches:
         self.coming = coming
 
     def _bring(self, wanted: Wanted, count: int, reach: int | None, keep: set[str]) -> int:
-        """All of it at once, as far as there is room, which is made. Returns the blocks ordered."""
+        """All of it at once, as far as there is room, which is made; of what is read ahead a chunk at a time,
+        like what no request waits for. Returns the blocks ordered."""
         owner = wanted.owner
         self._kv.adopt(owner, wanted.prefix)
         self._known.used_s[owner], self._known.session[owner] = self._asks.now, wanted.session
         self._known.states[owner] = KvState.WAITING
         self._asks.lacks_copies(owner)
+        if wanted.tier == Tier.PREPARATORY:
+            count = min(count, CHUNK_BLOCKS) if self._has_spare_link else 0
+            return self._order(owner, count, reach, keep, by_policy=True) if count else 0
         num_ordered = self._order(owner, count, reach, keep)
         while num_ordered < count and (more := self._order(owner, count - num_ordered, reach, keep)):
             num_ordered += more
         return num_ordered
+
+    @property
+    def _has_spare_link(self) -> bool:
+        """May something come for which nobody waits?"""
+        return self._transfers.num_blocks["device"] < MAX_CHUNKS * CHUNK_BLOCKS
 
     def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
         """The next blocks of what no request waits for, into room that is free or that the evict policy
@@ -235,7 +249,7 @@ class Fetches:
         if not run:
             return 0
         self._host.pin(run)  # room on the device may be made at the host's cost
-        self._room.make_room(len(run), keep={owner, *keep}, by_policy=by_policy)
+        self._room.make_room(len(run), keep={owner, *keep}, ahead_of=owner if by_policy else "")
         room = max(min(len(run), self._kv.blocks.num_free - self._room.num_claimed), 0)
         self._room.seek(len(run) - room)
         arrival = self._kv.resting.extend(owner, room) if room else None

@@ -119,9 +119,10 @@ class KvLedger:
 
     def _wanted_by(self, request: ArRequest) -> Wanted:
         prefix, before = self._prefix(request), self._wanted.get(request.request)
-        if before is not None and before.prefix is prefix and before.owner == request.owner:
+        told = request.owner, request.tier
+        if before is not None and before.prefix is prefix and (before.owner, before.tier) == told:
             return before
-        return Wanted(request.owner, request.session, prefix, self.sizes.promise(request))
+        return Wanted(request.owner, request.session, prefix, self.sizes.promise(request), request.tier)
 
     def give_up(self, request: ArRequest) -> None:
         """A waiting request is over: what was kept or brought for it alone is dropped, or becomes its

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from itertools import chain
+from types import MappingProxyType
 
 from antiphon.kv.sequences import Evicted
 from antiphon.kv.stage_kv import StageKv
@@ -12,6 +13,8 @@ from antiphon.stage.host_writes import HostWrites
 from antiphon.stage.kv_asks import KvAsks
 from antiphon.stage.kv_moves import KvMove
 from antiphon.stage.tier_views import Owners
+
+NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
 class Room:
@@ -32,15 +35,13 @@ class Room:
         """Nothing that is pending free is claimed."""
         self.num_claimed = self._num_sought = 0
 
-    def make_room(
-        self, count: int, last: str = "", keep: Set[str] = frozenset(), by_policy: bool = False
-    ) -> None:
+    def make_room(self, count: int, last: str = "", keep: Set[str] = frozenset(), ahead_of: str = "") -> None:
         """Have `count` blocks free, now or once what is under way is done, beside those that were claimed;
-        what rests as `last` goes only if nothing else does, and as one of `keep` not at all. `by_policy`:
-        only what the policy gives up."""
+        what rests as `last` goes only if nothing else does, and as one of `keep` not at all. `ahead_of`: it
+        is for KV of this owner, for which no request waits: only what the policy gives up."""
         wanted = count + self.num_claimed + self._num_sought
         if self._kv.blocks.num_free_soon < wanted and count <= self._kv.blocks.num_spare:
-            self.evict(wanted, last, keep, by_policy)
+            self.evict(wanted, last, keep, {ahead_of: count} if ahead_of else {})
 
     def claim(self, count: int) -> None:
         """A request for which room was made waits until so many blocks are free."""
@@ -58,11 +59,15 @@ class Room:
         """A fetch lacks so many blocks: they are not for others until the next fetches, or the next plan."""
         self._num_sought += count
 
-    def evict(self, wanted: int, last: str, keep: Set[str] = frozenset(), by_policy: bool = False) -> None:
+    def evict(
+        self, wanted: int, last: str, keep: Set[str] = frozenset(), incoming: Mapping[str, int] = NOBODY
+    ) -> None:
         """As the policy chooses, and then, for what is wanted, whatever there is: what waiting requests begin
         with after all other, the last in the queue first, and what rests as `last` in the end. The policy may
-        choose the KV of a request that was preempted, though it waits."""
+        choose the KV of a request that was preempted, though it waits. For what is `incoming` although no
+        request waits goes only what the policy chooses."""
         view = self._asks.view("device", wanted)
+        view.incoming = incoming
         selection = self._asks.evict(view)
         if not selection.count and not wanted:
             return
@@ -72,7 +77,7 @@ class Room:
         put_off = {last, *queue} - {*paused} | keep
         chosen, taken = dict[str, int](), dict[str, int]()
         evicted = self._evict_from(selection.owners, goal, put_off, keep, chosen, self._groups(selection))
-        if not by_policy and self._kv.blocks.num_free_soon < wanted:
+        if not incoming and self._kv.blocks.num_free_soon < wanted:
             put_off |= {last, *queue}
             others = (owner for owner in view.oldest() if owner not in put_off)
             late = chain(others, (owner for owner in reversed(queue) if owner != last), [last])

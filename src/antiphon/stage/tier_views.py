@@ -57,6 +57,7 @@ class Owners:
     request  whose KV it is, of those that run or were preempted
     queue    owners that requests begin with for which there is a row, in order
     waiting  those of them that are not wholly on the device
+    patient  those of them that are not a person's, or for which there was no room
     unwritten  owners that may have full blocks without a copy on the host, oldest first
     preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
     unread   of KV that was brought though no request waited, until one reads it
@@ -70,6 +71,7 @@ class Owners:
     request: dict[str, int] = field(default_factory=dict[str, int])
     queue: list[str] = field(default_factory=list[str])
     waiting: list[str] = field(default_factory=list[str])
+    patient: set[str] = field(default_factory=set[str])
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
     preloaded: Counter[str] = field(default_factory=Counter[str])
     unread: dict[str, Unread] = field(default_factory=dict[str, Unread])
@@ -216,6 +218,9 @@ class View:
 
     def waiting(self) -> Iterator[str]:
         yield from self.known.waiting
+
+    def is_pressing(self, owner: str) -> bool:
+        return owner not in self.known.patient
 
     def dirty(self) -> Iterator[str]:
         for owner in _in_order(self.known.unwritten):

@@ -96,15 +96,19 @@ class Advisories:
     _came_as: Literal["event", "request"] | None = None
     """The one that is not answered; None: there is none."""
 
-    def advise(
-        self, asked: Advise | AdvisoryRequest, now: float, reply: ResponseRequested | None = None
-    ) -> TurnAdvised:
-        """The fact for the engine; `reply` as it would be asked for now. Raises Throttled."""
+    def check(self, now: float) -> None:
+        """Raises Throttled if it is too early for another."""
         if self._came_as is not None:
             raise Throttled("An advisory of this session is not answered yet.", MIN_GAP_S)
         if now < self._next_at:
             message = f"A session has one advisory every {MIN_GAP_S:g} s."
             raise Throttled(message, self._next_at - now)
+
+    def advise(
+        self, asked: Advise | AdvisoryRequest, now: float, reply: ResponseRequested | None = None
+    ) -> TurnAdvised:
+        """The fact for the engine; `reply` as it would be asked for now. Raises Throttled."""
+        self.check(now)
         self._next_at = now + MIN_GAP_S
         self._came_as = "event" if isinstance(asked, Advise) else "request"
         expected_s = nan if asked.expected_arrival is None else asked.expected_arrival

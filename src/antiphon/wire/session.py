@@ -283,6 +283,7 @@ class RealtimeSession:
             return self._advisories.refused(asked, error)
 
     def _advised(self, asked: Advise | AdvisoryRequest, now: float) -> TurnAdvised:
+        self._advisories.check(now)
         reply = self._responses.expected(self._read(ResponseParams())) if asked.prepare == "turn" else None
         return self._advisories.advise(asked, now, reply)
 

@@ -20,7 +20,7 @@ from antiphon.core.ports import Prompter
 from antiphon.core.sampling import Sampling
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import DecoderShape, EncodersShape, ModelShape, ReaderShape, TowerShape
-from antiphon.models.cascade.vits import VitsConfig, voice_layout
+from antiphon.models.cascade.vits_layout import VitsConfig, voice_layout
 from antiphon.models.cascade.whisper import (
     FRAMES_PER_POSITION,
     WhisperConfig,
