@@ -10,8 +10,8 @@ from antiphon.policy.base import FIRST_SOUND, RUNS_DRY, DeviceChoice, Head
 
 
 class MostUrgent:
-    """The stage whose choice begins with the most urgent class; well-buffered work yields. One whose policy tells
-    no urgency counts as if it had a first sound to make (§6). Equals take turns, in pipeline order.
+    """The stage whose choice begins with the most urgent class; well-buffered work yields. One whose policy
+    tells no urgency counts as if it had a first sound to make (§6). Equals take turns, in pipeline order.
 
     spare_s    least lead with which replies that may run dry share the device with first sounds, in turns;
                inf: first sounds wait for them (the order of Algorithm 1)
