@@ -235,7 +235,7 @@ def main() -> None:
             name = f"{share:g} of the pasts, {gb_per_s:g} GB/s"
             found[name] = told(results)
             if parts:
-                parts["liveserve"] = results["liveserve"]
+                parts |= {system: results[system] for system in (LITERAL, "liveserve")}
                 found[f"ablation at {name}"] = {
                     system: {**reloaded(results["fcfs"], each), "ttft_p90_s": p90_s(each)}
                     for system, each in parts.items()
