@@ -165,8 +165,9 @@ def main() -> None:
             point.name: told({system: [one.result() for one in each] for system, each in systems.items()})
             for point, systems in runs.items()
         }
-    which = "--frontier " if arguments.frontier else ""
-    command = f"python benchmarks/liveserve_paper.py {which}--out {arguments.out}"
+    which, name = ("--frontier ", "frontier") if arguments.frontier else ("", "paper")
+    out = f"benchmarks/results/liveserve-{name}.json"
+    command = f"python benchmarks/liveserve_paper.py {which}--out {out}"
     provenance.keep(found | {"command": command}, arguments.out)
 
 
