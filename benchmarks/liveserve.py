@@ -274,10 +274,10 @@ class Settings(msgspec.Struct, frozen=True):
     completes_at_most: float
     useful: dict[str, float]
 
-    @property
-    def rates(self) -> list[float]:
-        """Sessions a second at SHARES."""
-        return [round(share * self.completes_at_most, 4) for share in SHARES]
+
+def rates_of(most: float) -> list[float]:
+    """Sessions a second at SHARES."""
+    return [round(share * most, 4) for share in SHARES]
 
 
 def settings(runs: Runs) -> Settings:
@@ -289,15 +289,15 @@ def settings(runs: Runs) -> Settings:
         key=lambda system: mean(run["ttfp_s.p90"] for run in runs.at(system, most_useful, TUNING)),
     )
     most = runs.highest(baseline, {"completes": COMPLETES}, TUNING)
-    found = Settings(baseline, baseline, most, {})
-    ours = tuned(runs, baseline, found.rates)
+    ours = tuned(runs, baseline, rates_of(most))
     useful[ours] = runs.highest(ours, USEFUL, TUNING)
     return Settings(baseline, ours, most, {system.name: rate for system, rate in useful.items()})
 
 
 def evaluated(runs: Runs) -> dict[str, Any]:
     best = settings(runs)
-    baseline, ours, most, rates = best.baseline, best.liveserve, best.completes_at_most, best.rates
+    baseline, ours, most = best.baseline, best.liveserve, best.completes_at_most
+    rates = rates_of(most)
     loads = {
         f"{share:g} of {most:g}/s, p_bi {barge_in:g}": {
             name: told(runs.at(before, rate, SEEDS, barge_in), runs.at(ours, rate, SEEDS, barge_in))

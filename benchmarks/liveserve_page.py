@@ -23,10 +23,11 @@ def read(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def pair(found: dict[str, Any], name: str, scale: float = 1.0, digits: int = 0) -> str:
-    """Baseline → LiveServe."""
-    one = found[name]
-    return f"{scale * one['baseline']:.{digits}f} → {scale * one['liveserve']:.{digits}f}"
+def pair(
+    found: dict[str, Any], name: str, scale: float = 1.0, digits: int = 0, before: str = "baseline"
+) -> str:
+    """Baseline, as its column is called, → LiveServe."""
+    return " → ".join(f"{scale * found[name][one]:.{digits}f}" for one in (before, "liveserve"))
 
 
 def interval(one: dict[str, Any] | list[float], name: str = "ratio") -> str:
@@ -179,10 +180,10 @@ def regimes(measured: dict[str, Any], calibrated: dict[str, Any], models: dict[s
         ],
         [
             f"datasheet of an H200, {model}",
-            " → ".join(f"{1000 * datasheet['ttfp_s.p90'][one]:.0f}" for one in ("fcfs", "liveserve")),
+            pair(datasheet, "ttfp_s.p90", 1000, before="fcfs"),
             interval(datasheet["ttfp_s.p90"]),
-            " → ".join(f"{100 * datasheet['continuity'][one]:.0f}" for one in ("fcfs", "liveserve")),
-            " → ".join(f"{100 * datasheet[TALKER][one]:.1f}" for one in ("fcfs", "liveserve")),
+            pair(datasheet, "continuity", 100, before="fcfs"),
+            pair(datasheet, TALKER, 100, 1, before="fcfs"),
         ],
         [
             scale,

@@ -17,12 +17,11 @@ from antiphon.assembly.devices import Device
 from antiphon.assembly.guard import Guard
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import Step
-from antiphon.policy.base import LATENCY, StepChoice, StepView, heard_leads_s
+from antiphon.policy.base import LATENCY, ROUNDING_S, StepChoice, StepView, heard_leads_s
 from antiphon.stage.candidates import Candidates
 from antiphon.stage.policies import soonest
 
 MOST_IDLE_S = 2.0
-ROUNDING_S = 1e-6
 LATE_S = 0.25
 """A node that is asked so much later than its policies wished was itself held up: the rest of that time is
 not theirs."""

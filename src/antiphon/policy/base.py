@@ -58,6 +58,8 @@ class Place(IntEnum):
     """It is being brought."""
 
 
+ROUNDING_S = 1e-6
+"""A lead below it is none: a reply that is held until its lead is gone is asked about again so much later."""
 RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND, IDLE = range(5)
 """Urgencies (LiveServe §4.1): U0, U1 and U2, what no person waits for, and nothing to run."""
 

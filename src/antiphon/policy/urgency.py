@@ -15,6 +15,7 @@ from antiphon.policy.base import (
     FIRST_SOUND,
     LATENCY,
     NO_HOLD,
+    ROUNDING_S,
     RUNS_DRY,
     Budget,
     Hold,
@@ -33,8 +34,6 @@ Floats = NDArray[np.float64]
 REASONS = "runs dry", "first sound", "well buffered", "no person waits"
 LABELS = "U0", "U1", "U2", ""
 """As §4.1 names the classes."""
-ROUNDING_S = 1e-6
-"""So that a reply is not held any more when it is looked at again."""
 MOST_GAPS = 3
 """More of them widen a lead no further."""
 SHORTER = 0.9

@@ -1,5 +1,5 @@
-"""Who of those that write text is on the device for an interval (TokenFlow §4.2.2): what each would gain, and
-as many as fit, the highest gain first."""
+"""Which replies have the device for an interval (TokenFlow §4.2.2): what each would gain, and as many as fit,
+the highest gain first."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def by_age(view: StepView, among: Mask) -> Ints:
 
 
 def by_gain(view: StepView, among: Mask, gains: Gains) -> Ints:
-    """Indices, the highest gain first; among equals whose reader has begun, and then the oldest."""
+    """Indices, the highest gain first; among equals those whose reader has begun, and then the oldest."""
     at = among.nonzero()[0]
     age_s = np.fmax(view.age_s[at], 0.0)
     thousandths = np.rint(gains.gain[at] * 1000)

@@ -176,9 +176,9 @@ class Fetches:
             reach = None if selection.reach is None else selection.reach.get(owner)
             one = wanted.get(owner)
             if one is None:
-                if self._has_spare_link:
+                if num_spare := self._num_spare(count):
                     prepared.add(owner)
-                    count -= self._prepare(owner, min(count, CHUNK_BLOCKS), reach, {*wanted, *prepared})
+                    count -= self._prepare(owner, num_spare, reach, {*wanted, *prepared})
                 continue
             for other in there[num_before : before[owner]]:
                 if not selection.is_first:
@@ -211,17 +211,17 @@ class Fetches:
         self._known.states[owner] = KvState.WAITING
         self._asks.lacks_copies(owner)
         if wanted.tier == Tier.PREPARATORY:
-            count = min(count, CHUNK_BLOCKS) if self._has_spare_link else 0
-            return self._order(owner, count, reach, keep, by_policy=True) if count else 0
+            num_spare = self._num_spare(count)
+            return self._order(owner, num_spare, reach, keep, by_policy=True) if num_spare else 0
         num_ordered = self._order(owner, count, reach, keep)
         while num_ordered < count and (more := self._order(owner, count - num_ordered, reach, keep)):
             num_ordered += more
         return num_ordered
 
-    @property
-    def _has_spare_link(self) -> bool:
-        """May something come for which nobody waits?"""
-        return self._transfers.num_blocks["device"] < MAX_CHUNKS * CHUNK_BLOCKS
+    def _num_spare(self, count: int) -> int:
+        """Of so many blocks for which no request waits, those that may be ordered now."""
+        is_full = self._transfers.num_blocks["device"] >= MAX_CHUNKS * CHUNK_BLOCKS
+        return 0 if is_full else min(count, CHUNK_BLOCKS)
 
     def _prepare(self, owner: str, count: int, reach: int | None, keep: set[str]) -> int:
         """The next blocks of what no request waits for, into room that is free or that the evict policy
