@@ -164,6 +164,74 @@ def paper(result: dict[str, Any]) -> list[str]:
     return rows_of(head, rows)
 
 
+def reached(calibrated: dict[str, Any], frontier: dict[str, Any]) -> dict[str, dict[int, dict[str, Any]]]:
+    """Figure 10: by workload and number of places, the fewest first."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for name, systems in (calibrated | frontier).items():
+        if not isinstance(systems, dict) or "/s" in name or name.endswith(("p_bi 0.25", "0.5", "0.75", "1")):
+            continue
+        workload = next((one for one in ("interactive", "mixed-video") if one in name), "sharegpt")
+        found.setdefault(workload, {})[int(name.split("c = ")[1].split(",")[0])] = systems
+    return {
+        workload: dict(sorted(points.items())) for workload, points in sorted(found.items(), reverse=True)
+    }
+
+
+def beside(systems: dict[str, Any]) -> list[str]:
+    """Of LiveServe against fcfs, a cell each."""
+    ours = systems["liveserve"]
+    return [
+        both(systems, "ttfp_s.p90", 1000),
+        interval(ours["ttfp_s.p90 ratio"]),
+        both(systems, "later.p90", 1000),
+        interval(ours["later.p90 ratio"]),
+        both(systems, "continuity", 100),
+        both(systems, "completed_rps", 1, 2),
+        both(systems, TALKER, 100, 1),
+    ]
+
+
+BESIDE = (
+    "P90 TTFP (ms) | ratio (95 %) | later P90 (ms) | ratio (95 %) | without a gap (%) | completed (1/s) | "
+    "talker unheard (%)"
+)
+
+
+def reach(found: dict[str, dict[int, dict[str, Any]]]) -> list[str]:
+    rows = [
+        [workload if at == 0 else "", f"{places}", *beside(systems)]
+        for workload, points in found.items()
+        for at, (places, systems) in enumerate(points.items())
+    ]
+    return rows_of(f"workload | c | {BESIDE}", rows)
+
+
+def cuts(frontier: dict[str, Any]) -> list[str]:
+    """Figure 13."""
+    start = "calibrated, c = 8, p_bi "
+    rows = [[name.removeprefix(start), *beside(one)] for name, one in frontier.items() if start in name]
+    return rows_of(f"p_bi | {BESIDE}", rows)
+
+
+def draw_reach(found: dict[str, dict[int, dict[str, Any]]], path: Path) -> None:
+    """P90 of the first audio by the replies completed in a second, a point for each number of places."""
+    with page(path, 7.2, 2.9) as figure:
+        for axes, (workload, points) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+            for system, shade in (("fcfs", GREY), ("liveserve", colour(1))):
+                reached = [one[system] for one in points.values()]
+                axes.plot(
+                    [one["completed_rps"] for one in reached],
+                    [one["ttfp_s.p90"] for one in reached],
+                    "o-",
+                    color=shade,
+                    label=system,
+                )
+            axes.set_title(workload)
+            axes.set_xlabel("completed a second")
+        figure.axes[0].set_ylabel("P90 TTFP (s)")
+        figure.axes[0].legend(frameon=False)
+
+
 def regimes(measured: dict[str, Any], calibrated: dict[str, Any], models: dict[str, Any]) -> list[str]:
     """One load of each kind of times, the highest that is kept with barge-ins."""
     load, own = [one for one in measured["loads"].items() if one[0].endswith("p_bi 0.5")][-1]
@@ -265,8 +333,10 @@ def draw_timelines(result: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     measured, timelines = read("liveserve"), read("liveserve-timelines")
-    calibrated = read("liveserve-paper")
+    calibrated, frontier = read("liveserve-paper"), read("liveserve-frontier")
+    found = reached(calibrated, frontier)
     draw(measured, PAGE.parent / "liveserve-loads.png")
+    draw_reach(found, PAGE.parent / "liveserve-reach.png")
     draw_timelines(timelines, PAGE.parent / "liveserve-timelines.png")
     text = PAGE.read_text()
     for name, lines in {
@@ -277,6 +347,8 @@ def main() -> None:
         "memory": memory(read("liveserve-memory")),
         "memory-parts": memory_parts(read("liveserve-memory")),
         "paper": paper(calibrated),
+        "reach": reach(found),
+        "cuts": cuts(frontier),
         "engine": engine(read("liveserve-engine")),
         "residency": residency(timelines),
         "continuity": continuity(timelines),

@@ -86,11 +86,11 @@ POINTS = (
 )
 FRONTIER = (
     *(Point(8, barge_in, seeds=2) for barge_in in (0.0, 0.25, 0.5, 0.75, 1.0)),  # Figure 13
-    *(Point(places, 0.0, seeds=2) for places in (2, 4, 12)),  # Figure 10, with c = 8 and 16 of others
+    *(Point(places, 0.0, seeds=2) for places in (2, 4, 12)),  # Figure 10, with c = 8, and 16 and 32 of POINTS
     *(
         Point(places, 0.0, seeds=2, workload=workload)
         for workload in ("interactive", "mixed-video")
-        for places in (2, 4, 8, 12, 16)
+        for places in (2, 4, 8, 16, 32, 64)
     ),
 )
 
