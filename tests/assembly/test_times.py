@@ -13,8 +13,9 @@ from antiphon.assembly.node import Node
 from antiphon.assembly.preset import read_preset
 from antiphon.assembly.times import with_profile
 from antiphon.core.config import NodeConfig, PolicyChoice
+from antiphon.core.conversation import Item, TextPart
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import NO_INTS
+from antiphon.core.facts import NO_INTS, ResponseRequested, SessionOpened
 from antiphon.latency.costs import Times
 from antiphon.latency.finding import find_costs
 from antiphon.latency.shapes import find_shape
@@ -22,7 +23,7 @@ from antiphon.policy.base import Budget, Place, StepChoice, StepView
 from antiphon.policy.memory import KvView, Lane, Selection
 from antiphon.policy.prefill_first import PrefillFirst
 from antiphon.policy.write_back import WriteBack
-from fakes.world import toy_config
+from fakes.world import World, toy_config
 from sim.parity import Entries, on_virtual_time
 from sim.scripts import drawn_script
 
@@ -52,6 +53,16 @@ class Seeing:
     def decide_write(self, view: KvView, now: float) -> Selection:
         self.lanes.append((view.out, view.back, view.step_s))
         return self._write.decide(view, now)
+
+
+class Writing(Seeing):
+    """Writes a block at a time."""
+
+    name = "writing"
+
+    def decide_write(self, view: KvView, now: float) -> Selection:
+        super().decide_write(view, now)
+        return Selection(view.dirty(), 1, "it is there")
 
 
 def seeing(times: dict[str, Any], seed: int) -> None:
@@ -117,3 +128,18 @@ def test_a_profile_of_another_model_and_times_that_are_none_are_refused() -> Non
         with_profile(toy_config(), find_costs("a6000", find_shape("llama-3-8b")))
     with pytest.raises(ConfigError, match=r"times: .*part of a latency profile"):
         Node(msgspec.structs.replace(toy_config(), times={"stages": 3}))
+
+
+def test_what_goes_beside_a_step_is_asked_when_it_is_ordered_and_not_again_while_it_runs() -> None:
+    Seeing.lanes = []
+    policies = read_preset("baseline") | {"write": PolicyChoice(f"{__name__}:Writing")}
+    config = msgspec.structs.replace(toy_config(host_blocks=48, speaks=False), policies=policies)
+    world = World(with_profile(config, H200))
+    item = Item("hello", "user", (TextPart("hello there, all of you"),))
+    world.send(SessionOpened("a"), ResponseRequested("a", "one", "reply", items=(item,)))
+    while not world.entry.tiers.writes.num_written_blocks:
+        world.turn()
+    asked = len(Seeing.lanes)
+    assert Seeing.lanes[-1][2] > 0
+    assert not world.node.decide([SessionOpened("b")], world.now).orders
+    assert len(Seeing.lanes) == asked

@@ -247,13 +247,21 @@ class Node:
         return scheduler
 
     def _write(self, steps: tuple[Step, ...]) -> None:
-        """Write what will have to leave the devices, beside the steps that were ordered there."""
+        """Write what will have to leave the devices, beside the steps that were ordered there. What goes beside
+        a step is said when it is ordered; while it runs no more is."""
         on = {self._places[step.stage]: step for step in steps}
+        busy = {self._places[one.name] for one in self.stages.all if one.num_in_flight}
         for step in steps:
             self._times.ordered(step)
         for name, ar in self.stages.ar.items():
-            step = on.get(self._places[name])
-            ar.write(None if step is None else partial(self._times.step_s, step))
+            place = self._places[name]
+            step = on.get(place)
+            if step is not None:
+                ar.write(partial(self._times.step_s, step))
+            elif place in busy:
+                ar.write_later()
+            else:
+                ar.write()
 
     def _hear(self, outputs: Sequence[ResponseOutput], now: float) -> None:
         self.monitor.hear(outputs, now)

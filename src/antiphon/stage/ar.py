@@ -306,6 +306,10 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         if step_s is not None or self._to_write.is_due(before, now):
             self._to_write.asked(before, self.tiers.write(step_s or unknown), now)
 
+    def write_later(self) -> None:
+        """At a decision that orders no step while one runs: what goes beside that was chosen with it."""
+        self._to_write.wake_at = None
+
     @property
     def state(self) -> tuple[int, int]:
         tiers = self.tiers
