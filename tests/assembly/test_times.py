@@ -130,7 +130,7 @@ def test_a_profile_of_another_model_and_times_that_are_none_are_refused() -> Non
         Node(msgspec.structs.replace(toy_config(), times={"stages": 3}))
 
 
-def test_what_goes_beside_a_step_is_asked_when_it_is_ordered_and_not_again_while_it_runs() -> None:
+def test_a_write_is_told_what_is_left_of_the_step() -> None:
     Seeing.lanes = []
     policies = read_preset("baseline") | {"write": PolicyChoice(f"{__name__}:Writing")}
     config = msgspec.structs.replace(toy_config(host_blocks=48, speaks=False), policies=policies)
@@ -139,7 +139,9 @@ def test_what_goes_beside_a_step_is_asked_when_it_is_ordered_and_not_again_while
     world.send(SessionOpened("a"), ResponseRequested("a", "one", "reply", items=(item,)))
     while not world.entry.tiers.writes.num_written_blocks:
         world.turn()
-    asked = len(Seeing.lanes)
-    assert Seeing.lanes[-1][2] > 0
-    assert not world.node.decide([SessionOpened("b")], world.now).orders
-    assert len(Seeing.lanes) == asked
+    whole_s = Seeing.lanes[-1][2]
+    assert whole_s > 0
+    world.node.decide([], world.now + whole_s / 4)
+    assert Seeing.lanes[-1][2] == pytest.approx(0.75 * whole_s)
+    world.node.decide([], world.now + 2 * whole_s)
+    assert Seeing.lanes[-1][2] == 0.0

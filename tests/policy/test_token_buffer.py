@@ -228,6 +228,17 @@ def test_readers_are_taken_as_far_as_a_full_batch_keeps_up_with_them() -> None:
     assert policy.events["held_at_door"] == 1
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_takes_longer_than_an_interval_to_go_on_is_worth_more_than_who_is_a_minute_ahead(
+    begun: bool,
+) -> None:
+    """A prompt of 700 tokens, or KV that is computed again, at a millisecond each."""
+    slow = {"cost": Takes(0.0), "tokens": [0, 0, 700], "begun": [True, True, begun], "block_size": 4096}
+    for rates in ([10.0] * 3, [10.0, 10.0, nan]):
+        choice = told(TokenBuffer(), crowded(**slow, rate=rates, lead_s=[60.0, 0.2, 0.0 if begun else nan]))
+        assert choice.preempt.tolist() == [0]
+
+
 def test_blocks_run_short_and_the_furthest_ahead_gives_way_with_its_kv() -> None:
     view = stage(3, 3, num_free=0, context=[4] * 3, lead_s=[1.0, 7.0, 2.0], begun=[1, 1, 1])
     choice = told(TokenBuffer(), view)

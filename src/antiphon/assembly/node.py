@@ -80,6 +80,8 @@ class Node:
         self._devices = _devices(self.stages, preset, depth, self._orchestrator.words)
         self._patience = Patience(self.guard)
         self._next_step = 0
+        self._latest: dict[tuple[str, str], tuple[Step, float]] = {}
+        """The step that was ordered last on each device, and when."""
 
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
         """Fold `facts`, in order, then plan. `now` in seconds of the host's monotonic clock."""
@@ -108,7 +110,7 @@ class Node:
         self._patience.begin(now)
         orders, outputs, steps = self._planned(now)
         self.guard.go_on()
-        self._write(steps)
+        self._write(steps, now)
         if self._watch is not None:
             self._watch.planned(steps, now)
         copies = [copy for ar in self.stages.ar.values() for copy in ar.drain()]
@@ -246,22 +248,21 @@ class Node:
             scheduler.tiers.asks.watch = None if self._observer is None else self._observer.moved
         return scheduler
 
-    def _write(self, steps: tuple[Step, ...]) -> None:
-        """Write what will have to leave the devices, beside the steps that were ordered there. What goes beside
-        a step is said when it is ordered; while it runs no more is."""
-        on = {self._places[step.stage]: step for step in steps}
-        busy = {self._places[one.name] for one in self.stages.all if one.num_in_flight}
+    def _write(self, steps: tuple[Step, ...], now: float) -> None:
+        """Write what will have to leave the devices, beside the steps that run there."""
+        ordered_on = {self._places[step.stage] for step in steps}
         for step in steps:
             self._times.ordered(step)
+            self._latest[self._places[step.stage]] = step, now
+        busy = {self._places[one.name] for one in self.stages.all if one.num_in_flight}
         for name, ar in self.stages.ar.items():
             place = self._places[name]
-            step = on.get(place)
-            if step is not None:
-                ar.write(partial(self._times.step_s, step))
-            elif place in busy:
-                ar.write_later()
-            else:
-                ar.write()
+            left_s = partial(self._left_s, *self._latest[place], now) if place in busy else None
+            ar.write(left_s, is_new=place in ordered_on)
+
+    def _left_s(self, step: Step, ordered_at: float, now: float) -> float:
+        """Seconds that the step will still take; nan: not known."""
+        return max(self._times.step_s(step) - (now - ordered_at), 0.0)
 
     def _hear(self, outputs: Sequence[ResponseOutput], now: float) -> None:
         self.monitor.hear(outputs, now)

@@ -120,7 +120,7 @@ class KvView(Protocol):
 
     @property
     def step_s(self) -> float:
-        """Seconds that the step ordered in this call will take; nan: none was, or it is unknown."""
+        """Seconds that the step on this device will still take; nan: none runs, or it is unknown."""
         ...
 
     def oldest(self) -> Iterator[str]:
@@ -240,10 +240,11 @@ def num_short(view: KvView, ahead: float) -> int:
 
 
 def num_beside_step(view: KvView) -> int:
-    """Blocks that can be written while the coming step runs, and one at least; all, where it is not known how
-    long one takes."""
-    room = view.step_s / view.out.block_s if view.out.block_s else inf
-    return view.num_blocks if not room < view.num_blocks else max(int(room), 1)
+    """Blocks that can be written while the step runs, after what is on its way, and one if nothing is; all,
+    where it is not known how long one takes."""
+    lane = view.out
+    room = (view.step_s - lane.queued_s) / lane.block_s if lane.block_s else inf
+    return view.num_blocks if not room < view.num_blocks else max(int(room), 0 if lane.num_blocks else 1)
 
 
 class EvictPolicy(Protocol):

@@ -37,9 +37,10 @@ PROMPT = 512
 """Tokens of a prompt by which reading one is measured."""
 LOOK = 8
 """Owners that are written in one call."""
-MOST_LOOKED = 0.25
-"""Share of an interval that the look and the step before a preempted request goes on may cost it: where steps
-are slow it would never be worth its place."""
+MOST_LOST = 0.25
+"""Share of an interval that beginning or going on may cost a request: it costs it once, and the place that it
+gets lasts. If all of it counted in every round, a long prompt, or KV on a slow link, would be worth nothing
+beside a reply that is a minute ahead."""
 RELAXES_AT = 0.9
 """Share of the bound below which first come first served is over again."""
 
@@ -339,7 +340,7 @@ class TokenBuffer:
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
         runs_s = np.full(len(lead_s), interval_s)
-        runs_s[num_rows:] = np.maximum(interval_s - self._overhead_s(view, step_s), 0.0)
+        runs_s[num_rows:] -= np.minimum(self._overhead_s(view, step_s), MOST_LOST * interval_s)
         unknown = np.isnan(rate)
         made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(unknown, 1.0, rate)
         read_s = made / np.where(rate > 0, rate, 1.0)
@@ -363,8 +364,7 @@ class TokenBuffer:
         waiting = slice(view.num_rows, None)
         tokens = view.tokens[waiting]
         compute_s = tokens * np.fmax(self._token_s, 0.0)
-        back_s = self._back_s(view.needs[waiting], tokens) + min(looked_s, MOST_LOOKED * self._interval_s)
-        return np.where(view.begun[waiting], back_s, compute_s)
+        return np.where(view.begun[waiting], self._back_s(view.needs[waiting], tokens) + looked_s, compute_s)
 
     def _back_s(self, blocks: Ints, tokens: Ints) -> Floats:
         """Until so much KV that left, or has to, is there again: brought or computed, whichever is sooner. As

@@ -296,19 +296,15 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
                 request.reload_wait_since_s = None if request.tokens else now
         return wake_at
 
-    def write(self, step_s: Callable[[], float] | None = None) -> None:
-        """At every decision, after steps are planned: write what will have to leave. `step_s`: seconds that
-        the step will take which was ordered on this device; None: none was."""
+    def write(self, left_s: Callable[[], float] | None = None, is_new: bool = False) -> None:
+        """At every decision, after steps are planned: write what will have to leave. `left_s`: seconds that
+        the step on this device will still take; None: none runs. is_new: it was ordered now."""
         if not self._has_host:
             return
         now = self.tiers.asks.now
         before = self.state
-        if step_s is not None or self._to_write.is_due(before, now):
-            self._to_write.asked(before, self.tiers.write(step_s or unknown), now)
-
-    def write_later(self) -> None:
-        """At a decision that orders no step while one runs: what goes beside that was chosen with it."""
-        self._to_write.wake_at = None
+        if is_new or self._to_write.is_due(before, now):
+            self._to_write.asked(before, self.tiers.write(left_s or unknown), now)
 
     @property
     def state(self) -> tuple[int, int]:
