@@ -265,7 +265,7 @@ FIRST, RESERVED = System("prompts first"), System("room reserved", is_reserved=T
 CHUNKED = System("chunked prompts", "fcfs", step_tokens=CHUNK_TOKENS)
 ANDES_LIKE = System("andes", choices={"step": ANDES})
 PACED = System("pacing alone", choices={"pace": {"policy": "urgency", "safe_s": 4.0}}, has_host=True)
-TURNS = System("round-robin swap", choices={"step": SWAP}, has_host=True)
+TURNS = tokenflow("round-robin swap", policy=SWAP)
 OURS = tokenflow("tokenflow")
 BASELINES = (FIRST, RESERVED, CHUNKED, ANDES_LIKE, PACED, TURNS)
 ABLATED = (

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.policy.base import Budget, StepChoice, StepView, is_starved
+from antiphon.core.facts import Ints
+from antiphon.policy.base import Floats, Hold, Mask, StepView
+from antiphon.policy.token_buffer import TokenBuffer
+from antiphon.policy.working_set import Gains
 
-NONE = np.zeros(0, np.int64)
 
-
-class RoundRobinSwap:
-    """While somebody waits, whoever has had a row for `turn_s` gives it up to whoever has waited longest, as
-    many as wait and one step's worth at most; what is given up keeps its KV, to be brought back."""
+class RoundRobinSwap(TokenBuffer):
+    """While somebody finds no room, whoever has had a row for `turn_s` gives it up to whoever has waited
+    longest. KV is written, brought back and looked at as the preset has it, so that what differs is who gives
+    way."""
 
     name = "round-robin-swap"
 
-    def __init__(self, turn_s: float = 1.0, share: float = 0.25) -> None:
-        """share: of the rows that give way at once."""
-        self._turn_s, self._share = turn_s, share
+    def __init__(self, turn_s: float = 1.0) -> None:
+        super().__init__()
+        self._turn_s = turn_s
         self._since: dict[int, float] = {}
         """When each request got its row, or lost it."""
         self._had_row = frozenset[int]()
+        self._for_s = np.zeros(0)
+        """That each has had its row, or has waited: [n] of the view that is looked at."""
 
-    def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+    def decide_pace(self, view: StepView, now: float) -> Hold:
         requests: list[int] = view.request.tolist()
         rows = frozenset(requests[: view.num_rows])
         before = self._since
@@ -31,21 +35,31 @@ class RoundRobinSwap:
             for one in requests
         }
         self._had_row = rows
-        since = np.array([self._since[one] for one in requests])
-        ready, has_row = view.ready, view.row >= 0
-        waiting = (ready & ~has_row).nonzero()[0]
-        waiting = waiting[np.argsort(since[waiting], kind="stable")]
-        spare = view.num_free + view.num_pending_free + view.num_evictable - view.num_promised
-        preempt = NONE
-        if len(waiting) and (view.needs[waiting[0]] > spare or not view.num_free_rows):
-            over = (has_row & ~view.reading & (since <= now - self._turn_s)).nonzero()[0]
-            most = max(int(self._share * view.num_rows), 1)
-            preempt = over[np.argsort(since[over], kind="stable")][: min(most, len(waiting))]
-        if not len(preempt) and is_starved(view):
-            preempt = np.array([view.num_rows - 1])
-        able = ready & has_row
-        able[preempt] = False
-        order = np.concatenate([able.nonzero()[0], waiting]).astype(np.int64)
-        order = order[np.argsort(~view.reading[order], kind="stable")]
-        keeps = np.ones(len(preempt), np.bool_)
-        return StepChoice(order, "in turn", preempt=preempt, keeps=keeps, wake_at=now + self._turn_s)
+        self._for_s = now - np.array([self._since[one] for one in requests])
+        return super().decide_pace(view, now)
+
+    def _fixed(self, view: StepView) -> Mask:
+        rows = slice(view.num_rows)
+        return ~view.begun[rows] | (self._for_s[rows] < self._turn_s)
+
+    def _gains(self, view: StepView, step_s: float) -> Gains:
+        """Who waits longest first, then who has had a row the shortest."""
+        gains = super()._gains(view, step_s)
+        gains.gain = np.where(view.row >= 0, -self._for_s, self._for_s)
+        return gains
+
+    def _note_load(self, rates: Floats, most_per_s: float) -> None:
+        """Nobody's rate counts."""
+
+    def _admitted(self, view: StepView, new: Mask, in_set: Mask, rates: Floats, most_per_s: float) -> Mask:
+        return super()._admitted(view, new, in_set, np.zeros_like(rates), most_per_s)
+
+    def _is_dry(self, view: StepView) -> Mask:
+        return np.zeros(view.num_rows, np.bool_)
+
+    def _least_needed(self, view: StepView) -> Ints:
+        return np.argsort(self._for_s[: view.num_rows], kind="stable")[-1:]
+
+    def _lead_s(self, request: int) -> float:
+        """Whose turn comes last leaves first."""
+        return self._since.get(request, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from antiphon.core.playback import Source
-from antiphon.interaction.frontier import AUTO_LEAD_S, AUTO_PER_S, NOWHERE, Frontier
+from antiphon.interaction.frontier import AUTO_LEAD_S, NOWHERE, Frontier
 
 THINKER, TALKER, VOCODER = range(3)
 
@@ -144,11 +144,11 @@ def test_a_reader_leads_by_the_tokens_they_have_not_read() -> None:
 
 
 def test_an_agent_takes_all_there_is_and_is_never_far_behind_it() -> None:
-    """It counts as supplied at 4 tokens a second, for 10 s at most, and is not kept waiting by a person's
+    """What it has is told at 4 tokens a second, for 10 s at most, and is not kept waiting by a person's
     measure."""
     frontier = Frontier(1, 0.0)
     slot = frontier.take(0.0, False, rate="auto")
-    assert frontier.rates(THINKER, at(slot)).tolist() == [AUTO_PER_S]
+    assert frontier.rates(THINKER, at(slot)).tolist() == [inf]
     frontier.make(THINKER, slot, 8, now=1.0)
     assert frontier.leads_s(THINKER, at(slot), 1.0).tolist() == [2.0]
     frontier.make(THINKER, slot, 4000, now=1.0)

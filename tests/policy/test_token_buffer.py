@@ -119,6 +119,25 @@ def test_what_is_not_written_as_it_comes_has_to_be_written_before_others_are_bro
         assert told(policy, crowded()).preempt.tolist() == preempted
 
 
+def test_people_go_before_agents_whom_nothing_runs_dry() -> None:
+    """An agent gives way however little it has, and comes back after a person who has as little."""
+    poor = crowded(lead_s=[0.0, 0.2, nan], rate=[inf, 10.0, 10.0])
+    assert told(TokenBuffer(), poor).preempt.tolist() == [0]
+    both = {"lead_s": [9.0, 0.0, 0.0], "held": [16, 0, 0], "needs": [0, 6, 6], "begun": [1, 1, 1]}
+    policy = TokenBuffer()
+    paused = stage(1, 3, **both, rate=[10.0, inf, 10.0], num_blocks=20, num_free=4, age_s=[9.0, 8.0, 7.0])
+    assert told(policy, paused).preempt.tolist() == [0]
+    assert policy._plan is not None
+    assert [*policy._plan.resumes.requests] == [102, 101]
+
+
+def test_what_agents_take_does_not_count_where_people_are_kept_up_with() -> None:
+    policy = TokenBuffer()
+    view = crowded(cost=Takes(), rate=[inf, inf, 20.0], block_size=64)
+    assert told(policy, view).preempt.tolist() == [0]
+    assert policy.events["fcfs_begun"] == policy.events["held_at_door"] == 0
+
+
 def test_what_is_read_at_no_known_rate_runs_to_its_end() -> None:
     assert told(TokenBuffer(), crowded(lead_s=[nan, 0.2, nan], rate=[nan, 10, 10])).preempt.tolist() == []
 
@@ -412,9 +431,17 @@ def test_what_nobody_runs_on_leaves_first_and_then_the_furthest_ahead() -> None:
 
 
 def test_the_only_copy_of_what_was_preempted_does_not_leave_the_host() -> None:
-    states = {"a": KvState.PAUSED, "b": KvState.RUNNING, "idle": KvState.RESTING}
-    kv = Kv({"a": 1, "b": 2}, order=("a", "b", "idle"), states=states, tier="host", num_free=0, num_wanted=3)
-    assert list(knowing().decide_evict(kv.view, NOW).owners) == ["idle", "b"]
+    states = {"a": KvState.PAUSED, "b": KvState.RUNNING, "past": KvState.RESTING, "idle": KvState.RESTING}
+    kv = Kv(
+        {"a": 1, "b": 2},
+        order=("a", "past", "b", "idle"),
+        states=states,
+        tier="host",
+        num_free=0,
+        num_wanted=3,
+        away={"past": 2},
+    )
+    assert list(knowing().decide_evict(kv.view, NOW).owners) == ["idle", "b", "past"], "copies first"
 
 
 def test_the_furthest_ahead_is_written_first_as_much_as_goes_beside_the_step() -> None:

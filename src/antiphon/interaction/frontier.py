@@ -29,8 +29,7 @@ Mask = NDArray[np.bool_]
 Slots = NDArray[np.intp]
 
 AUTO_PER_S = 4.0
-"""Tokens a second that an agent is kept supplied with while others have to wait (TokenFlow §8): few, so that
-people go before it."""
+"""Tokens a second by which what an agent has is told in seconds (TokenFlow §8)."""
 AUTO_LEAD_S = 10.0
 """So far what was made for an agent counts as ahead at most: it takes all there is, so that however fast it
 was served before, it is not left waiting for longer."""
@@ -225,12 +224,14 @@ class Frontier:
 
     def rates(self, stage: int, slots: Slots) -> Floats:
         """Frames that each listener takes in a second, and tokens that each reader does, of the stage that
-        writes; nan where neither is known, and for the stage that writes what nobody speaks: float64 [n]."""
+        writes; inf: an agent takes all there is; nan where nothing is known, and for the stage that writes
+        what nobody speaks: float64 [n]."""
         rate = 1.0 / self.frame_s if self.frame_s else nan
         is_spoken = self._is_spoken[slots]
         if stage:
             return np.where(is_spoken, rate, nan)
-        return np.where(is_spoken & ~self._is_silent[slots], rate, 1.0 / self._read_s[slots])
+        read = np.where(self._most_s[slots] < inf, inf, 1.0 / self._read_s[slots])
+        return np.where(is_spoken & ~self._is_silent[slots], rate, read)
 
     def made(self, stage: int, slot: int) -> int:
         """Tokens or frames that the stage has made of it."""

@@ -230,7 +230,8 @@ class StepView(Protocol):
 
     @property
     def rate(self) -> Floats:
-        """Units of this stage that its consumer takes in a second; nan: not known, or nothing is spoken."""
+        """Units of this stage that its consumer takes in a second; inf: an agent takes all there is; nan: not
+        known, or nothing is spoken."""
         ...
 
     @property

@@ -219,6 +219,8 @@ class TokenBuffer:
         reader = f"its reader has {lead_s:.1f} s left to read"
         if not view.begun[at]:
             reader = f"nothing of it is there yet, after {view.age_s[at]:.1f} s"
+        elif view.rate[at] == inf:
+            reader = "an agent takes it, whom nothing runs dry"
         elif isnan(lead_s):
             reader = "how fast it is read is not known"
         if self._plan is None:
@@ -294,6 +296,7 @@ class TokenBuffer:
         np.logical_and(waits, begun[num_rows:], out=in_set[num_rows:])
         np.greater(waits, begun[num_rows:], out=new[num_rows:])
         rates = np.fmin(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
+        rates = np.where(view.rate == inf, 0.0, rates)
         self._note_load(rates[in_set], most_per_s)
         gains = self._gains(view, step_s)
         coming, stuck = self._coming(view), _stuck(view)
@@ -336,13 +339,14 @@ class TokenBuffer:
         self._is_fcfs = is_over
 
     def _gains(self, view: StepView, step_s: float) -> Gains:
-        """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals."""
+        """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals. No
+        agent runs dry, and for one the second term is nothing."""
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
         runs_s = np.full(len(lead_s), interval_s)
         runs_s[num_rows:] -= np.minimum(self._overhead_s(view, step_s), MOST_LOST * interval_s)
         unknown = np.isnan(rate)
-        made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(unknown, 1.0, rate)
+        made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(np.isfinite(rate), rate, 1.0)
         read_s = made / np.where(rate > 0, rate, 1.0)
         read_s[unknown] = interval_s
         left_s = lead_s - interval_s
@@ -376,12 +380,13 @@ class TokenBuffer:
         return np.where(load_s > 0, np.fmin(load_s, compute_s), np.fmax(compute_s, 0.0))
 
     def _fixed(self, view: StepView) -> Mask:
-        """Rows that keep their place: what could not leave and come back before its reader runs dry, what is
-        read by nobody at a known rate, and what has shown nothing yet. The admission test of §4.2.1, held
-        against those who would have to give way: [rows]."""
+        """Rows that keep their place: what could not leave and come back before its reader runs dry, what
+        nobody is known to take, and what has shown nothing yet. The admission test of §4.2.1, held against
+        those who would have to give way: [rows]."""
         rows = slice(view.num_rows)
         away_s = self._back_s(view.held[rows], view.context[rows]) + self._interval_s
-        is_ahead = view.begun[rows] & (view.lead_s[rows] >= self._safety * away_s)
+        is_ahead = (view.lead_s[rows] >= self._safety * away_s) | (view.rate[rows] == inf)
+        is_ahead &= view.begun[rows]
         return ~(is_ahead | (view.tier[rows] != LATENCY))
 
     def _coming(self, view: StepView) -> Mask:
@@ -438,9 +443,10 @@ class TokenBuffer:
         return np.concatenate((*parts, resumed))
 
     def _is_dry(self, view: StepView) -> Mask:
-        """Of each row: has its reader nothing left to read by the end of an interval, or not begun?
-        [rows]."""
-        return np.fmax(view.lead_s[: view.num_rows], 0.0) < self._interval_s
+        """Of each row: has its reader not begun, or nothing left to read by the end of an interval? No agent
+        has. [rows]."""
+        rows = slice(view.num_rows)
+        return (np.fmax(view.lead_s[rows], 0.0) < self._interval_s) & (view.rate[rows] != inf)
 
     def _is_bringing(self) -> bool:
         """Is any KV to be brought of those that are to get a row, or is one held for a look at where its KV
@@ -474,14 +480,21 @@ class TokenBuffer:
         yield from (owner for _, owner in sorted(paused, reverse=True))
 
     def _spare_copies(self, view: KvView) -> Iterator[str]:
+        """Copies of what the device has too, of what rests and then of what runs; then the only ones of what
+        rests. None of what was preempted."""
         requests = view.requests
-        later: list[str] = []
+        running: list[str] = []
+        only: list[str] = []
         for owner in view.oldest():
             if view.state(owner) is KvState.RUNNING:
-                later.append(owner)
+                running.append(owner)
             elif owner not in requests:
-                yield owner
-        yield from later
+                if view.num_away(owner):
+                    only.append(owner)
+                else:
+                    yield owner
+        yield from running
+        yield from only
 
     def decide_write(self, view: KvView, now: float) -> Selection:
         """Full blocks of those that run, the furthest ahead of its reader first, as much as goes beside the
