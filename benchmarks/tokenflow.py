@@ -9,7 +9,7 @@ What is told is from the times at which tokens were generated: the wire is insta
 Every system decides about the same people (paired seeds).
 
     calibrated  a burst and Poisson of table 1, as slow as the paper's baseline (tokenflow_calibration.py)
-    calibrated-more  the other two
+    calibrated-more  the other two, and (d) with readers of two rates
     datasheet   some of it at a datasheet's times
     crowds      other machines, models and arrivals, at a datasheet's times
     ablation    table 2: without the host, without write-through, on links of two speeds
@@ -80,6 +80,8 @@ def fixed(name: str) -> dict[str, Any]:
 
 MIXED = {"choice": {"values": [15, 20], "weights": [0.4, 0.6]}}
 """Tokens a second that are read, in figure 19."""
+UNLIKE = {"choice": {"values": [8, 20], "weights": [0.5, 0.5]}}
+"""Readers of whom no two need to be alike."""
 USUAL = {"constant": 15}
 """Half of the 30 tokens a second that the paper's baseline makes for each reader: its figure 2."""
 
@@ -163,8 +165,8 @@ def table_1(more_ms: float = 0.0) -> dict[str, Load]:
     """On the 4090. How many come as Poisson the paper does not say: 80 here. On the H200 200 and 400 requests
     with replies of 2,048 and 4,096 tokens would take this script hours."""
 
-    def on_4090(name: str, arrivals: dict[str, Any], sessions: int, **lengths: dict[str, Any]) -> Load:
-        return Load(name, "RTX-4090", arrivals, sessions, POOL_4090, more_ms=more_ms, **lengths)
+    def on_4090(name: str, arrivals: dict[str, Any], sessions: int, **laws: dict[str, Any]) -> Load:
+        return Load(name, "RTX-4090", arrivals, sessions, POOL_4090, more_ms=more_ms, **laws)
 
     long = {"prompt": LONG_IN, "reply": LONG_OUT}
     return {
@@ -172,6 +174,7 @@ def table_1(more_ms: float = 0.0) -> dict[str, Load]:
         "b": on_4090("(b): burst of 80, L/L", burst(80), 80, **long),
         "c": on_4090("(c): Poisson 2/s, S/S", poisson(2), 80),
         "d": on_4090("(d): Poisson 4/s, S/S", poisson(4), 80),
+        "d, mixed": on_4090("(d), half read 8 and half 20", poisson(4), 80, rate=UNLIKE),
     }
 
 
@@ -267,6 +270,7 @@ ANDES_LIKE = System("andes", choices={"step": ANDES})
 PACED = System("pacing alone", choices={"pace": {"policy": "urgency", "safe_s": 4.0}}, has_host=True)
 TURNS = tokenflow("round-robin swap", policy=SWAP)
 OURS = tokenflow("tokenflow")
+FALLS_BACK = tokenflow("with the fallback", fallback=True)
 BASELINES = (FIRST, RESERVED, CHUNKED, ANDES_LIKE, PACED, TURNS)
 ABLATED = (
     OURS,
@@ -366,7 +370,7 @@ def compared(found: dict[str, Found]) -> dict[str, Any]:
 
 
 SLOW = (OURS, RESERVED, ANDES_LIKE, FIRST)
-BESIDE = (*SLOW, PACED, TURNS)
+BESIDE = (*SLOW, FALLS_BACK, PACED, TURNS)
 
 
 def calibrated(runs: Runs) -> dict[str, Any]:
@@ -376,7 +380,7 @@ def calibrated(runs: Runs) -> dict[str, Any]:
 
 def calibrated_more(runs: Runs) -> dict[str, Any]:
     loads = table_1(fitted_ms())
-    return {loads[key].name: compared(runs.at(BESIDE, loads[key])) for key in "cb"}
+    return {loads[key].name: compared(runs.at(BESIDE, loads[key])) for key in ("c", "b", "d, mixed")}
 
 
 def datasheet(runs: Runs) -> dict[str, Any]:
@@ -405,7 +409,7 @@ def settings(runs: Runs) -> dict[str, Any]:
         one = msgspec.structs.replace(
             load, rate={"constant": rate}, name=f"{load.name}, {rate} read a second"
         )
-        told[f"{rate} tokens read a second"] = means(runs.at((FIRST, RESERVED, OURS), one))
+        told[f"{rate} tokens read a second"] = means(runs.at((FIRST, RESERVED, OURS, FALLS_BACK, TURNS), one))
     changed_ = {
         "interval 0.25 s": tokenflow("interval 0.25", interval_s=0.25),
         "interval 0.5 s, safety 1.5": OURS,

@@ -132,7 +132,7 @@ def test_people_go_before_agents_whom_nothing_runs_dry() -> None:
 
 
 def test_what_agents_take_does_not_count_where_people_are_kept_up_with() -> None:
-    policy = TokenBuffer()
+    policy = TokenBuffer(fallback=True)
     view = crowded(cost=Takes(), rate=[inf, inf, 20.0], block_size=64)
     assert told(policy, view).preempt.tolist() == [0]
     assert policy.events["fcfs_begun"] == policy.events["held_at_door"] == 0
@@ -170,9 +170,9 @@ def test_the_least_value_gives_way_first() -> None:
     assert told(TokenBuffer(), view).preempt.tolist() == [1]
 
 
-def test_more_readers_than_are_kept_up_with_are_served_first_come_first_served() -> None:
+def test_with_a_fallback_more_readers_than_are_kept_up_with_are_served_first_come_first_served() -> None:
     """A full batch of two makes 2 / 0.012 s = 166 tokens a second; the three in it read 180."""
-    policy = TokenBuffer()
+    policy = TokenBuffer(fallback=True)
     three = {"begun": [1, 1, 1], "lead_s": [9.0, 0.2, 0.1], "cost": Takes(), "block_size": 64}
     assert not len(told(policy, crowded(**three, rate=[60.0] * 3)).preempt), "the third came last"
     assert policy.events["fcfs_begun"] == 1
@@ -182,9 +182,14 @@ def test_more_readers_than_are_kept_up_with_are_served_first_come_first_served()
     assert not policy._is_fcfs
 
 
+def test_without_one_whoever_runs_dry_goes_first_however_many_there_are() -> None:
+    three = {"begun": [1, 1, 1], "lead_s": [9.0, 0.2, 0.1], "cost": Takes(), "block_size": 64}
+    assert told(TokenBuffer(), crowded(**three, rate=[60.0] * 3)).preempt.tolist() == [0]
+
+
 def test_whoever_says_to_read_faster_than_a_row_is_made_counts_for_a_row() -> None:
     """A row is made at 1 / 0.012 s = 83 tokens a second. What nobody can be given brings nobody to wait."""
-    policy = TokenBuffer()
+    policy = TokenBuffer(fallback=True)
     view = crowded(cost=Takes(), rate=[10.0, 1e9, 10.0], block_size=64)
     assert told(policy, view).preempt.tolist() == [0]
     assert policy.events["fcfs_begun"] == policy.events["held_at_door"] == 0

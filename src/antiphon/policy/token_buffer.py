@@ -77,8 +77,9 @@ class TokenBuffer:
                 before it gives way (μ of §4.2.1)
     adjusts     how far the working set stays below what memory holds, as a share of the way down to what runs
                 (λ of eq. 5)
-    load        share of the tokens a second that a full batch makes, up to which readers are taken (eq. 6);
-                beyond all of it requests are served first come first served
+    load        share of the tokens a second that a full batch makes, up to which readers are taken (eq. 6)
+    fallback    beyond all of that first come are first served, as the paper has it (§4.3); off: whoever runs
+                dry goes first then too, which serves readers better
     ahead       share of a tier that is kept free while the tier below has room
     write       write full blocks to the host as they come (§5.1); off: when they leave
     """
@@ -93,6 +94,7 @@ class TokenBuffer:
         safety: float = 1.5,
         adjusts: float = 0.25,
         load: float = 0.9,
+        fallback: bool = False,
         ahead: float = 1 / 32,
         write: bool = True,
     ) -> None:
@@ -109,6 +111,7 @@ class TokenBuffer:
             raise ConfigError(f"ahead is {ahead}; it is a share of the blocks, from 0 to 0.5")
         self._interval_s, self._value_s, self._gamma, self._safety = interval_s, value_s, gamma, safety
         self._adjusts, self._load, self._ahead, self._write = adjusts, load, ahead, write
+        self._falls_back = fallback
         self._first = PrefillFirst()
         self._plan: Plan | None = None
         """Of this interval; None: nobody has to give way, and prompts go first."""
@@ -330,11 +333,11 @@ class TokenBuffer:
         return now_s, full / full_s if full_s > 0 else nan
 
     def _note_load(self, rates: Floats, most_per_s: float) -> None:
-        """Eq. 6, with hysteresis. What nobody is known to read counts for nothing, and whoever says to read
-        faster than a row is made for as much as that."""
+        """Eq. 6, with hysteresis, where there is a fallback. What nobody is known to read counts for nothing,
+        and whoever says to read faster than a row is made for as much as that."""
         wanted_per_s = float(np.fmax(rates, 0.0).sum())
         bound = most_per_s * (RELAXES_AT if self._is_fcfs else 1.0)
-        is_over = wanted_per_s > bound  # False where the bound is not known
+        is_over = self._falls_back and wanted_per_s > bound  # False where the bound is not known
         self.events["fcfs_begun"] += is_over and not self._is_fcfs
         self._is_fcfs = is_over
 
