@@ -9,7 +9,8 @@ from msgspec import Meta
 
 from antiphon.wire.client_events import Strict
 
-TokensPerS = Annotated[float, Meta(ge=0.1, le=100)]
+TokensPerS = Annotated[float, Meta(ge=1, le=100)]
+"""Below that a text that is sent as it is read would hold its place for hours."""
 ReaderClass = Literal["reading", "listening", "auto"]
 """Read by a person, spoken to one by the client, or taken by an agent."""
 Rate = TokensPerS | ReaderClass
