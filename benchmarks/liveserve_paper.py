@@ -90,7 +90,7 @@ FRONTIER = (
     *(
         Point(places, 0.0, seeds=2, workload=workload)
         for workload in ("interactive", "mixed-video")
-        for places in (2, 4, 8, 16, 32, 64)
+        for places in (2, 4, 8, 16, 32)
     ),
 )
 
