@@ -64,7 +64,7 @@ SPREAD = 1.2
 """The 90th percentile of a length as a multiple of its median."""
 TOLD = (
     *("effective_tokens_per_s", "streamed_tokens_per_s", "qos", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99"),
-    *("rebuffer_s.mean", "rebuffer_s.p99", "completed_turns", "turns", "span_s", "reload_s"),
+    *("rebuffer_s.mean", "rebuffer_s.p99", "completed_turns", "turns", "span_s", "resume_s"),
     *('preemptions{stage="thinker"}', 'utilisation{stage="thinker"}'),
 )
 

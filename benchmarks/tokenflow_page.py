@@ -25,9 +25,11 @@ COLUMNS = {
     "waiting while reading, mean (s)": ("rebuffer_s.mean", 1),
     "P99 ": ("rebuffer_s.p99", 1),
     "preempted": ('preemptions{stage="thinker"}', 0),
+    "waits for copies before going on, all together (s)": ("resume_s", 1),
     "device at work": ('utilisation{stage="thinker"}', 2),
 }
-ON_THE_ENGINE = {name: told for name, told in COLUMNS.items() if name != "device at work"} | {
+SIMULATED = {"device at work", "waits for copies before going on, all together (s)"}
+ON_THE_ENGINE = {name: told for name, told in COLUMNS.items() if name not in SIMULATED} | {
     "preempted": ("preemptions", 0)
 }
 RATIOS = {
@@ -41,14 +43,18 @@ DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """Of a part: means by load and system."""
+    """Of a part: means by load and system; a cell is empty where nothing was counted."""
     rows = [
-        [load if at == 0 else "", system, *(f"{one[name]:.{digits}f}" for name, digits in COLUMNS.values())]
+        [load if at == 0 else "", system, *(cell(one, *column) for column in COLUMNS.values())]
         for load, found in result.items()
         if isinstance(found, dict)
         for at, (system, one) in enumerate(found.get("means", found).items())
     ]
     return rows_of(f"load | system | {' | '.join(COLUMNS)}", rows)
+
+
+def cell(means: dict[str, float], name: str, digits: int) -> str:
+    return f"{means[name]:.{digits}f}" if name in means else ""
 
 
 def on_the_engine(result: dict[str, Any]) -> list[str]:

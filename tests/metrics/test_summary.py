@@ -137,8 +137,8 @@ def reading() -> list[Event]:
         session(end_s=5.0, reading_tokens_per_s=1.0),
         turn(),
         reply(text=[(2.0, 4), (3.0, 4)], wants="text", end_s=3.0, output_text_tokens=2),
-        [sample(0.0, reload_seconds_total=0.0, preemptions_total=1.0)],
-        [sample(1.0, reload_seconds_total=0.5, preemptions_total=3.0)],
+        [sample(0.0, reload_seconds_total=0.0, resume_seconds_total=0.5, preemptions_total=1.0)],
+        [sample(1.0, reload_seconds_total=0.5, resume_seconds_total=2.0, preemptions_total=3.0)],
     ]
     return sorted((event for part in parts for event in part), key=lambda event: event.t_s)
 
@@ -154,6 +154,7 @@ def test_text_that_is_read() -> None:
         "streamed_tokens_per_s": 1.0,
         "rebuffer_s.p50": 0.0,
         "reload_s": 0.5,
+        "resume_s": 1.5,
         'preemptions{stage="talker"}': 2.0,
     }
     assert {key: found[key] for key in expected} == pytest.approx(expected)

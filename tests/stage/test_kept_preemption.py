@@ -73,11 +73,12 @@ def test_kept_kv_that_had_to_leave_is_brought_back() -> None:
     kept(stage)
     stage.tiers.room.make_room(8)
     assert answered(stage)
-    (copy,) = ordered(stage)
+    (copy,) = ordered(stage, 10.0)
     assert (copy.to, len(copy.targets)) == ("device", 3)
     stage.copied(CopyDone("s", copy.ticket))
-    ordered(stage)
+    ordered(stage, 12.0)
     assert [join.cached for join in planned(stage, 2).joins] == [6]
+    assert (stage.tiers.resume_s, stage.tiers.reload_s) == (2.0, 0.0)
 
 
 def test_kept_kv_of_an_aborted_request_is_its_sessions_past() -> None:

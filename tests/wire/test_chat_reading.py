@@ -254,9 +254,7 @@ def test_who_reads_where_only_the_operator_knows() -> None:
     assert read(stream=True, readers=readers, modalities=["text", "audio"]).request.rate is None
 
 
-@pytest.mark.parametrize(
-    "rate", [0, -1, 1e9, 0.9, 100.5, "fast", "", "inf", True, None, [12], {"tokens": 1}]
-)
+@pytest.mark.parametrize("rate", [0, -1, 1e9, 0.9, 100.5, "fast", "", "inf", True, None, [12], {"tokens": 1}])
 def test_a_rate_that_is_none_is_a_typed_error(rate: Any) -> None:
     assert refused(stream=True, antiphon={"rate": rate}).param == "antiphon.rate"
 

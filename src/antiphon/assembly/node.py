@@ -180,6 +180,7 @@ class Node:
                 stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.fetches.num_fetched_blocks
                 stats[Metric.KV_BLOCKS_SWAPPED.of(name)] = ar.tiers.room.num_swapped_blocks
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
+                stats[Metric.RESUME_SECONDS.of(name)] = ar.tiers.resume_s
         for name, prepared in self._orchestrator.prepared.items():
             stats[Metric.PREPARED_TOKENS.of(name)] = prepared.tokens
             stats[Metric.PREPARED_USED.of(name)] = prepared.used

@@ -42,7 +42,8 @@ class Transfer:
     blocks    on the device; `copies` on the host, one for each, or else the last ones of `lease`
     groups    indices of the groups that are copied; None: all
     arrival   what a resting sequence is brought; None: a running one, or nothing
-    reload_wait_since_s  since when a request waits for it that has joined meanwhile
+    reload_wait_since_s  since when a request waits for it that has joined meanwhile; is_resumed: one that was
+              preempted
     tickets   orders that are not answered yet
     has_failed  one of them broke off: what it was to bring is of no use
     """
@@ -54,6 +55,7 @@ class Transfer:
     arrival: Arrival | None = None
     lease: KvLease | None = None
     reload_wait_since_s: float | None = None
+    is_resumed: bool = False
     tickets: set[int] = field(default_factory=set[int])
     has_failed: bool = False
 

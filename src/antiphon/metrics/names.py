@@ -40,6 +40,7 @@ class Metric(StrEnum):
     STEP_SECONDS = "antiphon_step_seconds_total"
     EMITTED = "antiphon_emitted_tokens_total"
     RELOAD_SECONDS = "antiphon_reload_seconds_total"
+    RESUME_SECONDS = "antiphon_resume_seconds_total"
     PREPARED_TOKENS = "antiphon_prepared_tokens_total"
     PREPARED_USED = "antiphon_prepared_used_tokens_total"
     PREPARED_WASTED = "antiphon_prepared_wasted_tokens_total"
@@ -105,6 +106,7 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",
+    Metric.RESUME_SECONDS: "Seconds that preempted responses waited for KV copies before they went on.",
     Metric.PREPARED_TOKENS: "Prompt tokens computed before a reply was asked for, on advisories of turns.",
     Metric.PREPARED_USED: "Of them, those that the turn's prompt found.",
     Metric.PREPARED_WASTED: "Of them, those that it did not find, or that no turn came for.",
@@ -174,6 +176,7 @@ class Figure(StrEnum):
     CACHED_SHARE = "cached_share"
     CACHE_HIT_SHARE = "cache_hit_share"
     RELOAD_S = "reload_s"
+    RESUME_S = "resume_s"
     LOAD_IMBALANCE = "load_imbalance"
     UTILISATION = "utilisation"
 
@@ -288,6 +291,7 @@ FIGURES: dict[Figure, FigureInfo] = {
     Figure.CACHED_SHARE: _spread("Share of a prompt's tokens that was cached.", "share", "higher"),
     Figure.CACHE_HIT_SHARE: FigureInfo("Share of all prompts' tokens that was cached.", "share", "higher"),
     Figure.RELOAD_S: FigureInfo("Seconds that responses waited for KV copies, together.", "s", "lower"),
+    Figure.RESUME_S: FigureInfo("Seconds that preempted ones waited for theirs, together.", "s", "lower"),
     Figure.LOAD_IMBALANCE: _spread("Highest over median load of the nodes.", "ratio"),
     Figure.UTILISATION: FigureInfo("Device seconds in steps per wall second.", "s/s", None, label="stage"),
     Figure.SPAN_S: FigureInfo("From the first event of the log to the last.", "s"),

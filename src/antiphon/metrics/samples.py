@@ -97,6 +97,13 @@ def reload_s(samples: Sequence[ServerSampled]) -> float | None:
     return sum(waited.values()) if waited else None
 
 
+def resume_s(samples: Sequence[ServerSampled]) -> float | None:
+    """The same of responses that had been preempted, before they went on (TokenFlow §7.4). None: the server
+    does not export it."""
+    waited = increases(samples, Metric.RESUME_SECONDS)
+    return sum(waited.values()) if waited else None
+
+
 def _prompts(rows: Iterable[ResponseRow]) -> list[tuple[int, int]]:
     return [
         (row.cached_tokens, row.input_tokens)

@@ -17,6 +17,7 @@ from antiphon.metrics.samples import (
     increases,
     load_imbalance,
     reload_s,
+    resume_s,
     utilisation,
 )
 from antiphon.metrics.slo import Slo, slo_attainment
@@ -152,6 +153,7 @@ class _Parts:
         yield from spread(Figure.CACHED_SHARE, cached_share(self.run.responses))
         yield Figure.CACHE_HIT_SHARE, cache_hit_share(self.run.responses)
         yield Figure.RELOAD_S, reload_s(samples)
+        yield Figure.RESUME_S, resume_s(samples)
         yield from spread(Figure.LOAD_IMBALANCE, load_imbalance(samples))
         yield from _labelled(Figure.UTILISATION, utilisation(samples))
         yield from _labelled(Figure.SURPLUS_TOKENS, increases(samples, Metric.SURPLUS_TOKENS))

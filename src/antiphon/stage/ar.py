@@ -293,7 +293,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         wake_at = self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
         for request in could_join:
             if self.tiers.fetches.is_coming(request.owner) and request.reload_wait_since_s is None:
-                request.reload_wait_since_s = None if request.tokens else now
+                request.reload_wait_since_s = now
         return wake_at
 
     def write(self, left_s: Callable[[], float] | None = None, is_new: bool = False) -> None:

@@ -166,7 +166,9 @@ class KvLedger:
         if there < cached:  # no reported step has read the rest: a request that leaves before has this much
             self._rows.confirm(request.row, len(sequence.chain) * self._block_size)
         self.tiers.leases.give_back(request)
-        self.tiers.joined(owner, request.session, sequence, request.reload_wait_since_s, request.request)
+        is_resumed = bool(request.tokens)
+        since_s = request.reload_wait_since_s
+        self.tiers.joined(owner, request.session, sequence, since_s, request.request, is_resumed)
         request.reload_wait_since_s = None
         self._tell_blocks(request)
         return cached

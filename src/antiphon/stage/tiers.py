@@ -49,6 +49,8 @@ class Tiers:
         self.known = Owners()
         self.reload_s = 0.0
         """Seconds that requests waited for their KV, from when they could join but for it."""
+        self.resume_s = 0.0
+        """The same of requests that had been preempted after their first token."""
         self._kv = kv
         num_layers = max(len(config.layer_groups), 1)
         order = (*range(num_layers, len(kv.groups)), *range(num_layers))
@@ -104,9 +106,12 @@ class Tiers:
 
     # -- owners --------------------------------------------------------------------------------------
 
-    def joined(self, owner: str, session: str, sequence: Kv, since_s: float | None, request: int) -> None:
+    def joined(
+        self, owner: str, session: str, sequence: Kv, since_s: float | None, request: int, is_resumed: bool
+    ) -> None:
         """A request of a session runs on what rested under this name. It waited for copies since `since_s`,
-        and goes on waiting, in its steps, for those that are not there."""
+        and goes on waiting, in its steps, for those that are not there. is_resumed: it had been preempted
+        after its first token."""
         self.known.running[owner], self.known.session[owner] = sequence, session
         self.known.request[owner] = request
         self.known.used_s[owner] = self.asks.now
@@ -119,9 +124,14 @@ class Tiers:
             return
         awaited = self.bringing(sequence)
         if awaited:
-            awaited[-1].reload_wait_since_s = since_s
+            awaited[-1].reload_wait_since_s, awaited[-1].is_resumed = since_s, is_resumed
         else:
-            self.reload_s += self.asks.now - since_s
+            self._waited(since_s, is_resumed)
+
+    def _waited(self, since_s: float, is_resumed: bool) -> None:
+        waited_s = self.asks.now - since_s
+        self.resume_s += waited_s if is_resumed else 0.0
+        self.reload_s += 0.0 if is_resumed else waited_s
 
     def left(self, owner: str, sequence: Kv) -> None:
         """It runs no more."""
@@ -216,7 +226,7 @@ class Tiers:
         if transfer.lease is not None:
             self.leases.over(transfer.lease)
         if transfer.reload_wait_since_s is not None:
-            self.reload_s += self.asks.now - transfer.reload_wait_since_s
+            self._waited(transfer.reload_wait_since_s, transfer.is_resumed)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless both tiers and the copies between them agree."""
