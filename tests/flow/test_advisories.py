@@ -7,6 +7,8 @@ from pathlib import Path
 
 from antiphon.core.facts import SessionClosed, SessionOpened, TurnAdvised
 from antiphon.core.plans import StagePrepared
+from antiphon.policy.base import Told
+from antiphon.policy.memory import KvView
 from antiphon.policy.on_demand import OnDemand
 from antiphon.runtime.record import RecordWriter, read_record, replay
 from fakes.world import World, toy_config
@@ -17,6 +19,9 @@ class Announced(OnDemand):
     """A fetch policy that says that it acts on advisories."""
 
     prepares = True
+
+    def tell(self, view: KvView, owner: str, now: float) -> Told:
+        return Told("", f"{view.num_away(owner)} blocks are put off")
 
 
 def answers(world: World, *facts: TurnAdvised) -> list[tuple[StagePrepared, ...]]:
@@ -64,6 +69,7 @@ def test_what_only_the_host_has_is_counted_and_whether_it_is_brought() -> None:
     assert thinker.brings
     assert thinker.lacking == lacking[person]
     assert thinker.lacking <= thinker.host
+    assert thinker.why == f"{thinker.lacking} blocks are put off"
 
 
 def test_what_is_in_use_lacks_nothing() -> None:

@@ -134,6 +134,8 @@ def test_an_answer_says_the_most_that_is_done_and_why() -> None:
     begun = told(AdvisoryAnswered("s", "turn", (COMING,), "begun"))
     assert begun.turn == "begun"
     assert "as far as links and room allow. What there is of the turn is encoded" in begun.why
+    late = told(AdvisoryAnswered("s", "history", (msgspec.structs.replace(COMING, why="too late"), HERE)))
+    assert late.why.endswith("as far as links and room allow (talker: too late).")
 
 
 def test_a_turns_advisory_tells_the_reply_as_the_client_would_ask_for_it(driver: Driver) -> None:

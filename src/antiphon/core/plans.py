@@ -300,6 +300,7 @@ class StagePrepared(msgspec.Struct, frozen=True):
     host     full blocks with a copy on the host
     lacking  blocks that only the host has
     brings   the unit's fetch policy acts on advisories; others bring KV once a request waits for it
+    why      what that policy says of the blocks that are lacking, in words
     """
 
     unit: str
@@ -307,6 +308,7 @@ class StagePrepared(msgspec.Struct, frozen=True):
     host: int
     lacking: int
     brings: bool
+    why: str = ""
 
 
 TurnAnswer = Literal["", "begun", "running", "done", "busy", "nothing"]

@@ -76,6 +76,12 @@ class KvAsks:
     def fetch(self) -> Selection:
         return self._noted(self.policies.fetch.decide(self.view("device", 0), self.now))
 
+    def told(self, owner: str) -> str:
+        """What the policy says that has just decided what is fetched of this owner; "" if nothing."""
+        tell = getattr(self.policies.fetch, "tell", None)
+        told = tell(self.view("device", 0), owner, self.now) if tell else None
+        return told.why if told else ""
+
     def _noted(self, selection: Selection) -> Selection:
         """Note when the policy wishes to be asked again."""
         self.wake_at = soonest(self.wake_at, selection.wake_at)

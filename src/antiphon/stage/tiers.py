@@ -186,7 +186,9 @@ class Tiers:
         if held is None:
             return None
         brings = bool(getattr(self.asks.policies.fetch, "prepares", False))
-        return StagePrepared(self._unit, held.device, held.host, self.fetches.num_lacking(owner), brings)
+        lacking = self.fetches.num_lacking(owner)
+        why = self.asks.told(owner) if brings and lacking else ""
+        return StagePrepared(self._unit, held.device, held.host, lacking, brings, why)
 
     # -- copies --------------------------------------------------------------------------------------
 

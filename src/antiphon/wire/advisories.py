@@ -162,7 +162,9 @@ def _why(action: Action, answer: AdvisoryAnswered) -> str:
         return f"All KV that is kept of this session is on the device ({_counts(stages)})."
     where = f"Some KV of this session is on the host only ({_counts(stages)})"
     if action == "bring":
-        return f"{where}; it is brought back before a request waits for it, as far as links and room allow."
+        told = "; ".join(f"{stage.unit}: {stage.why}" for stage in stages if stage.why)
+        will = "it is brought back before a request waits for it, as far as links and room allow"
+        return f"{where}; {will} ({told})." if told else f"{where}; {will}."
     if not answer.is_likely:
         return (
             f"{where}; with a confidence below {LIKELY:g} nothing is brought before a request waits for it."
