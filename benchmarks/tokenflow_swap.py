@@ -61,5 +61,7 @@ class RoundRobinSwap(TokenBuffer):
         return np.argsort(self._for_s[: view.num_rows], kind="stable")[-1:]
 
     def _lead_s(self, request: int) -> float:
-        """Whose turn comes last leaves first."""
-        return self._since.get(request, 0.0)
+        """What has had its row longest gives way next, and is written first; who gave way last comes last
+        and leaves first."""
+        since = self._since.get(request, 0.0)
+        return -since if request in self._had_row else since

@@ -131,10 +131,39 @@ def test_people_go_before_agents_whom_nothing_runs_dry() -> None:
     assert [*policy._plan.resumes.requests] == [102, 101]
 
 
+def test_no_agent_takes_a_persons_place_at_the_door() -> None:
+    """One more may come into memory: the older is an agent."""
+    policy = TokenBuffer()
+    both = {"lead_s": [9.0, 9.0, nan, nan], "begun": [1, 1, 0, 0], "rate": [10.0, 10.0, inf, 10.0]}
+    held = {"held": [8, 8, 0, 0], "needs": [0, 0, 4, 4], "age_s": [9.0, 8.0, 2.0, 1.0]}
+    policy.decide_fetch(Kv(size_below=4).view, NOW)
+    told(policy, stage(2, 4, **both, **held, num_blocks=20, num_free=0))
+    assert policy.events["held_at_door"] == 1
+    assert policy._plan is not None
+    assert [*policy._plan.resumes.requests] == [103]
+
+
+def test_an_agent_gives_way_before_any_person_where_blocks_run_short() -> None:
+    short = {"num_free": 0, "context": [4] * 3, "begun": [1, 1, 1]}
+    choice = told(TokenBuffer(), stage(3, 3, **short, lead_s=[1.0, 7.0, 0.2], rate=[10.0, 10.0, inf]))
+    assert choice.preempt.tolist() == [2]
+    policy = TokenBuffer()
+    told(policy, stage(2, 2, request=[1, 2], lead_s=[5.0, 0.2], begun=[1] * 2, rate=[10.0, inf]))
+    kv = Kv({"person": 1, "agent": 2}, order=("person", "agent"), num_free=0, num_wanted=1)
+    assert list(policy.decide_write(kv.view, NOW).owners) == ["agent", "person"]
+    assert list(policy.decide_evict(kv.view, NOW).owners) == ["agent", "person"]
+
+
+def test_whom_nobody_is_known_to_read_counts_for_nothing_at_the_door() -> None:
+    policy = TokenBuffer(load=0.5)
+    told(policy, crowded(cost=Takes(), rate=[10.0, nan, 20.0], block_size=64))
+    assert policy.events["held_at_door"] == 0
+
+
 def test_what_agents_take_does_not_count_where_people_are_kept_up_with() -> None:
     policy = TokenBuffer(fallback=True)
     view = crowded(cost=Takes(), rate=[inf, inf, 20.0], block_size=64)
-    assert told(policy, view).preempt.tolist() == [0]
+    assert told(policy, view).preempt.tolist() == [1], "the younger agent"
     assert policy.events["fcfs_begun"] == policy.events["held_at_door"] == 0
 
 
@@ -444,9 +473,8 @@ def test_the_only_copy_of_what_was_preempted_does_not_leave_the_host() -> None:
         tier="host",
         num_free=0,
         num_wanted=3,
-        away={"past": 2},
     )
-    assert list(knowing().decide_evict(kv.view, NOW).owners) == ["idle", "b", "past"], "copies first"
+    assert list(knowing().decide_evict(kv.view, NOW).owners) == ["b", "past", "idle"], "copies first"
 
 
 def test_the_furthest_ahead_is_written_first_as_much_as_goes_beside_the_step() -> None:

@@ -77,7 +77,8 @@ def test_kept_kv_that_had_to_leave_is_brought_back() -> None:
     assert (copy.to, len(copy.targets)) == ("device", 3)
     stage.copied(CopyDone("s", copy.ticket))
     ordered(stage, 12.0)
-    assert [join.cached for join in planned(stage, 2).joins] == [6]
+    ordered(stage, 60.0)
+    assert [join.cached for join in planned(stage, 2).joins] == [6], "it waited for its row since"
     assert (stage.tiers.resume_s, stage.tiers.reload_s) == (2.0, 0.0)
 
 

@@ -160,12 +160,12 @@ class Classes(Written):
 class Readers(Written):
     """How fast texts are read, where their requests do not say it in numbers."""
 
-    reading: float = key(_READERS.reading, "Tokens a second of a person who reads.", 8, ge=0.1, le=100)
+    reading: float = key(_READERS.reading, "Tokens a second of a person who reads.", 8, ge=1, le=100)
     listening: float = key(
         _READERS.listening,
         "Tokens a second of a person to whom the client speaks the text.",
         4,
-        ge=0.1,
+        ge=1,
         le=100,
     )
     most: float = key(
@@ -173,7 +173,7 @@ class Readers(Written):
         "Tokens a second that a request may say at most; one that says more is taken at this. "
         "`auto` is for those that no person reads.",
         24,
-        ge=0.1,
+        ge=1,
         le=100,
     )
     streamed: Literal["reading", "listening", "auto"] | None = key(

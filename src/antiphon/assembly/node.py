@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol, get_args
@@ -81,7 +82,7 @@ class Node:
         self._patience = Patience(self.guard)
         self._next_step = 0
         self._latest: dict[tuple[str, str], tuple[Step, float]] = {}
-        """The step that was ordered last on each device, and when."""
+        """The step that was ordered last on each device, and when it begins there."""
 
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
         """Fold `facts`, in order, then plan. `now` in seconds of the host's monotonic clock."""
@@ -252,18 +253,23 @@ class Node:
     def _write(self, steps: tuple[Step, ...], now: float) -> None:
         """Write what will have to leave the devices, beside the steps that run there."""
         ordered_on = {self._places[step.stage] for step in steps}
+        in_flight = Counter[tuple[str, str]]()
+        for one in self.stages.all:
+            in_flight[self._places[one.name]] += one.num_in_flight
         for step in steps:
             self._times.ordered(step)
-            self._latest[self._places[step.stage]] = step, now
-        busy = {self._places[one.name] for one in self.stages.all if one.num_in_flight}
+            place = self._places[step.stage]
+            is_behind = in_flight[place] > 1 and place in self._latest
+            ahead_s = self._left_s(*self._latest[place], now) if is_behind else 0.0
+            self._latest[place] = step, now + ahead_s
         for name, ar in self.stages.ar.items():
             place = self._places[name]
-            left_s = partial(self._left_s, *self._latest[place], now) if place in busy else None
+            left_s = partial(self._left_s, *self._latest[place], now) if in_flight[place] else None
             ar.write(left_s, is_new=place in ordered_on)
 
-    def _left_s(self, step: Step, ordered_at: float, now: float) -> float:
-        """Seconds that the step will still take; nan: not known."""
-        return max(self._times.step_s(step) - (now - ordered_at), 0.0)
+    def _left_s(self, step: Step, begins_at: float, now: float) -> float:
+        """Seconds until the step is done, which others may be before; nan: not known."""
+        return max(self._times.step_s(step) - (now - begins_at), 0.0)
 
     def _hear(self, outputs: Sequence[ResponseOutput], now: float) -> None:
         self.monitor.hear(outputs, now)

@@ -98,7 +98,7 @@ def reload_s(samples: Sequence[ServerSampled]) -> float | None:
 
 
 def resume_s(samples: Sequence[ServerSampled]) -> float | None:
-    """The same of responses that had been preempted, before they went on (TokenFlow §7.4). None: the server
+    """The same of responses that had been preempted, before they went on (TokenFlow §7.6). None: the server
     does not export it."""
     waited = increases(samples, Metric.RESUME_SECONDS)
     return sum(waited.values()) if waited else None

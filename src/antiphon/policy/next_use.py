@@ -134,7 +134,7 @@ class NextUse:
         return Selection((owner for owner in later if not view.is_expected(owner)), count, "needed last")
 
     def decide_write(self, view: KvView, now: float) -> Selection:
-        """What will be needed last, as much as goes beside the step and one block at least."""
+        """What will be needed last, as much as goes beside the step."""
         if not self._write or view.num_free > 2 * self._ahead * view.num_blocks:
             return NOTHING
         resting = (one for one in view.farthest_dirty() if view.state(one) is KvState.RESTING)

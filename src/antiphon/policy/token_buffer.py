@@ -150,7 +150,8 @@ class TokenBuffer:
     def decide_pace(self, view: StepView, now: float) -> Hold:
         """The working set and its balance, decided anew in each interval while somebody finds no room (§4.2).
         What is to go on waits for a look at where its KV is, and is not computed before that."""
-        self._seen, self._leads_s = (view.request, view.lead_s), None
+        self._seen = view.request, np.where(view.rate == inf, inf, view.lead_s)
+        self._leads_s = None
         num_rows = self._num_rows = view.num_rows
         if self._brings:
             for one in self._brings.keys() - {*view.request[num_rows:].tolist()}:
@@ -279,12 +280,13 @@ class TokenBuffer:
         return placed.places
 
     def _least_needed(self, view: StepView) -> Ints:
-        """The row whose reader has most left to read; work that no person waits for before all else."""
+        """The row whose reader has most left to read; before all else work that no person waits for, and then
+        what an agent takes."""
         self.events["starved"] += 1
         rows = np.arange(view.num_rows)
         late = view.tier[rows] != LATENCY
         lead_s = np.where(view.begun[rows], np.fmax(view.lead_s[rows], 0.0), 0.0)
-        return np.lexsort((rows, lead_s, late))[-1:]
+        return np.lexsort((rows, lead_s, view.rate[rows] == inf, late))[-1:]
 
     # -- a round (§4.2) ------------------------------------------------------------------------------
 
@@ -298,7 +300,7 @@ class TokenBuffer:
         in_set, new = np.ones(len(begun), np.bool_), np.zeros(len(begun), np.bool_)
         np.logical_and(waits, begun[num_rows:], out=in_set[num_rows:])
         np.greater(waits, begun[num_rows:], out=new[num_rows:])
-        rates = np.fmin(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
+        rates = np.minimum(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
         rates = np.where(view.rate == inf, 0.0, rates)
         self._note_load(rates[in_set], most_per_s)
         gains = self._gains(view, step_s)
@@ -342,8 +344,8 @@ class TokenBuffer:
         self._is_fcfs = is_over
 
     def _gains(self, view: StepView, step_s: float) -> Gains:
-        """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals. No
-        agent runs dry, and for one the second term is nothing."""
+        """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals. An
+        agent takes all there is, so v is 1, and never runs dry, so that the second term is nothing."""
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
         runs_s = np.full(len(lead_s), interval_s)
@@ -355,6 +357,7 @@ class TokenBuffer:
         left_s = lead_s - interval_s
         idle_s, with_s = np.maximum(left_s, 0.0), np.maximum(lead_s + read_s - interval_s, 0.0)
         worth = np.minimum(np.maximum(2.0 - lead_s / self._value_s, 0.0), 1.0)
+        worth[rate == inf] = 1.0
         risk = np.exp(-idle_s / interval_s) - np.exp(-with_s / interval_s)
         gain = worth * runs_s / interval_s + self._gamma * risk
         gain[(view.tier != LATENCY) | (lead_s == inf)] = -1.0
@@ -403,13 +406,14 @@ class TokenBuffer:
         return coming
 
     def _admitted(self, view: StepView, new: Mask, in_set: Mask, rates: Floats, most_per_s: float) -> Mask:
-        """New requests that the working set has room for (eqs. 4 to 6), the oldest first: [n]. The set is as
-        large as device and host hold, less a share of what does not run, and one more than runs at least.
-        Without a host what gives way is computed again, and memory sets no bound."""
+        """New requests that the working set has room for (eqs. 4 to 6), the oldest first, agents' last: [n].
+        The set is as large as device and host hold, less a share of what does not run, and one more than runs
+        at least. Without a host what gives way is computed again, and memory sets no bound."""
         admitted = np.zeros(len(new), np.bool_)
         at = new.nonzero()[0]
         if not len(at):
             return admitted
+        at = at[np.argsort(view.rate[at] == inf, kind="stable")]
         num_set, num_running = int(np.count_nonzero(in_set)), view.num_rows
         most = inf
         if self._num_host_blocks:
@@ -461,7 +465,7 @@ class TokenBuffer:
 
     def decide_evict(self, view: KvView, now: float) -> Selection:
         """What nobody runs on, used longest ago first; then what was preempted, the furthest ahead of its
-        reader first. Of the host, copies of what the device has too go before any that are the only ones."""
+        reader first. Of the host, copies of what runs go before any that are the only ones."""
         if view.tier == "host":
             count = view.num_wanted - view.num_free
             return (
@@ -483,21 +487,13 @@ class TokenBuffer:
         yield from (owner for _, owner in sorted(paused, reverse=True))
 
     def _spare_copies(self, view: KvView) -> Iterator[str]:
-        """Copies of what the device has too, of what rests and then of what runs; then the only ones of what
-        rests. None of what was preempted."""
+        """Copies of what runs, of whoever gives way last first, then what rests; nothing of what gave way."""
         requests = view.requests
-        running: list[str] = []
-        only: list[str] = []
-        for owner in view.oldest():
-            if view.state(owner) is KvState.RUNNING:
-                running.append(owner)
-            elif owner not in requests:
-                if view.num_away(owner):
-                    only.append(owner)
-                else:
-                    yield owner
-        yield from running
-        yield from only
+        yield from sorted(
+            (owner for owner in requests if view.state(owner) is KvState.RUNNING),
+            key=lambda owner: self._lead_s(requests[owner]),
+        )
+        yield from (owner for owner in view.oldest() if owner not in requests)
 
     def decide_write(self, view: KvView, now: float) -> Selection:
         """Full blocks of those that run, the furthest ahead of its reader first, as much as goes beside the

@@ -292,8 +292,12 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         wanted = self._held.wanted(could_join)
         wake_at = self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
         for request in could_join:
-            if self.tiers.fetches.is_coming(request.owner) and request.reload_wait_since_s is None:
-                request.reload_wait_since_s = now
+            since_s = request.reload_wait_since_s
+            if self.tiers.fetches.is_coming(request.owner):
+                request.reload_wait_since_s = now if since_s is None else since_s
+            elif since_s is not None:
+                self.tiers.waited(since_s, bool(request.tokens))
+                request.reload_wait_since_s = None
         return wake_at
 
     def write(self, left_s: Callable[[], float] | None = None, is_new: bool = False) -> None:

@@ -126,9 +126,10 @@ class Tiers:
         if awaited:
             awaited[-1].reload_wait_since_s, awaited[-1].is_resumed = since_s, is_resumed
         else:
-            self._waited(since_s, is_resumed)
+            self.waited(since_s, is_resumed)
 
-    def _waited(self, since_s: float, is_resumed: bool) -> None:
+    def waited(self, since_s: float, is_resumed: bool) -> None:
+        """A request's KV is there, since when it could join but for it."""
         waited_s = self.asks.now - since_s
         self.resume_s += waited_s if is_resumed else 0.0
         self.reload_s += 0.0 if is_resumed else waited_s
@@ -228,7 +229,7 @@ class Tiers:
         if transfer.lease is not None:
             self.leases.over(transfer.lease)
         if transfer.reload_wait_since_s is not None:
-            self._waited(transfer.reload_wait_since_s, transfer.is_resumed)
+            self.waited(transfer.reload_wait_since_s, transfer.is_resumed)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless both tiers and the copies between them agree."""
