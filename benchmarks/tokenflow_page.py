@@ -43,18 +43,16 @@ DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """Of a part: means by load and system; a cell is empty where nothing was counted."""
+    """Of a part: means by load and system, in the columns of what was counted."""
+    loads = {load: found.get("means", found) for load, found in result.items() if isinstance(found, dict)}
+    counted = [one for means in loads.values() for one in means.values()]
+    columns = {name: told for name, told in COLUMNS.items() if all(told[0] in one for one in counted)}
     rows = [
-        [load if at == 0 else "", system, *(cell(one, *column) for column in COLUMNS.values())]
-        for load, found in result.items()
-        if isinstance(found, dict)
-        for at, (system, one) in enumerate(found.get("means", found).items())
+        [load if at == 0 else "", system, *(f"{one[name]:.{digits}f}" for name, digits in columns.values())]
+        for load, means in loads.items()
+        for at, (system, one) in enumerate(means.items())
     ]
-    return rows_of(f"load | system | {' | '.join(COLUMNS)}", rows)
-
-
-def cell(means: dict[str, float], name: str, digits: int) -> str:
-    return f"{means[name]:.{digits}f}" if name in means else ""
+    return rows_of(f"load | system | {' | '.join(columns)}", rows)
 
 
 def on_the_engine(result: dict[str, Any]) -> list[str]:
