@@ -218,7 +218,8 @@ async def test_a_prompt_that_is_continued_has_a_reader_too(monkeypatch: pytest.M
 
 
 async def test_a_drain_waits_for_no_reader() -> None:
-    async with running() as server, reading(server, 0.1, "paced") as (texts, _):
+    slowly = ServerSettings(readers=ReaderRates(reading=0.1))
+    async with running(slowly) as server, reading(server, "reading", "paced") as (texts, _):
         drained = asyncio.create_task(server.serving.drain())
         async with asyncio.timeout(10):
             assert [text async for text in texts] == [" there."], "it is sent as it is written"
