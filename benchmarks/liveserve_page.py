@@ -168,7 +168,7 @@ def reached(calibrated: dict[str, Any], frontier: dict[str, Any]) -> dict[str, d
     """Figure 10: by workload and number of places, the fewest first."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for name, systems in (calibrated | frontier).items():
-        if not isinstance(systems, dict) or "/s" in name or name.endswith(("p_bi 0.25", "0.5", "0.75", "1")):
+        if not isinstance(systems, dict) or "/s" in name or ("p_bi" in name and not name.endswith("p_bi 0")):
             continue
         workload = next((one for one in ("interactive", "mixed-video") if one in name), "sharegpt")
         found.setdefault(workload, {})[int(name.split("c = ")[1].split(",")[0])] = systems
@@ -218,10 +218,10 @@ def draw_reach(found: dict[str, dict[int, dict[str, Any]]], path: Path) -> None:
     with page(path, 7.2, 2.9) as figure:
         for axes, (workload, points) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
             for system, shade in (("fcfs", GREY), ("liveserve", colour(1))):
-                reached = [one[system] for one in points.values()]
+                shown = [one[system] for one in points.values()]
                 axes.plot(
-                    [one["completed_rps"] for one in reached],
-                    [one["ttfp_s.p90"] for one in reached],
+                    [one["completed_rps"] for one in shown],
+                    [one["ttfp_s.p90"] for one in shown],
                     "o-",
                     color=shade,
                     label=system,

@@ -25,11 +25,9 @@ COLUMNS = {
     "waiting while reading, mean (s)": ("rebuffer_s.mean", 1),
     "P99 ": ("rebuffer_s.p99", 1),
     "preempted": ('preemptions{stage="thinker"}', 0),
-    "waits for copies before going on, all together (s)": ("resume_s", 1),
     "device at work": ('utilisation{stage="thinker"}', 2),
 }
-SIMULATED = {"device at work", "waits for copies before going on, all together (s)"}
-ON_THE_ENGINE = {name: told for name, told in COLUMNS.items() if name not in SIMULATED} | {
+ON_THE_ENGINE = {name: told for name, told in COLUMNS.items() if name != "device at work"} | {
     "preempted": ("preemptions", 0)
 }
 RATIOS = {
@@ -43,16 +41,14 @@ DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """Of a part: means by load and system, in the columns of what was counted."""
-    loads = {load: found.get("means", found) for load, found in result.items() if isinstance(found, dict)}
-    counted = [one for means in loads.values() for one in means.values()]
-    columns = {name: told for name, told in COLUMNS.items() if all(told[0] in one for one in counted)}
+    """Of a part: means by load and system."""
     rows = [
-        [load if at == 0 else "", system, *(f"{one[name]:.{digits}f}" for name, digits in columns.values())]
-        for load, means in loads.items()
-        for at, (system, one) in enumerate(means.items())
+        [load if at == 0 else "", system, *(f"{one[name]:.{digits}f}" for name, digits in COLUMNS.values())]
+        for load, found in result.items()
+        if isinstance(found, dict)
+        for at, (system, one) in enumerate(found.get("means", found).items())
     ]
-    return rows_of(f"load | system | {' | '.join(columns)}", rows)
+    return rows_of(f"load | system | {' | '.join(COLUMNS)}", rows)
 
 
 def on_the_engine(result: dict[str, Any]) -> list[str]:

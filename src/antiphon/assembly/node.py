@@ -82,7 +82,8 @@ class Node:
         self._patience = Patience(self.guard)
         self._next_step = 0
         self._latest: dict[tuple[str, str], tuple[Step, float]] = {}
-        """The step that was ordered last on each device, and when it begins there."""
+        """The step that was ordered last on each device, and when it begins there; while there is a host."""
+        self._has_host = any(one.host_blocks for one in self.config.ar.values())
 
     def decide(self, facts: Iterable[Fact], now: float) -> Decision:
         """Fold `facts`, in order, then plan. `now` in seconds of the host's monotonic clock."""
@@ -252,12 +253,15 @@ class Node:
 
     def _write(self, steps: tuple[Step, ...], now: float) -> None:
         """Write what will have to leave the devices, beside the steps that run there."""
+        for step in steps:
+            self._times.ordered(step)
+        if not self._has_host:
+            return
         ordered_on = {self._places[step.stage] for step in steps}
         in_flight = Counter[tuple[str, str]]()
         for one in self.stages.all:
             in_flight[self._places[one.name]] += one.num_in_flight
         for step in steps:
-            self._times.ordered(step)
             place = self._places[step.stage]
             is_behind = in_flight[place] > 1 and place in self._latest
             ahead_s = self._left_s(*self._latest[place], now) if is_behind else 0.0

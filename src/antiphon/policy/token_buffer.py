@@ -78,8 +78,8 @@ class TokenBuffer:
     adjusts     how far the working set stays below what memory holds, as a share of the way down to what runs
                 (λ of eq. 5)
     load        share of the tokens a second that a full batch makes, up to which readers are taken (eq. 6)
-    fallback    beyond all of that first come are first served, as the paper has it (§4.3); off: whoever runs
-                dry goes first then too, which serves readers better
+    fallback    beyond all of that the oldest requests go first, as the paper has it (§4.3); off: those whose
+                readers run dry do then too, which serves readers better
     ahead       share of a tier that is kept free while the tier below has room
     write       write full blocks to the host as they come (§5.1); off: when they leave
     """
@@ -224,7 +224,7 @@ class TokenBuffer:
         if not view.begun[at]:
             reader = f"nothing of it is there yet, after {view.age_s[at]:.1f} s"
         elif view.rate[at] == inf:
-            reader = "an agent takes it, whom nothing runs dry"
+            reader = "an agent takes it, and never runs dry"
         elif isnan(lead_s):
             reader = "how fast it is read is not known"
         if self._plan is None:
@@ -388,7 +388,7 @@ class TokenBuffer:
     def _fixed(self, view: StepView) -> Mask:
         """Rows that keep their place: what could not leave and come back before its reader runs dry, what
         nobody is known to take, and what has shown nothing yet. The admission test of §4.2.1, held against
-        those who would have to give way: [rows]."""
+        the rows that would have to give way: [rows]."""
         rows = slice(view.num_rows)
         away_s = self._back_s(view.held[rows], view.context[rows]) + self._interval_s
         is_ahead = (view.lead_s[rows] >= self._safety * away_s) | (view.rate[rows] == inf)
@@ -487,7 +487,7 @@ class TokenBuffer:
         yield from (owner for _, owner in sorted(paused, reverse=True))
 
     def _spare_copies(self, view: KvView) -> Iterator[str]:
-        """Copies of what runs, of whoever gives way last first, then what rests; nothing of what gave way."""
+        """Copies of the rows, those that give way last first, then what rests; nothing of what gave way."""
         requests = view.requests
         yield from sorted(
             (owner for owner in requests if view.state(owner) is KvState.RUNNING),

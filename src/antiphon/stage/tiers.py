@@ -131,8 +131,10 @@ class Tiers:
     def waited(self, since_s: float, is_resumed: bool) -> None:
         """A request's KV is there, since when it could join but for it."""
         waited_s = self.asks.now - since_s
-        self.resume_s += waited_s if is_resumed else 0.0
-        self.reload_s += 0.0 if is_resumed else waited_s
+        if is_resumed:
+            self.resume_s += waited_s
+        else:
+            self.reload_s += waited_s
 
     def left(self, owner: str, sequence: Kv) -> None:
         """It runs no more."""
