@@ -328,6 +328,20 @@ def test_people_do_anything_for_long(people: type[People], examples: int) -> Non
     run_state_machine_as_test(people, settings=live(examples, 250))
 
 
+def test_requests_that_wait_for_media_on_their_way_do_not_stand_still() -> None:
+    """Copies between units break off, so that the decoding unit has to read a prompt, and needs its media."""
+    people = Listened()
+    sizes = {"rows": 1, "blocks": 12, "step_tokens": 40, "media": 1, "host_blocks": 0, "context": None}
+    people.begin(depth=0, lags=False, is_vague=False, copy_lag=0, speaks=True, units=SPLIT, **sizes)
+    people.open([TextPart(LONG)])
+    for part in (toy.tone(1), TextPart("hi")):
+        people._add("session1", "user", [part], None)
+        name = people._name("response")
+        people.world.send(ResponseRequested("session1", name, f"reply-{name}"))
+    people.break_copies(copies=3, count=6)
+    people.teardown()
+
+
 def test_room_that_costs_what_a_prompt_begins_with_is_made_again() -> None:
     """KV moves to a unit where the prompt's beginning rests, and goes for the rest of it: it needs more room
     then, and nothing else is going on that would have anybody look again."""

@@ -232,7 +232,8 @@ class Node:
         policy's wish, would ever have it asked again."""
         if any(one.num_in_flight for one in self.stages.all) or self._wake_at is not None:
             return ()
-        if any(ar.tiers.num_in_flight for ar in self.stages.ar.values()):
+        is_copying = any(ar.tiers.num_in_flight for ar in self.stages.ar.values())
+        if is_copying or self._orchestrator.is_sending_media:
             return ()
         stalled = [one for one in self.stages.all if one.has_work and one.choose(now)[0].could_run.any()]
         at_fault = [one for one in stalled if self.guard.stalled(one.name)]

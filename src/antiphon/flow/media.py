@@ -50,6 +50,11 @@ class MediaRoutes:
         copies = self._copies.get(path.entry, {})
         return all(part.key in copies and copies[part.key].has_arrived for part in media)
 
+    @property
+    def are_under_way(self) -> bool:
+        """Was any sent that has not arrived?"""
+        return any(not copy.has_arrived for copies in self._copies.values() for copy in copies.values())
+
     def arrived(self, unit: str, keys: tuple[int, ...]) -> None:
         copies = self._copies.get(unit, {})
         for key in keys:

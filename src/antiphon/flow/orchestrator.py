@@ -97,6 +97,11 @@ class Orchestrator:
         """Tokens of turns that were read ahead, by the unit that read them."""
         return self._advance.prepared
 
+    @property
+    def is_sending_media(self) -> bool:
+        """Are encoder outputs on their way to another process?"""
+        return self._preparation.is_sending
+
     def advise(self, fact: TurnAdvised, now: float) -> TurnAnswer:
         """An advisory: what there is of the turn may be read ahead."""
         return self._advance.advise(fact, now)

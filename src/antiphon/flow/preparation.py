@@ -145,6 +145,11 @@ class Preparation:
             else:
                 self._submit_if_ready(response)
 
+    @property
+    def is_sending(self) -> bool:
+        """Are encoder outputs on their way to another process?"""
+        return self._media.are_under_way
+
     def arrived(self, unit: str, keys: tuple[int, ...]) -> None:
         """Encoder outputs reached the process of a unit."""
         self._media.arrived(unit, keys)
