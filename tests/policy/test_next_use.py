@@ -17,8 +17,8 @@ NOW = 100.0
 LANE = Lane(0, 0.0, 0.01)
 
 
-def held(device: int = 10, due_s: float = nan, state: KvState = KvState.RESTING) -> Held:
-    return Held(state, device, 0, 4, 0.0, due_s, False, nan)
+def held(device: int = 10, due_s: float = nan, state: KvState = KvState.RESTING, host: int = 0) -> Held:
+    return Held(state, device, host, 4, 0.0, due_s, False, nan)
 
 
 @dataclass
@@ -61,6 +61,9 @@ class Kv:
 
     def device(self, owner: str) -> int:
         return self.owners[owner].device
+
+    def on_host(self, owner: str) -> int:
+        return self.owners[owner].host
 
     def due_s(self, owner: str) -> float:
         return self.owners[owner].due_s
@@ -137,19 +140,23 @@ def test_what_is_protected_is_worked_out_once_and_only_if_it_comes_to_that() -> 
     ("coming", "owners", "count"),
     [
         ({"soon": 5}, ["late", "near"], 5),
-        ({"between": 5}, ["late"], 5),
+        ({"soon": 9}, ["late", "near"], 6),
+        ({"soon": 2}, ["late"], 2),
+        ({"between": 5}, ["late"], 3),
         ({"last": 5}, [], 0),
         ({"soon": 5, "last": 50}, ["late", "near"], 5),
-        ({"unknown": 5}, ["late", "near", "never"], 5),
+        ({"last": 50, "between": 3, "soon": 1}, ["late"], 3),
+        ({"last": 50, "between": 1, "soon": 4}, ["late", "near"], 4),
+        ({"unknown": 9}, ["late", "near", "never"], 9),
     ],
 )
 def test_the_host_gives_up_only_what_is_needed_later_than_what_comes(
     coming: dict[str, int], owners: list[str], count: int
 ) -> None:
     due = {"soon": 101.0, "near": 110.0, "between": 120.0, "late": 130.0, "last": 140.0, "never": 100.5}
-    known = {owner: held(due_s=due_s) for owner, due_s in due.items()} | {"unknown": held()}
+    known = {owner: held(due_s=due_s, host=3) for owner, due_s in due.items()} | {"unknown": held()}
     kv = Kv(known, ("late", "near", "never"), ("spoken",), tier="host", num_free=0, incoming=coming)
-    kv.owners["spoken"] = held(due_s=100.2)
+    kv.owners["spoken"] = held(due_s=160.0, host=3)
     kv.num_wanted = sum(coming.values())
     selection = evicted(kv)
     assert (list(selection.owners), selection.count) == (owners, count)
@@ -162,10 +169,20 @@ def test_the_host_gives_up_nothing_while_there_is_room_for_what_is_needed_sooner
 
 
 def test_a_host_of_which_nothing_is_known_gives_up_what_was_used_longest_ago() -> None:
-    owners = {"old": held(), "new": held(), "soon": held(due_s=101.0)}
+    owners = {"old": held(host=4), "new": held(host=4), "soon": held(due_s=101.0)}
     kv = Kv(owners, ("old", "new"), tier="host", num_free=0, num_wanted=7, incoming={"soon": 7})
     selection = evicted(kv)
     assert (list(selection.owners), selection.count) == (["old", "new"], 7)
+
+
+def test_the_host_keeps_copies_of_those_whose_turn_is_coming_up_to_a_share() -> None:
+    owners = {name: held(due_s=130.0 + at, host=4) for at, name in enumerate("cba")} | {
+        "soon": held(due_s=101.0)
+    }
+    kv = Kv(owners, (), ("a", "b", "c"), tier="host", num_free=0, num_wanted=6, incoming={"soon": 6})
+    assert evicted(kv) is NOTHING
+    selection = evicted(kv, NextUse(protects=5 / 160))
+    assert (list(selection.owners), selection.count) == (["b", "c"], 6)
 
 
 def test_that_nothing_is_known_is_counted() -> None:
@@ -177,6 +194,12 @@ def test_that_nothing_is_known_is_counted() -> None:
     ):
         list(evicted(kv, policy).owners)
     assert policy.events["next_use_unknown"] == 1
+    kv = Kv(known("a", due_s=nan), ("a",), tier="host", num_free=0, num_wanted=1, incoming={"a": 1})
+    evicted(kv, policy)
+    assert policy.events["next_use_unknown"] == 2
+    policy.decide_write(Kv(known("a", due_s=nan), ("a",), num_free=0).view, NOW)
+    policy.decide_write(Kv(known("a", due_s=NOW), ("a",), num_free=0).view, NOW)
+    assert policy.events["next_use_unknown"] == 3
 
 
 def test_what_will_leave_soon_is_written_beside_the_step() -> None:

@@ -187,6 +187,10 @@ class KvView(Protocol):
         """Its blocks on the device, those that are being brought included."""
         ...
 
+    def on_host(self, owner: str) -> int:
+        """Its blocks on the host, those that others hold too included."""
+        ...
+
     def due_s(self, owner: str) -> float:
         """When it will be needed again; nan: unknown."""
         ...

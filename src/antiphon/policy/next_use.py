@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 from math import inf, isnan, nan
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ class NextUse:
     """Decides what leaves, what is written before it must, and what is brought before it is asked for.
 
     protects  share of the device's blocks that may be kept for people whose next turn is coming; what goes
-              beyond it leaves like any other, and is not brought
+              beyond it leaves like any other, and is not brought. The same share of the host's
     ahead     share of a tier that is kept free while the tier below has room; twice as much is written down
               while links are idle
     preload   bring what was offloaded when its person begins to speak; off: when the request reads it
@@ -122,16 +122,47 @@ class NextUse:
             yield owner
 
     def _evict_host(self, view: KvView) -> Selection:
-        first = next(view.farthest(), None)
-        latest_s = nan if first is None else view.due_s(first)
-        coming = {owner: view.due_s(owner) for owner in view.incoming}
-        coming = {owner: due_s for owner, due_s in coming.items() if not due_s >= latest_s}
-        count = min(sum(view.incoming[owner] for owner in coming), view.num_wanted) - view.num_free
-        if count <= 0:
-            return NOTHING
-        soonest_s = min(-inf if isnan(due_s) else due_s for due_s in coming.values())
-        later = takewhile(lambda owner: not view.due_s(owner) <= soonest_s, view.farthest())
-        return Selection((owner for owner in later if not view.is_expected(owner)), count, "needed last")
+        """The room goes to what is needed soonest, and what leaves for it is needed later than that."""
+        due = {owner: view.due_s(owner) for owner in view.incoming}
+        due = {owner: -inf if isnan(due_s) else due_s for owner, due_s in due.items()}
+        others = self._leaving_host(view)
+        one = next(others, None)
+        left = dict[str, int]()
+        num_coming, count = 0, 0
+        for owner in sorted(due, key=due.__getitem__):
+            num_coming = min(num_coming + view.incoming[owner], view.num_wanted)
+            num_short = num_coming - view.num_free
+            while count < num_short and one is not None and not view.due_s(one) <= due[owner]:
+                has = left.setdefault(one, view.on_host(one))
+                given = min(has, num_short - count)
+                left[one] -= given
+                count += given
+                one = one if left[one] else next(others, None)
+        return Selection(left, count, "needed last") if count else NOTHING
+
+    def _leaving_host(self, view: KvView) -> Iterator[str]:
+        """The one that is needed last first, without those whose turn is coming, as far as they may be
+        kept."""
+        kept: set[str] | None = None
+        for at, owner in enumerate(view.farthest()):
+            if not at:
+                self.events["next_use_unknown"] += isnan(view.due_s(owner))
+            if view.is_expected(owner):
+                kept = self._kept_on_host(view) if kept is None else kept
+                if owner in kept:
+                    continue
+            yield owner
+
+    def _kept_on_host(self, view: KvView) -> set[str]:
+        """Owners whose next turn is coming, the first first, as far as their copies may be kept together."""
+        room = self._protects * view.num_blocks
+        kept = set[str]()
+        for owner in view.expected():
+            count = view.on_host(owner)
+            if count <= room:
+                room -= count
+                kept.add(owner)
+        return kept
 
     def decide_write(self, view: KvView, now: float) -> Selection:
         """What will be needed last, as much as goes beside the step."""
@@ -141,6 +172,7 @@ class NextUse:
         owners = list(islice(resting, LOOK))
         if not owners:
             return NOTHING
+        self.events["next_use_unknown"] += isnan(view.due_s(owners[0]))
         return Selection(owners, num_beside_step(view), "will leave soon")
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:

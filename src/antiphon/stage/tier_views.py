@@ -245,6 +245,9 @@ class View:
         sequence = self._sequence(owner)
         return 0 if sequence is None else len(sequence.blocks)
 
+    def on_host(self, owner: str) -> int:
+        return self.host.num_held(owner)
+
     def due_s(self, owner: str) -> float:
         session = self.known.session.get(owner, owner)
         return nan if self.next_use is None else self.next_use.due_s(session, self.now)
