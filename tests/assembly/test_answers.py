@@ -156,6 +156,7 @@ class Unseen:
         ("evict", Selection((), 1, "", reach=[1]), "reach: it must map"),  # type: ignore[arg-type]
         ("evict", Selection((), 1, "", reach={"a": -2}), "reach: -2 is no number of blocks"),
         ("fetch", Selection((), 1, "", is_first=1), "is_first: 1 is neither"),  # type: ignore[arg-type]
+        ("write", Selection((), 1, "", displaces="no"), "displaces: 'no' is neither"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_made_plain_is_nonsense(decision: str, answer: Any, said: str) -> None:
@@ -174,5 +175,5 @@ def test_nothing_of_a_choice_is_lost() -> None:
 
 def test_every_field_is_looked_at() -> None:
     """Of each kind of answer: who adds one checks it."""
-    known = {StepChoice: 9, Hold: 4, Refuse: 3, DeviceChoice: 3, Selection: 7}
+    known = {StepChoice: 9, Hold: 4, Refuse: 3, DeviceChoice: 3, Selection: 8}
     assert {kind: len(fields(kind)) for kind in known} == known

@@ -231,6 +231,7 @@ class People(Turning):
         """Rows are given up, whatever they were doing."""
         names = list(self.whims)
         self.whims[names[unit % len(names)]].victims = victims
+        self.world.node.stages.reopen()  # the policy has changed its mind
         self.turn(count)
 
     @precondition(lambda self: self.sessions)

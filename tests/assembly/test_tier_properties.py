@@ -110,6 +110,7 @@ class Returning(Turning):
     @rule(victims=st.lists(st.integers(0, 2), min_size=1, max_size=2), stage=st.integers(0, 1))
     def preempt(self, victims: list[int], stage: int) -> None:
         self.whims[stage].victims = victims
+        self.world.node.stages.reopen()  # the policy has changed its mind
         self.world.turn()
 
     @property

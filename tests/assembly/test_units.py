@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from antiphon.assembly.node import Node
-from antiphon.core.config import Unit
+from antiphon.core.config import EdgeOptions, Unit
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import (
@@ -40,6 +40,26 @@ def ask(world: World, session: str, turn: int = 0, **wanted: object) -> None:
     parts = (TextPart(f"turn {turn} of {session}"), toy.tone(1 + turn))
     world.send(ItemAdded(session, Item(f"{session}-{turn}", "user", parts)))
     world.send(ResponseRequested(session, f"{session}-{turn}", f"reply-{session}-{turn}", **wanted))
+
+
+@pytest.mark.parametrize(
+    ("preset", "chunk", "said"),
+    [
+        ("liveserve", 4, ()),
+        ("liveserve", 25, ("step",)),
+        ("liveserve", 60, ("step", "pace")),
+        ("baseline", 60, ()),
+    ],
+)
+def test_a_lead_below_a_chunk_of_sound_is_told(preset: str, chunk: int, said: tuple[str, ...]) -> None:
+    edges = (EdgeOptions("talker", "code2wav", chunk=chunk, credit=2 * chunk),)
+    node = Node(msgspec.structs.replace(toy_config(preset=preset), edges=edges))
+    told = node.guard.incidents()
+    assert [(one.unit, one.decision) for one in told] == [("talker", decision) for decision in said]
+    assert all(
+        f"safe_s is {wanted:g} and a chunk of sound {chunk * 0.08:g} s" in one.message
+        for one, wanted in zip(told, (1.0, 4.0), strict=False)
+    )
 
 
 def ran_on(world: World) -> dict[str, set[str]]:

@@ -102,6 +102,22 @@ def test_due_once_the_reply_is_played_and_answered() -> None:
     assert people.due_s(4.0) == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("for_s", [0.0, 5.0, 20.0])
+def test_reports_go_on_after_the_reply_is_played_and_say_no_more_of_it(for_s: float) -> None:
+    """A client may report by a timer, and not only while it plays."""
+    people = People("s")
+    people.reply(0.0, 5.0)
+    at = 0.5
+    while at <= for_s:
+        people.tell(PlaybackReported("s", "r", min(at, 5.0)), at)
+        at += 0.5
+    assert people.due_s(20.0) == pytest.approx(20.0 + abs(5.0 + REPLY_S - 20.0), abs=STALE_S)
+    people.tell(SpeechStarted("s"), 18.0)
+    people.ask(25.0, response="next")
+    people.reply(100.0, 5.0, response="last")
+    assert people.due_s(100.0) > 105.0 + REPLY_S + 1.0, "20 s went by since the first was heard"
+
+
 def test_length_is_what_was_written_and_not_what_was_sent() -> None:
     """Under pacing little is sent ahead; 40 tokens are ten seconds all the same."""
     people = People("s")

@@ -42,6 +42,7 @@ class Kv:
     incoming: dict[str, int] = field(default_factory=dict[str, int])
     preloaded: Counter[str] = field(default_factory=Counter[str])
     patient: tuple[str, ...] = ()
+    is_pressed_beside: bool = False
 
     @property
     def view(self) -> KvView:
@@ -55,6 +56,9 @@ class Kv:
 
     def is_expected(self, owner: str) -> bool:
         return owner in self.coming
+
+    def has(self, owner: str) -> bool:
+        return owner in self.owners
 
     def state(self, owner: str) -> KvState | None:
         return self.owners[owner].state if owner in self.owners else None
@@ -113,9 +117,37 @@ def test_what_is_needed_last_leaves_first_and_a_little_ahead() -> None:
 
 def test_whose_turn_is_coming_is_protected_up_to_a_share_of_the_blocks() -> None:
     kv = Kv(known(*"abcd"), ("a",), ("b", "c", "d"), num_free=0, num_wanted=1, away={"b": 30})
+    kv.num_wanted = 0
     assert list(evicted(kv).owners) == ["a"]
     assert list(evicted(kv, NextUse(protects=50 / 160)).owners) == ["a", "d"]
     assert list(evicted(kv, NextUse(protects=0.0)).owners) == ["a", "b", "c", "d"]
+
+
+def test_what_is_protected_goes_for_a_request_if_nothing_else_does_and_that_is_counted() -> None:
+    due = {"a": 110.0, "soon": 103.0, "later": 109.0, "last": 109.5}
+    kv = Kv({one: held(due_s=at) for one, at in due.items()}, ("a",), ("soon", "later", "last"), num_free=0)
+    policy, kv.num_wanted = NextUse(), 12
+    owners = iter(evicted(kv, policy).owners)
+    assert next(owners) == "a"
+    kv.num_free = 10
+    assert next(owners) == "last"
+    assert policy.events["protected_taken"] == 1
+    kv.num_free = 20
+    assert [*owners] == [], "there is room for the request"
+    kv.incoming = {"soon": 12}
+    assert "last" not in evicted(kv, policy).owners, "no request waits for it"
+    assert policy.events["protected_taken"] == 1
+
+
+@pytest.mark.parametrize("tier", ["device", "host"])
+def test_kv_of_a_reply_that_was_preempted_does_not_go_for_what_no_request_waits_for(tier: str) -> None:
+    owners = {
+        "gave way": held(due_s=NOW, state=KvState.PAUSED, host=10),
+        "unknown": held(host=10),
+        "soon": held(due_s=101.0),
+    }
+    kv = Kv(owners, ("gave way", "unknown"), tier=tier, num_free=0, num_wanted=5, incoming={"soon": 5})
+    assert list(evicted(kv).owners) == ["unknown"]
 
 
 def test_what_is_protected_is_worked_out_once_and_only_if_it_comes_to_that() -> None:
@@ -126,7 +158,7 @@ def test_what_is_protected_is_worked_out_once_and_only_if_it_comes_to_that() -> 
             self.num_read += 1
             return 0
 
-    kv = Counted(known(*"abcd"), ("a",), ("b", "c", "d"), num_free=0, num_wanted=1)
+    kv = Counted(known(*"abcd"), ("a",), ("b", "c", "d"), num_free=0)
     assert next(iter(evicted(kv).owners)) == "a"
     assert kv.num_read == 0
     assert list(evicted(kv).owners) == ["a"]
@@ -209,8 +241,15 @@ def test_what_will_leave_soon_is_written_beside_the_step() -> None:
     assert (list(selection.owners), selection.count) == (["near", "far"], 5)
     kv.step_s = 0.004
     assert NextUse().decide_write(kv.view, NOW).count == 1, "the next step may be as short"
-    kv.step_s = nan
-    assert NextUse().decide_write(kv.view, NOW).count == 160, "there is no step, or nothing is known of it"
+    kv.step_s = inf
+    assert NextUse().decide_write(kv.view, NOW).count == 160, "there is no step"
+    policy, kv.step_s = NextUse(), nan
+    assert policy.decide_write(kv.view, NOW).count == 1, "its time is not known"
+    kv.step_s, kv.out = 0.05, Lane(0, 0.0, nan)
+    assert policy.decide_write(kv.view, NOW).count == 1
+    kv.out = Lane(1, nan, nan)
+    assert policy.decide_write(kv.view, NOW).count == 0, "its answer says how long one takes"
+    assert (policy.events["step_unknown"], policy.events["link_unknown"]) == (1, 2)
     kv.num_free = 21
     assert NextUse().decide_write(kv.view, NOW) is NOTHING, "nothing will have to leave"
     kv.num_free = 20
@@ -234,8 +273,8 @@ def test_what_a_request_waits_for_goes_before_what_is_prepared() -> None:
         assert policy.events["preload_begun"] == 1, "each is counted once"
 
 
-def test_a_preload_that_is_not_carried_out_was_skipped() -> None:
-    """Its blocks came and went too often, or there is no room."""
+def test_a_preload_that_is_not_carried_out_is_told_from_one_that_was_put_off() -> None:
+    """Its blocks came and went too often, there is no room, or the policy is only observed."""
     policy = NextUse()
     kv = Kv(known("a", due_s=NOW + 9), coming=("a",), away={"a": 5}, preloaded=Counter(a=20))
     for _ in range(3):
@@ -243,7 +282,7 @@ def test_a_preload_that_is_not_carried_out_was_skipped() -> None:
     assert counted(policy) == {}
     kv.owners, kv.coming = known("a", state=KvState.RUNNING), ()
     policy.decide_fetch(kv.view, NOW)
-    assert counted(policy) == {"skipped": 1}
+    assert counted(policy) == {"unfilled": 1}
 
 
 def test_who_waits_for_other_than_the_link_holds_no_preload() -> None:

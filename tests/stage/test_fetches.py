@@ -112,6 +112,19 @@ def test_reach_bounds_what_is_brought() -> None:
     assert ordered(stage) == []
 
 
+def test_what_no_request_waits_for_leaves_rows_the_blocks_that_they_were_promised() -> None:
+    stage = small(num_blocks=8, step_tokens=50)
+    step = away(stage)
+    stage.submit(request(2, 11, max_tokens=5, first=300))
+    done(stage, planned(stage, step), 7)
+    assert (stage.kv.blocks.num_free, stage.kv.num_promised) == (2, 1)
+    says(stage, "evict")
+    says(stage, "fetch", Selection(["session-1"], 9, "soon"))
+    assert [len(copy.targets) for copy in ordered(stage)] == [1]
+    for at in range(1, 4):
+        done(stage, planned(stage, step + at), 7)
+
+
 def test_kv_of_a_request_that_would_not_fit_is_not_brought() -> None:
     stage = small(max_rows=3)
     step = away(stage)

@@ -51,6 +51,23 @@ def test_early_writes_take_only_what_is_free_on_the_host() -> None:
     assert stage.drain() == (), "nothing leaves the host for it"
 
 
+def test_what_displaces_others_leaves_it_to_the_evict_policy_which() -> None:
+    stage = three_resting(host_blocks=3)
+    says(stage, "evict", Selection(["session-1"], 1, "needed last"))
+    says(stage, "write", Selection(["session-1", "session-2"], 9, "early"))
+    stage.write()
+    answered(stage)
+    assert (stage.tiers.host.held("session-1"), stage.tiers.host.held("session-2")) == ([0, 1], [0])
+    says(stage, "write", Selection(["session-2"], 9, "early", displaces=True))
+    stage.write()
+    answered(stage)
+    assert (stage.tiers.host.held("session-1"), stage.tiers.host.held("session-2")) == ([0], [0, 1])
+    says(stage, "evict")
+    stage.write()
+    assert stage.drain() == (), "the evict policy gives up nothing"
+    stage.check_integrity()
+
+
 def test_the_policy_is_not_asked_what_to_write_where_nothing_can_be_taken() -> None:
     stage = small(num_blocks=200, host_blocks=200, step_tokens=999, max_context_tokens=999)
     run(stage, 0, 1, 100, length=300)

@@ -104,6 +104,7 @@ def check_selection(view: KvView, selection: Any) -> Selection:
         None if reach is None else _reach(reach),
         _wake(selection.wake_at),
         _truth("is_first", selection.is_first),
+        _truth("displaces", selection.displaces),
     )
 
 

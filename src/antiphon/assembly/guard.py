@@ -102,6 +102,18 @@ class Guard(Oversight):
             self._paced.update(unit.split("+"))
         return made
 
+    def check_leads(self, unit: str, chunk_s: float) -> None:
+        """Tells of policies of a unit by whose `safe_s`, the lead below which a reply may run dry, one that
+        lacks the end of its chunk of `chunk_s` would count as well ahead."""
+        for one in self._watched:
+            safe_s = getattr(one.policy, "safe_s", None)
+            if one.unit == unit and isinstance(safe_s, float) and safe_s < chunk_s:
+                message = (
+                    f"safe_s is {safe_s:g} and a chunk of sound {chunk_s:g} s: a reply may run dry while it "
+                    "counts as well ahead; raise safe_s, or have smaller chunks"
+                )
+                self._incidents.append(Incident(unit, one.decision, one.name, message))
+
     def overdue(self) -> list[PolicySuspended]:
         """Policies that were too slow too often, since the last call: to be told to the node as facts."""
         overdue, self._overdue = self._overdue, []

@@ -255,6 +255,10 @@ class Preset:
         )
         return StagePolicies(step, pace, admission, KvPolicies(evict, write, fetch))
 
+    def check_leads(self, unit: Unit, chunk_s: float) -> None:
+        """The log is told of leads (P_safe) below a chunk, which sounds only once all of it is there."""
+        self._guard.check_leads(unit.name, chunk_s)
+
     def device_policy(self, name: str) -> DevicePolicy:
         return self._made("device", name, "", {})
 

@@ -100,6 +100,9 @@ def maker(
             case StageKind.ENCODER:
                 return EncodeScheduler(unit.name, config.encoder[stage.name], policies, around)
             case StageKind.AR:
+                after = [edge for edge in graph.edges if edge.source == stage.name]
+                chunks = [edge.chunk for edge in after if graph.stage(edge.target).kind is StageKind.CODEC]
+                preset.check_leads(unit, max(chunks, default=0) * graph.frame_s)
                 ar = ArScheduler(stage, config.ar[stage.name], policies, unit.name, tickets, around)
                 ar.tiers.asks.meet(monitor, next_use)
                 return ar

@@ -383,9 +383,13 @@ class NextUse:
             self._answered(name, session, now, now)
 
     def _played(self, name: str, session: _Session, fact: PlaybackReported, now: float) -> None:
-        """The client has another buffer than was thought; what was to come after it still is."""
-        if session.heard_to is not None and fact.response == self._monitor.heard(name):
-            session.heard_to = now + (self._monitor.buffer_s(name, now) or 0.0) + session.unsent_s
+        """The client has another buffer than was thought; what was to come after it still is. Where nothing
+        is, it says no more than when it was heard to the end."""
+        if session.heard_to is None or fact.response != self._monitor.heard(name):
+            return
+        ahead_s = (self._monitor.buffer_s(name, now) or 0.0) + session.unsent_s
+        if ahead_s or session.heard_to > now:
+            session.heard_to = now + ahead_s
             self._answered(name, session, session.heard_to, now)
 
     # -- replies -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from math import inf, nan
+from math import isnan, nan
 from typing import Literal, NamedTuple, Protocol
 
 KvTier = Literal["device", "host"]
@@ -120,7 +120,7 @@ class KvView(Protocol):
 
     @property
     def step_s(self) -> float:
-        """Seconds that the step on this device will still take; nan: none runs, or it is unknown."""
+        """Seconds that the step on this device will still take; inf: none runs; nan: unknown."""
         ...
 
     def oldest(self) -> Iterator[str]:
@@ -160,6 +160,11 @@ class KvView(Protocol):
         ...
 
     @property
+    def is_pressed_beside(self) -> bool:
+        """Does a person's request wait for copies at another unit of the device, over the same link?"""
+        ...
+
+    @property
     def expects_at(self) -> float:
         """When an announced turn will count as coming that does not yet; inf: there is none."""
         ...
@@ -192,7 +197,8 @@ class KvView(Protocol):
         ...
 
     def due_s(self, owner: str) -> float:
-        """When it will be needed again; nan: unknown."""
+        """When it will be needed again: at once, if it is that of a request that was preempted; nan:
+        unknown."""
         ...
 
     def farthest_dirty(self) -> Iterator[str]:
@@ -221,6 +227,8 @@ class Selection:
              not named
     wake_at  when to be asked again although nothing changes; None: once it does
     is_first what is fetched comes before all else that waits: the KV of older requests reserves no room
+    displaces  what is written may take the place of copies that leave the host for it, as the evict policy
+             chooses; otherwise only room that is free there
     """
 
     owners: Iterable[str]
@@ -230,6 +238,7 @@ class Selection:
     reach: Mapping[str, int] | None = None
     wake_at: float | None = None
     is_first: bool = False
+    displaces: bool = False
 
 
 NOTHING = Selection((), 0, "nothing to do")
@@ -244,11 +253,19 @@ def num_short(view: KvView, ahead: float) -> int:
 
 
 def num_beside_step(view: KvView) -> int:
-    """Blocks that can be written while the step runs, after what is on its way, and one if nothing is; all,
-    where it is not known how long one takes."""
+    """Blocks that can be written while the step runs, after what is on its way, and one if nothing is: also
+    where it is not known how long either takes. All, where no step runs."""
     lane = view.out
-    room = (view.step_s - lane.queued_s) / lane.block_s if lane.block_s else inf
-    return view.num_blocks if not room < view.num_blocks else max(int(room), 0 if lane.num_blocks else 1)
+    room = (view.step_s - lane.queued_s) / lane.block_s if lane.block_s else view.step_s
+    least = 0 if lane.num_blocks else 1
+    return least if isnan(room) else max(int(min(room, view.num_blocks)), least)
+
+
+def unknown_beside_step(view: KvView) -> str:
+    """By which event it is counted that `num_beside_step` is not known; "": it is."""
+    if isnan(view.step_s):
+        return "step_unknown"
+    return "link_unknown" if isnan(view.out.block_s + view.out.queued_s) else ""
 
 
 class EvictPolicy(Protocol):
@@ -266,8 +283,8 @@ class EvictPolicy(Protocol):
 
 
 class WritePolicy(Protocol):
-    """Decides what is copied to the host before it has to leave the device, into room that is free there:
-    each owner's first blocks first, in chunks. Asked once the call's step is chosen."""
+    """Decides what is copied to the host before it has to leave the device: each owner's first blocks first,
+    in chunks. Asked once the call's step is chosen."""
 
     name: str
 

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Told
-from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
+from antiphon.policy.memory import (
+    NOTHING,
+    KvState,
+    KvView,
+    Selection,
+    num_beside_step,
+    num_short,
+    unknown_beside_step,
+)
 
 RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
@@ -88,6 +96,7 @@ class NextUse:
         """Owners that were expected by the last answer."""
         self.events = {
             "next_use_unknown": 0,
+            "protected_taken": 0,
             "preload_begun": 0,
             "preload_partial": 0,
             "preload_skipped": 0,
@@ -95,7 +104,9 @@ class NextUse:
             "preload_hit": 0,
             "preload_late": 0,
             "preload_unused": 0,
+            "preload_unfilled": 0,
             "link_unknown": 0,
+            "step_unknown": 0,
         }
 
     def decide_evict(self, view: KvView, now: float) -> Selection:
@@ -107,18 +118,27 @@ class NextUse:
         return Selection(self._leaving(view, now), count, "needed last") if count else NOTHING
 
     def _leaving(self, view: KvView, now: float) -> Iterator[str]:
-        """None that is due sooner than what is to come (a preload)."""
+        """None that is due sooner than what is to come (a preload). Where requests wait for room and there is
+        nothing else, what is protected too, the last first."""
         kept: dict[str, int] | None = None
         soonest_s = min((view.due_s(owner) for owner in view.incoming), default=nan)
         for at, owner in enumerate(view.farthest()):
             if not at:
                 self.events["next_use_unknown"] += isnan(view.due_s(owner))
+            if view.incoming and view.state(owner) is KvState.PAUSED:
+                continue
             if view.incoming and view.due_s(owner) <= soonest_s:
                 return
             if view.is_expected(owner):
                 kept = self._protected(view, now) if kept is None else kept
                 if owner in kept:
                     continue
+            yield owner
+        last = sorted(kept or (), key=lambda owner: -_or_never(view.due_s(owner)))
+        for owner in () if view.incoming else last:
+            if view.num_free >= view.num_wanted:
+                return
+            self.events["protected_taken"] += 1
             yield owner
 
     def _evict_host(self, view: KvView) -> Selection:
@@ -141,12 +161,14 @@ class NextUse:
         return Selection(left, count, "needed last") if count else NOTHING
 
     def _leaving_host(self, view: KvView) -> Iterator[str]:
-        """The one that is needed last first, without those whose turn is coming, as far as they may be
-        kept."""
+        """The one that is needed last first, without those whose turn is coming, as far as they may be kept,
+        and those that were preempted."""
         kept: set[str] | None = None
         for at, owner in enumerate(view.farthest()):
             if not at:
                 self.events["next_use_unknown"] += isnan(view.due_s(owner))
+            if view.state(owner) is KvState.PAUSED:
+                continue
             if view.is_expected(owner):
                 kept = self._kept_on_host(view) if kept is None else kept
                 if owner in kept:
@@ -165,15 +187,19 @@ class NextUse:
         return kept
 
     def decide_write(self, view: KvView, now: float) -> Selection:
-        """What will be needed last, as much as goes beside the step."""
+        """What will be needed last, as much as goes beside the step, also into the place of copies that are
+        needed later."""
         if not self._write or view.num_free > 2 * self._ahead * view.num_blocks:
             return NOTHING
         resting = (one for one in view.farthest_dirty() if view.state(one) is KvState.RESTING)
         owners = list(islice(resting, LOOK))
         if not owners:
             return NOTHING
-        self.events["next_use_unknown"] += isnan(view.due_s(owners[0]))
-        return Selection(owners, num_beside_step(view), "will leave soon")
+        is_unknown = isnan(view.due_s(owners[0]))
+        self.events["next_use_unknown"] += is_unknown
+        if unknown := unknown_beside_step(view):
+            self.events[unknown] += 1
+        return Selection(owners, num_beside_step(view), "will leave soon", displaces=not is_unknown)
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What requests wait for; unless a person's does that would fit, also what is about to be needed
@@ -181,7 +207,7 @@ class NextUse:
         waiting = list(view.waiting())
         expected = self._protected(view, now) if self._preload else {}
         self._note_outcomes(view, waiting)
-        need_link = any(view.is_pressing(owner) for owner in waiting)
+        need_link = view.is_pressed_beside or any(view.is_pressing(owner) for owner in waiting)
         held = {owner: None for owner, num_away in expected.items() if num_away and need_link}
         self.events["preload_held"] += sum(owner not in self._held for owner in held)
         self._held, self._brought = held, {}
@@ -194,7 +220,7 @@ class NextUse:
         queued_s, is_put_off = view.back.queued_s, False
         lacking = [owner for owner, num_away in expected.items() if num_away and owner not in waiting]
         left = {owner: view.due_s(owner) - now for owner in lacking}
-        for owner in sorted(lacking, key=lambda one: inf if isnan(left[one]) else left[one]):
+        for owner in sorted(lacking, key=lambda one: _or_never(left[one])):
             num_away, left_s = expected[owner], left[owner]
             count = self._num_in_time(view, owner, num_away, left_s - queued_s, not owners)
             self._brought[owner] = Brought(count, num_away, queued_s, left_s)
@@ -268,22 +294,28 @@ class NextUse:
         preload.event = event
 
     def _note_outcomes(self, view: KvView, waiting: list[str]) -> None:
-        """Counts, once each, preloads of which blocks were ordered since they were decided, and those whose
-        turn runs, or waits for what is not there, or is expected no more."""
+        """Counts, once each, preloads of which blocks were ordered since they were decided (of a session that
+        is gone since nothing else is known), and those whose turn runs, or waits for what is not there, or is
+        expected no more. Those of which none was ordered are unfilled: there was no room, or the policy is
+        only observed."""
         for owner, preload in [*self._preloading.items()]:
-            if preload.event and not preload.is_begun and view.num_preloaded(owner) > preload.before:
+            is_ordered = view.num_preloaded(owner) > preload.before or not view.has(owner)
+            if preload.event and not preload.is_begun and is_ordered:
                 preload.is_begun = True
                 self.events[preload.event] += 1
+            state = view.state(owner)
             if owner in waiting:
                 outcome = "late"
-            elif view.state(owner) not in (KvState.RESTING, None):
+            elif state not in (KvState.RESTING, None):
                 outcome = "hit"
             elif not view.is_expected(owner):
                 outcome = "unused"
             else:
                 continue
             del self._preloading[owner]
-            self.events[f"preload_{outcome}" if preload.is_begun else "preload_skipped"] += 1
+            if not preload.is_begun:
+                outcome = "unfilled" if preload.event else "skipped"
+            self.events[f"preload_{outcome}"] += 1
 
 
 def _words(brought: Brought, block_s: float) -> str:
@@ -299,6 +331,10 @@ def _words(brought: Brought, block_s: float) -> str:
     if count == num_away:
         return f"brought: {why}"
     return f"{f'too late for all, {count} are brought' if count else 'too late'}: {why}"
+
+
+def _or_never(due_s: float) -> float:
+    return inf if isnan(due_s) else due_s
 
 
 def _finite(at: float) -> float | None:

@@ -102,7 +102,9 @@ class Urgency:
         for name, value in (("unsure", unsure), ("after_gap", after_gap)):
             if not 1 <= value < np.inf:
                 raise ConfigError(f"{name} is {value}; it must be 1 or above")
-        self._alpha, self._beta, self._safe_s, self._ahead_s = alpha, beta, safe_s, ahead_s
+        self.safe_s = float(safe_s)
+        """The node compares it with the stage's chunks."""
+        self._alpha, self._beta, self._ahead_s = alpha, beta, ahead_s
         self._brink_s = 0.0 if literal else brink_s
         self._listens_s = min(LISTENS_S, safe_s)
         self._unsure = np.where(np.arange(len(Source)) == ACKED, 1.0, unsure)
@@ -153,8 +155,9 @@ class Urgency:
 
     def _hold(self, view: StepView, now: float) -> Hold:
         lead_s = view.lead_s
+        self._count_unknown(view)
         heard_s = heard_leads_s(view)
-        can_hold = view.begun & (lead_s > self._safe_s) & (lead_s < np.inf) & (heard_s > self._listens_s)
+        can_hold = view.begun & (lead_s > self.safe_s) & (lead_s < np.inf) & (heard_s > self._listens_s)
         can_hold &= (view.tier == LATENCY) & ~view.reading
         if not can_hold.any():
             return NO_HOLD
@@ -178,9 +181,9 @@ class Urgency:
         """Its class, and by which lead or age."""
         urgency = int(self._last_classes[at])
         why = (
-            f"at most {self._safe_s:g} s ahead",
+            f"at most {self.safe_s:g} s ahead",
             f"asked for {view.age_s[at]:.1f} s ago{', lead not known' if view.begun[at] else ''}",
-            "nobody listens any more" if view.lead_s[at] == np.inf else f"more than {self._safe_s:g} s ahead",
+            "nobody listens any more" if view.lead_s[at] == np.inf else f"more than {self.safe_s:g} s ahead",
             "it gives way to all others",
         )
         return Told(LABELS[urgency], f"{REASONS[urgency]}: {why[urgency]}")
@@ -227,7 +230,7 @@ class Urgency:
 
     def _limits_s(self, view: StepView) -> Floats:
         """Leads at which eq. 1 is zero, wider where less is known of what is heard: [n]."""
-        limits_s: Floats = self._safe_s * (1 + self._beta / self._alpha * self._relief(view))
+        limits_s: Floats = self.safe_s * (1 + self._beta / self._alpha * self._relief(view))
         gaps = np.minimum(view.num_gaps, MOST_GAPS)
         return limits_s * self._unsure[view.source] * self._after_gaps[gaps]
 
@@ -235,21 +238,25 @@ class Urgency:
         """U0, U1, U2, or what no person waits for: [n]."""
         lead_s = view.lead_s
         is_known = (view.begun & ~np.isnan(lead_s)) | (lead_s == np.inf)
-        dry = np.where(lead_s <= self._safe_s, RUNS_DRY, BUFFERED)
+        dry = np.where(lead_s <= self.safe_s, RUNS_DRY, BUFFERED)
         return np.where(view.tier != LATENCY, BEHIND, np.where(is_known, dry, FIRST_SOUND))
 
     def _ranked(self, view: StepView) -> tuple[Ints, Floats]:
         """Class, and rank within it, the lower the sooner: [n] each."""
         lead_s, age_s = view.lead_s, np.fmax(view.age_s, 0.0)  # of nan and 0 the 0
-        exposure = np.maximum(lead_s - self._safe_s, 0) / self._safe_s  # eq. 2
+        exposure = np.maximum(lead_s - self.safe_s, 0) / self.safe_s  # eq. 2
         utility = self._beta * self._relief(view) - self._alpha * exposure  # eq. 1
         urgency = self._classes(view)
         within = np.choose(urgency, (lead_s, -age_s, -utility, -age_s))
-        unknown = view.begun & np.isnan(lead_s)
+        self._count_unknown(view)
+        return urgency, within
+
+    def _count_unknown(self, view: StepView) -> None:
+        """Replies that have begun, and of which it is not known how far they are ahead."""
+        unknown = view.begun & np.isnan(view.lead_s)
         if unknown.any():
             unknown &= ~np.isnan(view.rate) & view.ready & (view.tier == LATENCY)
             self.events["lead_unknown"] += int(np.count_nonzero(unknown))
-        return urgency, within
 
     def _spared(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:
         """Without prompts, where they would make somebody run dry who runs beside them, or who would as soon

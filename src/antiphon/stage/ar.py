@@ -20,7 +20,7 @@ from antiphon.kv.transfers import CopyOrder, KvLease
 from antiphon.policy.base import Budget, Candidate, Mask, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight
-from antiphon.stage.kv_asks import unknown
+from antiphon.stage.kv_asks import idle
 from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, up_to
 from antiphon.stage.requests import ArRequest, Progress
@@ -308,7 +308,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         now = self.tiers.asks.now
         before = self.state
         if is_new or self._to_write.is_due(before, now):
-            self._to_write.asked(before, self.tiers.write(left_s or unknown), now)
+            self._to_write.asked(before, self.tiers.write(left_s or idle), now)
 
     @property
     def state(self) -> tuple[int, int]:

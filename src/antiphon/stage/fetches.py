@@ -50,6 +50,8 @@ class Fetches:
         """Owners whose KV is brought, or is to be as soon as there is room, for a request that waits."""
         self._unfit: set[str] = set()
         """Owners whose KV was to be brought, and for whose requests there was not room enough."""
+        self._num_rows_want = 0
+        """Blocks that rows are short of, or were promised: what no request waits for leaves them alone."""
         self._kv, self._host, self._known = kv, host, known
         self._asks, self._transfers, self._room = asks, transfers, room
 
@@ -153,6 +155,7 @@ class Fetches:
         that wait: otherwise their KV, and that of rows, would chase each other from the device. What is there
         of the KV of those before it in the queue, all of it or a part that does not fit now, stays, unless
         the policy has what it selects go first."""
+        self._num_rows_want = self._kv.num_promised + apart
         wanted = {one.owner: one for one in queue if self._is_on_host(one)}
         there, before = list[Wanted](), dict[str, int]()
         for one in queue:
@@ -194,6 +197,8 @@ class Fetches:
                 self._unfit.add(owner)
                 apart += self._num_resting(owner)
             kept.add(owner)
+        pressing = (one.tier == Tier.LATENCY and owner not in self._unfit for owner, one in wanted.items())
+        self._asks.press(any(pressing))
         coming |= {owner for owner in wanted if self._is_filling(owner)}
         for owner in self.coming - coming:
             self._known.states.pop(owner, None)
@@ -249,8 +254,9 @@ class Fetches:
         if not run:
             return 0
         self._host.pin(run)  # room on the device may be made at the host's cost
-        self._room.make_room(len(run), keep={owner, *keep}, ahead_of=owner if by_policy else "")
-        room = max(min(len(run), self._kv.blocks.num_free - self._room.num_claimed), 0)
+        apart = self._num_rows_want if by_policy else 0
+        self._room.make_room(len(run) + apart, keep={owner, *keep}, ahead_of=owner if by_policy else "")
+        room = max(min(len(run), self._kv.blocks.num_free - self._room.num_claimed - apart), 0)
         self._room.seek(len(run) - room)
         arrival = self._kv.resting.extend(owner, room) if room else None
         copies = run[: len(arrival.blocks)] if arrival is not None else []

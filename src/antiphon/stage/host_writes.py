@@ -25,19 +25,15 @@ class HostWrites:
         self._asks, self._transfers = asks, transfers
 
     def write_ahead(self, step_s: Callable[[], float]) -> None:
-        """Write what will have to leave the device, as the policy chooses: it is asked while the link and the
-        host can take something."""
-        if self._room_ahead <= 0:
+        """Write what will have to leave the device, as the policy chooses: it is asked while the link can
+        take something."""
+        most = MAX_CHUNKS * CHUNK_BLOCKS - self._transfers.num_blocks["host"]
+        if most <= 0:
             return
         selection = self._asks.write(step_s)
-        count = min(selection.count, self._room_ahead)
-        if count:
+        count = min(selection.count, most if selection.displaces else min(most, self._host.num_free))
+        if count > 0:
             self.write(self._unwritten(selection.owners, count), KvMove.WRITTEN)
-
-    @property
-    def _room_ahead(self) -> int:
-        """Blocks that may be written now although they need not leave. Nothing leaves the host for them."""
-        return min(self._host.num_free, MAX_CHUNKS * CHUNK_BLOCKS - self._transfers.num_blocks["host"])
 
     def write(self, evicted: list[Evicted], move: KvMove) -> None:
         """Copy these lent blocks as far as the host has no copy yet, and room: the front of what was used

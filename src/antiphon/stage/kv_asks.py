@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from math import nan
+from math import inf, nan
 
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse, Order
@@ -20,6 +20,11 @@ from antiphon.stage.tier_views import Owners, View
 def unknown() -> float:
     """How long something takes of which nothing is known."""
     return nan
+
+
+def idle() -> float:
+    """How long what does not run leaves others alone."""
+    return inf
 
 
 class KvAsks:
@@ -76,6 +81,10 @@ class KvAsks:
     def fetch(self) -> Selection:
         return self._noted(self.policies.fetch.decide(self.view("device", 0), self.now))
 
+    def press(self, does: bool) -> None:
+        """Does a person's request wait here for what has to come from the host?"""
+        self._lanes.press(self._unit, does)
+
     def told(self, owner: str) -> str:
         """What the policy says that has just decided what is fetched of this owner; "" if nothing."""
         tell = getattr(self.policies.fetch, "tell", None)
@@ -105,6 +114,7 @@ class KvAsks:
             self._orders,
             self.lane,
             step_s,
+            self._lanes.is_pressed(self._unit),
         )
 
     def lane(self, to: KvTier) -> Lane:

@@ -30,6 +30,8 @@ class Lanes:
         self.num_changes = 0
         """Of what is on its way."""
         self._now = 0.0
+        self._pressing = frozenset[str]()
+        """Units at which a person's request waits for copies."""
 
     def tell_time(self, now: float) -> None:
         """Before facts of `now` are folded in."""
@@ -54,9 +56,20 @@ class Lanes:
                 seconds = fact.seconds if isinstance(fact, CopyDone) else nan
                 self._cost.reported(order.stage, order.group, to, len(order.sources), seconds)
 
+    def press(self, unit: str, does: bool) -> None:
+        """Does a person's request wait at the unit for what has to come over the link?"""
+        if does != (unit in self._pressing):
+            self._pressing ^= {unit}
+            self.num_changes += 1
+
+    def is_pressed(self, unit: str) -> bool:
+        """Does one wait at another unit?"""
+        return bool(self._pressing - {unit})
+
     def forget(self, unit: str) -> None:
         """The unit is lost: nothing of what was ordered for it is answered."""
         self.num_changes += 1
+        self._pressing -= {unit}
         for queue in self._queues.values():
             queue.orders = {ticket: one for ticket, one in queue.orders.items() if one.stage != unit}
 

@@ -127,6 +127,7 @@ class View:
     """By tier; `dirty`: of what may lack a copy on the host."""
     lane: Callable[[KvTier], Lane]
     step_cost: Callable[[], float]
+    is_pressed_beside: bool
     incoming: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -249,6 +250,8 @@ class View:
         return self.host.num_held(owner)
 
     def due_s(self, owner: str) -> float:
+        if self.known.states.get(owner) is KvState.PAUSED:
+            return self.now
         session = self.known.session.get(owner, owner)
         return nan if self.next_use is None else self.next_use.due_s(session, self.now)
 

@@ -94,7 +94,7 @@ class Tiers:
         return self.asks.wished()
 
     def write(self, step_s: Callable[[], float] = unknown) -> float | None:
-        """After steps are planned, when that on this device will still take so long (nan: none runs, or it is
+        """After steps are planned, when that on this device will still take so long (inf: none runs; nan:
         not known): write what will have to leave. Returns when the policy wishes to be asked again."""
         asked_before = self.asks.wished()
         for name in self.host.gone():
