@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -167,6 +168,14 @@ def test_cancel_ends_once_with_what_was_said() -> None:
         ("cancelled", "shutdown", {"type": "cancelled", "reason": None}),
         (
             "failed",
+            "invalid_prompt",
+            {
+                "type": "failed",
+                "error": {"type": "invalid_request_error", "code": "invalid_prompt", "message": "Oh."},
+            },
+        ),
+        (
+            "failed",
             "step_failed",
             {"type": "failed", "error": {"type": "server_error", "code": "step_failed", "message": "Oh."}},
         ),
@@ -264,6 +273,28 @@ def test_roles_and_images() -> None:
     (retrieved,) = driver.send("conversation.item.retrieve", item_id=added["item"]["id"])
     assert retrieved["type"] == "conversation.item.retrieved"
     assert retrieved["item"] == added["item"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "part", "kind"),
+    [
+        (("audio",), {"type": "input_image", "image_url": "data:image/png;base64,AA"}, "image"),
+        (("audio",), {"type": "input_video", "video": ["data:x"]}, "image"),
+        ((), {"type": "input_audio", "audio": pcm(0.2)}, "audio"),
+    ],
+)
+def test_a_medium_that_the_model_does_not_take_is_refused_before_it_is_in_the_conversation(
+    inputs: tuple[str, ...], part: dict, kind: str
+) -> None:
+    driver = Driver(info=msgspec.structs.replace(INFO, inputs=inputs))
+    text = {"type": "input_text", "text": "look"}
+    item = {"type": "message", "role": "user", "content": [text, part]}
+    (error,) = driver.send("conversation.item.create", item=item)
+    takes = " and ".join(("text", *inputs))
+    assert error["error"]["message"] == f"The model test-omni takes {takes}: leave {kind} out."
+    assert error["error"]["param"] == "item.content[1].type"
+    (error,) = driver.send("response.create", response={"input": [item]})
+    assert error["error"]["param"] == "response.input[0].content[1].type"
 
 
 def test_update_merges_and_resets() -> None:

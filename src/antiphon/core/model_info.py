@@ -22,6 +22,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     reads_ahead  the server tells of turns before they are over: instructions when the first one begins, and
                  what was said in every pause
     vocab_size   token ids of the text are below it; 0: not known
+    inputs       what its prompts may show beside text: "audio", "image" (clips included)
     """
 
     name: str
@@ -36,3 +37,4 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     languages: tuple[str, ...] = ()
     reads_ahead: bool = False
     vocab_size: int = 0
+    inputs: tuple[str, ...] = ("audio", "image")

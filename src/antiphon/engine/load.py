@@ -252,6 +252,7 @@ def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
         languages=opened.family.languages(opened.config),
         reads_ahead=opened.graph.transcriber is not None,
         vocab_size=writer.vocab if isinstance(writer, DecoderShape) else 0,
+        inputs=("audio",) * opened.graph.takes_media + ("image",) * opened.graph.sees,
     )
 
 

@@ -93,4 +93,5 @@ def _model(serving: Serving) -> dict[str, object]:
         "voices": list(info.voices),
         "max_context_tokens": info.max_context_tokens,
         "languages": list(info.languages),
+        "inputs": ["text", *info.inputs],
     }

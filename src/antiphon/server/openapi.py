@@ -44,7 +44,8 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """The model that is served; `root` is its id. `languages`: those that its transcriber hears, if any."""
+    """The model that is served; `root` is its id. `languages`: those that its transcriber hears, if any.
+    `inputs`: what its prompts may show ("text", "audio", "image")."""
 
     id: str
     root: str
@@ -54,6 +55,7 @@ class Model(msgspec.Struct, frozen=True):
     voices: list[str]
     max_context_tokens: int
     languages: list[str]
+    inputs: list[str]
 
 
 class Models(msgspec.Struct, frozen=True):

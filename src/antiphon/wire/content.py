@@ -20,6 +20,7 @@ from antiphon.core.conversation import (
 )
 from antiphon.core.errors import ProtocolError
 from antiphon.core.ids import IdSource
+from antiphon.core.model_info import ModelInfo
 from antiphon.core.units import pcm16_ms
 from antiphon.wire.audio import InputAudio
 from antiphon.wire.chat import Fps
@@ -38,6 +39,8 @@ ALLOWED: dict[Role, tuple[str, ...]] = {
     "system": ("input_text",),
     "assistant": ("output_text", "output_audio"),
 }
+MEDIA = {"input_audio": "audio", "input_image": "image", "input_video": "image"}
+"""What a model has to take for a part of this type."""
 
 
 class ContentPart(Strict, frozen=True, kw_only=True):
@@ -114,7 +117,8 @@ def media_bytes(parts: tuple[Part, ...]) -> int:
 class ItemReader:
     """Reads client items under the limits, decoding through the injected media functions."""
 
-    def __init__(self, media: Media, limits: Limits, ids: IdSource) -> None:
+    def __init__(self, media: Media, limits: Limits, ids: IdSource, info: ModelInfo) -> None:
+        self._info = info
         self._media = media
         self._ids = ids
         self._limits = limits
@@ -184,6 +188,12 @@ class ItemReader:
                 f"Content type {shown(part.type)} is not supported in a {role} message;"
                 f" supported: {', '.join(ALLOWED[role])}.",
                 param=f"{at}.type",
+            )
+        kind = MEDIA.get(part.type)
+        if kind is not None and kind not in self._info.inputs:
+            takes = " and ".join(("text", *self._info.inputs))
+            raise ProtocolError(
+                f"The model {self._info.name} takes {takes}: leave {kind} out.", param=f"{at}.type"
             )
         if part.type == "input_audio":
             return self._audio(_required(part.audio, f"{at}.audio"), audio_format)

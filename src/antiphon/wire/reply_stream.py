@@ -10,8 +10,7 @@ from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.logprobs import TokenLog, log_bytes, read_logs
 from antiphon.core.plans import (
-    GUIDE_FAILED,
-    NO_SPEECH,
+    CLIENT_CODES,
     AudioOut,
     ResponseEnded,
     ResponseOutput,
@@ -24,7 +23,6 @@ from antiphon.wire.ports import Detokeniser
 from antiphon.wire.text_params import TextReading
 from antiphon.wire.tool_calls import ToolCallParser
 
-CLIENT_CODES = ("invalid_prompt", "context_length_exceeded", NO_SPEECH, GUIDE_FAILED)
 BUSY_CODES = ("server_overloaded", "server_shutting_down")
 LOST_CODES = ("stage_lost", "engine_gone")
 """A part of the model is starting again: a moment later all is well."""

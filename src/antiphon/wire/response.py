@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from antiphon.core.plans import NO_SPEECH, ResponseEnded, Usage
+from antiphon.core.plans import CLIENT_CODES, NO_SPEECH, ResponseEnded, Usage
 from antiphon.wire.config import SessionConfig
 from antiphon.wire.effects import Payload
 from antiphon.wire.input_settings import format_payload
@@ -48,7 +48,8 @@ def status_details(ended: ResponseEnded) -> Payload | None:
     if ended.status == "completed":
         return None
     if ended.status == "failed":
-        error = {"type": "server_error", "code": ended.reason, "message": ended.message}
+        kind = "invalid_request_error" if ended.reason in CLIENT_CODES else "server_error"
+        error = {"type": kind, "code": ended.reason, "message": ended.message}
         return {"type": "failed", "error": error}
     if ended.reason == NO_SPEECH:
         return {"type": ended.status, "error": {"type": "invalid_request_error", "code": NO_SPEECH}}

@@ -110,7 +110,7 @@ class RealtimeSession:
         self.limits = limits or Limits()
         self.phase = SessionPhase.NEW
         scope = Scope(info, self.limits, readers)
-        reader = ItemReader(media, self.limits, ids)
+        reader = ItemReader(media, self.limits, ids, info)
         conversation_id = ids.new("conv")
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
         self._listener = Listener(self.limits, ids, detectors, info.reads_ahead)

@@ -30,6 +30,7 @@ export class Images {
 
   async add(files) {
     for (const file of files) {
+      if (this.page.attach.hidden) return this.onChange("This model takes no pictures.");
       if (this.urls.length >= MOST_IMAGES) return this.onChange(`At most ${MOST_IMAGES} pictures go with a message.`);
       try {
         this.urls.push(await scaled(file));

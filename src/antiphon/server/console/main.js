@@ -110,6 +110,7 @@ function connection(state, words, listed) {
     transcript.divide("A new session: the model does not know what stands above.");
     model = listed;
     page.model.textContent = page.model.title = model.id;
+    page.attach.hidden = !model.inputs.includes("image");
     complain(null);
   } else {
     conversation.lost();
