@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon.core.conversation import Item, TextPart, ToolCallPart, ToolOutputPart
 from antiphon.core.facts import ItemAdded, PromptFailed, ResponseRequested, SessionOpened, TurnForeseen
 from antiphon.flow.retention import shortened
+from fakes import toy
 from fakes.world import World, toy_config
 from flow.test_turns import ROOMY, ask, finish, talk, user
 
@@ -30,6 +31,19 @@ def test_the_oldest_goes_first_and_system_messages_stay() -> None:
     assert shortened(twice) is None
     assert shortened((said("s", "system"),)) is None
     assert shortened(()) is None
+
+
+def test_of_a_prompt_that_is_far_too_long_half_of_what_is_too_much_goes_at_once() -> None:
+    items = (said("s", "system"), *(said(f"m{at:02}" * 10) for at in range(40)))
+    assert len(shortened(items, 1.0) or ()) == 40
+    assert len(shortened(items, 2.0) or ()) == 31, "a quarter"
+    assert len(shortened(items, 100.0) or ()) == 22
+    seen = Item("seen", "user", (toy.picture(1),))
+    assert len(shortened((*items[:4], seen, *items[4:]), 100.0) or ()) == 39, "media have no characters"
+    kept, rounds = items, 0
+    while len(kept) > 3 and rounds < 99:
+        kept, rounds = shortened(kept, len(kept) / 3) or kept, rounds + 1
+    assert rounds < 12
 
 
 def test_a_call_goes_with_its_output() -> None:

@@ -26,7 +26,7 @@ from antiphon.core.errors import CheckpointError
 from antiphon.core.facts import PromptFailed, PromptReady
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.messages import SLOT
-from antiphon.models.prompt import mixed
+from antiphon.models.prompt import Prompter, mixed
 from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.vocabulary import Vocabulary
 from models.rooms import LIMIT, MEDIA, MIXED, RELEASED, SPECIAL, Room, clip, item, movie, picture
@@ -272,6 +272,21 @@ def test_a_template_that_loses_or_moves_a_part_fails(
     fact = room.fact(item("user", "a", "b", clip(1600)))
     assert isinstance(fact, PromptFailed)
     assert message in fact.message
+
+
+@pytest.mark.parametrize("raw", [None, "x" * 1_000_000])
+def test_text_that_is_far_too_long_is_not_made_tokens_of(demo: Room, raw: str | None) -> None:
+    class Unused:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError("it was looked at")
+
+    prompter = Prompter(Unused(), Unused(), Unused(), 1000)  # type: ignore[arg-type]
+    items = tuple(Item(f"i{at}", "user", (TextPart("y" * 10_000),)) for at in range(100))
+    made = prompter.render(RenderPrompt(1, items, False, raw=raw))
+    assert isinstance(made, PromptFailed)
+    assert made.code == "context_length_exceeded"
+    assert made.message.startswith("max_prompt_chars: 1e+06 is over the limit of 16000")
+    assert made.over == 62.5
 
 
 def test_a_checkpoint_without_a_template_or_with_wrong_ids_is_refused(

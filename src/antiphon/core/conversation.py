@@ -101,6 +101,9 @@ class ToolOutputPart(msgspec.Struct, frozen=True, tag=True):
 Part = TextPart | TokensPart | ToolCallPart | ToolOutputPart | AudioPart | ImagePart | VideoPart
 Media = AudioPart | ImagePart | VideoPart
 
+CHARS_A_TOKEN = 4
+"""About as many as ordinary text has."""
+
 
 class Item(msgspec.Struct, frozen=True, tag=True):
     """One message of a conversation."""
@@ -113,3 +116,21 @@ class Item(msgspec.Struct, frozen=True, tag=True):
 def media_of(items: tuple[Item, ...]) -> tuple[Media, ...]:
     """Every audio, image and video part, in order."""
     return tuple(part for item in items for part in item.parts if isinstance(part, Media))
+
+
+def num_chars(item: Item) -> int:
+    """Characters of what is written in it; a reply's tokens count as `CHARS_A_TOKEN` each, media not."""
+    total = 0
+    for part in item.parts:
+        match part:
+            case TextPart():
+                total += len(part.text)
+            case TokensPart():
+                total += CHARS_A_TOKEN * len(part.token_ids)
+            case ToolCallPart():
+                total += len(part.name) + len(part.arguments)
+            case ToolOutputPart():
+                total += len(part.output)
+            case _:
+                pass
+    return total

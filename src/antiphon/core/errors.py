@@ -66,6 +66,11 @@ class LimitExceeded(AntiphonError):
         self.allowed = allowed
         self.got = got
 
+    @property
+    def over(self) -> float:
+        """How many times what is allowed."""
+        return self.got / self.allowed if self.allowed else 1.0
+
 
 class Overloaded(AntiphonError):
     """No room now; try again after `retry_after_s` seconds. `code` is the wire code clients match on."""

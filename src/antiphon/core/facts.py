@@ -298,11 +298,15 @@ class PromptReady(msgspec.Struct, frozen=True, tag=True):
 
 
 class PromptFailed(msgspec.Struct, frozen=True, tag=True):
-    """A prompt could not be rendered; the text is for the client, the code what clients match on."""
+    """A prompt could not be rendered; the text is for the client, the code what clients match on.
+
+    over  how many times as long as may be it is, at least; 1: not known
+    """
 
     request: int
     message: str
     code: str = "invalid_prompt"
+    over: float = 1.0
 
 
 class StepDone(msgspec.Struct, frozen=True, tag=True, eq=False):

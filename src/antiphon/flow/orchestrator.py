@@ -206,7 +206,7 @@ class Orchestrator:
     def _prompt_failed(self, fact: PromptFailed) -> None:
         response = self._sessions.by_request.get(fact.request)
         is_too_long = response is not None and fact.code == CONTEXT_LENGTH
-        if response is None or (is_too_long and self._preparation.shorten(response)):
+        if response is None or (is_too_long and self._preparation.shorten(response, fact.over)):
             return
         self._sessions.end(response, "failed", fact.code, fact.message)
 

@@ -82,19 +82,20 @@ class Preparation:
             return False
         share = response.spec.retention if response.is_shortened else None
         excess = self._stages.excess(path, fact.prompts, 1.0 if share is None else share)
-        if excess is not None and self.shorten(response):
+        if excess is not None and self.shorten(response, excess.over):
             return False
         if excess is not None and (excess := self._stages.excess(path, fact.prompts, 1.0)) is not None:
-            self._sessions.end(response, "failed", CONTEXT_LENGTH, excess)
+            self._sessions.end(response, "failed", CONTEXT_LENGTH, str(excess))
             return False
         response.prompts, response.forced = fact.prompts, fact.forced
         return True
 
-    def shorten(self, response: ResponseState) -> bool:
-        """Leave the oldest message behind and render anew; False where the client wants none left behind, or
-        none may be. The record's next prompts go on without it, so that they begin with the same tokens;
-        what is read ahead leaves the record as it is, since its turn may not come."""
-        kept = None if response.spec.retention is None else shortened(response.items)
+    def shorten(self, response: ResponseState, over: float) -> bool:
+        """Leave the oldest messages of a prompt behind that is `over` times too long, and render anew; False
+        where the client wants none left behind, or none may be. The record's next prompts go on without
+        them, so that they begin with the same tokens; what is read ahead leaves the record as it is, since
+        its turn may not come."""
+        kept = None if response.spec.retention is None else shortened(response.items, over)
         if kept is None:
             return False
         if response.spec.items is None and not response.is_ahead:

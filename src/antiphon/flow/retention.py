@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from antiphon.core.conversation import Item, ToolCallPart, ToolOutputPart
+from antiphon.core.conversation import Item, ToolCallPart, ToolOutputPart, media_of, num_chars
+
+SURE = 0.5
+"""Of the text that is too much by its characters, what may go at once: some has more tokens than other."""
 
 
-def shortened(items: tuple[Item, ...]) -> tuple[Item, ...] | None:
+def shortened(items: tuple[Item, ...], over: float = 1.0) -> tuple[Item, ...] | None:
+    """Without the oldest message, and of a prompt that is `over` times too long without as many more as it is
+    sure not to have room for, so that a long conversation is not rendered again for each. None: none may go.
+    """
+    kept = _without_oldest(items)
+    if kept is None or not over > 1.0:
+        return kept
+    surplus = SURE * (1.0 - 1.0 / over) * sum(map(num_chars, items))
+    surplus -= sum(map(num_chars, items)) - sum(map(num_chars, kept))
+    while (fewer := _without_oldest(kept)) is not None:
+        stays = {item.id for item in fewer}
+        gone = tuple(item for item in kept if item.id not in stays)
+        surplus -= sum(map(num_chars, gone))
+        if surplus < 0 or media_of(gone):
+            break
+        kept = fewer
+    return kept
+
+
+def _without_oldest(items: tuple[Item, ...]) -> tuple[Item, ...] | None:
     """Without the oldest message that may go: not a system message, and not the last of all.
 
     The outputs of tools that it called go with it, since they answer nothing without it. None: none may go.

@@ -205,14 +205,14 @@ class Stages:
 
     # -- all of them ---------------------------------------------------------------------------------
 
-    def excess(self, path: Path, prompts: dict[str, StagePrompt], share: float) -> str | None:
-        """In words, what of the prompts does not fit into this share of the context; None if all does."""
+    def excess(self, path: Path, prompts: dict[str, StagePrompt], share: float) -> LimitExceeded | None:
+        """What of the prompts does not fit into this share of the context; None if all does."""
         try:
             for stage, prompt in prompts.items():
                 unit = path.entry if stage == self.entry_stage else self._any(stage)
                 self.ar[unit].check(prompt, share)
         except LimitExceeded as error:
-            return str(error)
+            return error
         return None
 
     def _any(self, stage: str) -> str:

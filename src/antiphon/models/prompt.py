@@ -15,7 +15,7 @@ import jinja2
 import msgspec
 import numpy as np
 
-from antiphon.core.conversation import Media, TextPart, TokensPart, media_of
+from antiphon.core.conversation import Media, TextPart, TokensPart, media_of, num_chars
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError
 from antiphon.core.facts import NO_INTS, Ints, PromptFailed, PromptReady, Span, StagePrompt
 from antiphon.core.plans import RenderPrompt
@@ -42,6 +42,10 @@ class MediaPlaces(Protocol):
     def expanded(self, span: Span) -> tuple[list[int], int]:
         """The ids in the place of that one, and which of them is the span's first."""
         ...
+
+
+MOST_CHARS_A_TOKEN = 16
+"""Of a whole prompt, on average. Ordinary text has about four."""
 
 
 class NoMedia:
@@ -94,7 +98,7 @@ class Prompter:
             thinker = self._thinker(order, forced)
             reply = None if order.say is None else self._said(order.say, thinker, order.speech)
         except LimitExceeded as error:
-            return PromptFailed(order.request, str(error), "context_length_exceeded")
+            return PromptFailed(order.request, str(error), "context_length_exceeded", error.over)
         except AntiphonError as error:
             return PromptFailed(order.request, str(error))
         prompts = {"thinker": thinker}
@@ -137,6 +141,7 @@ class Prompter:
             return self._raw(order.raw)
         items = order.items
         check_items(items)
+        self._check_chars(sum(num_chars(item) for item in items))
         messages, parts = to_messages(items, self._vocabulary.guard)
         spans = [self._media.measure(part) for part in media_of(items)]
         known = sum(span.length for span in spans)
@@ -153,6 +158,8 @@ class Prompter:
 
     def _raw(self, raw: str | tuple[int, ...]) -> StagePrompt:
         """A prompt as it stands. Whoever writes one writes special tokens too, where they name them."""
+        if isinstance(raw, str):
+            self._check_chars(len(raw))
         known = raw if isinstance(raw, tuple) else self._vocabulary.spell(raw)
         if not known:
             raise ProtocolError("the prompt is empty: send a text, or token ids, of one token or more")
@@ -169,6 +176,12 @@ class Prompter:
             return rendered
         except jinja2.TemplateError as error:
             raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None
+
+    def _check_chars(self, num_chars: int) -> None:
+        """Text that is far too long is not even made tokens of: that takes time from everybody."""
+        allowed = MOST_CHARS_A_TOKEN * self._max_prompt_tokens
+        if num_chars > allowed:
+            raise LimitExceeded("max_prompt_chars", allowed, num_chars, "Shorten or remove earlier items")
 
     def _check_length(self, num_tokens: int) -> None:
         allowed = self._max_prompt_tokens
