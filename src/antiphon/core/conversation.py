@@ -118,6 +118,17 @@ def media_of(items: tuple[Item, ...]) -> tuple[Media, ...]:
     return tuple(part for item in items for part in item.parts if isinstance(part, Media))
 
 
+def num_bytes(part: Media) -> int:
+    """Of a medium as it is decoded."""
+    match part:
+        case AudioPart():
+            return len(part.samples)
+        case ImagePart():
+            return len(part.rgb)
+        case VideoPart():
+            return len(part.frames)
+
+
 def num_chars(item: Item) -> int:
     """Characters of what is written in it; a reply's tokens count as `CHARS_A_TOKEN` each, media not."""
     total = 0
