@@ -244,3 +244,26 @@ def test_what_is_read_ahead_of_a_turn_is_told(tmp_path: Path) -> None:
     tokens = {name: stories[name].total("tokens", What.READ_AHEAD) for name in told_of}
     assert tokens == {"ann": whole, "bob": prepared(world).tokens - whole}
     assert tokens["bob"] > 0
+
+
+def test_who_waits_while_blocks_are_free_waits_for_its_turn(tmp_path: Path) -> None:
+    """A step has no more tokens than others take."""
+    config, path, tellers = toy_config(blocks=400, step_tokens=5, rows=4), tmp_path / "busy.rec", []
+    writer = RecordWriter(path, config, 0)
+    world = World(config, 0, recorder=writer)
+    world.send(SessionOpened("ann"), SessionOpened("bob"))
+    for session in ("ann", "bob"):
+        say(world, session, session, " ".join(["much"] * 40))
+        ask(world, session, session)
+    world.run()
+    writer.close()
+
+    def make(*given: Any) -> Storyteller:
+        tellers.append(Storyteller(*given))
+        return tellers[0]
+
+    assert not replay(path, "", make)[1]
+    worked = [event for story in tellers[0].stories.values() for event in story.of(What.WORKED)]
+    waits = {cause for event in worked for cause, _ in event.spent}
+    assert Cause.ORDER in waits
+    assert Cause.BLOCKS not in waits

@@ -153,7 +153,8 @@ class Waits:
             return (Cause.UPSTREAM if active.has_credit else Cause.DOWNSTREAM), ""
         if scheduler.tiers.fetches.is_coming(active.owner):
             return Cause.KV_COMING, self.because(KvMove.FETCHED, scheduler.name)
-        short = Cause.BLOCKS if scheduler.rows.num_free else Cause.ROW
+        short = Cause.BLOCKS if scheduler.is_short_of_blocks(active) else Cause.ORDER
+        short = short if scheduler.rows.num_free else Cause.ROW
         return self._passed_over(scheduler.name, active.request, short)
 
     def _seated(self, scheduler: ArScheduler, row: int) -> Turn:
@@ -162,7 +163,7 @@ class Waits:
             has_credit = rows.sampled[row] < rows.granted[row]
             return (Cause.UPSTREAM if has_credit else Cause.DOWNSTREAM), ""
         is_full = rows.planned[row] >= rows.blocks[row] * scheduler.config.block_size
-        short = Cause.BLOCKS if is_full else Cause.ORDER
+        short = Cause.BLOCKS if is_full and not scheduler.kv.blocks.num_free else Cause.ORDER
         return self._passed_over(scheduler.name, int(rows.request[row]), short)
 
     def _passed_over(self, unit: str, request: int, short: Cause) -> Turn:

@@ -244,6 +244,10 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """Of one that waits: are its payload and its upstream text there, and may it draw?"""
         return self._waiting.could_run(request)
 
+    def is_short_of_blocks(self, request: ArRequest) -> bool:
+        """Of one that waits, as it was looked at last: does it need more blocks than are free?"""
+        return self._held.sizes.promise(request) - request.found_used > self.kv.blocks.num_free
+
     @property
     def requests(self) -> frozenset[int]:
         """Waiting and running."""
