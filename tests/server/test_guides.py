@@ -17,7 +17,6 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.core.errors import Overloaded, ProtocolError
 from antiphon.core.sampling import Guide
 from antiphon.engine.guides import compiled, tokenizer_of
-from antiphon.server import guides
 from antiphon.server.guides import GuideCheck
 from antiphon.wire.guides import AskedGuide, Guided, ObjectFormat, guide_of
 from antiphon.wire.limits import Limits
@@ -96,7 +95,7 @@ async def test_time_is_bounded_and_the_next_one_is_served(checkpoint: Path) -> N
 async def test_the_loop_goes_on_meanwhile_and_the_queue_is_bounded(
     guide_check: GuideCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guides, "MOST_WAITING", 1)
+    monkeypatch.setattr("antiphon.server.turns_of_keys.MOST_WAITING", 1)
     first = asyncio.create_task(guide_check.check(AskedGuide(objects(500), "here")))
     await asyncio.sleep(0)
     second = asyncio.create_task(guide_check.check(AskedGuide(objects(501), "here")))
@@ -132,7 +131,7 @@ async def test_keys_take_turns_and_one_that_leaves_leaves_its_place(
     may_go_on.set()
     await asyncio.wait_for(asyncio.gather(*flood[2:], other), 20)
     assert made == ["flood0", "other", "flood2", "flood3", "flood4"]
-    assert not guide_check._waiting
+    assert not guide_check._turns.num_waiting
     await asyncio.wait_for(ask("next", 0), 20)
 
 

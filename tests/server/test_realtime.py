@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -252,6 +252,27 @@ async def test_the_last_place() -> None:
         await eventually(lambda: not served.serving.connections)
         async with served.socket() as client:
             await client.until("session.created")
+
+
+async def test_one_api_key_leaves_places_for_others() -> None:
+    def bearer(key: str) -> dict[str, Any]:
+        return {"additional_headers": {"Authorization": f"Bearer {key}"}}
+
+    async with (
+        running(ServerSettings(max_sessions=4, api_keys=("k1", "k2"))) as served,
+        AsyncExitStack() as open_sockets,
+    ):
+        for _ in range(3):
+            client = await open_sockets.enter_async_context(served.socket(**bearer("k1")))
+            await client.until("session.created")
+        status, error, _ = await refusal(served, **bearer("k1"))
+        assert (status, error["code"]) == (503, "server_overloaded")
+        assert error["message"] == "max_sessions: the sessions that are left are kept for other API keys."
+        client = await open_sockets.enter_async_context(served.socket(**bearer("k2")))
+        await client.until("session.created")
+        for key in ("k1", "k2"):
+            _, error, _ = await refusal(served, **bearer(key))
+            assert error["message"] == "max_sessions: all 4 sessions are in use."
 
 
 UPGRADE = (

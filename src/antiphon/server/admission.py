@@ -45,11 +45,11 @@ def _status(error: AntiphonError, kind: str, code: str) -> int:
 def check_socket(request: HTTPConnection, serving: Serving) -> None:
     """Raise the reason for which this client gets no session."""
     check_origin(request, serving.settings.origins)
-    check_key(request, serving.settings.api_keys)
+    key = check_key(request, serving.settings.api_keys)
     for name in ("intent", "call_id"):
         if name in request.query_params:
             raise ProtocolError(f"{name}: this version serves conversations only.", param=name)
-    serving.check_room()
+    serving.check_room(key=key)
     check_model(request.query_params.get("model"), serving)
 
 

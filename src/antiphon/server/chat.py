@@ -38,7 +38,7 @@ from antiphon.wire.chat_replies import (
     usage_shown,
 )
 from antiphon.wire.logprobs import ChatLogprobs, chat_logprobs
-from antiphon.wire.media_urls import remote_urls
+from antiphon.wire.media_urls import has_media, remote_urls
 from antiphon.wire.reply_stream import (
     ArgumentsPiece,
     CallPiece,
@@ -61,11 +61,12 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     body = await read_body(request, serving.settings.limits)
     asked = typed(body, ChatRequest)
     check_model(asked.model, serving)
-    chat = await _read(asked, serving)
     key = check_key(request, serving.settings.api_keys)
+    serving.check_room("best_effort" if asked.service_tier == "flex" else "latency", asked.n or 1, key)
+    chat = await while_connected(request, _read(asked, serving, key))
     if chat.guide is not None:
         await while_connected(request, serving.check_guide(chat.guide, key))
-    serving.check_room(chat.request.tier, len(chat.requests))
+    serving.check_room(chat.request.tier, len(chat.requests), key)
     heading = Heading(
         serving.ids.new("chatcmpl"),
         int(time.time()),
@@ -78,8 +79,9 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     return await answered(request, replies, answer, stream=chat.stream, stall_s=serving.settings.stall_s)
 
 
-async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
-    """Fetching and decoding leave the loop, so that nobody else's audio waits."""
+async def _read(asked: ChatRequest, serving: Serving, key: int | None) -> ChatAsked:
+    """Fetching and decoding leave the loop, so that nobody else's audio waits; what has media waits for its
+    key's turn."""
     fetched = await serving.fetcher.fetch(remote_urls(asked))
     scope = ChatScope(
         serving.info,
@@ -90,6 +92,8 @@ async def _read(asked: ChatRequest, serving: Serving) -> ChatAsked:
         serving.settings.readers,
     )
     session, response = serving.ids.new("sess"), serving.ids.new("resp")
+    if has_media(asked):
+        return await serving.decoding.run(key, read_chat, asked, scope, session, response)
     return await asyncio.to_thread(read_chat, asked, scope, session, response)
 
 

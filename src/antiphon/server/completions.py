@@ -55,7 +55,7 @@ async def completions(request: Request, serving: Admitted) -> Response:
     key = check_key(request, serving.settings.api_keys)
     if wanted.guide is not None:
         await while_connected(request, serving.check_guide(wanted.guide, key))
-    serving.check_room(wanted.requests[0].tier, len(wanted.requests))
+    serving.check_room(wanted.requests[0].tier, len(wanted.requests), key)
     replies = Exchanges(serving, wanted.requests, key, wanted.reading)
     name, told = (
         serving.ids.new("cmpl"),

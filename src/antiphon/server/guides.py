@@ -3,24 +3,20 @@ wrong with one is an answer, and neither the serving loop nor a step ever meets 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import subprocess
 import sys
 import weakref
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from antiphon.core.errors import Overloaded, ProtocolError
+from antiphon.core.errors import ProtocolError
 from antiphon.core.sampling import Guide
+from antiphon.server.turns_of_keys import TurnsOfKeys
 from antiphon.wire.guides import AskedGuide
 
-MOST_WAITING = 64
-"""Guides of one API key."""
 MOST_KEPT = 256
 """Guides of which it is known whether they can be used."""
 MOST_SHOWN = 1000
@@ -36,14 +32,11 @@ class GuideCheck:
             *(str(checkpoint), str(vocab), str(most_s)),
         )
         self._most_s = most_s
-        self._retry_after_s = retry_after_s
         self._child: subprocess.Popen[bytes] | None = None
         self._refusal = ""
         self._known: dict[Guide, ProtocolError | None] = {}
-        self._waiting: dict[int | None, deque[asyncio.Future[None]]] = {}
-        """By API key, whose turn is the first one's next; each is told when it may go on."""
-        self._is_busy = False
-        self._thread = ThreadPoolExecutor(1, "antiphon-guides")
+        refusal = "Too many guides are being compiled."
+        self._turns = TurnsOfKeys(1, "antiphon-guides", refusal, retry_after_s)
 
     async def check(self, asked: AskedGuide, key: int | None = None) -> None:
         """key: which API key it came with; keys take turns. Raises ProtocolError for a guide that cannot be
@@ -56,32 +49,7 @@ class GuideCheck:
             raise ProtocolError(f"{asked.param}: {wrong}", code=wrong.code, param=asked.param)
 
     async def _learn(self, guide: Guide, key: int | None) -> ProtocolError | None:
-        loop = asyncio.get_running_loop()
-        turn, waiting = loop.create_future(), self._waiting.get(key, ())
-        if len(waiting) >= MOST_WAITING:
-            raise Overloaded("Too many guides are being compiled.", self._retry_after_s)
-        self._waiting.setdefault(key, deque()).append(turn)
-        if not self._is_busy:
-            self._pass_on()
-        try:
-            await turn
-            return await loop.run_in_executor(self._thread, self._learnt, guide)
-        finally:
-            if not turn.cancelled():
-                self._pass_on()
-
-    def _pass_on(self) -> None:
-        """It is the next key's turn."""
-        self._is_busy = False
-        while self._waiting and not self._is_busy:
-            key = next(iter(self._waiting))
-            waiting = self._waiting.pop(key)
-            turn = waiting.popleft()
-            if waiting:
-                self._waiting[key] = waiting  # behind all other keys
-            if not turn.done():  # one that left is done
-                turn.set_result(None)
-                self._is_busy = True
+        return await self._turns.run(key, self._learnt, guide)
 
     def close(self) -> None:
         """End the process; the next guide starts another."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -30,6 +31,7 @@ from antiphon.server.metrics import ServerMetrics
 from antiphon.server.replies import ReplyStore
 from antiphon.server.settings import ServerSettings
 from antiphon.server.stream_reader import StreamReader
+from antiphon.server.turns_of_keys import TurnsOfKeys
 from antiphon.server.vad import vad_model
 from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.guides import AskedGuide
@@ -39,6 +41,7 @@ from antiphon.wire.reading import Reader
 logger = logging.getLogger("antiphon.server")
 
 FRAME_THREADS = 4
+DECODING_THREADS = 2
 GOING_AWAY, SERVICE_RESTART = 1001, 1012
 POLL_S = 0.02
 GOODBYE_S = 5.0
@@ -90,6 +93,10 @@ class Serving:
         self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {}, self.least_lead_s)
         self.frame_threads = ThreadPoolExecutor(FRAME_THREADS, "frames")
         """For what realtime sessions decode and resample: no turn waits for files, nor for a slow host."""
+        self.decoding = TurnsOfKeys(
+            DECODING_THREADS, "media", "Too many requests wait for their media.", settings.retry_after_s
+        )
+        """For media of requests over HTTP."""
         self.connections: set[Draining] = set()
         self.sessions: dict[str, Advised] = {}
         """Open realtime sessions by id."""
@@ -201,15 +208,23 @@ class Serving:
         if reason is not None:
             raise Unavailable(reason, self.settings.retry_after_s)
 
-    def check_room(self, tier: Tier = "latency", num_replies: int = 1) -> None:
-        """Raise Overloaded when a new session, or a request for so many replies, cannot be taken now, and
-        Unavailable when none can be."""
+    def check_room(self, tier: Tier = "latency", num_replies: int = 1, key: int | None = None) -> None:
+        """Raise Overloaded when a new session of an API key, or a request for so many replies, cannot be
+        taken now, and Unavailable when none can be."""
         self.check_ready()
-        reason = self._why_full(tier, num_replies)
+        reason = self._why_full(tier, num_replies, key)
         if reason is not None:
             raise Overloaded(reason, self.settings.retry_after_s)
 
-    def _why_full(self, tier: Tier, num_replies: int = 1) -> str | None:
+    def _num_kept(self, key: int | None) -> int:
+        """Free places that are kept for other API keys: each may have its part of a half of all."""
+        num_keys = len(self.settings.api_keys)
+        if key is None or num_keys < 2:
+            return 0
+        part, held = self.settings.max_sessions // (2 * num_keys), Counter(self.keys.values())
+        return sum(max(part - held[other], 0) for other in range(num_keys) if other != key)
+
+    def _why_full(self, tier: Tier, num_replies: int = 1, key: int | None = None) -> str | None:
         assert self.engine is not None
         num_taken = sum(connection.tier == tier for connection in self.connections) + num_replies - 1
         if tier == "best_effort":
@@ -219,6 +234,8 @@ class Serving:
             return self.engine.why_full(tier, num_replies)
         if num_taken >= self.settings.max_sessions:
             return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
+        if num_taken >= self.settings.max_sessions - self._num_kept(key):
+            return "max_sessions: the sessions that are left are kept for other API keys."
         bound_s, least_s = self.settings.min_lead_s, self.least_lead_s()
         if bound_s and least_s < bound_s:
             left_s = max(least_s, 0.0)

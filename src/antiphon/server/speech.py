@@ -35,8 +35,9 @@ async def speech(request: Request, serving: Admitted) -> Response:
     check_model(asked.model, serving)
     ids = serving.ids
     said = read_speech(asked, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp"))
-    serving.check_room()
-    exchange = Exchange(serving, said, check_key(request, serving.settings.api_keys)).open()
+    key = check_key(request, serving.settings.api_keys)
+    serving.check_room(key=key)
+    exchange = Exchange(serving, said, key).open()
     try:
         await while_connected(request, exchange.begun(SoundPiece))
         encoder = SoundStream(asked.response_format)

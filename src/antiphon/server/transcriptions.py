@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request, Response
@@ -44,19 +43,21 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
     responses=answers(Transcription, stream=(TranscriptDelta, TranscriptDone), binary=["text/plain"]),
 )
 async def transcriptions(request: Request, serving: Admitted) -> Response:
+    key = check_key(request, serving.settings.api_keys)
+    serving.check_room(key=key)
     form = await read_form(request, await read_body(request, serving.settings.limits))
     try:
         asked = _fields(form)
         check_model(asked.model, serving)
-        audio = await _audio(form, serving)
+        audio = await while_connected(request, _audio(form, serving, key))
     finally:
         await form.close()
     ids = serving.ids
     wanted = read_transcription(
         asked, audio, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp")
     )
-    serving.check_room(wanted.tier)
-    exchange = Exchange(serving, wanted, check_key(request, serving.settings.api_keys))
+    serving.check_room(wanted.tier, key=key)
+    exchange = Exchange(serving, wanted, key)
     if not asked.stream:
         async with exchange:
             text, end = await while_connected(request, _written(exchange))
@@ -87,7 +88,7 @@ def _fields(form: FormData) -> TranscriptionRequest:
     return converted(fields, TranscriptionRequest)
 
 
-async def _audio(form: FormData, serving: Serving) -> AudioPart:
+async def _audio(form: FormData, serving: Serving, key: int | None) -> AudioPart:
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise ProtocolError(
@@ -96,7 +97,7 @@ async def _audio(form: FormData, serving: Serving) -> AudioPart:
     data = await file.read()
     check("max_file_bytes", serving.settings.limits.max_file_bytes, len(data))
     try:
-        return await asyncio.to_thread(serving.files.audio_file, data)
+        return await serving.decoding.run(key, serving.files.audio_file, data)
     except ProtocolError as error:
         error.param = "file"
         raise

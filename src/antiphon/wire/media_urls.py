@@ -12,6 +12,7 @@ from antiphon.wire.chat import (
     AudioUrlPartIn,
     ChatRequest,
     ImagePartIn,
+    TextPartIn,
     UserMessage,
     UserPart,
     VideoPartIn,
@@ -32,6 +33,13 @@ def remote_urls(request: ChatRequest) -> dict[str, str]:
             for url in filter(is_remote, urls_of(part)):
                 places.setdefault(url, f"messages[{at}].content[{index}]")
     return places
+
+
+def has_media(request: ChatRequest) -> bool:
+    """Is there anything but text to be decoded?"""
+    contents = [one.content for one in request.messages if isinstance(one, UserMessage)]
+    parts = [part for content in contents if not isinstance(content, str) for part in content]
+    return any(not isinstance(part, TextPartIn) for part in parts)
 
 
 def urls_of(part: UserPart) -> list[str]:
