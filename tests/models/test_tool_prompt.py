@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,23 @@ def test_arguments_that_are_no_object_are_rendered_as_they_are(prompter: Prompte
     assert ids(prompter, (*ITEMS, broken), []) == reference(
         tokenizer, [SYSTEM, USER, called(("clock", '{"half'))], []
     )
+
+
+@pytest.mark.parametrize("depth", [400, 20_000])
+def test_a_call_or_a_tool_that_is_nested_too_deeply_is_the_client_s(prompter: Prompter, depth: int) -> None:
+    """The wire refuses them; what it cannot read as JSON and Python can (a NaN) comes through."""
+    deep = f'{{"a": NaN, "b": {"[" * depth}{"]" * depth}}}'
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(min(limit, 600))
+    try:
+        made = item("assistant", ToolCallPart("c", "clock", deep))
+        called = prompter.render(RenderPrompt(1, (*ITEMS, made), True))
+        declared = prompter.render(RenderPrompt(1, ITEMS, True, (deep,)))
+    finally:
+        sys.setrecursionlimit(limit)
+    for fact, what in ((called, "a call's arguments are"), (declared, "a tool is")):
+        assert isinstance(fact, PromptFailed)
+        assert (fact.message, fact.code) == (f"{what} nested too deeply", "invalid_prompt")
 
 
 NASTY = st.one_of(

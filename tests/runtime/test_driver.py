@@ -11,8 +11,16 @@ import pytest
 
 from antiphon import Omni
 from antiphon.core.conversation import Item, TextPart
-from antiphon.core.facts import CopyDone, ItemAdded, ResponseRequested, SessionOpened, SpeechStarted
-from antiphon.core.plans import ArStep, CopyBlocks
+from antiphon.core.facts import (
+    CopyDone,
+    ItemAdded,
+    PromptFailed,
+    PromptReady,
+    ResponseRequested,
+    SessionOpened,
+    SpeechStarted,
+)
+from antiphon.core.plans import ArStep, CopyBlocks, RenderPrompt
 from antiphon.metrics.names import Metric
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.omni import parts_of
@@ -80,6 +88,31 @@ def test_again_at_once_after_orders_and_at_a_steps_end_after_that(tiny_checkpoin
     stats = driver.stats()
     assert stats[Metric.STEPS.of("thinker")] >= stats[Metric.EMITTED.of("thinker")] > 0
     assert stats[Metric.STEP_SECONDS.of("thinker")] > 0
+
+
+def test_a_prompter_that_breaks_ends_one_request(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = Talk(Omni(tiny_checkpoint, device="cpu").engine)
+    render, prompter = talk.engine.prompter.render, talk.engine.prompter
+
+    def breaks(order: RenderPrompt) -> PromptReady | PromptFailed:
+        if order.items[0].id == "bad":
+            raise RecursionError("too deep")
+        return render(order)
+
+    monkeypatch.setattr(prompter, "render", breaks)
+    for name in ("bad", "good"):
+        talk.open(name)
+        talk.add(name, Item(name, "user", (TextPart("hello"),)))
+        talk.ask(name, name, max_tokens=4, speech=False)
+    talk.run()
+    broken = talk.said["bad"].end
+    assert broken is not None
+    assert (broken.status, broken.reason) == ("failed", "internal_error")
+    assert broken.message.endswith("RecursionError.")
+    assert "could not be made" in caplog.text
+    assert len(talk.said["good"].text) == 4
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -380,6 +380,17 @@ def test_messages_that_say_nothing() -> None:
     assert (empty.code, empty.param) == ("missing_required_parameter", "messages[1].content")
 
 
+@pytest.mark.parametrize("arguments", ["[" * 500 + "]" * 500, '{"a":' * 65 + "1" + "}" * 65, "[" * 90_000])
+def test_arguments_are_nested_no_deeper_than_requests(arguments: str) -> None:
+    call = {**CALL, "function": {"name": "now", "arguments": arguments}}
+    error = refused(HI, {"role": "assistant", "tool_calls": [CALL, call]})
+    assert (error.code, error.param) == (
+        "invalid_json",
+        "messages[1].tool_calls[1].function.arguments",
+    )
+    assert "64 levels" in str(error)
+
+
 def test_limits_are_named() -> None:
     texts = [{"type": "text", "text": "12345"}] * 3
     user = {"role": "user", "content": texts}
@@ -397,6 +408,8 @@ def test_limits_are_named() -> None:
     too_much("max_parts", user, limits=Limits(max_parts=2))
     too_much("max_parts", system, limits=Limits(max_parts=2))
     too_much("max_parts", {"role": "assistant", "tool_calls": [CALL] * 3}, limits=Limits(max_parts=2))
+    long = {**CALL, "function": {"name": "now", "arguments": "12345"}}
+    too_much("max_text_chars", {"role": "assistant", "tool_calls": [long]}, limits=Limits(max_text_chars=7))
     too_much("max_file_bytes", {"role": "user", "content": [sound]}, limits=Limits(max_file_bytes=8))
     too_much("max_video_frames", {"role": "user", "content": [video]}, limits=Limits(max_video_frames=2))
     for medium in (sound, picture, video):

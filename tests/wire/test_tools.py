@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from antiphon.core.conversation import ToolCallPart, ToolOutputPart
 from antiphon.core.facts import ItemAdded, ItemRemoved, ResponseRequested
@@ -214,6 +215,27 @@ def test_the_client_s_own_calls_and_outputs() -> None:
     assert kinds(driver.send("conversation.item.delete", item_id="a")) == ["conversation.item.deleted"]
     nameless = {"type": "function_call", "name": "f", "arguments": "{}"}
     assert driver.send("conversation.item.create", item=nameless)[0]["item"]["call_id"]
+
+
+@pytest.mark.parametrize("arguments", ["[" * 500 + "]" * 500, '{"a":' * 65 + "1" + "}" * 65, "[" * 90_000])
+def test_arguments_are_nested_no_deeper_than_events(arguments: str) -> None:
+    driver = configured()
+    call = {"type": "function_call", "name": "f", "arguments": arguments}
+    error = driver.error("conversation.item.create", item=call)
+    assert (error["code"], error["param"]) == ("invalid_json", "item.arguments")
+    error = driver.error("response.create", response={"input": [call]})
+    assert (error["code"], error["param"]) == ("invalid_json", "response.input[0].arguments")
+
+
+@pytest.mark.parametrize("arguments", ["[" * 64 + "]" * 64, '{"half', "see [1"])
+def test_arguments_that_are_no_json_or_less_deep_are_taken(arguments: str) -> None:
+    driver = configured()
+    driver.send(
+        "conversation.item.create", item={"type": "function_call", "name": "f", "arguments": arguments}
+    )
+    (part,) = driver.fact(ItemAdded).item.parts
+    assert isinstance(part, ToolCallPart)
+    assert part.arguments == arguments
 
 
 def test_the_record_s_item_goes_with_the_last_of_what_shows_it() -> None:

@@ -69,9 +69,11 @@ def to_tools(tools: tuple[str, ...], guard: Guard) -> list[dict[str, Any]] | Non
     """The template's `tools`; None where there are none. Raises ProtocolError."""
     try:
         parsed = [json.loads(tool) for tool in tools]
+        return guard.broken(parsed) or None
     except ValueError as error:
         raise ProtocolError(f"a tool is not valid JSON: {error}") from None
-    return guard.broken(parsed) or None
+    except RecursionError:
+        raise _too_deep("a tool is") from None
 
 
 def tool_name(tool: dict[str, Any]) -> str:
@@ -126,8 +128,18 @@ def _call(call: ToolCallPart, slots: list[Slotted], guard: Guard) -> dict[str, A
         arguments = json.loads(call.arguments)
     except ValueError:
         arguments = None
+    except RecursionError:
+        raise _too_deep("a call's arguments are") from None
     known = arguments if isinstance(arguments, dict) else call.arguments
-    return {"type": "function", "function": {"name": name, "arguments": guard.broken(known)}}
+    try:
+        broken = guard.broken(known)
+    except RecursionError:
+        raise _too_deep("a call's arguments are") from None
+    return {"type": "function", "function": {"name": name, "arguments": broken}}
+
+
+def _too_deep(what: str) -> ProtocolError:
+    return ProtocolError(f"{what} nested too deeply")
 
 
 def check_items(items: tuple[Item, ...]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.assembly.node import Node
-from antiphon.core.facts import Fact, PromptFailed, StepDone, StepFailed
+from antiphon.core.facts import Fact, PromptFailed, PromptReady, StepDone, StepFailed
 from antiphon.core.plans import (
     CopyBlocks,
     Decision,
@@ -188,11 +188,20 @@ class Driver:
                 self._run(order)
 
     def _render(self, order: RenderPrompt) -> None:
-        rendered, guides = self._engine.prompter.render(order), self._engine.guides
+        rendered, guides = self._rendered(order), self._engine.guides
         if order.guide is None or guides is None or isinstance(rendered, PromptFailed):
             self._facts.append(rendered)
         else:
             self._guided.append((rendered, guides.prepare(order.guide)))
+
+    def _rendered(self, order: RenderPrompt) -> PromptReady | PromptFailed:
+        """Whatever is wrong with a prompt or with what makes it ends one request, and never the engine."""
+        try:
+            return self._engine.prompter.render(order)
+        except Exception as error:
+            log.exception("the prompt of request %d could not be made", order.request)
+            what = f"The server could not make a prompt of this conversation: {type(error).__name__}."
+            return PromptFailed(order.request, what, "internal_error")
 
     def _run(self, step: Step) -> None:
         self._begun[step.step] = self._clock()

@@ -35,6 +35,7 @@ from antiphon.wire.chat import (
     PlainText,
     RefusalPartIn,
     TextPartIn,
+    ToolCallIn,
     ToolMessage,
     UserMessage,
     UserPart,
@@ -46,6 +47,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.guides import AskedGuide, guide_of
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.media_urls import bytes_of
+from antiphon.wire.parsing import check_depth
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
@@ -265,8 +267,15 @@ def _assistant_parts(message: AssistantMessage, scope: ChatScope, at: str) -> tu
             code="missing_required_parameter",
             param=f"{at}.content",
         )
-    made = tuple(ToolCallPart(call.id, call.function.name, call.function.arguments) for call in calls)
-    return ((TextPart(text),) if text else ()) + made
+    return ((TextPart(text),) if text else ()) + _calls(calls, scope.limits, at)
+
+
+def _calls(calls: list[ToolCallIn], limits: Limits, at: str) -> tuple[ToolCallPart, ...]:
+    num_chars = sum(len(call.function.name) + len(call.function.arguments) for call in calls)
+    check("max_text_chars", limits.max_text_chars, num_chars, f"the text of {at}.tool_calls is too long")
+    for index, call in enumerate(calls):
+        check_depth(call.function.arguments, f"{at}.tool_calls[{index}].function.arguments")
+    return tuple(ToolCallPart(call.id, call.function.name, call.function.arguments) for call in calls)
 
 
 def _user_parts(message: UserMessage, scope: ChatScope, at: str) -> tuple[Part, ...]:

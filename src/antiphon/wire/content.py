@@ -30,7 +30,7 @@ from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import AudioFormat
 from antiphon.wire.limits import Limits, check
-from antiphon.wire.parsing import converted
+from antiphon.wire.parsing import check_depth, converted
 from antiphon.wire.ports import Media
 
 MAX_ID_CHARS = 128
@@ -141,6 +141,8 @@ class ItemReader:
             check("max_parts", self._limits.max_parts, num_parts, f"{at}.content has too many parts")
         num_chars = _num_chars(message)
         check("max_text_chars", self._limits.max_text_chars, num_chars, f"the text of {at} is too long")
+        if isinstance(message, CallIn):
+            check_depth(message.arguments, f"{at}.arguments")
         return message
 
     def item(self, message: ItemIn, at: str, audio_format: AudioFormat = "audio/pcm") -> NewItem:

@@ -41,15 +41,30 @@ def decode_object(frame: str | bytes, limits: Limits) -> dict[str, Any]:
 def decode_json(text: str | bytes, what: str) -> Any:
     """The value in `text`, nested no deeper than clients can read again. `what` names the text in errors."""
     try:
-        value = msgspec.json.decode(text)
+        return _shallow(text)
     except RecursionError:
-        raise _too_deep() from None
+        raise _too_deep(f"The {what}") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ProtocolError(f"The {what} is not valid JSON: {error}.", code="invalid_json") from None
+
+
+def check_depth(text: str, at: str) -> None:
+    """Raise for JSON that is nested too deeply, found at `at`. What is no JSON is text like any other."""
+    try:
+        _shallow(text)
+    except RecursionError:
+        raise _too_deep(f"'{at}'", param=at) from None
+    except (msgspec.DecodeError, UnicodeError):
+        pass
+
+
+def _shallow(text: str | bytes) -> Any:
+    """The value in `text`. Raises RecursionError where it is nested too deeply."""
+    value = msgspec.json.decode(text)
     opening = ("{", "[") if isinstance(text, str) else (b"{", b"[")
     # counting is cheap beside decoding, and most texts have too few brackets to be deep
     if sum(text.count(bracket) for bracket in opening) > MAX_DEPTH and _is_deep(value):  # pyright: ignore
-        raise _too_deep()
+        raise RecursionError
     return value
 
 
@@ -66,8 +81,12 @@ def _is_deep(value: Any) -> bool:
     return bool(layer)
 
 
-def _too_deep() -> ProtocolError:
-    return ProtocolError(f"The JSON is nested too deeply: {MAX_DEPTH} levels at most.", code="invalid_json")
+def _too_deep(what: str, param: str | None = None) -> ProtocolError:
+    return ProtocolError(
+        f"{what} is JSON that is nested too deeply: {MAX_DEPTH} levels at most.",
+        code="invalid_json",
+        param=param,
+    )
 
 
 def client_event_id(raw: dict[str, Any]) -> str | None:
