@@ -9,7 +9,7 @@ import pytest
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.wire.advisories import AdvisoryRequest
 from antiphon.wire.chat import ChatRequest
-from antiphon.wire.errors import error_object
+from antiphon.wire.errors import error_object, shown
 from antiphon.wire.limits import Limits
 from antiphon.wire.parsing import converted
 from wire.harness import Driver, message, pcm
@@ -223,6 +223,48 @@ def test_what_is_wrong_as_a_whole_has_no_name() -> None:
     with pytest.raises(ProtocolError, match=r"^Invalid value: Expected `object`, got `array`") as raised:
         converted([], AdvisoryRequest)
     assert raised.value.param is None
+
+
+HOSTILE = " - at `$.x[0]` field `y` - at `$" + "[" * 100_000
+SPOKEN = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"service_tier": HOSTILE}, "invalid_value", "service_tier"),
+        ({"messages": [{"role": HOSTILE}]}, "invalid_value", "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "a", HOSTILE: 1}]}, "unknown_parameter", "messages[0]."),
+        ({HOSTILE: 1}, "unknown_parameter", ""),
+        ({"response_format": {HOSTILE: 1}}, "missing_required_parameter", "response_format.type"),
+    ],
+)
+def test_a_value_that_reads_like_a_place_is_none(fields: dict, code: str, param: str) -> None:
+    with pytest.raises(ProtocolError) as raised:
+        converted({**SPOKEN, **fields}, ChatRequest)
+    error = raised.value
+    assert error.param is not None
+    assert (error.code, error.param[: len(param)]) == (code, param)
+    assert len(error.param) <= 200
+    assert len(str(error)) < 500
+    if code != "unknown_parameter":
+        assert error.param == param
+
+
+def test_a_value_is_shown_by_its_beginning() -> None:
+    values = ["x", 'a"b', b"x", [], {}, [1, "x", [None, {}]], {"a": {"b": [1.5, True]}, "c": "d"}]
+    assert [shown(value) for value in values] == [repr(value) for value in values]
+    assert shown("x" * 100) == "'" + "x" * 78 + "…"
+    endless: list[object] = []
+    endless.append(endless)
+    assert shown(endless) == "[" * 79 + "…"
+    assert shown({"a": [0] * 100}) == "{'a': [" + "0, " * 24 + "…"
+
+
+def test_no_error_is_endless() -> None:
+    shown_error = error_object(ProtocolError("x" * 10_000, param="y" * 10_000))
+    assert shown_error["message"] == "x" * 1999 + "…"
+    assert shown_error["param"] == "y" * 200
 
 
 def test_remote_urls_are_refused_by_the_rule_s_name() -> None:

@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.client_events import EVENTS, ClientEvent
-from antiphon.wire.errors import shown
+from antiphon.wire.errors import cut, shown
 from antiphon.wire.limits import Limits, check
 
 T = TypeVar("T")
@@ -21,9 +21,11 @@ MAX_DEPTH = 64
 """Objects and lists within each other: what is echoed has to be readable for every client's parser."""
 MAX_WHAT_CHARS = 200
 """Of a sentence about a value: it may quote the value, which may be long."""
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+MAX_PATH_CHARS = 200
+"""Of the place of an error, whatever a client may have called its fields."""
+_AT = " - at `$"
 _RANGE = re.compile(r"` (?:of length |matching |multiple of |[<>])")
-_FIELD = re.compile(r"field `(?P<field>[^`]*)`")
+_FIELD = re.compile(r"^Object [a-z ]* field `(?P<field>[^`]{0,200})")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[")
 
 
@@ -121,26 +123,31 @@ def converted(raw: Any, target: type[T], at: str = "") -> T:
 def _protocol_error(message: str, at: str, target: Any) -> ProtocolError:
     """msgspec's sentence as a wire error: what is wrong, what `target` allows there, and the dotted path of
     the field."""
-    match = _WHERE.match(message)
-    what, path = (match["what"], match["path"] or "") if match else (message, "")
-    found = _FIELD.search(what)
+    what, path = _place(message)
+    found = _FIELD.match(what)
     param = ".".join(part for part in (at, path.lstrip("."), found["field"] if found else "") if part)
+    param = param[:MAX_PATH_CHARS]
     if what.startswith("Object missing"):
         return ProtocolError(
             f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param
         )
     if what.startswith("Object contains unknown"):
-        shown_param = shown(param)
-        return ProtocolError(
-            f"Unknown parameter: {shown_param}.", code="unknown_parameter", param=param[:200]
-        )
+        return ProtocolError(f"Unknown parameter: {shown(param)}.", code="unknown_parameter", param=param)
     is_type = what.startswith("Expected") and not _RANGE.search(what)
     code = "invalid_type" if is_type else "invalid_value"
-    what = what if len(what) <= MAX_WHAT_CHARS else what[: MAX_WHAT_CHARS - 1] + "…"
+    what = cut(what, MAX_WHAT_CHARS)
     if what.startswith("Invalid enum value"):
         what += f"; allowed are {', '.join(_allowed(target, path))}"
     place = f"'{param}'" if param else "value"
     return ProtocolError(f"Invalid {place}: {what}.", code=code, param=param or None)
+
+
+def _place(message: str) -> tuple[str, str]:
+    """What msgspec says, and where. The end of its sentence counts: a value in it may read like one."""
+    what, found, path = message.rpartition(_AT)
+    if not found or not path.endswith("`") or len(path) > MAX_PATH_CHARS:
+        return message, ""
+    return what, path[:-1]
 
 
 def _allowed(target: Any, path: str) -> list[str]:
