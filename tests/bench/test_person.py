@@ -28,7 +28,7 @@ from antiphon.metrics.log import (
     TurnStarted,
 )
 from antiphon.server.media import BoundedMedia
-from antiphon.wire.limits import Limits
+from antiphon.wire.limits import Limits, MediaRoom
 from antiphon.workload.script import Acks, Clip, Interjection, PersonScript, Picture, TurnScript, Voiced
 from bench.events import of
 from bench.fake_server import FakeServer, Manner
@@ -138,7 +138,7 @@ async def test_a_spoken_turn_with_a_clip(tmp_path: Path) -> None:
     assert (shown["type"], shown["fps"], len(set(shown["video"]))) == ("input_video", 0.25, 3), "it moves"
     assert shown["video"] == list(frame_urls(Clip(16, 12, 3, 0.25, seed=7))), "the same again"
     assert shown["video"][0] != frame_urls(Clip(16, 12, 3, 0.25, seed=8))[0]
-    part = BoundedMedia(Limits()).video_part(shown["video"], 0.25)
+    part = BoundedMedia(Limits()).video_part(shown["video"], 0.25, MediaRoom(Limits(), ""))
     assert (part.width, part.height, part.num_frames, part.fps) == (16, 12, 3, 0.25)
     assert max(map(len, frame_urls(Clip(160, 120, 15, 0.25, seed=1)))) < 8000, "a clip stays small"
 

@@ -189,7 +189,7 @@ async def test_log_lines_name_their_session(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_metrics_count_what_limits_refuse() -> None:
-    limits = Limits(max_items=1, max_audio_s=0.1)
+    limits = Limits(max_items=1, max_audio_s=0.1, max_media_bytes=100)
     script = Script(status="failed", reason="context_length_exceeded", message="9 is over the limit of 8")
     async with running(ServerSettings(limits=limits), FakeEngine(script)) as served:
         async with served.socket() as client:
@@ -202,9 +202,13 @@ async def test_metrics_count_what_limits_refuse() -> None:
             for _ in range(2):
                 await client.send("conversation.item.create", item=message)
             await client.until("error")
+            sound = {"type": "input_audio", "audio": base64.b64encode(bytes(480)).decode()}
+            asked = {"type": "message", "role": "user", "content": [sound]}
+            await client.send("response.create", response={"input": [asked]})
+            await client.until("error")
         async with httpx.AsyncClient(base_url=served.http) as client:
             text = (await client.get("/metrics")).text
-    for limit in ("max_items", "max_audio_s", "max_context_tokens"):
+    for limit in ("max_items", "max_audio_s", "max_context_tokens", "max_media_bytes"):
         assert f'antiphon_server_refusals_total{{limit="{limit}"}}' in text
 
 

@@ -19,7 +19,7 @@ from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.wire.effects import Effect, ServerEvent
-from antiphon.wire.limits import Limits
+from antiphon.wire.limits import Limits, MediaRoom
 from antiphon.wire.ports import TurnDetectorFactory
 from antiphon.wire.session import RealtimeSession
 from wire.ears import sound
@@ -91,14 +91,14 @@ class FakeMedia:
     def output_encoder(self, audio_format: str) -> Held:
         return Held()
 
-    def image_part(self, data_url: str) -> ImagePart:
+    def image_part(self, data_url: str, room: MediaRoom) -> ImagePart:
         if data_url == "data:broken":
             raise ProtocolError("The image is broken.")
         return ImagePart.of(b"\0" * 12, 2, 2)
 
-    def video_part(self, data_urls: list[str], fps: float) -> VideoPart:
+    def video_part(self, data_urls: list[str], fps: float, room: MediaRoom) -> VideoPart:
         for url in data_urls:
-            self.image_part(url)
+            self.image_part(url, room)
         return VideoPart.of(b"\0" * 12 * len(data_urls), (2, 2), len(data_urls), fps)
 
 

@@ -22,7 +22,8 @@ from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.sampling import Sampling
 from antiphon.wire.chat import ChatRequest
 from antiphon.wire.chat_reading import ChatAsked, ChatScope, check_format, read_chat, speaker
-from antiphon.wire.limits import Limits
+from antiphon.wire.errors import error_object
+from antiphon.wire.limits import Limits, MediaRoom
 from antiphon.wire.media_urls import bytes_of, remote_urls
 from antiphon.wire.parsing import converted, decode_json
 from antiphon.wire.readers import ReaderRates
@@ -44,15 +45,15 @@ class Files:
             raise ProtocolError("The sound is broken.")
         return AudioPart.of(data)
 
-    def image_file(self, data: bytes) -> ImagePart:
+    def image_file(self, data: bytes, room: MediaRoom) -> ImagePart:
         if data == b"odd":
             raise ProtocolError("The picture is odd.", param="elsewhere")
         return ImagePart.of(data, 1, 1)
 
-    def video_file(self, data: bytes) -> VideoPart:
+    def video_file(self, data: bytes, room: MediaRoom) -> VideoPart:
         return VideoPart.of(data, (1, 1), 1, 5.0)
 
-    def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
+    def video_frames(self, frames: list[bytes], fps: float, room: MediaRoom) -> VideoPart:
         return VideoPart.of(b"".join(frames), (1, 1), len(frames), fps)
 
 
@@ -418,6 +419,17 @@ def test_limits_are_named() -> None:
     assert len(parts(picture, picture, limits=Limits(max_media_bytes=18))) == 2
     twice = {"role": "user", "content": [picture]}
     too_much("max_media_bytes", twice, n=2, limits=Limits(max_media_bytes=17))
+
+
+def test_media_are_counted_part_by_part_and_no_more_are_decoded() -> None:
+    """The one that is over the limit is named."""
+    picture = {"type": "image_url", "image_url": {"url": inline(bytes(9))}}
+    broken = {"type": "image_url", "image_url": {"url": inline(b"odd")}}
+    two, three = {"role": "user", "content": [picture] * 2}, {"role": "user", "content": [picture, broken]}
+    with pytest.raises(LimitExceeded) as caught:
+        read(two, three, limits=Limits(max_media_bytes=26))
+    assert (caught.value.limit, caught.value.param) == ("max_media_bytes", "messages[1].content[0]")
+    assert error_object(caught.value)["param"] == "messages[1].content[0]"
 
 
 def test_strings_that_end_a_text_end_no_call_that_was_asked_for() -> None:

@@ -376,6 +376,22 @@ def test_limits_are_named_with_their_value(kind: str, fields: dict, limit: str) 
     assert driver.say()
 
 
+def test_media_are_counted_part_by_part_and_no_more_are_decoded() -> None:
+    """The one that is over the limit is named: the broken one after it is not reached."""
+    image, broken = ({"type": "input_image", "image_url": url} for url in ("data:x", "data:broken"))
+    driver = Driver(Limits(max_media_bytes=30))
+    error = driver.error(CREATE, **content(image, image, image, broken))
+    assert (error["code"], error["param"]) == ("limit_exceeded", "item.content[2]")
+    assert "max_media_bytes: 36 is over the limit of 30" in error["message"]
+    asked = [{"type": "message", "role": "user", "content": [image, one]} for one in (image, broken)]
+    error = driver.error("response.create", response={"input": asked})
+    assert (error["code"], error["param"]) == ("limit_exceeded", "response.input[1].content[0]")
+    driver.send(CREATE, **content(image, image))
+    error = driver.error("response.create", response={"input": asked[::-1]})
+    assert (error["code"], error["param"]) == ("limit_exceeded", "response.input[0].content[0]")
+    assert driver.say()
+
+
 def test_limits_that_fill_up() -> None:
     driver = Driver(SMALL)
     driver.send("input_audio_buffer.append", audio=pcm(0.3))

@@ -58,11 +58,13 @@ class ProtocolError(AntiphonError):
 
 
 class LimitExceeded(AntiphonError):
-    """An explicit limit was passed. `limit` is its name, `allowed` and `got` are in its unit."""
+    """An explicit limit was passed. `limit` is its name, `allowed` and `got` are in its unit; `param` is the
+    field that went over it, where it is known."""
 
     def __init__(self, limit: str, allowed: float, got: float, hint: str = "") -> None:
         super().__init__(f"{limit}: {got:g} is over the limit of {allowed:g}{'. ' + hint if hint else ''}")
         self.limit = limit
+        self.param: str | None = None
         self.allowed = allowed
         self.got = got
 

@@ -15,7 +15,7 @@ from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ, WIRE_SAMPLE_RATE_HZ
 from antiphon.server.g711 import G711Decoder, G711Encoder
 from antiphon.wire.input_settings import AudioFormat
-from antiphon.wire.limits import Limits, check
+from antiphon.wire.limits import Limits, MediaRoom, check
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 
@@ -37,39 +37,38 @@ class BoundedMedia:
     def output_encoder(self, audio_format: AudioFormat) -> G711Encoder:
         return G711Encoder(audio_format)
 
-    def image_part(self, data_url: str) -> ImagePart:
-        return self.image_file(self._image_bytes(data_url))
+    def image_part(self, data_url: str, room: MediaRoom) -> ImagePart:
+        return self.image_file(self._image_bytes(data_url), room)
 
-    def image_file(self, data: bytes) -> ImagePart:
-        rgb = self.picture(data)
+    def image_file(self, data: bytes, room: MediaRoom) -> ImagePart:
+        rgb = self.picture(data, 1, room)
         return ImagePart.of(rgb.tobytes(), rgb.width, rgb.height)
 
-    def video_part(self, data_urls: list[str], fps: float) -> VideoPart:
-        return self.video_frames([self._image_bytes(url) for url in data_urls], fps)
+    def video_part(self, data_urls: list[str], fps: float, room: MediaRoom) -> VideoPart:
+        return self.video_frames([self._image_bytes(url) for url in data_urls], fps, room)
 
-    def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
+    def video_frames(self, frames: list[bytes], fps: float, room: MediaRoom) -> VideoPart:
         pictures: list[bytes] = []
         size: tuple[int, int] | None = None
         for index, data in enumerate(frames):
-            picture = self.picture(data)
+            picture = self.picture(data, len(frames), room)
             size = size or picture.size
             if picture.size != size:
                 got = "x".join(map(str, picture.size))
                 raise ProtocolError(f"Frame {index} is {got}; all frames have the size of the first.")
             pictures.append(picture.tobytes())
-            self.check_frames(len(pictures), size)
+            self.check_frames(len(pictures))
         assert size is not None, "a video has a frame"
         return VideoPart.of(b"".join(pictures), size, len(pictures), fps)
 
-    def check_frames(self, num_frames: int, size: tuple[int, int]) -> None:
-        """Raises LimitExceeded for a video that is too large."""
+    def check_frames(self, num_frames: int) -> None:
+        """Raises LimitExceeded for a video that is too long."""
         check("max_video_frames", self._limits.max_video_frames, num_frames)
-        num_bytes = num_frames * size[0] * size[1] * 3
-        check("max_media_bytes", self._limits.max_media_bytes, num_bytes)
 
-    def picture(self, data: bytes) -> Image.Image:
-        """RGB, upright."""
+    def picture(self, data: bytes, num_alike: int, room: MediaRoom) -> Image.Image:
+        """RGB, upright. Raises LimitExceeded unless so many of its size have room."""
         image = self.opened(data)
+        room.check(num_alike * num_rgb_bytes(image.size))
         try:
             return ImageOps.exif_transpose(image).convert("RGB")
         except Exception as error:  # Pillow's decoders raise many kinds; all of them mean a broken file
@@ -101,6 +100,11 @@ class BoundedMedia:
         if image.width * image.height > allowed:
             raise LimitExceeded("max_image_pixels", allowed, image.width * image.height)
         return image
+
+
+def num_rgb_bytes(size: tuple[int, int]) -> int:
+    """Of a picture of this width and height."""
+    return size[0] * size[1] * 3
 
 
 def broken(error: Exception) -> ProtocolError:

@@ -13,8 +13,8 @@ from PIL import Image, ImageSequence
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
-from antiphon.server.media import BoundedMedia, broken
-from antiphon.wire.limits import Limits, check
+from antiphon.server.media import BoundedMedia, broken, num_rgb_bytes
+from antiphon.wire.limits import Limits, MediaRoom, check
 
 AUDIO_FORMATS = ("WAV", "WAVEX", "MP3", "FLAC", "OGG")
 RATES_HZ = (1_000, 400_000)
@@ -55,11 +55,11 @@ class MediaFiles:
         bounded = np.clip(np.nan_to_num(resampled), -LOUDEST, LOUDEST)
         return AudioPart.of(bounded.astype("<f4").tobytes())
 
-    def image_file(self, data: bytes) -> ImagePart:
+    def image_file(self, data: bytes, room: MediaRoom) -> ImagePart:
         check("max_image_bytes", self._limits.max_image_bytes, len(data))
-        return self._pictures.image_file(data)
+        return self._pictures.image_file(data, room)
 
-    def video_file(self, data: bytes) -> VideoPart:
+    def video_file(self, data: bytes, room: MediaRoom) -> VideoPart:
         try:
             animation = self._pictures.opened(data)
         except ProtocolError:
@@ -68,15 +68,15 @@ class MediaFiles:
                 ' send their frames, {"type": "video", "video": [image URLs], "fps": …}.'
             ) from None
         try:
-            frames = list(self._sampled(animation))
+            frames = list(self._sampled(animation, room))
         except LimitExceeded:
             raise
         except Exception as error:  # Pillow's decoders raise many kinds; all of them mean a broken file
             raise broken(error) from None
         return VideoPart.of(b"".join(frames), animation.size, len(frames), VIDEO_FPS)
 
-    def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
-        return self._pictures.video_frames(frames, fps)
+    def video_frames(self, frames: list[bytes], fps: float, room: MediaRoom) -> VideoPart:
+        return self._pictures.video_frames(frames, fps, room)
 
     def _read(self, file: soundfile.SoundFile) -> np.ndarray:
         """Mono float32. No more is decoded than the limit allows, whatever the header says."""
@@ -98,12 +98,12 @@ class MediaFiles:
             blocks.append(block[:got].mean(axis=1))
         return np.concatenate([np.zeros(0, np.float32), *blocks])
 
-    def _sampled(self, animation: Image.Image) -> Iterator[bytes]:
+    def _sampled(self, animation: Image.Image, room: MediaRoom) -> Iterator[bytes]:
         """The frame that stands at each tick of VIDEO_FPS, as RGB."""
-        num_pixels = animation.width * animation.height
+        frame_bytes = num_rgb_bytes(animation.size)
         end_s, tick, budget = 0.0, 0, UNSAMPLED * self._limits.max_media_bytes
         for frame in ImageSequence.Iterator(animation):
-            budget -= num_pixels * 3
+            budget -= frame_bytes
             if budget < 0:
                 raise LimitExceeded("max_media_bytes", self._limits.max_media_bytes, float("inf"))
             frame.load()  # some formats know how long a frame stands only then
@@ -112,7 +112,8 @@ class MediaFiles:
                 pixels = frame.convert("RGB").tobytes()
             while tick / VIDEO_FPS < end_s:
                 tick += 1
-                self._pictures.check_frames(tick, animation.size)
+                self._pictures.check_frames(tick)
+                room.check(tick * frame_bytes)
                 yield pixels
 
 

@@ -208,7 +208,7 @@ class ResponseMeter:
     def _refused(self, error: Payload) -> None:
         self._metrics.errors.labels(error["code"]).inc()
         if error["code"] == "limit_exceeded":
-            self._metrics.limits.labels(error["param"]).inc()
+            self._metrics.limits.labels(error["message"].partition(":")[0]).inc()
 
     def _ended(self, response: Payload) -> None:
         self._turn_ended_s = None

@@ -23,6 +23,7 @@ from antiphon.sim.hearing import Hearing
 from antiphon.sim.links import Link
 from antiphon.wire.effects import Effect, ServerEvent, ToEngine
 from antiphon.wire.input_settings import AudioFormat
+from antiphon.wire.limits import MediaRoom
 from antiphon.wire.ports import AudioDecoder, AudioEncoder
 from antiphon.wire.session import RealtimeSession, SessionPhase
 from antiphon.workload.script import Clip
@@ -174,11 +175,11 @@ class Silent:
         num_samples = round(len(pcm16_24k) // PCM16_BYTES * MODEL_SAMPLE_RATE_HZ / WIRE_SAMPLE_RATE_HZ)
         return AudioPart(bytes(SAMPLE_BYTES * num_samples), content_key(self._ids.new("voice").encode()))
 
-    def image_part(self, data_url: str) -> ImagePart:
+    def image_part(self, data_url: str, room: MediaRoom) -> ImagePart:
         width, height = (int(side) for side in data_url.removeprefix(PICTURE).split("x"))
         return ImagePart(b"", width, height, content_key(b"picture", f"{width}x{height}".encode()))
 
-    def video_part(self, data_urls: list[str], fps: float) -> VideoPart:
+    def video_part(self, data_urls: list[str], fps: float, room: MediaRoom) -> VideoPart:
         first, key = data_urls[0], content_key(b"clip", " ".join(data_urls).encode(), repr(fps).encode())
         width, height = (int(side) for side in first.removeprefix(CLIP).split("#")[0].split("x"))
         return VideoPart(b"", width, height, len(data_urls), fps, None, key)

@@ -9,17 +9,14 @@ from typing import Any, Literal
 import msgspec
 
 from antiphon.core.conversation import (
-    AudioPart,
-    ImagePart,
     Item,
     Part,
     TextPart,
     TokensPart,
     ToolCallPart,
     ToolOutputPart,
-    VideoPart,
 )
-from antiphon.core.errors import ProtocolError
+from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.facts import ResponseRequested
 from antiphon.core.model_info import ModelInfo
 from antiphon.wire.chat import (
@@ -43,9 +40,10 @@ from antiphon.wire.chat import (
     VideoUrlPartIn,
     Voice,
 )
+from antiphon.wire.content import media_bytes
 from antiphon.wire.errors import shown
 from antiphon.wire.guides import AskedGuide, guide_of
-from antiphon.wire.limits import Limits, check
+from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.parsing import check_depth
 from antiphon.wire.ports import MediaFiles
@@ -126,6 +124,8 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
             f"{guide.param} guides a text that is read: leave it out, or ask for no audio.", param=guide.param
         )
     wishes = wishes_of(asked, scope.info, max_tokens, num_top, guide=guide and guide.guide)
+    # each choice has its own copy on the way to the engine
+    room = MediaRoom(scope.limits, "Send fewer or smaller media, or a smaller n", copies=asked.n or 1)
     request = ResponseRequested(
         session=session,
         response=response,
@@ -135,7 +135,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         sampling=sampling_of(wishes, scope.info, response),
         max_tokens=max_tokens,
         remember=False,
-        items=tuple(_items(asked.messages, scope)),
+        items=tuple(_items(asked.messages, scope, room)),
         tools=tools,
         tool_choice=tool_choice,
         tier="best_effort" if asked.service_tier == "flex" else "latency",
@@ -143,7 +143,6 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         tells_counts=asked.needs_counts,
         cache_salt=asked.cache_salt or "",
     )
-    _check_media(request.items or (), scope.limits, asked.n or 1)
     return ChatAsked(
         request,
         _format(asked, stream),
@@ -222,13 +221,13 @@ def _tool_choice(asked: ChatRequest) -> str:
     return choice
 
 
-def _items(messages: list[Message], scope: ChatScope) -> Iterator[Item]:
+def _items(messages: list[Message], scope: ChatScope, room: MediaRoom) -> Iterator[Item]:
     check("max_items", scope.limits.max_items, len(messages))
     for index, message in enumerate(messages):
         at = f"messages[{index}]"
         match message:
             case UserMessage():
-                yield Item(f"item-{index}", "user", _user_parts(message, scope, at))
+                yield Item(f"item-{index}", "user", _user_parts(message, scope, room, at))
             case AssistantMessage():
                 yield Item(f"item-{index}", "assistant", _assistant_parts(message, scope, at))
             case ToolMessage():
@@ -278,32 +277,35 @@ def _calls(calls: list[ToolCallIn], limits: Limits, at: str) -> tuple[ToolCallPa
     return tuple(ToolCallPart(call.id, call.function.name, call.function.arguments) for call in calls)
 
 
-def _user_parts(message: UserMessage, scope: ChatScope, at: str) -> tuple[Part, ...]:
+def _user_parts(message: UserMessage, scope: ChatScope, room: MediaRoom, at: str) -> tuple[Part, ...]:
     content = message.content
     if isinstance(content, str):
         return (TextPart(_text(content, scope, at)),)
     check("max_parts", scope.limits.max_parts, len(content), f"{at}.content has too many parts")
     num_chars = sum(len(part.text) for part in content if isinstance(part, TextPartIn))
     check("max_text_chars", scope.limits.max_text_chars, num_chars, f"the text of {at} is too long")
-    return tuple(_user_part(part, scope, f"{at}.content[{index}]") for index, part in enumerate(content))
+    places = [f"{at}.content[{index}]" for index in range(len(content))]
+    return tuple(_user_part(part, scope, room, at) for part, at in zip(content, places, strict=True))
 
 
-def _user_part(part: UserPart, scope: ChatScope, at: str) -> Part:
+def _user_part(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part:
     try:
-        return _decoded(part, scope, at)
-    except ProtocolError as error:
+        decoded = _decoded(part, scope, room, at)
+        room.take(media_bytes(decoded))
+    except (ProtocolError, LimitExceeded) as error:
         error.param = error.param or at
         raise
+    return decoded
 
 
-def _decoded(part: UserPart, scope: ChatScope, at: str) -> Part:
+def _decoded(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part:
     media, limits = scope.media, scope.limits
     match part:
         case TextPartIn():
             return TextPart(part.text)
         case ImagePartIn():
             data = bytes_of(part.image_url.url, scope.fetched, limits.max_image_bytes, f"{at}.image_url.url")
-            return media.image_file(data)
+            return media.image_file(data, room)
         case AudioPartIn():
             check("max_file_bytes", limits.max_file_bytes, len(part.input_audio.data))
             return media.audio_file(part.input_audio.data)
@@ -313,31 +315,11 @@ def _decoded(part: UserPart, scope: ChatScope, at: str) -> Part:
             )
         case VideoUrlPartIn():
             return media.video_file(
-                bytes_of(part.video_url.url, scope.fetched, limits.max_file_bytes, f"{at}.video_url.url")
+                bytes_of(part.video_url.url, scope.fetched, limits.max_file_bytes, f"{at}.video_url.url"),
+                room,
             )
         case VideoPartIn():
             check("max_video_frames", limits.max_video_frames, len(part.video))
             urls = [(url, f"{at}.video[{index}]") for index, url in enumerate(part.video)]
             frames = [bytes_of(url, scope.fetched, limits.max_image_bytes, place) for url, place in urls]
-            return media.video_frames(frames, part.fps)
-
-
-def _check_media(items: tuple[Item, ...], limits: Limits, num_choices: int) -> None:
-    """Each choice has its own copy on the way to the engine."""
-    total = 0
-    for part in (part for item in items for part in item.parts):
-        match part:
-            case AudioPart():
-                total += len(part.samples)
-            case ImagePart():
-                total += len(part.rgb)
-            case VideoPart():
-                total += len(part.frames)
-            case _:
-                pass
-    check(
-        "max_media_bytes",
-        limits.max_media_bytes,
-        total * num_choices,
-        "Send fewer or smaller media, or a smaller n",
-    )
+            return media.video_frames(frames, part.fps, room)

@@ -18,7 +18,7 @@ from antiphon.core.conversation import (
     ToolOutputPart,
     VideoPart,
 )
-from antiphon.core.errors import ProtocolError
+from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.units import pcm16_ms
@@ -29,7 +29,7 @@ from antiphon.wire.conversation import ROOT, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import AudioFormat
-from antiphon.wire.limits import Limits, check
+from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.parsing import check_depth, converted
 from antiphon.wire.ports import Media
 
@@ -107,11 +107,17 @@ class NewItem:
     record: Item
 
 
-def media_bytes(parts: tuple[Part, ...]) -> int:
-    """Decoded media bytes of an item's parts."""
-    audio = sum(len(part.samples) for part in parts if isinstance(part, AudioPart))
-    video = sum(len(part.frames) for part in parts if isinstance(part, VideoPart))
-    return audio + video + sum(len(part.rgb) for part in parts if isinstance(part, ImagePart))
+def media_bytes(part: Part) -> int:
+    """Decoded media bytes of a part."""
+    match part:
+        case AudioPart():
+            return len(part.samples)
+        case ImagePart():
+            return len(part.rgb)
+        case VideoPart():
+            return len(part.frames)
+        case _:
+            return 0
 
 
 class ItemReader:
@@ -145,19 +151,21 @@ class ItemReader:
             check_depth(message.arguments, f"{at}.arguments")
         return message
 
-    def item(self, message: ItemIn, at: str, audio_format: AudioFormat = "audio/pcm") -> NewItem:
-        """The item with its media decoded, under the client's id or a new one."""
+    def item(
+        self, message: ItemIn, at: str, room: MediaRoom, audio_format: AudioFormat = "audio/pcm"
+    ) -> NewItem:
+        """The item with its media decoded, which take their room, under the client's id or a new one."""
         item_id = message.id or self._ids.new("item")
         if isinstance(message, CallIn):
             return self._call(item_id, message)
         if isinstance(message, CallOutputIn):
             return _call_output(item_id, message)
         parts = tuple(
-            self._part(message.role, part, f"{at}.content[{index}]", audio_format)
+            self._taken(message.role, part, f"{at}.content[{index}]", room, audio_format)
             for index, part in enumerate(message.content)
         )
         content = [_echo(part) for part in message.content]
-        shown_item = WireItem(item_id, message.role, "completed", content, media_bytes(parts))
+        shown_item = WireItem(item_id, message.role, "completed", content, sum(map(media_bytes, parts)))
         return NewItem(shown_item, Item(item_id, message.role, parts))
 
     def _call(self, item_id: str, call: CallIn) -> NewItem:
@@ -175,7 +183,7 @@ class ItemReader:
         """A user's message from the input buffer."""
         part = self._audio(pcm16)
         content: list[Payload] = [{"type": "input_audio", "transcript": None}]
-        shown_item = WireItem(item_id, "user", "completed", content, media_bytes((part,)))
+        shown_item = WireItem(item_id, "user", "completed", content, media_bytes(part))
         return NewItem(shown_item, Item(item_id, "user", (part,)))
 
     def _audio(self, audio: bytes, audio_format: AudioFormat = "audio/pcm") -> AudioPart:
@@ -184,7 +192,20 @@ class ItemReader:
         check("max_audio_s", self._limits.max_audio_s, pcm16_ms(len(pcm16)) / 1000)
         return self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
 
-    def _part(self, role: Role, part: ContentPart, at: str, audio_format: AudioFormat) -> Part:
+    def _taken(
+        self, role: Role, part: ContentPart, at: str, room: MediaRoom, audio_format: AudioFormat
+    ) -> Part:
+        try:
+            decoded = self._part(role, part, at, room, audio_format)
+            room.take(media_bytes(decoded))
+        except LimitExceeded as error:
+            error.param = at
+            raise
+        return decoded
+
+    def _part(
+        self, role: Role, part: ContentPart, at: str, room: MediaRoom, audio_format: AudioFormat
+    ) -> Part:
         if part.type not in ALLOWED[role]:
             raise ProtocolError(
                 f"Content type {shown(part.type)} is not supported in a {role} message;"
@@ -200,27 +221,27 @@ class ItemReader:
         if part.type == "input_audio":
             return self._audio(_required(part.audio, f"{at}.audio"), audio_format)
         if part.type == "input_image":
-            return self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url")
+            return self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url", room)
         if part.type == "input_video":
-            return self._video(_required(part.video, f"{at}.video"), part.fps, f"{at}.video")
+            return self._video(_required(part.video, f"{at}.video"), part.fps, f"{at}.video", room)
         if part.type == "output_audio":
             return TextPart(_required(part.transcript, f"{at}.transcript"))
         return TextPart(_required(part.text, f"{at}.text"))
 
-    def _video(self, urls: list[str], fps: float, at: str) -> VideoPart:
+    def _video(self, urls: list[str], fps: float, at: str, room: MediaRoom) -> VideoPart:
         check("max_video_frames", self._limits.max_video_frames, len(urls))
         for index, url in enumerate(urls):
             _check_local(url, f"{at}[{index}]")
         try:
-            return self._media.video_part(urls, fps)
+            return self._media.video_part(urls, fps, room)
         except ProtocolError as error:
             error.param = at
             raise
 
-    def _image(self, url: str, at: str) -> ImagePart:
+    def _image(self, url: str, at: str, room: MediaRoom) -> ImagePart:
         _check_local(url, at)
         try:
-            return self._media.image_part(url)
+            return self._media.image_part(url, room)
         except ProtocolError as error:
             error.param = at
             raise

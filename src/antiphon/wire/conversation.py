@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
+from antiphon.wire.limits import Limits, MediaRoom
 
 ROOT = "root"
 
@@ -70,6 +71,10 @@ class Conversation:
     @property
     def media_bytes(self) -> int:
         return self._media_bytes
+
+    def media_room(self, limits: Limits) -> MediaRoom:
+        """For media beside those that are here."""
+        return MediaRoom(limits, "Delete items with audio or images first", self._media_bytes)
 
     def insert(self, item: WireItem, after: str | None = None) -> str | None:
         """Put the item after item `after` ("root" the front, None the end); returns the id before it."""

@@ -57,7 +57,7 @@ def error_object(error: AntiphonError) -> Payload:
         case ProtocolError():
             kind, code, param = error.kind, error.code, error.param
         case LimitExceeded():
-            kind, code, param = "invalid_request_error", "limit_exceeded", error.limit
+            kind, code, param = "invalid_request_error", "limit_exceeded", error.param or error.limit
         case Overloaded():
             code = error.code
         case Throttled():

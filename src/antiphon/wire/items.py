@@ -8,7 +8,7 @@ from antiphon.core.facts import ItemAdded, ItemRemoved
 from antiphon.wire.client_events import CreateItem, RetrieveItem
 from antiphon.wire.content import NewItem
 from antiphon.wire.effects import Payload, Step
-from antiphon.wire.limits import check
+from antiphon.wire.limits import MediaRoom, check
 from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
 from antiphon.wire.transcription import Transcripts
@@ -32,7 +32,7 @@ class Items:
                 param="item.id",
             )
         self._shared.conversation.check_place(event.previous_item_id)
-        item = self._shared.reader.item(message, "item", self._shared.config.input_format)
+        item = self._shared.reader.item(message, "item", self._room, self._shared.config.input_format)
         self.check_room(item.shown.media_bytes)
         return self._insert(item, event.previous_item_id)
 
@@ -85,8 +85,11 @@ class Items:
         limits, conversation = self._shared.limits, self._shared.conversation
         num_items = len(conversation) + len(self._responses) + 1
         check("max_items", limits.max_items, num_items, "Delete items first")
-        total = conversation.media_bytes + media_bytes
-        check("max_media_bytes", limits.max_media_bytes, total, "Delete items with audio or images first")
+        self._room.check(media_bytes)
+
+    @property
+    def _room(self) -> MediaRoom:
+        return self._shared.conversation.media_room(self._shared.limits)
 
     def _insert(self, item: NewItem, after: str | None) -> list[Step]:
         previous = self._shared.conversation.insert(item.shown, after)

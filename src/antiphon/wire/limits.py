@@ -44,6 +44,26 @@ class Limits:
     """The conversation's own response and out-of-band ones beside it."""
 
 
+@dataclass(slots=True)
+class MediaRoom:
+    """Room for decoded media, taken part by part. Each byte counts `copies` times."""
+
+    limits: Limits
+    hint: str
+    used: int = 0
+    copies: int = 1
+
+    def check(self, num_bytes: int) -> None:
+        """Raise unless so many bytes more have room. For a medium before it is decoded."""
+        total = self.used + num_bytes * self.copies
+        check("max_media_bytes", self.limits.max_media_bytes, total, self.hint)
+
+    def take(self, num_bytes: int) -> None:
+        """Raise unless they have room, and count them."""
+        self.check(num_bytes)
+        self.used += num_bytes * self.copies
+
+
 def check(limit: str, allowed: float, got: float, hint: str = "") -> None:
     """Raise LimitExceeded when `got` is over `allowed`."""
     if got > allowed:

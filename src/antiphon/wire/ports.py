@@ -8,6 +8,7 @@ from typing import Protocol
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.turns import TurnEvent
 from antiphon.wire.input_settings import AudioFormat
+from antiphon.wire.limits import MediaRoom
 from antiphon.wire.turn_detection import TurnDetection
 
 
@@ -34,7 +35,8 @@ class AudioEncoder(Protocol):
 class Media(Protocol):
     """Decodes what clients send, and encodes what they hear in any format but PCM.
 
-    Parts raise ProtocolError or LimitExceeded, and keep no state.
+    Parts raise ProtocolError or LimitExceeded, and keep no state. Pixels are decoded only where they have
+    room, of which nothing is taken.
     """
 
     def audio_part(self, pcm16_24k: bytes) -> AudioPart:
@@ -49,31 +51,33 @@ class Media(Protocol):
         """For audio/pcmu or audio/pcma: a fresh encoder."""
         ...
 
-    def image_part(self, data_url: str) -> ImagePart:
+    def image_part(self, data_url: str, room: MediaRoom) -> ImagePart:
         """An image in a `data:` URL to RGB. Never fetches anything."""
         ...
 
-    def video_part(self, data_urls: list[str], fps: float) -> VideoPart:
+    def video_part(self, data_urls: list[str], fps: float, room: MediaRoom) -> VideoPart:
         """Images that are a video, one or more; all have the size of the first."""
         ...
 
 
 class MediaFiles(Protocol):
-    """Decodes media files. All raise ProtocolError or LimitExceeded, keep no state, and fetch nothing."""
+    """Decodes media files. All raise ProtocolError or LimitExceeded, keep no state, and fetch nothing.
+
+    Pixels are decoded only where they have room, of which nothing is taken."""
 
     def audio_file(self, data: bytes) -> AudioPart:
         """A sound file, mixed to mono."""
         ...
 
-    def image_file(self, data: bytes) -> ImagePart:
+    def image_file(self, data: bytes, room: MediaRoom) -> ImagePart:
         """A picture."""
         ...
 
-    def video_file(self, data: bytes) -> VideoPart:
+    def video_file(self, data: bytes, room: MediaRoom) -> VideoPart:
         """An animation, as frames at an even rate."""
         ...
 
-    def video_frames(self, frames: list[bytes], fps: float) -> VideoPart:
+    def video_frames(self, frames: list[bytes], fps: float, room: MediaRoom) -> VideoPart:
         """Pictures that are a video; all have the size of the first."""
         ...
 

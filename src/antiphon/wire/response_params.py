@@ -12,7 +12,7 @@ from antiphon.wire.content import ItemIn, ItemReader, NewItem
 from antiphon.wire.conversation import Conversation, WireItem
 from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import AudioFormat
-from antiphon.wire.limits import check
+from antiphon.wire.limits import MediaRoom, check
 from antiphon.wire.parsing import converted
 
 MAX_METADATA_PAIRS = 16
@@ -52,7 +52,8 @@ def read_response(
     items = None
     if params.input is not None:
         check("max_parts", scope.limits.max_parts, len(params.input), "response.input has too many items")
-        inputs = Inputs(reader, conversation, session.input_format)
+        room = conversation.media_room(scope.limits)
+        inputs = Inputs(reader, conversation, session.input_format, room)
         items = inputs.read(params.input)
     is_told = bool(params.instructions)
     return AskedResponse(config, params.conversation != "none", items, params.metadata, is_told)
@@ -72,13 +73,14 @@ class Inputs:
     reader: ItemReader
     conversation: Conversation
     audio_format: AudioFormat
+    room: MediaRoom
 
     def read(self, raw: list[dict[str, object]]) -> tuple[NewItem, ...]:
-        """All are checked before any media are decoded."""
+        """All are checked before any media are decoded, which take the conversation's room together."""
         places = [f"response.input[{index}]" for index in range(len(raw))]
         checked = [self._checked(item, at) for item, at in zip(raw, places, strict=True)]
         items = [
-            item if isinstance(item, NewItem) else self.reader.item(item, at, self.audio_format)
+            item if isinstance(item, NewItem) else self.reader.item(item, at, self.room, self.audio_format)
             for item, at in zip(checked, places, strict=True)
         ]
         # the words and the calls of one reply are one item of the record
