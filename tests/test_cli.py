@@ -154,7 +154,7 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
     "options",
     [
         *(["--max-rows", "-1"], ["--kv-tokens", "10"], ["--depth", "2"], ["--dtype", "float12"]),
-        *(["--attention", "flash"], ["--origins", "example.org"]),
+        *(["--attention", "flash"], ["--origins", "example.org"], ["--origins", "http://["]),
     ],
 )
 def test_serve_with_a_wrong_option(tiny_checkpoint: Path, options: list[str]) -> None:

@@ -454,8 +454,9 @@ async def test_keys_and_origins() -> None:
         for route in ("/v1/chat/completions", "/v1/audio/speech", "/v1/audio/transcriptions"):
             assert (await client.post(route, json={})).status_code == 401
             key = {"Authorization": "Bearer right"}
-            foreign = await client.post(route, json={}, headers={**key, "Origin": "https://evil.example"})
-            assert (foreign.status_code, foreign.json()["error"]["code"]) == (403, "forbidden_origin")
+            for origin in ("https://evil.example", "http://["):
+                foreign = await client.post(route, json={}, headers={**key, "Origin": origin})
+                assert (foreign.status_code, foreign.json()["error"]["code"]) == (403, "forbidden_origin")
         answer = await client.post(
             "/v1/chat/completions", json={"messages": HI}, headers={**key, "Origin": "https://app.example"}
         )

@@ -217,7 +217,7 @@ async def test_origins() -> None:
         for origin in (None, f"http://127.0.0.1:{served.port}", "https://app.example.org"):
             async with served.socket(origin=origin) as client:
                 await client.until("session.created")
-        for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://[", "http://[x]"):
             status, error, _ = await refusal(served, origin=origin)
             assert (status, error["code"]) == (403, "forbidden_origin")
 

@@ -272,8 +272,12 @@ def is_open(host: str) -> bool:
 def check_origins(origins: tuple[str, ...]) -> None:
     """Raises ConfigError for what no browser says where a page is from."""
     for origin in origins:
-        parts = urlsplit(origin)
-        if parts.scheme not in ("http", "https") or not parts.netloc or origin.count("/") > 2:
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            parts = None
+        is_web = parts is not None and parts.scheme in ("http", "https") and bool(parts.netloc)
+        if not is_web or origin.count("/") > 2:
             raise ConfigError(f"--origins: {origin!r} is no origin such as https://host or https://host:8443")
 
 

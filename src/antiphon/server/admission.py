@@ -96,13 +96,21 @@ def check_origin(request: HTTPConnection, allowed: tuple[str, ...]) -> None:
     origin = request.headers.get("origin")
     if origin is None or origin in allowed:
         return
-    parts = urlsplit(origin)
-    if parts.netloc and parts.netloc == request.headers.get("host") and _is_local_name(parts.hostname or ""):
+    if _is_own(origin, request.headers.get("host")):
         return
     raise ProtocolError(
         f"Pages from {shown(origin)} may not use this server; the operator can allow this origin.",
         code="forbidden_origin",
     )
+
+
+def _is_own(origin: str, host: str | None) -> bool:
+    """What is no URL is nobody's."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return bool(parts.netloc) and parts.netloc == host and _is_local_name(parts.hostname or "")
 
 
 def _is_local_name(host: str) -> bool:
