@@ -434,6 +434,17 @@ async def test_who_reads_nothing_is_bounded() -> None:
     assert broken.value.code == "slow_reader"
 
 
+async def test_a_body_that_carries_no_media_is_small(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in ("completions", "speech"):
+        monkeypatch.setattr(f"antiphon.server.{room}.MAX_TEXT_BODY_BYTES", 1000)
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        for route, status in (("completions", 413), ("audio/speech", 413), ("chat/completions", 400)):
+            answer = await client.post(f"/v1/{route}", content=b" " * 1001)
+            assert answer.status_code == status
+
+
 async def test_too_large_a_body_is_413() -> None:
     settings = ServerSettings(limits=Limits(max_body_bytes=1000))
     async with running(settings) as served, httpx.AsyncClient(base_url=served.http) as client:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from antiphon.core.errors import LimitExceeded, ProtocolError
+from antiphon.wire.parsing import decode_json
 from wire.harness import Driver, check_event, message
 from wire.near_valid import nested
 
@@ -46,6 +48,45 @@ def test_deep_nesting_is_refused(depth: int) -> None:
         error = driver.error(**{"kind": event.pop("type"), **event})
         assert error["code"] == "invalid_json"
         assert "64 levels" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_deep"),
+    [
+        ("[" * 64 + "]" * 64, False),
+        ("[" * 65 + "]" * 65, True),
+        ('{"a":' * 65 + "1" + "}" * 65, True),
+        ("[" + ("[" * 63 + "1" + "]" * 63 + ",") * 100 + "1]", False),
+        ("[" + ("[" * 64 + "1" + "]" * 64 + ",") * 100 + "1]", True),
+        (json.dumps(["[" * 100, '"' + "{" * 100, '\\"[' * 100, "\\", "[" * 100]), False),
+        (json.dumps({"[" * 100 + '\\"': 1, "é\n[": "\\" * 101 + '"' + "[" * 100}, ensure_ascii=False), False),
+        ('["\\\\",' + "[" * 64 + "]" * 64 + "]", True),
+    ],
+)
+def test_depth_is_that_of_brackets_outside_texts(text: str, is_deep: bool) -> None:
+    for form in (text, text.encode()):
+        if is_deep:
+            with pytest.raises(ProtocolError, match="64 levels"):
+                decode_json(form, "text")
+        else:
+            assert decode_json(form, "text") == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("[" + "[]," * 200_000 + "1]", "max_json_brackets"),
+        ("[" + '{"a":1},' * 200_000 + "1]", "max_json_brackets"),
+        ("[" + "0," * 1_100_000 + "1]", "max_json_commas"),
+        ("[" * 200_000, "max_json_brackets"),
+    ],
+)
+def test_a_text_has_a_bounded_number_of_values(text: str, limit: str) -> None:
+    with pytest.raises(LimitExceeded, match=limit):
+        decode_json(text.encode(), "body")
+    error = Driver().frame(text)[0]["error"]
+    assert error["code"] == "limit_exceeded"
+    assert limit in error["message"]
 
 
 def test_what_is_echoed_can_be_read_again() -> None:

@@ -28,7 +28,7 @@ router = APIRouter()
 )
 async def advisories(request: Request, serving: Admitted) -> Response:
     body = await read_body(request, serving.settings.limits, MAX_BODY_BYTES)
-    asked = typed(body, AdvisoryRequest)
+    asked = await typed(body, AdvisoryRequest)
     session = serving.sessions.get(asked.session_id)
     if session is None or serving.key_of(asked.session_id) != check_key(request, serving.settings.api_keys):
         serving.metrics.advisories.labels("unknown").inc()

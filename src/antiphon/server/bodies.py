@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
@@ -11,12 +12,16 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from antiphon.core.errors import ProtocolError
-from antiphon.wire.limits import Limits, check
+from antiphon.wire.limits import MIB, Limits, check
 from antiphon.wire.parsing import converted, decode_json
 
 T = TypeVar("T")
 
 MAX_FIELDS = 32
+MAX_TEXT_BODY_BYTES = 16 * MIB
+"""Of JSON that carries no media."""
+LONG_BODY_BYTES = 32 << 10
+"""A body that is longer is parsed beside the event loop."""
 
 
 class ClientGone(ProtocolError):
@@ -44,8 +49,14 @@ async def read_body(request: Request, limits: Limits, most_bytes: int | None = N
     return b"".join(pieces)
 
 
-def typed(body: bytes, target: type[T]) -> T:
+async def typed(body: bytes, target: type[T]) -> T:
     """A JSON body as a type."""
+    if len(body) > LONG_BODY_BYTES:
+        return await asyncio.to_thread(_typed, body, target)
+    return _typed(body, target)
+
+
+def _typed(body: bytes, target: type[T]) -> T:
     return converted(decode_json(body, "body"), target)
 
 

@@ -59,7 +59,7 @@ router = APIRouter()
 )
 async def chat_completions(request: Request, serving: Admitted) -> Response:
     body = await read_body(request, serving.settings.limits)
-    asked = typed(body, ChatRequest)
+    asked = await typed(body, ChatRequest)
     check_model(asked.model, serving)
     key = check_key(request, serving.settings.api_keys)
     serving.check_room("best_effort" if asked.service_tier == "flex" else "latency", asked.n or 1, key)

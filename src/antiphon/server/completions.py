@@ -15,7 +15,7 @@ from antiphon.core.errors import AntiphonError, ProtocolError
 from antiphon.core.logprobs import TokenLog, read_logs
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.server.admission import check_key, check_model
-from antiphon.server.bodies import read_body, typed
+from antiphon.server.bodies import MAX_TEXT_BODY_BYTES, read_body, typed
 from antiphon.server.exchange import Exchanges, answered, while_connected
 from antiphon.server.http import Admitted, json_answer
 from antiphon.server.openapi import answers, json_body
@@ -45,8 +45,8 @@ FinishReason = Literal["stop", "length"]
     responses=answers(Completion, stream=(Completion,)),
 )
 async def completions(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings.limits)
-    asked = typed(body, CompletionRequest)
+    body = await read_body(request, serving.settings.limits, MAX_TEXT_BODY_BYTES)
+    asked = await typed(body, CompletionRequest)
     check_model(asked.model, serving)
     wanted = await asyncio.to_thread(
         read_completion, asked, serving.info, serving.settings.limits, serving.ids, serving.settings.readers

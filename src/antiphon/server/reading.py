@@ -27,7 +27,7 @@ router = APIRouter()
 )
 async def reading(request: Request, serving: Admitted) -> Response:
     body = await read_body(request, serving.settings.limits, MAX_BODY_BYTES)
-    report = typed(body, ReadingReport)
+    report = await typed(body, ReadingReport)
     key = check_key(request, serving.settings.api_keys)
     stream = serving.readers.get(report.completion_id)
     engine = serving.engine

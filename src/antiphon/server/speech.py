@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import AntiphonError
 from antiphon.server.admission import check_key, check_model
-from antiphon.server.bodies import read_body, typed
+from antiphon.server.bodies import MAX_TEXT_BODY_BYTES, read_body, typed
 from antiphon.server.exchange import Exchange, ExchangeResponse, while_connected
 from antiphon.server.http import Admitted
 from antiphon.server.openapi import answers, json_body
@@ -30,8 +30,8 @@ SOUNDS = sorted({encoding.media_type for encoding in ENCODINGS.values()})
     responses=answers(None, stream=(SpeechDelta, SpeechDone), binary=SOUNDS),
 )
 async def speech(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings.limits)
-    asked = typed(body, SpeechRequest)
+    body = await read_body(request, serving.settings.limits, MAX_TEXT_BODY_BYTES)
+    asked = await typed(body, SpeechRequest)
     check_model(asked.model, serving)
     ids = serving.ids
     said = read_speech(asked, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp"))

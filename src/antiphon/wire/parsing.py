@@ -19,10 +19,16 @@ T = TypeVar("T")
 MAX_EVENT_ID_CHARS = 512
 MAX_DEPTH = 64
 """Objects and lists within each other: what is echoed has to be readable for every client's parser."""
+MAX_BRACKETS = 1 << 17
+"""Opening ones in one JSON text, `[` and `{`. With commas they bound the time and the memory that it takes,
+since every value has one of them before it. What people write has far fewer, and media have none."""
+MAX_COMMAS = 1 << 20
 MAX_WHAT_CHARS = 200
 """Of a sentence about a value: it may quote the value, which may be long."""
 MAX_PATH_CHARS = 200
 """Of the place of an error, whatever a client may have called its fields."""
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_OTHERS = bytes(set(range(256)) - set(b'{}[]"'))
 _AT = " - at `$"
 _RANGE = re.compile(r"` (?:of length |matching |multiple of |[<>])")
 _FIELD = re.compile(r"^Object [a-z ]* field `(?P<field>[^`]{0,200})")
@@ -61,26 +67,28 @@ def check_depth(text: str, at: str) -> None:
 
 
 def _shallow(text: str | bytes) -> Any:
-    """The value in `text`. Raises RecursionError where it is nested too deeply."""
-    value = msgspec.json.decode(text)
-    opening = ("{", "[") if isinstance(text, str) else (b"{", b"[")
-    # counting is cheap beside decoding, and most texts have too few brackets to be deep
-    if sum(text.count(bracket) for bracket in opening) > MAX_DEPTH and _is_deep(value):  # pyright: ignore
+    """The value in `text`. Raises RecursionError where it is nested too deeply, LimitExceeded where it has
+    too many values."""
+    raw = text.encode() if isinstance(text, str) else text
+    num_brackets = raw.count(b"[") + raw.count(b"{")
+    check("max_json_brackets", MAX_BRACKETS, num_brackets, "Send fewer lists and objects at once")
+    check("max_json_commas", MAX_COMMAS, raw.count(b","), "Send fewer values at once")
+    value = msgspec.json.decode(raw)
+    if num_brackets > MAX_DEPTH and _is_deep(raw):
         raise RecursionError
     return value
 
 
-def _is_deep(value: Any) -> bool:
-    layer: list[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):
-        inner: list[Any] = []
-        for one in layer:
-            if isinstance(one, dict):
-                inner += one.values()  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-            elif isinstance(one, list):
-                inner += one
-        layer = inner
-    return bool(layer)
+def _is_deep(raw: bytes) -> bool:
+    """Is anything in the JSON text nested too deeply? Every round takes the innermost brackets away."""
+    unescaped = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    pieces = unescaped.translate(_BRACKETS, _OTHERS).split(b'"')
+    brackets = b"".join(pieces[::2])  # what is between quotes is text
+    for _ in range(MAX_DEPTH):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
 
 
 def _too_deep(what: str, param: str | None = None) -> ProtocolError:
