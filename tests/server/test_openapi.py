@@ -46,7 +46,7 @@ def test_every_route_describes_its_bodies_and_errors() -> None:
     for route in routes:
         post = document["paths"][route]["post"]
         assert post["requestBody"]["required"]
-        assert {"200", "400", "401", "403", "404", "413", "500", "503"} <= set(post["responses"])
+        assert {"200", "400", "401", "403", "404", "408", "413", "500", "503"} <= set(post["responses"])
         assert "Retry-After" in post["responses"]["503"]["headers"]
     told = document["paths"]["/v1/advisories"]["post"]["responses"]
     assert {"202", "404", "429", "503"} <= set(told)

@@ -21,6 +21,7 @@ STATUS_BY_CODE = {
     "forbidden_origin": 403,
     "invalid_api_key": 401,
     "model_not_found": 404,
+    "request_timeout": 408,
     "session_not_found": 404,
 }
 STATUS_BY_LIMIT = {"max_body_bytes": 413, "max_frame_bytes": 413}

@@ -14,7 +14,7 @@ from antiphon.wire.advisories import AdvisoryAnswer, AdvisoryRequest, pending, t
 from antiphon.wire.errors import shown
 
 MAX_BODY_BYTES = 4096
-ERRORS = (400, 401, 403, 404, 413, 429, 500, 503)
+ERRORS = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 
 router = APIRouter()
 
@@ -27,7 +27,7 @@ router = APIRouter()
     responses=answers(AdvisoryAnswer, errors=ERRORS, status=202),
 )
 async def advisories(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings.limits, MAX_BODY_BYTES)
+    body = await read_body(request, serving.settings, MAX_BODY_BYTES)
     asked = await typed(body, AdvisoryRequest)
     session = serving.sessions.get(asked.session_id)
     if session is None or serving.key_of(asked.session_id) != check_key(request, serving.settings.api_keys):

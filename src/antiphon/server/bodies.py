@@ -12,7 +12,8 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from antiphon.core.errors import ProtocolError
-from antiphon.wire.limits import MIB, Limits, check
+from antiphon.server.settings import ServerSettings
+from antiphon.wire.limits import MIB, check
 from antiphon.wire.parsing import converted, decode_json
 
 T = TypeVar("T")
@@ -31,22 +32,40 @@ class ClientGone(ProtocolError):
         super().__init__(message, code="client_gone")
 
 
-async def read_body(request: Request, limits: Limits, most_bytes: int | None = None) -> bytes:
+async def read_body(request: Request, settings: ServerSettings, most_bytes: int | None = None) -> bytes:
     """The whole body. Raises LimitExceeded as soon as it is too long, by its header or in fact; `most_bytes`
-    is a bound below that of all requests. Raises ClientGone where the client leaves before its end."""
-    bound = limits.max_body_bytes if most_bytes is None else min(most_bytes, limits.max_body_bytes)
+    is a bound below that of all requests. Raises ClientGone where the client leaves before its end, and
+    ProtocolError where it sends nothing for `stall_s`."""
+    bound = settings.limits.max_body_bytes
+    bound = bound if most_bytes is None else min(most_bytes, bound)
     announced = request.headers.get("content-length", "")
     if announced.isdecimal():
         check("max_body_bytes", bound, int(announced))
     pieces, num_bytes = [], 0
     try:
-        async for piece in request.stream():
+        async for piece in _pieces(request, settings.stall_s):
             num_bytes += len(piece)
             check("max_body_bytes", bound, num_bytes)
             pieces.append(piece)
     except ClientDisconnect:
         raise ClientGone("The client left before its request was here.") from None
     return b"".join(pieces)
+
+
+async def _pieces(request: Request, stall_s: float) -> AsyncIterator[bytes]:
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(stall_s):
+                piece = await anext(stream, None)
+        except TimeoutError:
+            raise ProtocolError(
+                f"Nothing of the request's body came for {stall_s:g} s; send it without such a pause.",
+                code="request_timeout",
+            ) from None
+        if piece is None:
+            return
+        yield piece
 
 
 async def typed(body: bytes, target: type[T]) -> T:

@@ -58,7 +58,7 @@ router = APIRouter()
     responses=answers(ChatCompletion, stream=(ChatChunk,)),
 )
 async def chat_completions(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings.limits)
+    body = await read_body(request, serving.settings)
     asked = await typed(body, ChatRequest)
     check_model(asked.model, serving)
     key = check_key(request, serving.settings.api_keys)

@@ -45,7 +45,7 @@ FinishReason = Literal["stop", "length"]
     responses=answers(Completion, stream=(Completion,)),
 )
 async def completions(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings.limits, MAX_TEXT_BODY_BYTES)
+    body = await read_body(request, serving.settings, MAX_TEXT_BODY_BYTES)
     asked = await typed(body, CompletionRequest)
     check_model(asked.model, serving)
     wanted = await asyncio.to_thread(

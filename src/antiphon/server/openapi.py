@@ -16,13 +16,14 @@ STATUSES = {
     401: "The API key is missing or wrong.",
     403: "A page from a foreign origin.",
     404: "The model, or the session, does not exist.",
+    408: "The body stopped coming.",
     413: "The body is too large.",
     429: "Asked too often: come back after Retry-After seconds.",
     500: "A stage failed, or the server made a mistake.",
     503: "No room now: come back after Retry-After seconds.",
 }
 
-USUAL = (400, 401, 403, 404, 413, 500, 503)
+USUAL = (400, 401, 403, 404, 408, 413, 500, 503)
 """What a route that makes the model work may fail with."""
 
 _types: list[Any] = []

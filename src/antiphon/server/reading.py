@@ -14,7 +14,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.reading import ReadingAnswer, ReadingReport
 
 MAX_BODY_BYTES = 4096
-ERRORS = (400, 401, 403, 404, 413, 429, 500, 503)
+ERRORS = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 
 router = APIRouter()
 
@@ -26,7 +26,7 @@ router = APIRouter()
     responses=answers(ReadingAnswer, errors=ERRORS),
 )
 async def reading(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings.limits, MAX_BODY_BYTES)
+    body = await read_body(request, serving.settings, MAX_BODY_BYTES)
     report = await typed(body, ReadingReport)
     key = check_key(request, serving.settings.api_keys)
     stream = serving.readers.get(report.completion_id)

@@ -43,7 +43,8 @@ class ServerSettings:
     max_queued_bytes: int = 32 * MIB
     """Events that one client may leave unread before it is disconnected."""
     stall_s: float = 30.0
-    """How long one event may wait for a client that reads nothing at all."""
+    """How long one event may wait for a client that reads nothing at all, and a request for the next piece of
+    its body."""
     drain_s: float = 20.0
     """How long running responses may go on after a request to stop."""
     retry_after_s: float = 5.0

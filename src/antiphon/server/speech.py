@@ -30,7 +30,7 @@ SOUNDS = sorted({encoding.media_type for encoding in ENCODINGS.values()})
     responses=answers(None, stream=(SpeechDelta, SpeechDone), binary=SOUNDS),
 )
 async def speech(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings.limits, MAX_TEXT_BODY_BYTES)
+    body = await read_body(request, serving.settings, MAX_TEXT_BODY_BYTES)
     asked = await typed(body, SpeechRequest)
     check_model(asked.model, serving)
     ids = serving.ids
