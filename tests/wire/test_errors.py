@@ -225,6 +225,13 @@ def test_what_is_wrong_as_a_whole_has_no_name() -> None:
     assert raised.value.param is None
 
 
+def test_a_choice_among_words_and_numbers_names_both() -> None:
+    asked = {**SPOKEN, "stream": True, "antiphon": {"rate": "5"}}
+    allowed = "'auto', 'listening', 'reading', a number from 1 to 100"
+    with pytest.raises(ProtocolError, match=f"'antiphon.rate'.*'5'; allowed are {allowed}"):
+        converted(asked, ChatRequest)
+
+
 HOSTILE = " - at `$.x[0]` field `y` - at `$" + "[" * 100_000
 SPOKEN = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
 

@@ -165,7 +165,15 @@ def _allowed(target: Any, path: str) -> list[str]:
         inner = [each for kind in kinds for each in _inside(kind, step["name"])]
         kinds = [each for kind in inner for each in _alternatives(kind)]
     literals = [kind for kind in kinds if isinstance(kind, inspect.LiteralType)]
-    return [shown(value) for literal in literals for value in literal.values]
+    numbers = [kind for kind in kinds if isinstance(kind, inspect.IntType | inspect.FloatType)]
+    return [shown(value) for literal in literals for value in literal.values] + [*map(_numbers, numbers)]
+
+
+def _numbers(kind: inspect.IntType | inspect.FloatType) -> str:
+    """In words, those of the type."""
+    name = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
+    ends = (("from", kind.ge), ("over", kind.gt), ("to", kind.le), ("below", kind.lt))
+    return " ".join([name, *(f"{word} {end:g}" for word, end in ends if end is not None)])
 
 
 def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
