@@ -104,11 +104,18 @@ async def test_errors_are_openai_shaped() -> None:
             ("GET", "/v1/advisories", "POST"),
             ("GET", "/v1/reading", "POST"),
             ("GET", "/v1/chat/completions", "POST"),
+            ("POST", "/", "GET, HEAD"),
+            ("DELETE", "/main.js", "GET, HEAD"),
         ):
             wrong = await client.request(method, path)
             assert (wrong.status_code, wrong.headers["Allow"]) == (405, allowed)
             assert wrong.json()["error"]["code"] == "method_not_allowed"
             assert f"{method} {path}" in wrong.json()["error"]["message"]
+        for method in ("GET", "POST", "PUT", "HEAD"):
+            for path in ("/v1/nothing", "/v1/chat/completion", "/no.js", "/" + "x" * 5000):
+                missing = await client.request(method, path)
+                assert missing.status_code == 404
+                assert method == "HEAD" or missing.json()["error"]["code"] == "not_found"
         answer = await client.get("/v1/models", headers={"Authorization": "Bearer k"})
         assert answer.status_code == 200
 

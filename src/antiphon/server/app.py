@@ -46,6 +46,7 @@ ROUTERS = tuple(
 logger = logging.getLogger("antiphon.server")
 
 CONSOLE = Path(__file__).parent / "console"
+CONSOLE_METHODS = ("GET", "HEAD")
 CONSOLE_POLICY = (
     "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; frame-ancestors 'none'"
 )
@@ -55,7 +56,9 @@ class Console(StaticFiles):
     """The console's pages: nothing foreign runs in them, and an upgrade is seen at once."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        response = await super().get_response(path, scope)
+        response = await super().get_response(path, {**scope, "method": "GET"})  # 404 before 405
+        if scope["method"] not in CONSOLE_METHODS:
+            raise HTTPException(405, headers={"allow": ", ".join(CONSOLE_METHODS)})
         response.headers["Content-Security-Policy"] = CONSOLE_POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Cache-Control"] = "no-cache"
@@ -113,9 +116,9 @@ async def _http_exception(request: Request, error: Exception) -> Response:
         "not_found" if error.status_code == 404 else "http_error",
         error.detail,
     )
-    if status in (404, 405) and (methods := ", ".join(_methods(request))):
+    if status in (404, 405) and (methods := ", ".join(_methods(request)) or headers.get("allow", "")):
         status, code, why = 405, "method_not_allowed", f"this method is not allowed, {methods} is"
-        headers["Allow"] = methods
+        headers["allow"] = methods
     answer = http_error(ProtocolError(f"{called}: {why}.", code=code), status)
     answer.headers.update(headers)
     return answer
