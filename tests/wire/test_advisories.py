@@ -138,6 +138,18 @@ def test_an_answer_says_the_most_that_is_done_and_why() -> None:
     assert late.why.endswith("as far as links and room allow (talker: too late).")
 
 
+@pytest.mark.parametrize("stages", [(), (HERE,), (AWAY,)])
+def test_a_turn_that_was_passed_over_for_low_confidence_is_told_so(stages: tuple[StagePrepared, ...]) -> None:
+    answered = told(AdvisoryAnswered("s", "turn", stages, is_likely=False))
+    assert answered.turn == "unlikely"
+    assert answered.why.endswith(
+        " Nothing of the turn is encoded or prefilled ahead: its confidence is below 0.5."
+    )
+    history = told(AdvisoryAnswered("s", "history", stages, is_likely=False))
+    assert history.turn is None
+    assert "Nothing of the turn" not in history.why
+
+
 def test_a_turns_advisory_tells_the_reply_as_the_client_would_ask_for_it(driver: Driver) -> None:
     tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     driver.send("session.update", session={"type": "realtime", "instructions": "Be brief.", "tools": [tool]})

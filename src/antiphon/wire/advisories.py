@@ -23,9 +23,9 @@ MIN_GAP_S = 0.5
 ADVISED = "antiphon.advised"
 
 Action = Literal["none", "in_place", "bring", "on_request", "pending", "throttled"]
-TurnAction = Literal["begun", "running", "done", "busy", "nothing"]
+TurnAction = Literal["begun", "running", "done", "busy", "nothing", "unlikely"]
 
-TURN: dict[TurnAnswer, str] = {
+TURN: dict[TurnAnswer | TurnAction, str] = {
     "": "",
     "begun": "What there is of the turn is encoded and prefilled from now on, in blocks that hold nothing,"
     " until anybody wants a reply.",
@@ -35,6 +35,7 @@ TURN: dict[TurnAnswer, str] = {
     " another session's turn.",
     "nothing": "Nothing of the turn is there to be encoded or prefilled: no item was added since the last"
     " reply.",
+    "unlikely": f"Nothing of the turn is encoded or prefilled ahead: its confidence is below {LIKELY:g}.",
 }
 """In words, what is done about a turn ahead of its reply."""
 
@@ -71,8 +72,8 @@ class AdvisoryAnswer(msgspec.Struct, frozen=True):
     pending     the engine has the advisory and has not answered yet
     throttled   the engine was not told of it
 
-    turn  what is done about the turn ahead of its reply (`core.plans.TurnAnswer`); None: it was not asked
-          for, or the engine has not answered
+    turn  what is done about the turn ahead of its reply (`core.plans.TurnAnswer`; unlikely: nothing, since
+          the client's confidence is too low); None: it was not asked for, or the engine has not answered
     """
 
     session_id: str
@@ -138,8 +139,10 @@ def told(answer: AdvisoryAnswered) -> AdvisoryAnswer:
         if one in actions:
             action = one
             break
-    why = " ".join(filter(None, (_why(action, answer), TURN[answer.turn])))
-    return AdvisoryAnswer(answer.session, answer.prepare, action, why, stages, answer.turn or None)
+    is_passed_over = answer.prepare == "turn" and not answer.is_likely
+    turn = "unlikely" if is_passed_over else answer.turn
+    why = " ".join(filter(None, (_why(action, answer), TURN[turn])))
+    return AdvisoryAnswer(answer.session, answer.prepare, action, why, stages, turn or None)
 
 
 def pending(session: str, prepare: Prepare, waited_s: float) -> AdvisoryAnswer:
