@@ -118,8 +118,8 @@ def media_of(items: tuple[Item, ...]) -> tuple[Media, ...]:
     return tuple(part for item in items for part in item.parts if isinstance(part, Media))
 
 
-def num_bytes(part: Media) -> int:
-    """Of a medium as it is decoded."""
+def num_bytes(part: Part) -> int:
+    """Of a medium as it is decoded; a text has none."""
     match part:
         case AudioPart():
             return len(part.samples)
@@ -127,6 +127,8 @@ def num_bytes(part: Media) -> int:
             return len(part.rgb)
         case VideoPart():
             return len(part.frames)
+        case _:
+            return 0
 
 
 def num_chars(item: Item) -> int:

@@ -15,6 +15,7 @@ from antiphon.core.conversation import (
     TokensPart,
     ToolCallPart,
     ToolOutputPart,
+    num_bytes,
 )
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.facts import ResponseRequested
@@ -40,7 +41,6 @@ from antiphon.wire.chat import (
     VideoUrlPartIn,
     Voice,
 )
-from antiphon.wire.content import media_bytes
 from antiphon.wire.errors import shown
 from antiphon.wire.guides import AskedGuide, guide_of
 from antiphon.wire.limits import Limits, MediaRoom, check
@@ -291,7 +291,7 @@ def _user_parts(message: UserMessage, scope: ChatScope, room: MediaRoom, at: str
 def _user_part(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part:
     try:
         decoded = _decoded(part, scope, room, at)
-        room.take(media_bytes(decoded))
+        room.take(num_bytes(decoded))
     except (ProtocolError, LimitExceeded) as error:
         error.param = error.param or at
         raise

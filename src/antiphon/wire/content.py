@@ -17,6 +17,7 @@ from antiphon.core.conversation import (
     ToolCallPart,
     ToolOutputPart,
     VideoPart,
+    num_bytes,
 )
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.ids import IdSource
@@ -107,19 +108,6 @@ class NewItem:
     record: Item
 
 
-def media_bytes(part: Part) -> int:
-    """Decoded media bytes of a part."""
-    match part:
-        case AudioPart():
-            return len(part.samples)
-        case ImagePart():
-            return len(part.rgb)
-        case VideoPart():
-            return len(part.frames)
-        case _:
-            return 0
-
-
 class ItemReader:
     """Reads client items under the limits, decoding through the injected media functions."""
 
@@ -165,7 +153,7 @@ class ItemReader:
             for index, part in enumerate(message.content)
         )
         content = [_echo(part) for part in message.content]
-        shown_item = WireItem(item_id, message.role, "completed", content, sum(map(media_bytes, parts)))
+        shown_item = WireItem(item_id, message.role, "completed", content, sum(map(num_bytes, parts)))
         return NewItem(shown_item, Item(item_id, message.role, parts))
 
     def _call(self, item_id: str, call: CallIn) -> NewItem:
@@ -183,7 +171,7 @@ class ItemReader:
         """A user's message from the input buffer."""
         part = self._audio(pcm16)
         content: list[Payload] = [{"type": "input_audio", "transcript": None}]
-        shown_item = WireItem(item_id, "user", "completed", content, media_bytes(part))
+        shown_item = WireItem(item_id, "user", "completed", content, num_bytes(part))
         return NewItem(shown_item, Item(item_id, "user", (part,)))
 
     def _audio(self, audio: bytes, audio_format: AudioFormat = "audio/pcm") -> AudioPart:
@@ -197,7 +185,7 @@ class ItemReader:
     ) -> Part:
         try:
             decoded = self._part(role, part, at, room, audio_format)
-            room.take(media_bytes(decoded))
+            room.take(num_bytes(decoded))
         except LimitExceeded as error:
             error.param = at
             raise
