@@ -43,6 +43,7 @@ class Kv:
     preloaded: Counter[str] = field(default_factory=Counter[str])
     patient: tuple[str, ...] = ()
     is_pressed_beside: bool = False
+    due_below_s: float = nan
 
     @property
     def view(self) -> KvView:
@@ -239,6 +240,14 @@ def test_what_will_leave_soon_is_written_beside_the_step() -> None:
     kv = Kv(owners, ("near", "runs", "far", "gone"), num_free=20, step_s=0.05)
     selection = NextUse().decide_write(kv.view, NOW)
     assert (list(selection.owners), selection.count) == (["near", "far"], 5)
+    assert not selection.displaces, "nothing is known of what is on the host"
+    kv.due_below_s = 102.0
+    assert not NextUse().decide_write(kv.view, NOW).displaces, "there is room"
+    kv.num_below = 0
+    assert NextUse().decide_write(kv.view, NOW).displaces
+    kv.due_below_s = 100.5
+    assert not NextUse().decide_write(kv.view, NOW).displaces, "all that is there is needed sooner"
+    kv.num_below = 1000
     kv.step_s = 0.004
     assert NextUse().decide_write(kv.view, NOW).count == 1, "the next step may be as short"
     kv.step_s = inf

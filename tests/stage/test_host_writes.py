@@ -150,6 +150,10 @@ def test_a_view_reads_one_owner_without_a_look_at_its_blocks() -> None:
     assert (view.state("session-1"), view.device("session-1")) == (found.state, found.device)
     assert view.device("session-1") == 4
     assert view.due_s("session-1") == found.due_s > 0
+    assert math.isnan(view.due_below_s)
+    stage.tiers.room.make_room(6)
+    answered(stage)
+    assert view.due_below_s == view.due_s("session-1")
     assert (view.state("none"), view.device("none")) == (None, 0)
     assert math.isnan(view.due_s("none"))
     assert not view.is_expected("session-1")

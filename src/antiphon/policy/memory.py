@@ -109,6 +109,11 @@ class KvView(Protocol):
         ...
 
     @property
+    def due_below_s(self) -> float:
+        """When that will be needed which is needed last of what is in the tier below; nan: unknown."""
+        ...
+
+    @property
     def out(self) -> Lane:
         """From the device to the host."""
         ...

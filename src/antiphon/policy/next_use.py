@@ -195,11 +195,12 @@ class NextUse:
         owners = list(islice(resting, LOOK))
         if not owners:
             return NOTHING
-        is_unknown = isnan(view.due_s(owners[0]))
-        self.events["next_use_unknown"] += is_unknown
+        self.events["next_use_unknown"] += isnan(view.due_s(owners[0]))
         if unknown := unknown_beside_step(view):
             self.events[unknown] += 1
-        return Selection(owners, num_beside_step(view), "will leave soon", displaces=not is_unknown)
+        latest_s = nan if view.num_below else view.due_below_s
+        displaces = any(view.due_s(owner) < latest_s for owner in owners)
+        return Selection(owners, num_beside_step(view), "will leave soon", displaces=displaces)
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What requests wait for; unless a person's does that would fit, also what is about to be needed

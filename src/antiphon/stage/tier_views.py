@@ -161,6 +161,13 @@ class View:
         return self.host.num_free if self.tier == "device" else 0
 
     @property
+    def due_below_s(self) -> float:
+        if self.next_use is None or self.tier != "device" or not self.host.num_blocks:
+            return nan
+        last = next(self.next_use.farthest(self.orders["host"], self.host.owners, self.now), None)
+        return nan if last is None else self.due_s(last)
+
+    @property
     def size_below(self) -> int:
         return self.host.num_blocks if self.tier == "device" else 0
 
