@@ -40,6 +40,7 @@ def test_of_a_prompt_that_is_far_too_long_half_of_what_is_too_much_goes_at_once(
     assert len(shortened(items, 100.0) or ()) == 22
     seen = Item("seen", "user", (toy.picture(1),))
     assert len(shortened((*items[:4], seen, *items[4:]), 100.0) or ()) == 39, "media have no characters"
+    assert len(shortened((seen, *items[1:]), 100.0) or ()) == 40, "who knows what is too long without it"
     kept, rounds = items, 0
     while len(kept) > 3 and rounds < 99:
         kept, rounds = shortened(kept, len(kept) / 3) or kept, rounds + 1

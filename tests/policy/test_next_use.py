@@ -174,7 +174,7 @@ def test_what_is_protected_is_worked_out_once_and_only_if_it_comes_to_that() -> 
     [
         ({"soon": 5}, ["late", "near"], 5),
         ({"soon": 9}, ["late", "near"], 6),
-        ({"soon": 2}, ["late"], 2),
+        ({"soon": 2}, ["late", "near"], 2),
         ({"between": 5}, ["late"], 3),
         ({"last": 5}, [], 0),
         ({"soon": 5, "last": 50}, ["late", "near"], 5),
@@ -241,12 +241,13 @@ def test_what_will_leave_soon_is_written_beside_the_step() -> None:
     selection = NextUse().decide_write(kv.view, NOW)
     assert (list(selection.owners), selection.count) == (["near", "far"], 5)
     assert not selection.displaces, "nothing is known of what is on the host"
-    kv.due_below_s = 102.0
-    assert not NextUse().decide_write(kv.view, NOW).displaces, "there is room"
     kv.num_below = 0
-    assert NextUse().decide_write(kv.view, NOW).displaces
-    kv.due_below_s = 100.5
-    assert not NextUse().decide_write(kv.view, NOW).displaces, "all that is there is needed sooner"
+    assert NextUse().decide_write(kv.view, NOW) is NOTHING
+    kv.due_below_s = 102.0
+    selection = NextUse().decide_write(kv.view, NOW)
+    assert (selection.owners, selection.displaces) == (["near"], True), (
+        "the other is needed later than all there"
+    )
     kv.num_below = 1000
     kv.step_s = 0.004
     assert NextUse().decide_write(kv.view, NOW).count == 1, "the next step may be as short"

@@ -8,15 +8,14 @@ import threading
 import pytest
 
 from antiphon.core.errors import Overloaded
-from antiphon.server import turns_of_keys
 from antiphon.server.turns_of_keys import TurnsOfKeys
 
 
 class Work:
     """Jobs that wait until they may go on."""
 
-    def __init__(self, num_threads: int = 1) -> None:
-        self.turns = TurnsOfKeys(num_threads, "test", "Too many.", 1.0)
+    def __init__(self, num_threads: int = 1, most_waiting: int = 64) -> None:
+        self.turns = TurnsOfKeys(num_threads, "test", "Too many.", 1.0, most_waiting)
         self.begun: list[str] = []
         self.may_go_on = threading.Event()
 
@@ -64,10 +63,14 @@ async def test_what_is_given_up_leaves_its_place_and_what_runs_keeps_its_thread(
     assert work.begun == ["first", "second", "fourth"]
 
 
-async def test_too_many_of_one_key_are_refused_and_errors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_of_keys, "MOST_WAITING", 1)
-    work = Work()
-    running, waiting = work.ask("broken", 0), work.ask("waits", 0)
+async def test_too_many_of_one_key_are_refused_and_errors_are_told() -> None:
+    work = Work(most_waiting=1)
+    running, left = work.ask("broken", 0), work.ask("left", 0)
+    await until(work, 1)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    assert not work.turns.num_waiting
+    waiting = work.ask("waits", 0)
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match=r"Too many\."):
         await work.ask("refused", 0)

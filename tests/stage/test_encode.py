@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.core.config import EncoderConfig
-from antiphon.core.conversation import AudioPart
 from antiphon.core.facts import NO_INTS, NO_TOKENS, StepDone, StepFailed
 from antiphon.core.plans import EncodeStep
 from antiphon.policy.base import Budget, StepChoice, StepView, Tier
-from antiphon.stage.encode import MOST_STEP_BYTES, EncodeScheduler
+from antiphon.stage.encode import EncodeScheduler
 from fakes import toy
 from stage.test_ar import BASELINE
 
@@ -43,18 +42,6 @@ def test_two_who_want_the_same_share_one_encoding() -> None:
     assert encode.holds((A, B))
     encode.want((B,), 0)
     assert not encode.has_work
-    encode.check_integrity()
-
-
-def test_long_media_do_not_share_a_step() -> None:
-    long, longer = (
-        AudioPart(bytes(size), key)
-        for size, key in ((MOST_STEP_BYTES - 16, 101), (MOST_STEP_BYTES + 16, 102))
-    )
-    encode = scheduler(step_media=8)
-    encode.want((A, long, B, longer, C), 0)
-    steps = [planned(encode, step) for step in range(5) if encode.has_work]
-    assert steps == [[A.key, long.key], [B.key], [longer.key], [C.key]]
     encode.check_integrity()
 
 

@@ -52,8 +52,13 @@ class MediaRoutes:
 
     @property
     def are_under_way(self) -> bool:
-        """Was any sent that has not arrived?"""
-        return any(not copy.has_arrived for copies in self._copies.values() for copy in copies.values())
+        """Was any sent that has not arrived, and that a request waits for?"""
+        pins = {name: encoder.pins for name, encoder in self._stages.encoders.items()}
+        return any(
+            not copy.has_arrived and any(key in pins.get(maker, ()) for maker in copy.makers)
+            for copies in self._copies.values()
+            for key, copy in copies.items()
+        )
 
     def arrived(self, unit: str, keys: tuple[int, ...]) -> None:
         copies = self._copies.get(unit, {})

@@ -6,6 +6,8 @@ from antiphon.core.conversation import Item, ToolCallPart, ToolOutputPart, media
 
 SURE = 0.5
 """Of the text that is too much by its characters, what may go at once: some has more tokens than other."""
+MOST_AT_ONCE = 64
+"""Messages: each is a look at all of them, and others wait."""
 
 
 def shortened(items: tuple[Item, ...], over: float = 1.0) -> tuple[Item, ...] | None:
@@ -13,11 +15,14 @@ def shortened(items: tuple[Item, ...], over: float = 1.0) -> tuple[Item, ...] | 
     sure not to have room for, so that a long conversation is not rendered again for each. None: none may go.
     """
     kept = _without_oldest(items)
-    if kept is None or not over > 1.0:
+    if kept is None or not over > 1.0 or len(media_of(kept)) < len(media_of(items)):
         return kept
-    surplus = SURE * (1.0 - 1.0 / over) * sum(map(num_chars, items))
-    surplus -= sum(map(num_chars, items)) - sum(map(num_chars, kept))
-    while (fewer := _without_oldest(kept)) is not None:
+    num_before = sum(map(num_chars, items))
+    surplus = SURE * (1.0 - 1.0 / over) * num_before - (num_before - sum(map(num_chars, kept)))
+    for _ in range(MOST_AT_ONCE):
+        fewer = _without_oldest(kept)
+        if fewer is None:
+            break
         stays = {item.id for item in fewer}
         gone = tuple(item for item in kept if item.id not in stays)
         surplus -= sum(map(num_chars, gone))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, takewhile
 from math import inf, isnan, nan
 from typing import NamedTuple
 
@@ -148,7 +148,7 @@ class NextUse:
         others = self._leaving_host(view)
         one = next(others, None)
         left = dict[str, int]()
-        num_coming, count = 0, 0
+        num_coming, count, latest_s = 0, 0, -inf
         for owner in sorted(due, key=due.__getitem__):
             num_coming = min(num_coming + view.incoming[owner], view.num_wanted)
             num_short = num_coming - view.num_free
@@ -157,8 +157,11 @@ class NextUse:
                 given = min(has, num_short - count)
                 left[one] -= given
                 count += given
+                latest_s = due[owner]
                 one = one if left[one] else next(others, None)
-        return Selection(left, count, "needed last") if count else NOTHING
+        further = chain([] if one is None or one in left else [one], others)
+        further = takewhile(lambda owner: not view.due_s(owner) <= latest_s, further)
+        return Selection(chain(left, further), count, "needed last") if count else NOTHING
 
     def _leaving_host(self, view: KvView) -> Iterator[str]:
         """The one that is needed last first, without those whose turn is coming, as far as they may be kept,
@@ -193,13 +196,14 @@ class NextUse:
             return NOTHING
         resting = (one for one in view.farthest_dirty() if view.state(one) is KvState.RESTING)
         owners = list(islice(resting, LOOK))
+        if displaces := not view.num_below:
+            last_s = view.due_below_s
+            owners = [owner for owner in owners if view.due_s(owner) < last_s]
         if not owners:
             return NOTHING
         self.events["next_use_unknown"] += isnan(view.due_s(owners[0]))
         if unknown := unknown_beside_step(view):
             self.events[unknown] += 1
-        latest_s = nan if view.num_below else view.due_below_s
-        displaces = any(view.due_s(owner) < latest_s for owner in owners)
         return Selection(owners, num_beside_step(view), "will leave soon", displaces=displaces)
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:

@@ -76,6 +76,10 @@ class Exchange:
     def tier(self) -> Tier:
         return self._request.tier
 
+    @property
+    def key(self) -> int | None:
+        return self._key
+
     def hang_up(self, code: int, reason: str) -> None:
         """Nothing to do: the answer ends by itself."""
 

@@ -94,7 +94,8 @@ class MediaFiles:
         while got := _next_block(file, block, num_frames > 0):
             num_frames += got
             check("max_audio_s", self._limits.max_audio_s, num_frames / file.samplerate)
-            check("max_media_bytes", self._limits.max_media_bytes, num_frames * file.channels * 4)
+            check("max_media_bytes", self._limits.max_media_bytes, num_frames * 4)
+            check("max_media_bytes", self._limits.max_media_bytes, num_frames * file.channels * 4 / UNSAMPLED)
             blocks.append(block[:got].mean(axis=1))
         return np.concatenate([np.zeros(0, np.float32), *blocks])
 

@@ -53,8 +53,8 @@ async def realtime(socket: WebSocket) -> None:
     except AntiphonError as error:
         await _refuse(socket, serving, error)
         return
-    connection = Connection(socket, serving)
     key = check_key(socket, serving.settings.api_keys)
+    connection = Connection(socket, serving, key)
     # counted before the handshake's await: two at once cannot both take the last place
     serving.connections.add(connection)
     serving.sessions[connection.id], serving.keys[connection.id] = connection, key
@@ -79,7 +79,7 @@ async def _refuse(socket: WebSocket, serving: Serving, error: AntiphonError) -> 
 class Connection:
     """A client's socket, its session and its engine, joined."""
 
-    def __init__(self, socket: WebSocket, serving: Serving) -> None:
+    def __init__(self, socket: WebSocket, serving: Serving, key: int | None) -> None:
         assert serving.engine is not None
         assert serving.detokenisers is not None
         self._socket = socket
@@ -95,6 +95,7 @@ class Connection:
         self._late: deque[Output] = deque()
         self._alarm: asyncio.TimerHandle | None = None
         self._serving = serving
+        self.key = key
         self._untold: deque[PersonFact] = deque()
         """What the engine is told once it is known whether the first one's guide can be followed."""
         self._checking: asyncio.Task[None] | None = None

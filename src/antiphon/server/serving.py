@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 from collections import Counter
@@ -41,7 +42,7 @@ from antiphon.wire.reading import Reader
 logger = logging.getLogger("antiphon.server")
 
 FRAME_THREADS = 4
-DECODING_THREADS = 2
+DECODING_THREADS = max(os.cpu_count() or 1, 2)
 GOING_AWAY, SERVICE_RESTART = 1001, 1012
 POLL_S = 0.02
 GOODBYE_S = 5.0
@@ -59,6 +60,11 @@ class Draining(Protocol):
     @property
     def tier(self) -> Tier:
         """Whose room it takes up."""
+        ...
+
+    @property
+    def key(self) -> int | None:
+        """Of the configured API keys, the one it came with, by its place among them; None: none is."""
         ...
 
     def hang_up(self, code: int, reason: str) -> None:
@@ -94,7 +100,11 @@ class Serving:
         self.frame_threads = ThreadPoolExecutor(FRAME_THREADS, "frames")
         """For what realtime sessions decode and resample: no turn waits for files, nor for a slow host."""
         self.decoding = TurnsOfKeys(
-            DECODING_THREADS, "media", "Too many requests wait for their media.", settings.retry_after_s
+            DECODING_THREADS,
+            "media",
+            "Too many requests wait for their media.",
+            settings.retry_after_s,
+            settings.max_open_responses + settings.max_best_effort_responses,
         )
         """For media of requests over HTTP."""
         self.connections: set[Draining] = set()
@@ -221,7 +231,8 @@ class Serving:
         num_keys = len(self.settings.api_keys)
         if key is None or num_keys < 2:
             return 0
-        part, held = self.settings.max_sessions // (2 * num_keys), Counter(self.keys.values())
+        part = self.settings.max_sessions // (2 * num_keys)
+        held = Counter(one.key for one in self.connections if one.tier == "latency")
         return sum(max(part - held[other], 0) for other in range(num_keys) if other != key)
 
     def _why_full(self, tier: Tier, num_replies: int = 1, key: int | None = None) -> str | None:

@@ -13,16 +13,15 @@ from antiphon.core.errors import Overloaded
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST_WAITING = 64
-"""Of one API key."""
-
 
 class TurnsOfKeys:
     """Owner of what waits for a thread."""
 
-    def __init__(self, num_threads: int, name: str, refusal: str, retry_after_s: float) -> None:
-        """refusal: what is told where too many of a key wait."""
-        self._refusal, self._retry_after_s = refusal, retry_after_s
+    def __init__(
+        self, num_threads: int, name: str, refusal: str, retry_after_s: float, most_waiting: int = 64
+    ) -> None:
+        """refusal: what is told where so many of a key wait."""
+        self._refusal, self._retry_after_s, self._most_waiting = refusal, retry_after_s, most_waiting
         self._waiting: dict[int | None, deque[asyncio.Future[None]]] = {}
         """By API key, whose turn is the first one's next; each is told when it may go on."""
         self._num_free = num_threads
@@ -37,14 +36,16 @@ class TurnsOfKeys:
         is cancelled it leaves its place; what runs already runs to its end."""
         loop = asyncio.get_running_loop()
         turn, waiting = loop.create_future(), self._waiting.get(key, ())
-        if len(waiting) >= MOST_WAITING:
+        if len(waiting) >= self._most_waiting:
             raise Overloaded(self._refusal, self._retry_after_s)
         self._waiting.setdefault(key, deque()).append(turn)
         self._pass_on()
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was given in the same moment
+            if turn.cancelled():
+                self._leave(key, turn)
+            else:  # it was given in the same moment
                 self._free()
             raise
         job = loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
@@ -55,6 +56,13 @@ class TurnsOfKeys:
         if not job.cancelled():
             job.exception()  # told to who waits for it, if anybody still does
         self._free()
+
+    def _leave(self, key: int | None, turn: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(key, deque())
+        if turn in waiting:
+            waiting.remove(turn)
+        if not waiting:
+            self._waiting.pop(key, None)
 
     def _free(self) -> None:
         self._num_free += 1
@@ -68,6 +76,6 @@ class TurnsOfKeys:
             turn = waiting.popleft()
             if waiting:
                 self._waiting[key] = waiting  # behind all other keys
-            if not turn.done():  # one that left is done
+            if not turn.done():  # one that is just leaving is done
                 turn.set_result(None)
                 self._num_free -= 1

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from itertools import accumulate
 
 from antiphon.core.config import EncoderConfig
-from antiphon.core.conversation import Media, num_bytes
+from antiphon.core.conversation import Media
 from antiphon.core.facts import StageFact, StepDone
 from antiphon.core.plans import EncodeStep
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.policy.base import Budget, Tier
 from antiphon.stage.candidates import Listed, Surroundings
 from antiphon.stage.policies import Chooser, StagePolicies, changes, up_to
-
-MOST_STEP_BYTES = 1 << 25
-"""Of media that share a step, decoded: some eight minutes of sound. What is longer has a step of its own, so
-that others come between."""
 
 
 @dataclass(slots=True)
@@ -146,9 +141,7 @@ class EncodeScheduler(Chooser[Listed, tuple[Media, ...]]):
             view, choice = self._taken(now)
             chosen: list[int] = up_to(view, choice, most)[0][: self.config.step_media].tolist()
             keys = list(self._queue)
-            sizes = accumulate(num_bytes(self._queue[keys[at]].media) for at in chosen)
-            count = max(sum(size <= MOST_STEP_BYTES for size in sizes), 1)
-            media = tuple(self._queue.pop(keys[at]).media for at in chosen[:count])
+            media = tuple(self._queue.pop(keys[at]).media for at in chosen)
             reason = choice.reason
         if not media:
             return None
