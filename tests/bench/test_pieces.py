@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import pytest
 
+from antiphon.bench.experiment import Changes, workload_of
 from antiphon.bench.server_metrics import parse
 from antiphon.bench.tables import shown, spreads_table, values_table
 from antiphon.bench.target import Target, root
@@ -71,3 +73,22 @@ def test_numbers() -> None:
         ["1", "7"],
         ["share", "tokens"],
     ]
+
+
+def test_sessions_of_a_workload_that_ships_grow_with_those_kept_open() -> None:
+    assert workload_of("barge-in", Changes(concurrency=16)).load.sessions == 16
+    assert workload_of("barge-in", Changes(concurrency=24)).load.sessions == 48
+    assert workload_of("barge-in", Changes(concurrency=24, num_sessions=30)).load.sessions == 30
+    assert workload_of("barge-in", Changes(concurrency=24, duration_s=9)).load.sessions is None
+
+
+def test_options_that_a_workload_cannot_have_are_told_in_a_sentence(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\nload: {closed: {concurrency: 1, sessions: 2}}\npeople: {talker: {}}\n")
+    for name, sessions in (("barge-in", 2), (str(mine), None)):
+        with pytest.raises(ConfigError) as refused:
+            workload_of(name, Changes(concurrency=24, num_sessions=sessions))
+        assert str(refused.value) == (
+            f"workload {name} with these options: load.closed: 2 sessions can't keep 24 going at once; "
+            "say 24 `sessions` or more (--sessions 24)"
+        )

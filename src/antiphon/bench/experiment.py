@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from antiphon.bench import provenance
 from antiphon.bench.logfile import LogWriter
@@ -17,16 +21,20 @@ from antiphon.bench.target import Pace, Target
 from antiphon.core.errors import ConfigError
 from antiphon.metrics.log import RunStarted
 from antiphon.workload.draw import draw
-from antiphon.workload.load import load, named
+from antiphon.workload.load import load, mistakes, named
 from antiphon.workload.script import Script
 from antiphon.workload.spec import Workload
+
+SESSIONS_A_PLACE = 2
+"""Of a workload that ships, where it has fewer sessions than are to be kept open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What the command line says otherwise than the workload. None: as it is.
 
-    concurrency  makes the load closed; rate_per_s makes it open, with Poisson arrivals
+    concurrency  makes the load closed; rate_per_s makes it open, with Poisson arrivals. A workload that ships
+                 and has fewer sessions than that gets SESSIONS_A_PLACE
     max_concurrency  bounds an open load
     """
 
@@ -41,18 +49,21 @@ class Changes:
 def workload_of(name: str, changes: Changes) -> Workload:
     """A workload by its name or file, changed. Raises ConfigError."""
     path = Path(name)
-    workload = load(path) if path.suffix or path.exists() else named(name)
+    is_file = bool(path.suffix) or path.exists()
+    workload = load(path) if is_file else named(name)
     data = workload.model_dump(exclude_unset=True)
-    data["load"] = _load(data["load"], changes)
+    data["load"] = _load(data["load"], changes, may_grow=not is_file)
     if changes.turn_detection is not None:
         data["turn_detection"] = changes.turn_detection
     try:
         return Workload.model_validate(data)
-    except ValueError as error:
-        raise ConfigError(f"workload {name} with these options: {error}") from error
+    except ValidationError as error:
+        found = mistakes(error, json.dumps(data, default=str))
+        said = "; ".join(f"{key}: {message}" for _, key, message in found)
+        raise ConfigError(f"workload {name} with these options: {said}") from error
 
 
-def _load(written: dict[str, Any], changes: Changes) -> dict[str, Any]:
+def _load(written: dict[str, Any], changes: Changes, may_grow: bool) -> dict[str, Any]:
     _refuse_contradictions(written, changes)
     (kind, load) = next((kind, load) for kind, load in written.items() if load is not None)
     ends = {key: load[key] for key in ("sessions", "duration_s") if load.get(key) is not None}
@@ -63,6 +74,8 @@ def _load(written: dict[str, Any], changes: Changes) -> dict[str, Any]:
         if changes.num_sessions is None:
             ends.pop("sessions", None)
     if changes.concurrency is not None:
+        if may_grow and changes.num_sessions is None and ends.get("sessions", inf) < changes.concurrency:
+            ends["sessions"] = SESSIONS_A_PLACE * changes.concurrency
         places = {key: load[key] for key in ("until",) if key in load}
         return {"closed": {"concurrency": changes.concurrency} | places | ends}
     bound = {} if changes.max_concurrency is None else {"max_concurrency": changes.max_concurrency}

@@ -59,7 +59,10 @@ class Closed(Spec):
         if self.sessions is None and self.duration_s is None:
             raise ValueError("has no end; say `sessions`, `duration_s` or both")
         if self.sessions is not None and self.sessions < self.concurrency:
-            raise ValueError(f"{self.sessions} sessions can't keep {self.concurrency} going at once")
+            raise ValueError(
+                f"{self.sessions} sessions can't keep {self.concurrency} going at once; "
+                f"say {self.concurrency} `sessions` or more (--sessions {self.concurrency})"
+            )
         return self
 
 
