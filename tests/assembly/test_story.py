@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.assembly.preset import replayable
@@ -18,6 +19,7 @@ from antiphon.core.facts import (
     CopyFailed,
     OutputHeld,
     OutputReleased,
+    ResponseCancelled,
     ResponseRequested,
     SessionClosed,
     SessionOpened,
@@ -28,6 +30,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import ResponseEnded
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
 from antiphon.stage.kv_moves import KvMove, KvMoved
+from fakes import transcribing
 from fakes.world import World, toy_config
 from flow.test_advance import advise, ask, prepared, say, until_reading
 
@@ -267,3 +270,58 @@ def test_who_waits_while_blocks_are_free_waits_for_its_turn(tmp_path: Path) -> N
     waits = {cause for event in worked for cause, _ in event.spent}
     assert Cause.ORDER in waits
     assert Cause.BLOCKS not in waits
+
+
+def of_cascade(world: transcribing.World) -> Storyteller:
+    """The stories of what the world has seen."""
+    teller = Storyteller(transcribing.CONFIG, 0)
+    for facts, now, _ in world.log:
+        teller.decide(facts, now)
+    teller.finish()
+    return teller
+
+
+def test_a_voice_without_a_talker_is_told_by_the_sound_that_came_of_it() -> None:
+    world = transcribing.World()
+    world.samples = 24_000
+    world.ask("s", transcribing.recording(1))
+    while "s" not in world.ends:
+        world.turn()
+    made_s = sum(world.sounded.values()) / 24_000
+    world.facts.append(SessionClosed("s"))
+    world.run()
+    story = of_cascade(world).stories["s"]
+    (end,) = story.of(What.ENDED)
+    assert end.amounts["made_s"] == made_s > 0
+    assert not list(story.of(What.CUT)), "it was whole when the session ended"
+
+
+def test_a_voice_that_is_cut_tells_what_was_never_heard() -> None:
+    world = transcribing.World()
+    world.samples, world.reply_length = 24_000, 300
+    world.ask("s", transcribing.recording(1))
+    while not world.sounded.total():
+        world.turn()
+    world.turn()
+    world.facts.append(ResponseCancelled("s", "s", "turn_detected"))
+    world.run()
+    (cut,) = of_cascade(world).stories["s"].of(What.CUT)
+    assert cut.amounts["heard_s"] < cut.amounts["made_s"]
+    assert cut.amounts["unheard_s"] == pytest.approx(cut.amounts["made_s"] - cut.amounts["heard_s"])
+
+
+def test_a_transcript_is_no_turn_and_cannot_be_spoken_over() -> None:
+    world = transcribing.World()
+    world.ask("s", transcribing.recording(1))
+    (*opened, asked) = world.facts
+    world.facts = [*opened, msgspec.structs.replace(asked, transcribe=True, speech=False)]
+    world.turn()
+    world.facts.append(SpeechStarted("s"))
+    world.run()
+    story = of_cascade(world).stories["s"]
+    kinds = [event.what for event in story.events if event.response == "s"]
+    assert (kinds[0], kinds[-1]) == (What.TRANSCRIBED, What.ENDED)
+    assert What.FIRST_WORDS in kinds
+    assert not {What.ASKED, What.FIRST_TEXT, What.SPEAKS_OVER, What.CUT}.intersection(kinds)
+    assert What.SPEAKS in {event.what for event in story.events}
+    assert story.responses == ["s"]

@@ -47,6 +47,7 @@ class What(StrEnum):
     NOT_AHEAD = "nothing of the turn is read ahead"
     READ_AHEAD = "read ahead of the turn: {tokens:.0f} tokens in {took_s:.3f} s"
     ASKED = "the turn is complete: a reply is asked for"
+    TRANSCRIBED = "a transcript of what was said is asked for"
     RENDERED = "its prompt has {tokens:.0f} tokens, rendered in {took_s:.3f} s"
     JOINED = "has a row after {waited_s:.3f} s; {cached:.0f} of {tokens:.0f} tokens cached"
     HELD = "held back for the first time"
@@ -74,6 +75,7 @@ class What(StrEnum):
     WOULD_WRITE = "observed: KV would have been copied to the host early"
     WOULD_FETCH = "observed: KV would have been fetched or preloaded from the host"
     FIRST_TEXT = "first text, {after_s:.3f} s after the turn was complete"
+    FIRST_WORDS = "first words of the transcript, {after_s:.3f} s after it was asked for"
     FIRST_AUDIO = "first audio, {after_s:.3f} s after the turn was complete"
     GAP = "silence of {gap_s:.3f} s in the midst of the reply"
     WITHHELD = "output is kept from the client: it may be an interruption"
@@ -184,8 +186,8 @@ class Story:
 
     @property
     def responses(self) -> list[str]:
-        """By name, in the order in which they were asked for."""
-        return [event.response for event in self.of(What.ASKED)]
+        """By name, in the order in which they were asked for; transcripts too."""
+        return [event.response for event in self.of(What.ASKED, What.TRANSCRIBED)]
 
     def about(self, response: str) -> list[Event]:
         """Of one response, and what befell the session from the speech that led to it up to its end."""

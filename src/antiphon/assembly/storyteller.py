@@ -109,6 +109,8 @@ class _Reply:
     name: str
     item: str
     asked_at: float
+    is_transcript: bool = False
+    """It writes down what was said: nobody hears it."""
     playback: Playback = field(default_factory=Playback)
     has_text: bool = False
     is_cut: bool = False
@@ -117,8 +119,11 @@ class _Reply:
     """Of its tokens, where it was cut."""
     withheld_s: float | None = None
     """Seconds of audio that are kept from the client; None: none is."""
+    sounded_s: float = 0.0
+    """Seconds of audio that came of it, those that are withheld too."""
     made_s: float | None = None
-    """Seconds of audio that its frames amount to; None: it is still being made."""
+    """Seconds of audio that its frames amount to, or that came of a voice without frames; None: it is still
+    being made."""
     works: dict[str, _Work] = field(default_factory=dict[str, _Work])
 
     def add(self, now: float, what: What, where: str = "", **told: Any) -> None:
@@ -267,7 +272,7 @@ class Storyteller:
         now, reply = self._now, self._find(story.session, getattr(fact, "response", ""))
         match fact:
             case SpeechStarted():
-                replies = self._replies_of(story)
+                replies = [one for one in self._replies_of(story) if not one.is_transcript]
                 heard = [one for one in replies if one.playback.is_audible(now) or one.made_s is None]
                 if heard:
                     heard[-1].add(now, What.SPEAKS_OVER, left_s=heard[-1].playback.lead_s(now))
@@ -279,9 +284,9 @@ class Storyteller:
                 kinds = (type(part).__name__.removesuffix("Part").lower() for part in fact.item.parts)
                 story.add(now, What.SAID, reason=", ".join(kinds))
             case ResponseRequested() if reply is None:
-                reply = _Reply(story, fact.response, fact.item_id, now)
+                reply = _Reply(story, fact.response, fact.item_id, now, fact.transcribe)
                 self._replies[story.session][fact.response] = reply
-                reply.add(now, What.ASKED)
+                reply.add(now, What.TRANSCRIBED if fact.transcribe else What.ASKED)
             case TurnForeseen():
                 story.add(now, What.PAUSES if fact.item.id else What.BEGINS)
             case TurnDropped():
@@ -293,7 +298,8 @@ class Storyteller:
                 for unit in self.node.stages.ar:
                     self._spoil((unit, story.session), "the session ended before its turn came")
                 for one in self._replies_of(story):
-                    self._stop(one, "the session is closed", None)
+                    if one.made_s is None:
+                        self._stop(one, "the session is closed", None)
                 story.add(now, What.CLOSED)
             case ItemCut():
                 for one in self._replies_of(story):
@@ -384,9 +390,10 @@ class Storyteller:
             case TokensOut():
                 if not reply.has_text:
                     reply.has_text = True
-                    self._first(reply, What.FIRST_TEXT)
+                    self._first(reply, What.FIRST_WORDS if reply.is_transcript else What.FIRST_TEXT)
             case AudioOut():
                 audio_s = len(output.audio) * SECONDS_PER_BYTE
+                reply.sounded_s += audio_s
                 if reply.withheld_s is None:
                     self._audible(reply, audio_s)
                 else:
@@ -408,8 +415,8 @@ class Storyteller:
     def _ended(self, reply: _Reply, output: ResponseEnded) -> None:
         usage, now = output.usage, self._now
         self._worked(reply)
-        made_s = reply.made_s = usage.output_audio_tokens * self.node.frontier.frame_s
-        if output.status == "cancelled" or reply.is_cut:
+        made_s = reply.made_s = usage.output_audio_tokens * self.node.frontier.frame_s or reply.sounded_s
+        if not reply.is_transcript and (output.status == "cancelled" or reply.is_cut):
             reply.playback.stop(now)
             self._cut(reply, output.reason)
         said = [one for one in (output.status, output.reason, output.message) if one]

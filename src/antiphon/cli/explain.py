@@ -107,7 +107,7 @@ def sessions_table(stories: Iterable[Story]) -> Table:
         ttfp_s = [event.amounts["after_s"] for event in story.of(What.FIRST_AUDIO)]
         table.add_row(
             story.session,
-            str(len(story.responses)),
+            str(len(list(story.of(What.ASKED)))),
             f"{median(ttfp_s):.3f}" if ttfp_s else "–",
             f"{story.waited_s:.3f}",
             f"{story.held_s:.3f}",
