@@ -183,6 +183,34 @@ async def test_metrics_of_turns_that_are_spoken_interrupted_and_cut() -> None:
     assert "antiphon_server_gaps_total 0.0" in text
 
 
+async def test_what_is_never_heard_of_an_interrupted_reply_counts_once() -> None:
+    script = Script(audio_s=20.0, chunk_s=10.0, pace_s=0.05)
+    async with running(engine=FakeEngine(script)) as served:
+        async with served.socket() as client:
+            await client.by_hand()
+            await client.send("response.create")
+            await client.until("response.output_audio.delta")
+            await client.send("response.cancel")
+            cancelled = await client.until("response.done")
+            async with httpx.AsyncClient(base_url=served.http) as metrics:
+                before = unheard(await metrics.get("/metrics"))
+            item = cancelled[-1]["response"]["output"][0]["id"]
+            await client.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=9500)
+            await client.until("conversation.item.truncated")
+        async with httpx.AsyncClient(base_url=served.http) as metrics:
+            assert unheard(await metrics.get("/metrics")) == before
+    num_cut, unheard_s = before
+    assert num_cut == 1
+    assert 5.0 < unheard_s <= 20.0
+
+
+def unheard(answer: httpx.Response) -> tuple[float, float]:
+    """Replies that were cut, and seconds of them that were never heard."""
+    names = ("truncated_total", "unheard_audio_seconds_total")
+    num_cut, unheard_s = (re.findall(rf"antiphon_server_{name} ([0-9.]+)", answer.text)[0] for name in names)
+    return float(num_cut), float(unheard_s)
+
+
 async def test_log_lines_name_their_session(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "antiphon.server")
     async with running() as served:

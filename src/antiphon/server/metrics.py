@@ -104,14 +104,16 @@ class ServerMetrics:
             registry=registry,
         )
         self.truncated = Counter(
-            "antiphon_server_truncated", "Spoken replies cut to what was heard of them.", registry=registry
+            "antiphon_server_truncated",
+            "Spoken replies cut to what was heard of them: interrupted, or truncated by their client.",
+            registry=registry,
         )
         self.audio_s = Counter(
             "antiphon_server_audio_seconds", "Seconds of speech sent in sessions.", registry=registry
         )
         self.unheard_s = Counter(
             "antiphon_server_unheard_audio_seconds",
-            "Of them, those behind the place where their reply was cut.",
+            "Of them, those behind the place where their reply was cut: the client's word, or an estimate.",
             registry=registry,
         )
         self.gaps = Counter(
@@ -158,8 +160,8 @@ class ResponseMeter:
         self._created_s: dict[str, float] = {}
         self._turn_ended_s: float | None = None
         """When the person's last spoken turn ended, until a reply is heard."""
-        self._spoken_s: dict[str, float] = {}
-        """Seconds of speech by item, until the item is cut."""
+        self._num_cut, self._unheard_s = 0, 0.0
+        """Of the session, as far as they are counted."""
         self._bytes_per_s = WIRE_BYTES_PER_S
         self._waiting = {
             "response.output_text.delta": (metrics.first_text_s, set[str]()),
@@ -172,16 +174,12 @@ class ResponseMeter:
         if kind in self._waiting:
             self._first(kind, event["response_id"], now)
             if kind == "response.output_audio.delta":
-                self._spoke(event["item_id"], event["delta"], now)
+                self._spoke(event["delta"], now)
         elif kind == "input_audio_buffer.committed":
             self._turn_ended_s = now
         elif kind in ("session.created", "session.updated"):
             is_pcm = event["session"]["audio"]["output"]["format"]["type"] == "audio/pcm"
             self._bytes_per_s = WIRE_BYTES_PER_S if is_pcm else G711_BYTES_PER_S
-        elif kind == "conversation.item.truncated":
-            self._metrics.truncated.inc()
-            unheard_s = self._spoken_s.pop(event["item_id"], 0.0) - event["audio_end_ms"] / 1000
-            self._metrics.unheard_s.inc(max(0.0, unheard_s))
         elif kind == "response.created":
             self._created_s[event["response"]["id"]] = now
         elif kind == "response.done":
@@ -191,19 +189,24 @@ class ResponseMeter:
         elif kind == "error":
             self._refused(event["error"])
 
+    def cut(self, num_cut: int, unheard_s: float) -> None:
+        """So many of its spoken replies were cut by now, with so many seconds of them never heard."""
+        if num_cut > self._num_cut or unheard_s > self._unheard_s:
+            self._metrics.truncated.inc(num_cut - self._num_cut)
+            self._metrics.unheard_s.inc(unheard_s - self._unheard_s)
+            self._num_cut, self._unheard_s = num_cut, unheard_s
+
     def _first(self, kind: str, response: str, now: float) -> None:
         histogram, seen = self._waiting[kind]
         if response not in seen:
             seen.add(response)
             histogram.observe(now - self._created_s[response])
 
-    def _spoke(self, item: str, delta: str, now: float) -> None:
+    def _spoke(self, delta: str, now: float) -> None:
         if self._turn_ended_s is not None:
             self._metrics.turn_to_audio_s.observe(now - self._turn_ended_s)
             self._turn_ended_s = None
-        audio_s = 3 * len(delta) / 4 / self._bytes_per_s
-        self._metrics.audio_s.inc(audio_s)
-        self._spoken_s[item] = self._spoken_s.get(item, 0.0) + audio_s
+        self._metrics.audio_s.inc(3 * len(delta) / 4 / self._bytes_per_s)
 
     def _refused(self, error: Payload) -> None:
         self._metrics.errors.labels(error["code"]).inc()

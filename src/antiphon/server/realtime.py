@@ -231,6 +231,7 @@ class Connection:
                 if isinstance(effect.fact, TurnAdvised):
                     self._metrics.advisories.labels("taken").inc()
                 self._tell(effect.fact)
+        self._meter.cut(self._session.num_cut, self._session.unheard_s)
         self._set_alarm()
 
     def _tell(self, fact: PersonFact) -> None:

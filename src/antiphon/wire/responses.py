@@ -55,6 +55,16 @@ class Responses:
         return next((reply for reply in self._open.values() if reply.is_remembered), None)
 
     @property
+    def num_cut(self) -> int:
+        """Spoken replies that were interrupted or truncated."""
+        return self._speeches.num_cut
+
+    @property
+    def unheard_s(self) -> float:
+        """Seconds of sound that were sent of them and never heard."""
+        return self._speeches.unheard_s
+
+    @property
     def item_ids(self) -> set[str]:
         """Ids kept for replies that are not over."""
         return {reply.spec.item_id for reply in self._open.values()}

@@ -131,6 +131,16 @@ class RealtimeSession:
         return len(self._responses)
 
     @property
+    def num_cut(self) -> int:
+        """Spoken replies that were interrupted or truncated."""
+        return self._responses.num_cut
+
+    @property
+    def unheard_s(self) -> float:
+        """Seconds of sound that were sent of them and never heard: by the client's word, or as estimated."""
+        return self._responses.unheard_s
+
+    @property
     def buffered_audio_s(self) -> float:
         return self._listener.buffered_ms / 1000
 

@@ -48,6 +48,8 @@ class Spoken(Reported):
         """Where the voice knows it: when each word ends in its sound, and how many tokens are over then."""
         self.is_growing = True
         self.cut: Cut | None = None
+        self.unheard_s: float | None = None
+        """Seconds of what was sent that were never heard, as its cut counts; None: it was not cut."""
         self.is_truncated = False
         """The client said itself what was heard: no estimate overrules it."""
         self.has_call = False
@@ -77,6 +79,11 @@ class Speeches:
         self._by_item: dict[str, Spoken] = {}
         self._num_chars = 0
         self._audio_s = 0.0
+        self.num_cut = 0
+        """Replies of which sound was sent, and that were interrupted or truncated."""
+        self.unheard_s = 0.0
+        """Of theirs, all together: what was sent and never heard. It never falls: where an estimate and the
+        client's own word differ, the larger counts."""
 
     @property
     def chars_per_s(self) -> float:
@@ -108,6 +115,7 @@ class Speeches:
         was written: text that is shown is read."""
         played_s = spoken.playback.played_s(now)
         spoken.playback.stop(now)
+        self._count(spoken, played_s)
         if not spoken.speech or spoken.has_call:
             return None
         if not spoken.is_truncated:
@@ -129,7 +137,17 @@ class Speeches:
             spoken.cut = self._heard(spoken, sent_s if end_ms == sent_ms else end_ms / 1000.0)
             spoken.is_truncated = True
         spoken.playback.stop(now)
+        self._count(spoken, end_ms / 1000.0)
         return end_ms
+
+    def _count(self, spoken: Spoken, heard_s: float) -> None:
+        """Once, however often it is cut."""
+        if not spoken.playback.audio_s:
+            return
+        self.num_cut += spoken.unheard_s is None
+        unheard_s = max(spoken.playback.audio_s - heard_s, spoken.unheard_s or 0.0)
+        self.unheard_s += unheard_s - (spoken.unheard_s or 0.0)
+        spoken.unheard_s = unheard_s
 
     def _heard(self, spoken: Spoken, played_s: float) -> Cut:
         if spoken.words:
