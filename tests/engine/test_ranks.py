@@ -58,6 +58,15 @@ def test_a_dead_rank_ends_the_engine_in_words(pair: Omni) -> None:
     followers_of(pair).stop()
 
 
+def test_a_rank_that_is_told_to_end_while_it_imports_goes_on() -> None:
+    """Ctrl-C reaches the whole group, and is for its first process."""
+    with leader._start() as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
 def test_what_breaks_on_rank_0_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rank waits in the middle of a step that will never go on: it must not take what comes."""
     start = ["sleep", "60"]

@@ -130,6 +130,18 @@ async def test_answers_and_leaves_nothing(engine: EngineProcess, tiny_checkpoint
     assert sockets() <= before
 
 
+async def test_ctrl_c_while_the_process_imports_is_for_its_parent(
+    engine: EngineProcess, tiny_checkpoint: Path
+) -> None:
+    task = asyncio.create_task(engine.start(Start(str(tiny_checkpoint), "x", CPU), silent))
+    await until(lambda: engine.pid, 5)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(engine.pid, number)
+    await task
+    assert engine.alive
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()), "this process hears them"
+
+
 async def test_a_failed_start_speaks_and_leaves_nothing(engine: EngineProcess, folder: Path) -> None:
     before = sockets()
     with pytest.raises(AntiphonError, match="/no/such/checkpoint"):

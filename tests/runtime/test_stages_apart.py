@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -180,6 +181,23 @@ def test_who_cannot_start_is_named(tiny_checkpoint: Path, monkeypatch: pytest.Mo
     stage = "(encoders|thinker|talker|code2wav)"
     with pytest.raises(AntiphonError, match=rf"'{stage}' of \1 could not start: has ended \(exit status 1"):
         load_engine(str(tiny_checkpoint), APART, "x", silent)
+
+
+def test_who_is_told_to_end_while_it_imports_goes_on(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C reaches the whole group, and is for its first process."""
+    spawn = subprocess.Popen
+
+    def signalled(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = spawn(*words, **options)
+        process.send_signal(signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(stage_processes.subprocess, "Popen", signalled)
+    engine = load_engine(str(tiny_checkpoint), APART, "x", silent)
+    assert engine.processes is not None
+    engine.processes.close()
 
 
 @pytest.mark.parametrize(

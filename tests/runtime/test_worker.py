@@ -79,7 +79,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(worker.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(worker, "leave_to_parent", lambda: None)
     monkeypatch.setattr(worker.logging, "basicConfig", lambda **_: None)
     with tempfile.TemporaryDirectory() as folder:  # ipc paths have room for 107 characters
         server = Server(Path(folder))

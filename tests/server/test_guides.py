@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +135,21 @@ async def test_keys_take_turns_and_one_that_leaves_leaves_its_place(
     assert made == ["flood0", "flood2", "other", "flood3", "flood4"]
     assert not guide_check._turns.num_waiting
     await asyncio.wait_for(ask("next", 0), 20)
+
+
+async def test_a_check_that_is_told_to_end_while_it_imports_goes_on(
+    guide_check: GuideCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C reaches the whole group, and is for its first process."""
+    spawn = subprocess.Popen
+
+    def signalled(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = spawn(*words, **options)
+        process.send_signal(signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", signalled)
+    await guide_check.check(AskedGuide(FINE, "here"))
 
 
 async def test_a_model_without_a_tokenizer_is_not_guided(tmp_path: Path) -> None:

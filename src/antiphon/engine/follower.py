@@ -6,7 +6,6 @@ Started as `python -m antiphon.engine.follower` by `engine.leader`, whose orders
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from antiphon.engine.family import FollowerModel, Pages
 from antiphon.engine.leader import READY
 from antiphon.engine.load import load_followers
 from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, read_order
+from antiphon.engine.signals import leave_to_parent
 from antiphon.engine.touching import Touching
 from antiphon.nn.attention import PagedBatch, over
 from antiphon.nn.shard import Shard
@@ -65,9 +65,7 @@ class Rank:
 
 def main() -> int:
     """Run until rank 0 says no more. Returns the process's exit status."""
-    # A signal to the whole group is for the server; the end of the input is what ends a rank.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    leave_to_parent()  # the end of the input is what ends a rank
     logging.basicConfig(format="%(asctime)s %(levelname)s rank %(name)s: %(message)s", level=logging.INFO)
     try:
         with torch.inference_mode():

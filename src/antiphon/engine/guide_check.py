@@ -15,10 +15,11 @@ import msgspec
 
 from antiphon.core.sampling import Guide
 from antiphon.engine.guides import GuideError, compiled, tokenizer_of
+from antiphon.engine.signals import leave_to_parent
 
 
 def main(checkpoint: str, vocab: str, most_s: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # to the whole group: it is for the parent
+    leave_to_parent()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     try:
         tokenizer = tokenizer_of(Path(checkpoint), int(vocab), ())

@@ -20,6 +20,7 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError, EngineLost
 from antiphon.engine.family import Pages
 from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, Order, write_order
+from antiphon.engine.signals import held_back
 from antiphon.nn.shard import Shard
 from antiphon.nn.step import StepInputs
 
@@ -96,9 +97,10 @@ class Followers:
 def _start() -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "antiphon.engine.follower"]
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
-    )
+    with held_back():
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+        )
 
 
 def _end(processes: list[subprocess.Popen[bytes]], folder: tempfile.TemporaryDirectory[str]) -> None:

@@ -23,6 +23,7 @@ from antiphon.core.facts import PersonFact, ResponseRequested, SessionClosed, Se
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Output, ResponseEnded, Usage
 from antiphon.core.snapshot import Snapshot
+from antiphon.engine.signals import held_back
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.messages import (
     Failed,
@@ -155,13 +156,14 @@ class EngineProcess:
             order = msgspec.structs.replace(order, record=str(unused(Path(order.record))))
         try:
             self._link = _Link()
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "antiphon.runtime.worker",
-                str(self._link.folder),
-                stdin=self._link.lifeline,
-            )
+            with held_back():
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "antiphon.runtime.worker",
+                    str(self._link.folder),
+                    stdin=self._link.lifeline,
+                )
             await self._hello()
             self._post(order)
             await self._wait_ready(progress)

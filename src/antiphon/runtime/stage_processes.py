@@ -19,6 +19,7 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConnectorClosed
 from antiphon.core.facts import Fact, UnitLost, UnitReady
 from antiphon.core.message import Message
+from antiphon.engine.signals import held_back
 from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.ipc_messages import (
@@ -191,7 +192,7 @@ class StageProcesses:
         child.offers = offers
         offers.setblocking(False)
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        with theirs:
+        with theirs, held_back():
             child.process = subprocess.Popen(
                 [sys.executable, "-m", "antiphon.runtime.stage_worker", str(theirs.fileno())],
                 stdin=subprocess.PIPE,

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import logging
 import select
-import signal
 import socket
 import sys
 import time
@@ -27,6 +26,7 @@ from antiphon.core.plans import Step
 from antiphon.engine.heap import give_back
 from antiphon.engine.load import LoadedUnits, load_units, open_source
 from antiphon.engine.load import Progress as Report
+from antiphon.engine.signals import leave_to_parent
 from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.ipc_messages import (
     FACTS,
@@ -254,8 +254,7 @@ def own_options(options: EngineOptions, process: str) -> EngineOptions:
 
 def main(descriptor: int) -> int:
     """Run until the engine's process is gone. Returns the process's exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    leave_to_parent()
     logging.basicConfig(format="%(asctime)s %(levelname)s stage %(name)s: %(message)s", level=logging.INFO)
     end_with_parent()
     try:

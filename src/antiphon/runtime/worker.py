@@ -11,7 +11,6 @@ import gc
 import logging
 import math
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import Fact
 from antiphon.core.ports import Wakeup
 from antiphon.engine.heap import give_back
+from antiphon.engine.signals import leave_to_parent
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.loading import load_engine
@@ -128,9 +128,7 @@ class Link:
 
 def main(folder: str, orphaned: threading.Event) -> int:
     """Run until stopped, or `orphaned`. Returns the process's exit status."""
-    # A signal to the whole group is for the parent, which drains first and then says Stop.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    leave_to_parent()
     logging.basicConfig(format="%(asctime)s %(levelname)s engine %(name)s: %(message)s", level=logging.INFO)
     link = Link(folder, orphaned)
     try:

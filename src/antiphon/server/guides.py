@@ -14,6 +14,7 @@ import msgspec
 
 from antiphon.core.errors import ProtocolError
 from antiphon.core.sampling import Guide
+from antiphon.engine.signals import held_back
 from antiphon.server.turns_of_keys import TurnsOfKeys
 from antiphon.wire.guides import AskedGuide
 
@@ -82,7 +83,8 @@ class GuideCheck:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
-            self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            with held_back():
+                self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             weakref.finalize(self, _end, self._child)
             said = self._asked(self._child, b"")
             self._refusal = "This model's texts cannot be guided." if said is None else said
