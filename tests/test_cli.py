@@ -131,10 +131,12 @@ def test_doctor_says_what_runs_and_what_is_verified(monkeypatch: pytest.MonkeyPa
 def test_demo_checkpoint(tmp_path: Path) -> None:
     made = CliRunner().invoke(app, ["checkpoint", "demo", str(tmp_path / "tiny"), "--size", "tiny"])
     assert made.exit_code == 0, made.output
+    assert "making a tiny random model in" in made.output
     assert (tmp_path / "tiny" / "config.json").is_file()
     again = ["checkpoint", "demo", str(tmp_path / "tiny"), "--size", "tiny"]
     assert CliRunner().invoke(app, again).exit_code == 1
-    assert CliRunner().invoke(app, [*again, "--if-missing"]).exit_code == 0
+    kept = CliRunner().invoke(app, [*again, "--if-missing"])
+    assert (kept.exit_code, kept.output) == (0, "")
     assert (
         CliRunner().invoke(app, ["checkpoint", "demo", str(tmp_path / "x"), "--size", "vast"]).exit_code == 1
     )

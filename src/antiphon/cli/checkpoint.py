@@ -51,12 +51,12 @@ def demo(
 
     if if_missing and directory.exists():
         return
-    usual = "small" if "small" in MODELS.get(model, ("small",)) else "tiny"
+    size = size or ("small" if "small" in MODELS.get(model, ("small",)) else "tiny")
+    took = ", which takes up to a minute" if (model, size) == ("qwen3-omni", "small") else ""
+    console.print(f"making a {size} random model in {directory}{took}", highlight=False, soft_wrap=True)
     try:
         with console.status("making the demo checkpoint") as status:
-            make_any_demo(
-                directory, model=model, size=size or usual, seed=seed, dtype=dtype, progress=status.update
-            )
+            make_any_demo(directory, model=model, size=size, seed=seed, dtype=dtype, progress=status.update)
     except AntiphonError as error:
         fail(error)
     console.print(f"wrote {directory}")
