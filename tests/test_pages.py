@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -25,6 +27,16 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     named = [name for name in FILE.findall(text) if not name.startswith(OF_A_RUN)]
     assert not [name for name in named if not any((place / name).exists() for place in PLACES)]
     assert not [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/http.md"])
+def test_what_a_client_is_shown_needs_only_the_openai_client(page: str) -> None:
+    blocks = re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(dedent(block)))]
+    imported = {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
+    imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert "openai" in imported
+    assert imported - sys.stdlib_module_names <= {"openai", "antiphon"}
 
 
 def defined(file: Path) -> set[str]:
