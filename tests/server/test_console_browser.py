@@ -356,6 +356,28 @@ async def test_a_phone_shows_one_panel_at_a_time() -> None:
             await page.keyboard.press("ArrowRight")
 
 
+async def test_the_list_of_policies_scrolls_and_the_page_does_not() -> None:
+    async with opened(Script(SENTENCE), viewport={"width": 1280, "height": 700}) as console:
+        page = console.page
+        await page.click("#policies summary")
+        many = """document.querySelector("#policies ul").innerHTML = "<li>thinker by fcfs</li>".repeat(60)"""
+        await page.evaluate(many)
+        assert await page.evaluate("document.documentElement.scrollHeight") == 700
+        assert await page.evaluate("""document.querySelector("#policies ul").scrollHeight""") > 700
+        bottom = await page.evaluate("""document.querySelector("#policies").getBoundingClientRect().bottom""")
+        assert bottom < 700
+
+
+async def test_the_smallest_phone_has_room_for_the_placeholder() -> None:
+    async with opened(Script(SENTENCE), viewport={"width": 320, "height": 568}) as console:
+        lines = """(() => {
+            const text = document.querySelector("#text"), style = getComputedStyle(text);
+            const inner = text.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+            return inner / parseFloat(style.lineHeight);
+        })()"""
+        assert await console.page.evaluate(lines) == pytest.approx(1, abs=0.2)
+
+
 WIDEST = """Math.max(document.documentElement.scrollWidth,
     ...[...document.querySelectorAll("body *")].filter((one) => !one.closest(".unseen, dialog, thead"))
         .map((one) => one.getBoundingClientRect().right))"""
