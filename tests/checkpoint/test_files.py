@@ -118,7 +118,7 @@ def test_memory_is_compared_in_the_dtype_to_be_loaded(checkpoint: Checkpoint) ->
 
 
 def test_no_such_directory(tmp_path: Path) -> None:
-    assert "neither a directory nor a hub id" in refusal(tmp_path / "absent")
+    assert "There is no directory" in refusal(tmp_path / "absent")
 
 
 def test_a_file_is_not_a_checkpoint(tiny_checkpoint: Path) -> None:

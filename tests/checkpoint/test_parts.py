@@ -114,7 +114,9 @@ def test_a_part_that_is_not_named_or_not_there(broken: Path):
     edit(broken / "config.json", voice=None)
     assert "'voice' must name a directory, a GGUF or a hub id" in refusal(broken)
     edit(broken / "config.json", voice="nowhere")
-    assert "'nowhere' is neither a directory nor a hub id" in refusal(broken)
+    said = refusal(broken)
+    assert "voice: 'nowhere' is neither a directory nor a hub id" in said
+    assert f"{broken / 'config.json'} names it; it was looked for at {broken / 'nowhere'} first" in said
 
 
 @pytest.mark.parametrize("part", PARTS)

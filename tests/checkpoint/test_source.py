@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub
 import pytest
 
-from antiphon.checkpoint.source import FETCHED_PATTERNS, find_directory
+from antiphon.checkpoint.source import FETCHED_PATTERNS, check_source, find_directory
 from antiphon.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -55,6 +55,21 @@ def test_hub_errors_say_what_to_do(monkeypatch: pytest.MonkeyPatch, status: int 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(CheckpointError, match=advice):
         find_directory("org/some-model")
+
+
+@pytest.mark.parametrize("source", ["here/absent", "./absent", "/no/such", "~/no-such-directory"])
+def test_what_is_a_path_is_not_looked_for_in_the_hub(
+    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fetch(*_: object, **__: object) -> str:
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    for find in (find_directory, check_source):
+        with pytest.raises(CheckpointError, match=f"There is no directory '{source}'.* hub id"):
+            find(source)
 
 
 @pytest.mark.parametrize("source", ["a/b/c", "model", "", "../x", "org/"])

@@ -43,7 +43,14 @@ def parts_of(
                 f"{path / 'config.json'}: {part!r} must name a directory, a GGUF or a hub id"
             )
         inside = path / named
-        found[part] = _directory(part, str(inside) if inside.exists() else named, progress)
+        try:
+            found[part] = _directory(part, str(inside) if inside.exists() else named, progress)
+        except CheckpointError as error:
+            if inside.exists():
+                raise
+            raise CheckpointError(
+                f"{error}. {path / 'config.json'} names it; it was looked for at {inside} first"
+            ) from error
     return found
 
 

@@ -20,12 +20,18 @@ FETCHED_PATTERNS = ["*.json", "*.txt", "*.jinja", "*.safetensors", "spk_dict.pt"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
+PATH_STARTS = ("/", "./", "../", "~")
+"""No hub id begins so."""
+CHECK = (
+    "Check the path, or name a hub id (org/name); `antiphon checkpoint` makes a small one to try things with"
+)
+
 
 def check_source(source: str) -> None:
     """Fetches nothing. Raises CheckpointError for what is neither a directory with a config.json nor may be a
     hub id."""
     named = Path(source).expanduser()
-    if named.is_dir() or named.is_file() or _HUB_ID.fullmatch(source) is None:
+    if named.is_dir() or named.is_file() or not _may_be_of_the_hub(source):
         path = find_directory(source) / "config.json"
         if not path.is_file():
             raise CheckpointError(f"{path.parent} has no config.json: it is not a model checkpoint")
@@ -41,12 +47,21 @@ def find_directory(source: str, progress: Callable[[str], None] | None = None) -
         return directory_of(path)
     if source and path.exists():
         raise CheckpointError(f"{source} is a file; name the directory that holds config.json, or a GGUF")
+    if source.startswith(PATH_STARTS):
+        raise CheckpointError(f"There is no directory {source!r}. {CHECK}")
     if _HUB_ID.fullmatch(source) is None:
+        raise CheckpointError(f"{source!r} is neither a directory nor a hub id of the form org/name. {CHECK}")
+    if not _may_be_of_the_hub(source):
         raise CheckpointError(
-            f"{source!r} is neither a directory nor a hub id of the form org/name. "
-            "Check the path; `antiphon checkpoint` makes a small one to try things with"
+            f"There is no directory {source!r}; as there is one {path.parent.name!r}, the hub is not asked. "
+            "Check the path; if you mean a hub id, run this in another directory"
         )
     return _fetch(source, progress)
+
+
+def _may_be_of_the_hub(source: str) -> bool:
+    """Has it the form of a hub id, and is no directory of such an organisation's name here?"""
+    return _HUB_ID.fullmatch(source) is not None and not Path(source).parent.is_dir()
 
 
 def _fetch(hub_id: str, progress: Callable[[str], None] | None) -> Path:
