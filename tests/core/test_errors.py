@@ -9,6 +9,7 @@ def test_a_limit_names_itself_and_both_numbers() -> None:
     error = LimitExceeded("max_items", 3, 4, "Delete items first")
     assert str(error) == "max_items: 4 is over the limit of 3. Delete items first"
     assert str(LimitExceeded("max_items", 3, 4)) == "max_items: 4 is over the limit of 3"
+    assert str(LimitExceeded("max_items", 3, 4, said="too many")) == "max_items: too many"
     assert (error.limit, error.allowed, error.got) == ("max_items", 3, 4)
 
 

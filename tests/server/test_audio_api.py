@@ -6,6 +6,7 @@ import io
 import json
 
 import httpx
+import msgspec
 import numpy as np
 import openai
 import pytest
@@ -14,7 +15,7 @@ import soundfile
 from antiphon.core.conversation import AudioPart, TextPart
 from antiphon.core.facts import ResponseRequested, SessionClosed
 from server.conftest import Running, eventually, running
-from server.fake_engine import FakeEngine, Script
+from server.fake_engine import INFO, FakeEngine, Script
 
 
 def asked(served: Running) -> ResponseRequested:
@@ -57,6 +58,15 @@ async def test_a_text_is_read_aloud(served: Running, name: str, media_type: str)
     request = asked(served)
     assert (request.say, request.voice, request.instructions) == ("Read me.", "chelsie", "Slowly.")
     await eventually(lambda: bool(served.engine.of(SessionClosed)))
+
+
+async def test_a_model_of_one_language_tells_it_of_a_transcript() -> None:
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, languages=("en",)))
+    async with running(engine=engine) as served, served.client() as client:
+        verbose = await client.audio.transcriptions.create(
+            model="test-omni", file=("a.wav", wav()), response_format="verbose_json"
+        )
+    assert verbose.language == "en"
 
 
 async def test_speech_as_events(served: Running) -> None:
@@ -113,7 +123,7 @@ async def test_transcription(served: Running) -> None:
         verbose = await client.audio.transcriptions.create(
             model="test-omni", file=("a.ogg", wav(kind="OGG")), response_format="verbose_json"
         )
-        assert verbose.duration == pytest.approx(0.5)
+        assert (verbose.duration, verbose.language) == (pytest.approx(0.5), "unknown")
     request = served.engine.of(ResponseRequested)[0]
     assert not request.speech
     assert request.items is not None

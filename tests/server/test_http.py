@@ -325,6 +325,7 @@ async def test_a_recording_that_the_model_does_not_hear_is_the_clients_error() -
         )
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "max_audio_s")
+    assert error["message"] == "max_audio_s: the recording is longer than 2 s"
     assert not engine.facts
 
 

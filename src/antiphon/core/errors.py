@@ -59,10 +59,12 @@ class ProtocolError(AntiphonError):
 
 class LimitExceeded(AntiphonError):
     """An explicit limit was passed. `limit` is its name, `allowed` and `got` are in its unit; `param` is the
-    field that went over it, where it is known."""
+    field that went over it, where it is known. `said`: its words, where `got` is only how far it was counted.
+    """
 
-    def __init__(self, limit: str, allowed: float, got: float, hint: str = "") -> None:
-        super().__init__(f"{limit}: {got:g} is over the limit of {allowed:g}{'. ' + hint if hint else ''}")
+    def __init__(self, limit: str, allowed: float, got: float, hint: str = "", said: str = "") -> None:
+        said = said or f"{got:g} is over the limit of {allowed:g}"
+        super().__init__(f"{limit}: {said}{'. ' + hint if hint else ''}")
         self.limit = limit
         self.param: str | None = None
         self.allowed = allowed

@@ -93,7 +93,9 @@ class MediaFiles:
         # to the end, block by block: what a header says of the length of a stream is no more than a guess
         while got := _next_block(file, block, num_frames > 0):
             num_frames += got
-            check("max_audio_s", self._limits.max_audio_s, num_frames / file.samplerate)
+            if (audio_s := num_frames / file.samplerate) > (most_s := self._limits.max_audio_s):
+                said = f"the recording is longer than {most_s:g} s"
+                raise LimitExceeded("max_audio_s", most_s, audio_s, said=said)
             check("max_media_bytes", self._limits.max_media_bytes, num_frames * 4)
             check("max_media_bytes", self._limits.max_media_bytes, num_frames * file.channels * 4 / UNSAMPLED)
             blocks.append(block[:got].mean(axis=1))

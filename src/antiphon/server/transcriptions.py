@@ -61,7 +61,7 @@ async def transcriptions(request: Request, serving: Admitted) -> Response:
     if not asked.stream:
         async with exchange:
             text, end = await while_connected(request, _written(exchange))
-        return _answer(asked, audio, text, end)
+        return _answer(asked, audio, serving.info.languages, text, end)
     exchange.open()
     try:
         await while_connected(request, exchange.begun())
@@ -115,14 +115,17 @@ async def _written(exchange: Exchange) -> tuple[str, ResponseEnded]:
     raise AssertionError("a reply has an end")
 
 
-def _answer(asked: TranscriptionRequest, audio: AudioPart, text: str, end: ResponseEnded) -> Response:
+def _answer(
+    asked: TranscriptionRequest, audio: AudioPart, known: tuple[str, ...], text: str, end: ResponseEnded
+) -> Response:
+    """known: languages that the model hears."""
     if asked.response_format == "text":
         return PlainTextResponse(text)
     usage = flat_usage(end.usage)
     if asked.response_format == "json":
         return json_answer(Transcription(text=text, usage=usage))
     seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
-    language = asked.language or "unknown"
+    language = asked.language or (known[0] if len(known) == 1 else "unknown")
     return json_answer(
         Transcription(text=text, usage=usage, task="transcribe", language=language, duration=seconds)
     )
