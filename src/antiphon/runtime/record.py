@@ -131,11 +131,15 @@ def framed(message: Header | Entry) -> bytes:
 
 
 def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
-    """Header and entries. A frame cut short by a crash ends the record; raises ConfigError for a foreign file
-    and, while entries are read, for a damaged one."""
+    """Header and entries. A frame cut short by a crash ends the record; raises ConfigError for a file that is
+    not there, for a foreign one and, while entries are read, for a damaged one."""
     read = frames(path)
     try:
         header: Header = decoder(Header).decode(next(read))
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}); name a file that `antiphon serve --record` wrote"
+        ) from None
     except (StopIteration, msgspec.MsgspecError):
         raise ConfigError(f"{path} is no record file (written by `antiphon serve --record`)") from None
     if header.version != VERSION:
