@@ -143,6 +143,16 @@ def test_without_audio_all_is_waste_unless_the_reply_is_whole() -> None:
     assert waste.waste_tokens([mute]) == {"thinker": 0.0}
 
 
+def test_a_voice_without_a_talker_wastes_none_of_its_tokens() -> None:
+    cut = reply(
+        audio=[(1.0, 4.0)], end_s=2.0, status="cancelled", output_text_tokens=8, output_audio_tokens=0
+    )
+    barge = Interrupted(t_s=3.0, session="a", response="r", kind="barge_in", heard_s=2.0)
+    cascade = rows(session(), cut, [barge])
+    assert waste.waste_tokens(cascade).keys() == {"thinker"}
+    assert waste.waste_token_ratio(cascade).keys() == {"thinker"}
+
+
 def test_text_replies_are_read_not_heard() -> None:
     read = rows(reply(text=[(1.0, 2)], wants="text", end_s=2.0, output_text_tokens=3))
     assert waste.waste_tokens(read) == {}

@@ -38,7 +38,8 @@ def waste_tokens(rows: Iterable[ResponseRow]) -> dict[str, float]:
     """Tokens by stage that nobody heard: those that it made (usage) less those that were heard, which are
     seconds heard times the reply's own rate (`heard_tokens`). LiveServe §7.3, Figure 16.
 
-    Absent: a stage of which no usage speaks.
+    Absent: a stage of which no usage speaks, and a talker that made no token of what was received: there is
+    none.
     """
     rows = tuple(rows)
     wasted: dict[str, float] = {}
@@ -119,9 +120,13 @@ class _Rates:
 
 
 def _counts(rows: Iterable[ResponseRow]) -> dict[str, list[tuple[ResponseRow, int]]]:
+    rows = tuple(rows)
     counts: dict[str, list[tuple[ResponseRow, int]]] = {}
     for row in rows:
         for stage, count in ((WRITER, row.output_text_tokens), (TALKER, row.output_audio_tokens)):
             if count is not None:
                 counts.setdefault(stage, []).append((row, count))
+    made = sum(count for _, count in counts.get(TALKER, []))
+    if not made and any(row.received_s for row in rows):
+        counts.pop(TALKER, None)
     return counts
