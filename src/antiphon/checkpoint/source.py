@@ -50,7 +50,7 @@ def find_directory(source: str, progress: Callable[[str], None] | None = None) -
     if source.startswith(PATH_STARTS):
         raise CheckpointError(f"There is no directory {source!r}. {CHECK}")
     if _HUB_ID.fullmatch(source) is None:
-        raise CheckpointError(f"{source!r} is neither a directory nor a hub id of the form org/name. {CHECK}")
+        raise CheckpointError(f"{source!r} is neither a directory nor a hub id. {CHECK}")
     if not _may_be_of_the_hub(source):
         raise CheckpointError(
             f"There is no directory {source!r}; as there is one {path.parent.name!r}, the hub is not asked. "
