@@ -55,6 +55,11 @@ def test_classes_in_order_and_ranks_within_them() -> None:
     assert not choice.stops
 
 
+def test_of_those_that_wait_for_the_first_sound_what_is_read_goes_behind_what_is_heard() -> None:
+    view = stage(1, 4, **begun(4, age_s=[9, 8, 1, 2], rate=[nan, nan, 12.5, 12.5]))
+    assert chosen(view).order.tolist() == [3, 2, 0, 1]
+
+
 def test_a_waiting_request_may_go_before_rows_and_need_not_be_the_first() -> None:
     """Urgency admits the third that waits: there is one space of candidates."""
     view = stage(1, 4, **begun(4, 9.0, age_s=[9, 1, 2, 3], ready=[True, False, True, True]))
@@ -75,7 +80,7 @@ def test_a_lead_that_is_not_known_counts_as_first_sound_by_age() -> None:
     policy = Urgency()
     view = stage(3, 3, begun=[True] * 3, lead_s=[nan, 0.1, nan], age_s=[1, 5, 2], rate=[12.5, 12.5, nan])
     choice = policy.decide_step(view, BUDGET, 0.0)
-    assert choice.order.tolist() == [1, 2, 0]
+    assert choice.order.tolist() == [1, 0, 2]
     assert policy.events["lead_unknown"] == 1, "what is only read has no lead"
     assert policy.decide_pace(view, 0.0).held is None
 

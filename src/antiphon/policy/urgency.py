@@ -41,6 +41,8 @@ SHORTER = 0.9
 LISTENS_S = 0.25
 """Of sound that a client has and is still to play: with less, the reply is not held. What lies between the
 stage and the client may be less than a chunk, or a phrase, and then waits for more."""
+AFTER_ALL_S = 1e9
+"""So much later came, as it were, what nobody listens to, among those that wait for the first sound."""
 ACKED = int(Source.ACKED)
 """As a plain number, like a tier."""
 
@@ -66,7 +68,7 @@ class Urgency:
                the admissions; nothing is `patient`, or at the brink
 
     Where a lead is not known the request goes by its age among those that wait for the first sound, and is
-    not held (§6). One whose client has stopped playing it goes after all that are listened to, and is not
+    not held (§6); what nobody listens to goes behind them: its prompts may be many, and long. One whose client has stopped playing it goes after all that are listened to, and is not
     held either: it ends sooner.
     """
 
@@ -247,7 +249,8 @@ class Urgency:
         exposure = np.maximum(lead_s - self.safe_s, 0) / self.safe_s  # eq. 2
         utility = self._beta * self._relief(view) - self._alpha * exposure  # eq. 1
         urgency = self._classes(view)
-        within = np.choose(urgency, (lead_s, -age_s, -utility, -age_s))
+        unheard_s = np.where(np.isnan(view.rate), AFTER_ALL_S, 0.0)
+        within = np.choose(urgency, (lead_s, unheard_s - age_s, -utility, -age_s))
         self._count_unknown(view)
         return urgency, within
 
