@@ -169,11 +169,14 @@ def test_readers_give_way_over_a_slow_link_that_fails(
     expected: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the host was to keep is not there, or late: it is computed again, and says the same."""
+    """What the host was to keep is not there, or late: it is computed again, and says the same. Where a round
+    is over before what it has go on is there, rows may change places in vain, and the guard relieves them."""
     link = Link(seed=0, bytes_per_s=4e6, share_failing=0.1)
     monkeypatch.setattr(copies, "copy_runs", link.copy_runs)
-    driver = crowded_readers(omni, checkpoint, expected, 1, 2048)
+    driver = crowded_readers(omni, checkpoint, expected, 1, 2048, relieved=("stalled",))
     assert link.num_failed > 2
+    for one in driver.node.guard.overruled:
+        assert one.reasons.get("stalled", 0) <= 0.05 * one.num_decisions
     assert driver.node.stages.ar["thinker"].tiers.fetches.num_fetched_blocks > 0
 
 
@@ -189,9 +192,15 @@ def test_readers_give_way_to_each_other(
 
 
 def crowded_readers(
-    omni: Omni, checkpoint: Path, expected: list[list[int]], depth: int, host_kv_tokens: int
+    omni: Omni,
+    checkpoint: Path,
+    expected: list[list[int]],
+    depth: int,
+    host_kv_tokens: int,
+    relieved: tuple[str, ...] = (),
 ) -> Driver:
-    """The device holds a fraction of what is asked for; all say what they say alone."""
+    """The device holds a fraction of what is asked for; all say what they say alone. `relieved`: for what the
+    baseline may decide instead."""
     said(omni, TEXTS[:1])  # kernels are compiled before steps are timed: the policy goes by what they take
     longest = max(len(prompt_ids(omni, text)) for text in TEXTS) + MAX_TOKENS
     sizes = {"kv_tokens": longest + 48, "max_context_tokens": longest, "host_kv_tokens": host_kv_tokens}
@@ -215,7 +224,9 @@ def crowded_readers(
     thinker = driver.node.stages.ar["thinker"]
     assert thinker.num_preemptions > 2
     reasons = {reason for one in driver.node.guard.overruled for reason in one.reasons}
-    assert reasons <= {"slow", "suspended"}, "the policy says what can be done, and lets somebody run"
+    assert reasons <= {"slow", "suspended", *relieved}, (
+        "the policy says what can be done, and lets others run"
+    )
     return driver
 
 

@@ -123,7 +123,7 @@ def test_a_video_with_its_sound(omni: Omni) -> None:
 def test_a_too_long_request_fails_alone(omni: Omni) -> None:
     long, short = omni.generate([Request("word " * 40_000, sampling=SHORT), REQUESTS[0]])
     assert long.status == "failed"
-    assert "max_prompt_tokens" in long.message
+    assert "max_prompt_chars" in long.message
     assert short.status in ("completed", "incomplete")
     check_all_free(omni)
 
