@@ -68,8 +68,8 @@ class Urgency:
                the admissions; nothing is `patient`, or at the brink
 
     Where a lead is not known the request goes by its age among those that wait for the first sound, and is
-    not held (§6); what nobody listens to goes behind them: its prompts may be many, and long. One whose client has stopped playing it goes after all that are listened to, and is not
-    held either: it ends sooner.
+    not held (§6); what nobody listens to goes behind them: its prompts may be many, and long. One whose
+    client has stopped playing it goes after all that are listened to, and is not held either: it ends sooner.
     """
 
     name = "urgency"
