@@ -82,7 +82,12 @@ class SessionLimits(Written):
 class Limits(Written):
     """How much of everything; more is refused with an error that names the limit."""
 
-    max_sessions: Positive = key(64, "Sessions open at once; more are refused.", 256)
+    max_sessions: Positive = key(
+        64,
+        "Sessions open at once; more are refused. Half of them are kept for API keys in equal parts, where there "
+        "are several.",
+        256,
+    )
     max_open_responses: Positive = key(
         64, "Live replies in the making at once, of all sessions; more are refused.", 128
     )
