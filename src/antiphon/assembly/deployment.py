@@ -84,8 +84,8 @@ class Limits(Written):
 
     max_sessions: Positive = key(
         64,
-        "Sessions open at once; more are refused. Half of them are kept for API keys in equal parts, where there "
-        "are several.",
+        "Sessions open at once; more are refused. Half of them are kept for API keys in equal parts, where "
+        "there are several.",
         256,
     )
     max_open_responses: Positive = key(
