@@ -274,6 +274,19 @@ async def test_sends_a_picture() -> None:
         assert len(console.server.engine.of(ItemAdded)[0].item.parts) == 2
 
 
+async def test_offers_no_pictures_to_a_model_that_takes_none() -> None:
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, inputs=("audio",)))
+    async with running(engine=engine) as server, chromium() as browser:
+        page = await browser.new_page()
+        await page.goto(server.http)
+        await expect(page.locator("#status")).to_have_attribute("data-state", "ready")
+        await expect(page.locator("#attach")).not_to_be_visible()
+        picture = {"name": "pixel.png", "mimeType": "image/png", "buffer": PIXEL}
+        await page.set_input_files("#file", [picture])
+        await expect(page.locator("#error")).to_contain_text("This model takes no pictures.")
+        await expect(page.locator("#images img")).to_have_count(0)
+
+
 async def test_panels_follow_the_feed() -> None:
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
         engine, page = console.server.engine, console.page
