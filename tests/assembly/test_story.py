@@ -54,19 +54,26 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return cache(lambda name: tell(name, tmp_path_factory.mktemp("records")))
 
 
-def tell(name: str, folder: Path) -> tuple[Storyteller, list[ResponseEnded]]:
-    """The stories of a record, which must be the run's, and how its responses ended."""
-    path, tellers = record(name, folder), []
+def retold(path: Path, preset: str = "") -> Storyteller:
+    """What a record tells; it replays."""
+    tellers: list[Storyteller] = []
 
     def make(*given: Any) -> Storyteller:
         tellers.append(Storyteller(*given))
         return tellers[0]
 
-    _, differences = replay(path, PRESETS.get(name, ""), make)
+    _, differences = replay(path, preset, make)
     assert not differences
-    tellers[0].finish()
+    return tellers[0]
+
+
+def tell(name: str, folder: Path) -> tuple[Storyteller, list[ResponseEnded]]:
+    """The stories of a record, which must be the run's, and how its responses ended."""
+    path = record(name, folder)
+    teller = retold(path, PRESETS.get(name, ""))
+    teller.finish()
     outputs = [output for entry in read_record(path)[1] for output in entry.decision.outputs]
-    return tellers[0], [output for output in outputs if isinstance(output, ResponseEnded)]
+    return teller, [output for output in outputs if isinstance(output, ResponseEnded)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -212,7 +219,7 @@ def test_speech_over_a_reply_and_what_is_kept_from_the_client() -> None:
 
 def test_what_is_read_ahead_of_a_turn_is_told(tmp_path: Path) -> None:
     """One that is read whole, one that a reply ends, and one that begins not at all."""
-    config, path, tellers = toy_config(blocks=200), tmp_path / "ahead.rec", []
+    config, path = toy_config(blocks=200), tmp_path / "ahead.rec"
     writer = RecordWriter(path, config, 0)
     world = World(config, 0, recorder=writer)
     world.send(SessionOpened("ann"), SessionOpened("bob"))
@@ -228,12 +235,7 @@ def test_what_is_read_ahead_of_a_turn_is_told(tmp_path: Path) -> None:
     world.run()
     writer.close()
 
-    def make(*given: Any) -> Storyteller:
-        tellers.append(Storyteller(*given))
-        return tellers[0]
-
-    assert not replay(path, "", make)[1]
-    stories, kinds = tellers[0].stories, (What.ADVISED, What.READS_AHEAD, What.NOT_AHEAD, What.READ_AHEAD)
+    stories, kinds = retold(path).stories, (What.ADVISED, What.READS_AHEAD, What.NOT_AHEAD, What.READ_AHEAD)
     told_of = {name: [(one.what, one.reason) for one in stories[name].of(*kinds)] for name in ("ann", "bob")}
     assert told_of["ann"] == [
         (What.ADVISED, "due in 1.5 s"),
@@ -251,7 +253,7 @@ def test_what_is_read_ahead_of_a_turn_is_told(tmp_path: Path) -> None:
 
 def test_who_waits_while_blocks_are_free_waits_for_its_turn(tmp_path: Path) -> None:
     """A step has no more tokens than others take."""
-    config, path, tellers = toy_config(blocks=400, step_tokens=5, rows=4), tmp_path / "busy.rec", []
+    config, path = toy_config(blocks=400, step_tokens=5, rows=4), tmp_path / "busy.rec"
     writer = RecordWriter(path, config, 0)
     world = World(config, 0, recorder=writer)
     world.send(SessionOpened("ann"), SessionOpened("bob"))
@@ -261,12 +263,7 @@ def test_who_waits_while_blocks_are_free_waits_for_its_turn(tmp_path: Path) -> N
     world.run()
     writer.close()
 
-    def make(*given: Any) -> Storyteller:
-        tellers.append(Storyteller(*given))
-        return tellers[0]
-
-    assert not replay(path, "", make)[1]
-    worked = [event for story in tellers[0].stories.values() for event in story.of(What.WORKED)]
+    worked = [event for story in retold(path).stories.values() for event in story.of(What.WORKED)]
     waits = {cause for event in worked for cause, _ in event.spent}
     assert Cause.ORDER in waits
     assert Cause.BLOCKS not in waits

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +29,7 @@ from antiphon.runtime.loading import load_engine
 from antiphon.runtime.messages import Start
 from antiphon.runtime.stage_child import FIRST_WAIT_S, MOST_DEATHS, WELL_S, Child, Restarts, cpu_s
 from antiphon.runtime.stage_worker import own_options
+from fakes.signalled import signalled
 from runtime.test_launch import LONG, SHORT, ask, is_over, is_running, serving, silent, sockets, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -187,13 +187,6 @@ def test_who_is_told_to_end_while_it_imports_goes_on(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C reaches the whole group, and is for its first process."""
-    spawn = subprocess.Popen
-
-    def signalled(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
-        process = spawn(*words, **options)
-        process.send_signal(signal.SIGTERM)
-        return process
-
     monkeypatch.setattr(stage_processes.subprocess, "Popen", signalled)
     engine = load_engine(str(tiny_checkpoint), APART, "x", silent)
     assert engine.processes is not None

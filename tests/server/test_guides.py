@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from antiphon.engine.guides import compiled, tokenizer_of
 from antiphon.server.guides import GuideCheck
 from antiphon.wire.guides import AskedGuide, Guided, ObjectFormat, guide_of
 from antiphon.wire.limits import Limits
+from fakes.signalled import signalled
 
 FINE = Guide("json", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
 
@@ -141,13 +141,6 @@ async def test_a_check_that_is_told_to_end_while_it_imports_goes_on(
     guide_check: GuideCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C reaches the whole group, and is for its first process."""
-    spawn = subprocess.Popen
-
-    def signalled(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
-        process = spawn(*words, **options)
-        process.send_signal(signal.SIGTERM)
-        return process
-
     monkeypatch.setattr(subprocess, "Popen", signalled)
     await guide_check.check(AskedGuide(FINE, "here"))
 

@@ -103,8 +103,8 @@ class Guard(Oversight):
         return made
 
     def check_leads(self, unit: str, chunk_s: float) -> None:
-        """Tells of policies of a unit by whose `safe_s`, the lead below which a reply may run dry, one that
-        lacks the end of its chunk of `chunk_s` would count as well ahead."""
+        """Tells of policies of a unit whose `safe_s`, the lead below which a reply may run dry, is less than
+        a chunk: a reply that lacks only the end of one would count as well ahead."""
         for one in self._watched:
             safe_s = getattr(one.policy, "safe_s", None)
             if one.unit == unit and isinstance(safe_s, float) and safe_s < chunk_s:

@@ -276,7 +276,7 @@ GUIDE_FAILED = "guide_failed"
 """Why a response fails: its text cannot go on in the guide that its request names."""
 
 CLIENT_CODES = ("invalid_prompt", "context_length_exceeded", NO_SPEECH, GUIDE_FAILED)
-"""Why a response fails whose client asked for what cannot be."""
+"""Why a response fails where its client asked for what cannot be."""
 
 
 class ResponseEnded(msgspec.Struct, frozen=True, tag=True):

@@ -3,7 +3,7 @@ is brought while they still speak."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from math import inf, isnan, nan
@@ -120,41 +120,54 @@ class NextUse:
     def _leaving(self, view: KvView, now: float) -> Iterator[str]:
         """None that is due sooner than what is to come (a preload). Where requests wait for room and there is
         nothing else, what is protected too, the last first."""
-        kept: dict[str, int] | None = None
+        protected: list[str] = []
         soonest_s = min((view.due_s(owner) for owner in view.incoming), default=nan)
+        yield from self._unprotected(view, lambda: self._protected(view, now), protected, soonest_s)
+        protected.sort(key=lambda owner: -_or_never(view.due_s(owner)))
+        for owner in () if view.incoming else protected:
+            if view.num_free >= view.num_wanted:
+                return
+            self.events["protected_taken"] += 1
+            yield owner
+
+    def _unprotected(
+        self,
+        view: KvView,
+        keeps: Callable[[], Container[str]],
+        protected: list[str],
+        soonest_s: float = nan,
+    ) -> Iterator[str]:
+        """The one that is needed last first, none that is due by `soonest_s`. Those whose turn is coming and
+        that are kept are added to `protected`; those that were preempted stay for whatever is to come."""
+        kept: Container[str] | None = None
         for at, owner in enumerate(view.farthest()):
             if not at:
                 self.events["next_use_unknown"] += isnan(view.due_s(owner))
             if view.incoming and view.state(owner) is KvState.PAUSED:
                 continue
-            if view.incoming and view.due_s(owner) <= soonest_s:
+            if view.due_s(owner) <= soonest_s:
                 return
             if view.is_expected(owner):
-                kept = self._protected(view, now) if kept is None else kept
+                kept = keeps() if kept is None else kept
                 if owner in kept:
+                    protected.append(owner)
                     continue
-            yield owner
-        last = sorted(kept or (), key=lambda owner: -_or_never(view.due_s(owner)))
-        for owner in () if view.incoming else last:
-            if view.num_free >= view.num_wanted:
-                return
-            self.events["protected_taken"] += 1
             yield owner
 
     def _evict_host(self, view: KvView) -> Selection:
         """The room goes to what is needed soonest, and what leaves for it is needed later than that."""
         due = {owner: view.due_s(owner) for owner in view.incoming}
         due = {owner: -inf if isnan(due_s) else due_s for owner, due_s in due.items()}
-        others = self._leaving_host(view)
+        others = self._unprotected(view, lambda: self._kept_on_host(view), [])
         one = next(others, None)
         left = dict[str, int]()
         num_coming, count, latest_s = 0, 0, -inf
         for owner in sorted(due, key=due.__getitem__):
             num_coming = min(num_coming + view.incoming[owner], view.num_wanted)
-            num_short = num_coming - view.num_free
-            while count < num_short and one is not None and not view.due_s(one) <= due[owner]:
+            count_wanted = num_coming - view.num_free
+            while count < count_wanted and one is not None and not view.due_s(one) <= due[owner]:
                 has = left.setdefault(one, view.on_host(one))
-                given = min(has, num_short - count)
+                given = min(has, count_wanted - count)
                 left[one] -= given
                 count += given
                 latest_s = due[owner]
@@ -162,21 +175,6 @@ class NextUse:
         further = chain([] if one is None or one in left else [one], others)
         further = takewhile(lambda owner: not view.due_s(owner) <= latest_s, further)
         return Selection(chain(left, further), count, "needed last") if count else NOTHING
-
-    def _leaving_host(self, view: KvView) -> Iterator[str]:
-        """The one that is needed last first, without those whose turn is coming, as far as they may be kept,
-        and those that were preempted."""
-        kept: set[str] | None = None
-        for at, owner in enumerate(view.farthest()):
-            if not at:
-                self.events["next_use_unknown"] += isnan(view.due_s(owner))
-            if view.state(owner) is KvState.PAUSED:
-                continue
-            if view.is_expected(owner):
-                kept = self._kept_on_host(view) if kept is None else kept
-                if owner in kept:
-                    continue
-            yield owner
 
     def _kept_on_host(self, view: KvView) -> set[str]:
         """Owners whose next turn is coming, the first first, as far as their copies may be kept together."""

@@ -43,8 +43,8 @@ def _status(error: AntiphonError, kind: str, code: str) -> int:
     return STATUS_BY_CODE.get(code, 500 if kind == "server_error" else 400)
 
 
-def check_socket(request: HTTPConnection, serving: Serving) -> None:
-    """Raise the reason for which this client gets no session."""
+def check_socket(request: HTTPConnection, serving: Serving) -> int | None:
+    """The client's API key, as `check_key` has it. Raises the reason for which it gets no session."""
     check_origin(request, serving.settings.origins)
     key = check_key(request, serving.settings.api_keys)
     for name in ("intent", "call_id"):
@@ -52,6 +52,7 @@ def check_socket(request: HTTPConnection, serving: Serving) -> None:
             raise ProtocolError(f"{name}: this version serves conversations only.", param=name)
     serving.check_room(key=key)
     check_model(request.query_params.get("model"), serving)
+    return key
 
 
 def check_model(name: str | None, serving: Serving) -> None:

@@ -18,7 +18,7 @@ from antiphon.core.facts import PersonFact, ResponseRequested, TurnAdvised
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AdvisoryAnswered, Output
 from antiphon.core.sampling import Guide
-from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_key, check_socket, http_error, subprotocols
+from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_socket, http_error, subprotocols
 from antiphon.server.event_queue import EventQueue
 from antiphon.server.gate import Tier
 from antiphon.server.metrics import ResponseMeter
@@ -49,11 +49,10 @@ async def realtime(socket: WebSocket) -> None:
     """Admit or refuse, then run the session until either side ends it."""
     serving: Serving = socket.app.state.serving
     try:
-        check_socket(socket, serving)
+        key = check_socket(socket, serving)
     except AntiphonError as error:
         await _refuse(socket, serving, error)
         return
-    key = check_key(socket, serving.settings.api_keys)
     connection = Connection(socket, serving, key)
     # counted before the handshake's await: two at once cannot both take the last place
     serving.connections.add(connection)

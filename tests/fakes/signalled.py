@@ -1,0 +1,16 @@
+"""A process that is told to end while it still imports, as Ctrl-C tells the whole group of processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import Any
+
+_spawn = subprocess.Popen
+
+
+def signalled(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+    """In the place of `subprocess.Popen`."""
+    process = _spawn(*words, **options)
+    process.send_signal(signal.SIGTERM)
+    return process
