@@ -115,8 +115,11 @@ def test_what_is_told_of_prompts_has_a_figure_of_its_own() -> None:
     assert model.within(counts, starts, 0.1) == pytest.approx(plain, abs=4), "apart from what others cost"
 
 
-def longest_s(model: ObservedSteps, token_s: float, bound_s: float, first: int = 0) -> tuple[float, int]:
-    """Reads 8,000 tokens beside a reply where a step takes 5 ms alone: the longest step, and how many."""
+def longest_s(
+    model: ObservedSteps, token_s: float, bound_s: float, first: int = 0, pair_s: float = 0.0
+) -> tuple[float, int]:
+    """Reads 8,000 tokens beside a reply where a step takes 5 ms alone: the longest step, and how many.
+    pair_s: of a token and one before it."""
     left, took_s = 8000, list[float]()
     while left:
         counts, starts = ints([1, left]), ints([50 + len(took_s), 8000 - left])
@@ -124,7 +127,7 @@ def longest_s(model: ObservedSteps, token_s: float, bound_s: float, first: int =
         assert given is not None
         assert given[0] == 1
         number = first + len(took_s)
-        took_s.append(0.005 + token_s * int(given.sum()))
+        took_s.append(0.005 + token_s * int(given.sum()) + pair_s * int(given[1]) * (8000 - left))
         model.ordered(step(number, given, starts))
         model.reported(number, took_s[-1])
         left -= int(given[1])
@@ -136,6 +139,13 @@ def test_the_first_long_prompt_is_bounded_and_does_not_crawl(token_s: float) -> 
     longest, steps = longest_s(ObservedSteps(is_decoder=True), token_s, bound_s=0.2)
     assert longest <= max(0.2 * 1.3, 0.005 + (FIRST_TOKENS + 1) * token_s)
     assert steps < 16 + 1.2 * 8000 * token_s / 0.2
+
+
+def test_the_first_long_prompt_is_bounded_where_its_attention_grows() -> None:
+    """A token takes a tenth of a millisecond and, after 7,000 others, five times as long."""
+    longest, steps = longest_s(ObservedSteps(is_decoder=True), 0.0001, bound_s=0.05, pair_s=0.0001 * 4 / 7000)
+    assert longest < 0.05 * 1.5
+    assert steps < 70
 
 
 @pytest.mark.parametrize("chunk", [2, 20, 200])

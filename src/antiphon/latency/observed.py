@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf, isnan, nan
 from operator import mul
 from statistics import median
 
@@ -107,21 +107,23 @@ class ObservedSteps:
         return self._said(self._columns(counts, contexts))
 
     def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
-        """As the fit says, where there is one; and whatever it says, prompts grow by `GROWTH` from what was
-        reported, and no token of theirs takes less than its share of the quickest step that was."""
+        """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that had
+        any. Whatever either says, prompts grow by `GROWTH` from what was reported, and no token of theirs
+        takes less than its share of the quickest step that was."""
         if not self._is_decoder or not (counts > 1).any():
             return counts
         self._fit()
         reports = self._reports[True]
         most = max(FIRST_TOKENS, GROWTH * max((one.prompt_tokens for one in reports), default=0))
-        token_s = min((one.seconds / one.prompt_tokens for one in reports), default=0.0)
+        each_s = [one.seconds / one.prompt_tokens for one in reports] or [0.0]
+        quickest_s, newest_s = min(each_s), each_s[-1]
 
         def step_s(one: ArFeatures) -> float:
             tokens = one.num_tokens - one.decode_rows + _num_told(one)
             if tokens > most:
                 return inf
-            fitted_s, least_s = self._decoder_s(one), tokens * token_s
-            return fitted_s if fitted_s > least_s else least_s  # nan: not known yet
+            fitted_s = self._decoder_s(one)
+            return tokens * newest_s if isnan(fitted_s) else max(fitted_s, tokens * quickest_s)
 
         return within(step_s, counts, contexts, seconds, told)
 
