@@ -481,6 +481,9 @@ def test_the_furthest_ahead_is_written_first_as_much_as_goes_beside_the_step() -
     kv = Kv({"a": 1, "b": 3, "c": 2}, order=("a", "idle", "b", "c"), step_s=0.0125)
     selection = knowing().decide_write(kv.view, NOW)
     assert (list(selection.owners), selection.count) == (["b", "c", "a"], 12)
+    policy, kv.step_s = knowing(), nan
+    assert policy.decide_write(kv.view, NOW).count == 1
+    assert policy.events["step_unknown"] == 1, "counted where it is decided without it"
     assert TokenBuffer(write=False).decide_write(kv.view, NOW) is NOTHING
     assert knowing().decide_write(Kv({"a": 1}, order=("a",), num_below=0).view, NOW) is NOTHING
 

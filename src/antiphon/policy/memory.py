@@ -257,20 +257,17 @@ def num_short(view: KvView, ahead: float) -> int:
     return needed + min(max(int(view.num_blocks * ahead) - max(spare, 0), 0), view.num_below)
 
 
-def num_beside_step(view: KvView) -> int:
+def num_beside_step(view: KvView, events: dict[str, int]) -> int:
     """Blocks that can be written while the step runs, after what is on its way, and one if nothing is: also
-    where it is not known how long either takes. All, where no step runs."""
+    where it is not known how long either takes, which `events` counts. All, where no step runs."""
     lane = view.out
+    if isnan(view.step_s):
+        events["step_unknown"] += 1
+    elif isnan(lane.block_s + lane.queued_s):
+        events["link_unknown"] += 1
     room = (view.step_s - lane.queued_s) / lane.block_s if lane.block_s else view.step_s
     least = 0 if lane.num_blocks else 1
     return least if isnan(room) else max(int(min(room, view.num_blocks)), least)
-
-
-def unknown_beside_step(view: KvView) -> str:
-    """By which event it is counted that `num_beside_step` is not known; "": it is."""
-    if isnan(view.step_s):
-        return "step_unknown"
-    return "link_unknown" if isnan(view.out.block_s + view.out.queued_s) else ""
 
 
 class EvictPolicy(Protocol):

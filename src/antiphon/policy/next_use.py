@@ -18,7 +18,6 @@ from antiphon.policy.memory import (
     Selection,
     num_beside_step,
     num_short,
-    unknown_beside_step,
 )
 
 RETRY_S = 0.1
@@ -200,9 +199,7 @@ class NextUse:
         if not owners:
             return NOTHING
         self.events["next_use_unknown"] += isnan(view.due_s(owners[0]))
-        if unknown := unknown_beside_step(view):
-            self.events[unknown] += 1
-        return Selection(owners, num_beside_step(view), "will leave soon", displaces=displaces)
+        return Selection(owners, num_beside_step(view, self.events), "will leave soon", displaces=displaces)
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What requests wait for; unless a person's does that would fit, also what is about to be needed

@@ -142,8 +142,9 @@ class TokenBuffer:
         self._block_size = 1
         self._token_s = nan
         """To read one of a prompt."""
+        unknown = "step_unknown", "link_unknown"
         counted = "rounds", "preempted", "brought", "computed", "fcfs_begun", "starved", "held_at_door"
-        self.events = dict.fromkeys(counted, 0)
+        self.events = dict.fromkeys((*unknown, *counted), 0)
 
     # -- who runs ------------------------------------------------------------------------------------
 
@@ -506,7 +507,7 @@ class TokenBuffer:
         if not found:
             return NOTHING
         owners = [owner for _, owner in islice(sorted(found, reverse=True), LOOK)]
-        return Selection(owners, num_beside_step(view), "it may have to leave")
+        return Selection(owners, num_beside_step(view, self.events), "it may have to leave")
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What a request waits for. Of those that were preempted only what is to go on, unless it is computed
