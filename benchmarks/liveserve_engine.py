@@ -1,18 +1,17 @@
-"""LiveServe's preset beside the best baseline on the real engine, by settings that its own times gave.
+"""LiveServe's preset beside the best baseline on the real engine, at the same time, a core each.
 
     python benchmarks/liveserve_engine.py --made evaluation/engine/forty                     # the checkpoint
-    antiphon profile evaluation/engine/forty --out PROFILE
+    OMP_NUM_THREADS=1 taskset -c 0 antiphon profile evaluation/engine/forty --out PROFILE
     python benchmarks/liveserve.py --profile PROFILE --rates … --rows … --settings --out SETTINGS
-    python benchmarks/liveserve_engine.py --settings SETTINGS --out benchmarks/results/liveserve-engine.json
+    python benchmarks/liveserve_engine.py --settings SETTINGS --rates … --out FILE
 
-The last takes 90 minutes; all with OMP_NUM_THREADS=1. People ask for a few seconds and are answered for 40
-(forty-seconds.yaml). Two servers are up, and the same people come to one after the other, over the wire; the
-engine has one thread and the clients have the other core. Nothing else may run on the machine. The useful
-load of each system is the highest at which 90 % of replies have no gap over 100 ms and 95 % of turns are
-completed, with the first sound within 10 s, on the tuning seeds; loads are shares of the baseline's. (Without
-the gaps it completes whatever comes: everybody begins, and all stall.) What is told is paired by seed, on
-seeds that decided nothing. Runs that --work has are not run again, and loads of which not all runs were made
-(--runs) are left out.
+People ask for a few seconds and are answered for 40 (forty-seconds.yaml), over the wire. A machine's speed
+changes faster than runs can take turns, so the two of a pair run side by side: server and clients of either
+system have one core, the same people come to both at the same moment, and the systems change cores in the
+middle of the seeds. What the machine does to one it does to the other. Nothing else may run on it.
+
+A system's useful load is the highest of the rates up to which 90 % of replies have no gap over 100 ms and
+95 % of turns are completed, with the first sound within 10 s. Runs that --work has are not run again.
 
 The checkpoint is a demo of medium size that is made to answer for 40 s: 160 tokens of text and 500 frames of
 sound are the most, and the ids that end them have no weight in the heads, so that none is among the likely.
@@ -26,10 +25,13 @@ import os
 import subprocess
 import sys
 import time
-from bisect import bisect_left, bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import mean
+from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
@@ -54,12 +56,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_S, ARRIVING_S = 300.0, 100.0
-RATES = tuple(hundredths / 100 for hundredths in range(20, 80, 4))
-"""Sessions a second that are tried."""
-SHARES = 0.95, 0.5, 0.8
 MOST_OPEN = 256
 """Sessions, and responses: nobody is turned away, as nobody is in the simulation that found the settings."""
-TUNING, SEEDS = (100, 101), (0, 1, 2, 3, 4)
+CORES = (0, 1), (1, 0)
+"""Of the baseline and of ours, by half of the seeds."""
+SEEDS = (0, 2, 4), (1, 3, 5)
 TEXT_TOKENS, FRAMES = 160, 500
 HEADS = {"thinker.lm_head.weight": "eos_token_id", "talker.codec_head.weight": "codec_eos_token_id"}
 
@@ -99,13 +100,18 @@ def deployed(name: str, system: System, work: Path) -> Path:
     return path
 
 
+def on(core: int, *command: str) -> tuple[str, ...]:
+    """A command of this package that has one core."""
+    return ("taskset", "-c", str(core), sys.executable, "-m", "antiphon.cli", *command)
+
+
 @contextmanager
-def served(name: str, system: System, model: Path, work: Path) -> Iterator[str]:
+def served(name: str, system: System, core: int, model: Path, work: Path) -> Iterator[str]:
     """Where a server answers."""
     log, config = work / f"{name}.log", str(deployed(name, system, work))
-    command = (*("-m", "antiphon.cli", "serve", str(model)), *("--config", config, "--port", "0"))
+    command = on(core, "serve", str(model), "--config", config, "--port", "0")
     with log.open("wb") as words:
-        process = subprocess.Popen((sys.executable, *command), stdout=words, stderr=words)
+        process = subprocess.Popen(command, stdout=words, stderr=words)
     try:
         until = time.monotonic() + START_S
         while not (ready := READY.search(log.read_text(errors="replace"))):
@@ -118,73 +124,54 @@ def served(name: str, system: System, model: Path, work: Path) -> Iterator[str]:
         process.wait(30)
 
 
-class Enough(Exception):
-    """As many runs were made as were asked for."""
+def played(url: str, core: int, rate: float, seed: int, log: Path) -> dict[str, float]:
+    """The figures of one run of the clients, who share the server's core."""
+    log.unlink(missing_ok=True)
+    people = "--rate", f"{rate:g}", "--sessions", str(round(rate * ARRIVING_S)), "--seed", str(seed)
+    command = on(core, "bench", "--url", url, "--workload", str(WORKLOAD), *people, "--log", str(log))
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return run_figures(read(log))
 
 
-class Runs:
-    """Figures of one run at a time, kept; `left` more are made at most."""
-
-    def __init__(self, urls: dict[str, str], work: Path, left: int) -> None:
-        self._urls, self._work, self._left = urls, work, left
-
-    def one(self, name: str, rate: float, seed: int) -> dict[str, float]:
-        run = self._work / f"{name}-{rate:g}-{seed}"
-
-        def played() -> dict[str, float]:
-            if not self._left:
-                raise Enough
-            self._left -= 1
-            log = run.with_name(f"{run.name}.jsonl")
-            log.unlink(missing_ok=True)
-            people = "--rate", f"{rate:g}", "--sessions", str(round(rate * ARRIVING_S)), "--seed", str(seed)
-            command = (*("bench", "--url", self._urls[name], "--workload", str(WORKLOAD)), *people)
-            subprocess.run(
-                (sys.executable, "-m", "antiphon.cli", *command, "--log", str(log)),
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
-            return run_figures(read(log))
-
-        return provenance.once(run.with_name(f"{run.name}.json"), played)
-
-    def pairs(self, rate: float, seeds: tuple[int, ...]) -> dict[str, list[dict[str, float]]]:
-        """By system, a run a seed: the first goes first with every other seed."""
-        found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in self._urls}
-        for seed in seeds:
-            for name in self._urls if seed % 2 == 0 else reversed(self._urls):
-                found[name][seed] = self.one(name, rate, seed)
-        return {name: list(runs.values()) for name, runs in found.items()}
-
-    def useful(self, name: str, least: float = 0.0) -> float:
-        """Of RATES, the last before one that is too much, halving what is left; up to `least` none is."""
-
-        def fails(rate: float) -> bool:
-            means = dict.fromkeys(USEFUL, 1.0)
-            for seed in TUNING:
-                run = self.one(name, rate, seed)
-                for key in means:  # of the runs that are left the best is thought
-                    means[key] -= (1 - run[key]) / len(TUNING)
-                if any(means[key] < USEFUL[key] for key in means):
-                    return True
-            return False
-
-        kept_up = bisect_left(RATES, True, lo=bisect_right(RATES, least), key=fails)
-        return RATES[kept_up - 1] if kept_up else 0.0
+Pair = dict[str, dict[str, float]]
 
 
-def evaluated(runs: Runs, settings: Settings) -> dict[str, Any]:
-    most = runs.useful("fcfs")
-    useful = {"fcfs": most, "liveserve": runs.useful("liveserve", most)}
-    loads: dict[str, Any] = {}
-    for share in SHARES:
-        try:
-            pairs = runs.pairs(round(share * most, 4), SEEDS)
-        except Enough:
+def pair(urls: dict[str, str], core_of: dict[str, int], rate: float, seed: int, work: Path) -> Pair:
+    """Both systems' runs, at the same time."""
+    with ThreadPoolExecutor(len(urls)) as pool:
+        runs = {
+            name: pool.submit(played, url, core_of[name], rate, seed, work / f"{name}-{rate:g}-{seed}.jsonl")
+            for name, url in urls.items()
+        }
+        return {name: run.result() for name, run in runs.items()}
+
+
+def pairs_by(
+    systems: dict[str, System], rates: list[float], model: Path, work: Path
+) -> dict[float, list[Pair]]:
+    """By rate, a pair a seed."""
+    found: dict[float, list[Pair]] = {rate: [] for rate in rates}
+    for cores, seeds in zip(CORES, SEEDS, strict=True):
+        core_of = dict(zip(systems, cores, strict=True))
+        with ExitStack() as stack:
+            urls = {
+                name: stack.enter_context(served(name, system, core_of[name], model, work))
+                for name, system in systems.items()
+            }
+            for seed, rate in product(seeds, rates):
+                path, run = work / f"{rate:g}-{seed}.json", partial(pair, urls, core_of, rate, seed, work)
+                found[rate].append(provenance.once(path, run))
+    return found
+
+
+def useful(name: str, found: dict[float, list[Pair]]) -> float:
+    """The last rate before one that is too much; 0: none."""
+    most = 0.0
+    for rate, pairs in sorted(found.items()):
+        if any(mean(pair[name][key] for pair in pairs) < least for key, least in USEFUL.items()):
             break
-        loads[f"{share:g} of {most:g}/s, p_bi 0.5"] = told(pairs["fcfs"], pairs["liveserve"])
-    systems = {"baseline": settings.baseline.name, "liveserve": settings.liveserve.name}
-    return systems | {"useful": useful, "seeds": len(SEEDS), "loads": loads}
+        most = rate
+    return most
 
 
 def main() -> None:
@@ -194,27 +181,35 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("evaluation/engine"), help="of what is done")
     parser.add_argument("--made", type=Path, help="only make the checkpoint, here")
     parser.add_argument("--settings", type=Path, help="as liveserve.py --settings writes them")
-    parser.add_argument("--runs", type=int, default=-1, help="stop after so many more; the rest another time")
+    parser.add_argument("--rates", type=float, nargs="+", default=[], help="sessions a second")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.made:
         made(arguments.made)
         return
-    if arguments.settings is None:
-        parser.error("--settings FILE is needed: python benchmarks/liveserve.py --settings writes it")
+    if arguments.settings is None or not arguments.rates:
+        parser.error("--settings FILE and --rates are needed: python benchmarks/liveserve.py writes the file")
     settings = msgspec.json.decode(arguments.settings.read_bytes(), type=Settings)
     arguments.work.mkdir(parents=True, exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = "1"
     model = made(arguments.work / "forty")
-    with ExitStack() as stack:
-        urls = {
-            name: stack.enter_context(served(name, system, model, arguments.work))
-            for name, system in (("fcfs", settings.baseline), ("liveserve", settings.liveserve))
-        }
-        found = evaluated(Runs(urls, arguments.work, arguments.runs), settings)
-    out = "benchmarks/results/liveserve-engine.json"
-    command = f"python benchmarks/liveserve_engine.py --settings SETTINGS --out {out}"
-    provenance.keep(found | {"command": command}, arguments.out)
+    systems = {"fcfs": settings.baseline, "liveserve": settings.liveserve}
+    found = pairs_by(systems, arguments.rates, model, arguments.work)
+    rates = " ".join(f"{rate:g}" for rate in arguments.rates)
+    out = f"--rates {rates} --out benchmarks/results/liveserve-engine.json"
+    provenance.keep(
+        {
+            "systems": {name: system.name for name, system in systems.items()},
+            "useful": {name: useful(name, found) for name in systems},
+            "seeds": sum(map(len, SEEDS)),
+            "loads": {
+                f"{rate:g}/s, p_bi 0.5": told(*([pair[name] for pair in pairs] for name in systems))
+                for rate, pairs in sorted(found.items())
+            },
+            "command": f"python benchmarks/liveserve_engine.py --settings SETTINGS {out}",
+        },
+        arguments.out,
+    )
 
 
 if __name__ == "__main__":
