@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import Budget, StepChoice, StepView
+from antiphon.policy.base import BEST_EFFORT, LATENCY, Budget, StepChoice, StepView
 from antiphon.policy.memory import NOTHING, KvState, KvView, Lane
 from antiphon.policy.token_buffer import SOON_S, TokenBuffer
 from policy import views
@@ -281,6 +281,35 @@ def test_readers_are_taken_as_far_as_a_full_batch_keeps_up_with_them() -> None:
     assert policy.events["held_at_door"] == 1
 
 
+def test_best_effort_shuts_no_door_on_a_person() -> None:
+    """It reads as fast as rows are made, and gives way to whoever is let in."""
+    policy = TokenBuffer()
+    view = crowded(cost=Takes(), rate=[80.0, 60.0, 20.0], block_size=64, tier=[BEST_EFFORT, LATENCY, LATENCY])
+    assert told(policy, view).preempt.tolist() == [0]
+    assert policy.events["held_at_door"] == 0
+
+
+def test_best_effort_has_what_people_leave_of_a_step() -> None:
+    """Both read their prompts while a third gives way."""
+    policy = TokenBuffer()
+    columns = {"reading": [True, True, False, False], "tokens": [50, 50, 1, 9], "held": [2, 2, 8, 0]}
+    ages = {"age_s": [9.0, 8.0, 7.0, 1.0], "lead_s": [nan, nan, 9.0, nan], "begun": [0, 0, 1, 0]}
+    late = {"tier": [BEST_EFFORT, LATENCY, LATENCY, LATENCY], "rate": [10.0] * 4, "needs": [0, 0, 0, 6]}
+    view = stage(3, 4, **columns, **ages, **late, num_blocks=20, num_free=4)
+    order = told(policy, view).order.tolist()
+    assert policy.events["rounds"] == 1
+    assert order.index(1) < order.index(0)
+
+
+@pytest.mark.parametrize("step_s", [0.03, 0.1])
+def test_nobody_gains_more_by_having_more_left_to_read(step_s: float) -> None:
+    """Also of those who have nothing left, and where a row is made more slowly than it is read."""
+    lead_s = np.linspace(0.0, 4.0, 81)
+    view = stage(0, 81, lead_s=lead_s, begun=[1] * 81, rate=[15.0] * 81, block_size=16)
+    gain = TokenBuffer()._gains(view, step_s).gain
+    assert (np.diff(gain) < 0).all()
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_who_takes_longer_than_an_interval_to_go_on_is_worth_more_than_who_is_a_minute_ahead(
     begun: bool,
@@ -375,6 +404,8 @@ def test_what_is_computed_sooner_than_brought_is_not_brought() -> None:
     assert policy.events["computed"] == 1
     quick = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=Lane(0, 0.0, 0.0001))
     assert list(policy.decide_fetch(quick.view, NOW).owners) == [], "it does not change its mind"
+    told(policy, crowded(cost=Takes(0.1), lead_s=[9.0, 3.0, 0.1], begun=[1] * 3, rate=[5.0] * 3), NOW + 0.5)
+    assert list(policy.decide_fetch(quick.view, NOW + 0.5).owners) == ["c"], "the next round asks anew"
 
 
 def test_what_is_on_its_way_over_a_slow_link_is_not_given_up_for_another() -> None:

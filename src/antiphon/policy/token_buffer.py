@@ -163,6 +163,7 @@ class TokenBuffer:
             self._plan = None
         elif self._plan is None or self._plan.tick != self._tick(now):
             self._plan = self._round(view, waits, self._tick(now))
+            self._brings = {one: True for one, is_brought in self._brings.items() if is_brought}
         self._is_anew = self._has_host and self._plan is not plan_before
         goes_on = view.begun[num_rows:].copy()
         self._num_paused = int(np.count_nonzero(goes_on))
@@ -303,7 +304,8 @@ class TokenBuffer:
         np.greater(waits, begun[num_rows:], out=new[num_rows:])
         rates = np.minimum(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
         rates = np.where(view.rate == inf, 0.0, rates)
-        self._note_load(rates[in_set], most_per_s)
+        of_people = in_set & (view.tier == LATENCY)
+        self._note_load(rates[of_people], most_per_s)
         gains = self._gains(view, step_s)
         coming, stuck = self._coming(view), _stuck(view)
         gains.gain[:num_rows][stuck] = -1.0
@@ -311,7 +313,7 @@ class TokenBuffer:
         if self._is_fcfs:
             rank = by_age(view, in_set & ~fixed)
         else:
-            admitted = self._admitted(view, new, in_set, rates, most_per_s)
+            admitted = self._admitted(view, new, of_people, rates, most_per_s)
             rank = by_gain(view, (in_set & ~fixed) | admitted, gains)
         chosen = chosen_of(view, fixed, rank, gains, swaps=not self._is_fcfs)
         rank = np.concatenate((coming.nonzero()[0] + num_rows, rank))
@@ -346,7 +348,8 @@ class TokenBuffer:
 
     def _gains(self, view: StepView, step_s: float) -> Gains:
         """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals. An
-        agent takes all there is, so v is 1, and never runs dry, so that the second term is nothing."""
+        agent takes all there is, so v is 1, and never runs dry, so that the second term is nothing. Where its
+        b would be below 0 it counts on: who has least left gains most, also among those that run dry."""
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
         runs_s = np.full(len(lead_s), interval_s)
@@ -355,11 +358,9 @@ class TokenBuffer:
         made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(np.isfinite(rate), rate, 1.0)
         read_s = made / np.where(rate > 0, rate, 1.0)
         read_s[unknown] = interval_s
-        left_s = lead_s - interval_s
-        idle_s, with_s = np.maximum(left_s, 0.0), np.maximum(lead_s + read_s - interval_s, 0.0)
         worth = np.minimum(np.maximum(2.0 - lead_s / self._value_s, 0.0), 1.0)
         worth[rate == inf] = 1.0
-        risk = np.exp(-idle_s / interval_s) - np.exp(-with_s / interval_s)
+        risk = np.exp(1.0 - lead_s / interval_s) * (1.0 - np.exp(-read_s / interval_s))
         gain = worth * runs_s / interval_s + self._gamma * risk
         gain[(view.tier != LATENCY) | (lead_s == inf)] = -1.0
         growth = np.ceil(made / view.block_size).astype(np.int64)
@@ -408,6 +409,7 @@ class TokenBuffer:
 
     def _admitted(self, view: StepView, new: Mask, in_set: Mask, rates: Floats, most_per_s: float) -> Mask:
         """New requests that the working set has room for (eqs. 4 to 6), the oldest first, agents' last: [n].
+        in_set: those that are in it and that people wait for; best effort gives way to any of them.
         The set is as large as device and host hold, less a share of what does not run, and one more than runs
         at least. Without a host what gives way is computed again, and memory sets no bound."""
         admitted = np.zeros(len(new), np.bool_)
@@ -434,14 +436,16 @@ class TokenBuffer:
     # -- in between ----------------------------------------------------------------------------------
 
     def _order(self, view: StepView, preempt: Ints, is_dry: Mask) -> Ints:
-        """Rows: what is about to run dry, then prompts, then what is well ahead; then what gets a row, as the
-        round has it. is_dry: [rows]."""
+        """Rows: what is about to run dry, then prompts, what is well ahead, and best effort; then what gets a
+        row, as the round has it. is_dry: [rows]."""
         num_rows = view.num_rows
         ready = view.ready[:num_rows].copy()
         ready[preempt] = False
         reading = view.reading[:num_rows]
         is_ahead = ~(reading | is_dry)
-        parts = [(ready & of).nonzero()[0] for of in (is_dry & ~reading, reading, is_ahead)]
+        late = view.tier[:num_rows] != LATENCY
+        turns = *(of & ~late for of in (is_dry & ~reading, reading, is_ahead)), late
+        parts = [(ready & of).nonzero()[0] for of in turns]
         places = self._places(view)
         at = (places >= 0).nonzero()[0]
         resumed = at[places[at].argsort()] + num_rows
