@@ -107,8 +107,8 @@ class ObservedSteps:
         return self._said(self._columns(counts, contexts))
 
     def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
-        """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that had
-        any. Whatever either says, prompts grow by `GROWTH` from what was reported, and no token of theirs
+        """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that
+        had any. Whatever either says, prompts grow by `GROWTH` from what was reported, and no token of theirs
         takes less than its share of the quickest step that was."""
         if not self._is_decoder or not (counts > 1).any():
             return counts

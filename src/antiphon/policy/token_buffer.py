@@ -144,7 +144,7 @@ class TokenBuffer:
         """To read one of a prompt."""
         unknown = "step_unknown", "link_unknown"
         counted = "rounds", "preempted", "brought", "computed", "fcfs_begun", "starved", "held_at_door"
-        self.events = dict.fromkeys((*unknown, *counted), 0)
+        self.events: dict[str, int] = dict.fromkeys((*unknown, *counted), 0)
 
     # -- who runs ------------------------------------------------------------------------------------
 
