@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Any
+
+import numpy as np
 import pytest
 
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionOpened
@@ -52,6 +56,21 @@ def test_a_reply_that_must_call_never_starts_the_talker(depth: int, speech: bool
     assert not heard.audio
     assert heard.end.usage.output_audio_tokens == 0
     assert heard.end.usage.output_text_tokens == len(heard.text)
+
+
+@DEPTHS
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_call_in_writing_has_no_reader(depth: int, calls: bool) -> None:
+    """A client waits for the call, so it never counts as text that a person has still to read."""
+    world = World(toy_config(**ROOMY), depth)
+    talk(world, "s", user("u", "good morning to you"))
+    tools: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required"} if calls else {}
+    heard = ask(world, "s", "r", speech=False, rate=4.0, **tools)
+    until(world, lambda: heard.text)
+    slot = world.node.monitor.slot("s", "r")
+    assert slot is not None
+    assert world.node.frontier.rates(0, np.array([slot])).tolist() == [inf if calls else 4.0]
+    finish(world)
 
 
 def test_choice_none_leaves_the_tools_out() -> None:

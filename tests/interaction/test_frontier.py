@@ -161,6 +161,20 @@ def test_an_agent_takes_all_there_is_and_is_never_far_behind_it() -> None:
     assert frontier.leads_s(THINKER, at(again), 60.0).tolist() == [100.0], "the slot is a person's again"
 
 
+def test_from_a_call_on_a_reply_is_taken_like_an_agents() -> None:
+    frontier = Frontier(1, 0.0)
+    slot, unread = frontier.take(0.0, False, rate=4.0), frontier.take(0.0, False)
+    frontier.make(THINKER, at(slot, unread), 8, now=1.0)
+    for one in (slot, unread, NOWHERE):
+        frontier.call(one)
+    frontier.make(THINKER, slot, 4000, now=2.0)
+    assert frontier.rates(THINKER, at(slot, unread)).tolist() == pytest.approx([inf, nan], nan_ok=True)
+    assert frontier.leads_s(THINKER, at(slot), 2.0).tolist() == [AUTO_LEAD_S]
+    frontier.free(slot)
+    again = frontier.take(60.0, False, rate=4.0)
+    assert frontier.rates(THINKER, at(again)).tolist() == [4.0], "the slot is a person's again"
+
+
 @pytest.mark.parametrize("rate", [0.0, -1.0, nan, inf])
 def test_a_rate_at_which_nobody_can_read_is_not_known(rate: float) -> None:
     frontier = Frontier(1, 0.0)

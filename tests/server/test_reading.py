@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -114,6 +115,22 @@ async def test_a_report_of_having_caught_up_ends_the_wait(monkeypatch: pytest.Mo
         told_at = time.monotonic()
         await anext(texts)
         assert time.monotonic() - told_at < 2.0, "nobody waits for the 2.5 s that were left by the first"
+
+
+async def test_a_paced_text_behind_a_call_does_not_wait_for_the_call_to_be_read() -> None:
+    """Its 240 tokens would take 10 s."""
+    call = json.dumps({"name": "note", "arguments": {"it": "x" * 200}}).replace(" ", "")
+    script = Script(f"On it. <tool_call>{call}</tool_call> Done now.")
+    said: Any = {"antiphon": {"rate": 24, "deliver": "paced"}}
+    tools: Any = [{"type": "function", "function": {"name": "note"}}]
+    async with running(engine=FakeEngine(script)) as server, server.client() as openai:
+        stream = await openai.chat.completions.create(
+            model="test-omni", messages=HI, tools=tools, stream=True, extra_body=said
+        )
+        async with asyncio.timeout(5):
+            deltas = [one.choices[0].delta async for one in stream]
+    assert "".join(delta.content or "" for delta in deltas) == "On it.Done now."
+    assert any(delta.tool_calls for delta in deltas)
 
 
 async def test_another_keys_text_is_as_unknown_as_none() -> None:

@@ -63,6 +63,27 @@ def test_a_call_and_one_that_breaks_off() -> None:
     assert pieces.num_calls == 2
 
 
+def test_tokens_of_calls_are_no_text_that_is_read() -> None:
+    """A reader who had to read them would wait for the next words as long as that takes."""
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0)
+    text = "hm. "
+    call = '<tool_call>\n{"name": "a", "arguments": {"b": 1}}\n</tool_call>'
+    end = f"{call}{call}so."
+    took = [piece for char in f"{text}{end}" for piece in pieces.take(tokens(char))]
+    took += pieces.take(ended())
+    told = [piece for piece in took if isinstance(piece, TextPiece)]
+    assert "".join(piece.text for piece in told) == "hm.so."
+    assert sum(piece.num_read for piece in told) <= len("hm. so.") + 1
+    assert max(piece.num_tokens for piece in told) > 2 * len(call), "as usage counts them"
+
+
+def test_what_only_looks_like_a_call_is_read() -> None:
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0)
+    text = "hm <tool_call>no JSON</tool_call> so."
+    told = [piece for char in text for piece in pieces.take(tokens(char))]
+    assert sum(piece.num_read for piece in told if isinstance(piece, TextPiece)) == len(text)
+
+
 def test_a_whole_reply_takes_every_piece() -> None:
     whole = ReplyAccumulator()
     for piece in (SoundPiece(b"12"), SoundPiece(b"3"), CallPiece(0, "i", "n"), ArgumentsPiece(0, "{}")):

@@ -66,10 +66,12 @@ class ReplyRoute:
         elif first and progress.logprobs:
             self._tell_prompt(response, progress.logprobs)
         response.is_cut = progress.end == "length"
+        last = response.reply if first else response.reply[-1:]
+        is_calling = bool(response.tools) and not self._call_ids.isdisjoint(last)
+        if is_calling:
+            self._frontier.call(response.slot)
         if response.voice not in SPOKEN:
             return
-        last = response.reply if first else response.reply[-1:]
-        is_calling = not self._call_ids.isdisjoint(last) and bool(response.tools)
         over = is_calling or progress.end is not None
         if self._stages.talker_stage is None:
             self._read(response, () if is_calling or progress.tokens is None else last, now, over)

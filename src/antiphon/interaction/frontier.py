@@ -174,6 +174,14 @@ class Frontier:
         self._source[slot] = Source.ACKED
         self._changes[slot] += 1
 
+    def call(self, slot: int) -> None:
+        """A tool's call begins: its client takes the rest as it comes, like an agent. Nothing changes where
+        nobody is known to read it."""
+        if np.isnan(self._read_s[slot]):
+            return
+        self._read_s[slot], self._most_s[slot] = 1.0 / AUTO_PER_S, AUTO_LEAD_S
+        self._changes[slot] += 1
+
     def sound(self, num_frames: int, num_samples: int) -> None:
         """A vocoder has turned so many frames into so many samples, at the wire's rate."""
         self._sounded_frames += num_frames

@@ -162,7 +162,7 @@ class _Answer:
             match piece:
                 case TextPiece():
                     if self.reader is not None:
-                        await self.reader.takes(piece.text, piece.num_tokens)
+                        await self.reader.takes(piece.text, piece.num_read)
                     so_far = counts[index].output_text_tokens + piece.num_tokens
                     counts[index] = msgspec.structs.replace(
                         each[index].stream.counts, output_text_tokens=so_far

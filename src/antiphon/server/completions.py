@@ -164,7 +164,7 @@ class _Answer:
                     return
                 case TextPiece() | EndPiece():
                     if self.reader is not None and isinstance(piece, TextPiece):
-                        await self.reader.takes(piece.text, piece.num_tokens)
+                        await self.reader.takes(piece.text, piece.num_read)
                     finish = self._finish(piece.end) if isinstance(piece, EndPiece) else None
                     prompt, text, logs = self._more(index, piece)
                     told = self.choices[index], text, prompt, logs, finish

@@ -32,10 +32,14 @@ PLAIN = TextReading()
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text that is certain now, how many tokens have come since the last of it, and what is told of them."""
+    """Text that is certain now, how many tokens have come since the last of it, and what is told of them.
+
+    num_read  of those tokens, the ones that went into no call: a reader takes them with the text
+    """
 
     text: str
     num_tokens: int = field(default=0, compare=False)
+    num_read: int = field(default=0, compare=False)
     logs: tuple[TokenLog, ...] = ()
 
 
@@ -95,6 +99,8 @@ class ReplyStream:
         """Of the prompt, from the first tokens on."""
         self._num_told = 0
         """Tokens that pieces have told of."""
+        self._num_called = 0
+        """Tokens up to the end of the newest call, as far as it has come."""
         self._detokeniser = detokeniser
         self._ids = ids
         self._parser = ToolCallParser() if has_tools else None
@@ -153,8 +159,10 @@ class ReplyStream:
     def _counted(self, pieces: list[Piece]) -> list[Piece]:
         for at, piece in enumerate(pieces):
             if isinstance(piece, TextPiece):
-                num_tokens, logs = len(self.token_ids) - self._num_told, tuple(self._logs)
-                pieces[at] = replace(piece, num_tokens=num_tokens, logs=logs)
+                num_tokens = len(self.token_ids) - self._num_told
+                num_read = len(self.token_ids) - max(self._num_told, self._num_called)
+                logs = tuple(self._logs)
+                pieces[at] = replace(piece, num_tokens=num_tokens, num_read=num_read, logs=logs)
                 self._num_told = len(self.token_ids)
                 self._logs.clear()
         return pieces
@@ -180,7 +188,11 @@ class ReplyStream:
     def _read(self, text: str) -> list[Piece]:
         if self._parser is None:
             return [TextPiece(text)] if text else []
-        return self._pieces(self._parser.push(text))
+        was_calling = self._parser.is_calling
+        found = self._parser.push(text)
+        if was_calling or any(not isinstance(each, tool_calls.Text) for each in found):
+            self._num_called = len(self.token_ids)
+        return self._pieces(found)
 
     def _pieces(self, found: list[tool_calls.Piece]) -> list[Piece]:
         pieces: list[Piece] = []

@@ -75,6 +75,11 @@ class ToolCallParser:
         self._depth = 0
         self._in_string = self._escaped = False
 
+    @property
+    def is_calling(self) -> bool:
+        """Is the text inside a call whose name is known?"""
+        return self._at in (_At.ARGUMENTS, _At.TAIL)
+
     def push(self, text: str) -> list[Piece]:
         return joined(piece for char in text for piece in self._step(char))
 
