@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from antiphon.core.errors import Throttled
@@ -32,6 +34,23 @@ def test_nobody_reads_faster_than_they_said_nor_is_waited_for_without_end() -> N
     slow.sent("x" * 200, 200, 0.0)
     assert slow.reported(0, 100.0) == 100.0 - MOST_PAUSED_S
     assert slow.wanted_at == 200.0 + MOST_PAUSED_S
+
+
+@pytest.mark.parametrize("rate", [1.0, 5.0, 12.0])
+def test_reports_of_a_quick_reader_do_not_speed_up_a_paced_text(rate: float) -> None:
+    """Whatever was sent is reported as read every 0.25 s; each piece is sent when it is wanted."""
+    reader, now, sent_at = Reader(rate), 0.0, [0.0]
+    reader.sent("a", 1, now)
+    while now < 20.0:
+        now += MIN_GAP_S
+        while reader.wanted_at <= now:
+            sent_at.append(max(reader.wanted_at, sent_at[-1]))
+            reader.sent("a", 1, sent_at[-1])
+        told_s = reader.reported(reader.sent_chars, now)
+        assert told_s is not None
+        assert told_s <= now + 1e-9, "the engine is told no faster reading either"
+    assert min(b - a for a, b in pairwise(sent_at)) == pytest.approx(1 / rate)
+    assert len(sent_at) == pytest.approx(1 + 20 * rate, abs=1), "nor do they slow it down"
 
 
 def test_reports_keep_their_distance() -> None:

@@ -54,8 +54,10 @@ class Reader(Reported):
 
     @property
     def wanted_at(self) -> float:
-        """When all that was sent is read, and more is wanted. One who pauses is not waited for any longer."""
-        return min(self.playback.dry_at, self.soonest.dry_at + MOST_PAUSED_S)
+        """When all that was sent is read, and more is wanted: never sooner than it is read at the rate, and not
+        much later, though the reader pauses."""
+        soonest = self.soonest.dry_at
+        return min(max(self.playback.dry_at, soonest), soonest + MOST_PAUSED_S)
 
     def sent(self, text: str, num_tokens: int, now: float) -> None:
         self._chars.append(self._chars[-1] + len(text))
