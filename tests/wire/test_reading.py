@@ -53,6 +53,22 @@ def test_reports_of_a_quick_reader_do_not_speed_up_a_paced_text(rate: float) -> 
     assert len(sent_at) == pytest.approx(1 + 20 * rate, abs=1), "nor do they slow it down"
 
 
+def test_one_who_never_reads_on_is_waited_for_a_minute_in_all() -> None:
+    """The same is reported over and over: each report would begin a new pause."""
+    reader, now, sent_at = Reader(2.0), 0.0, [0.0]
+    reader.sent("a", 1, now)
+    while len(sent_at) < 200 and now < 1000.0:
+        now += MIN_GAP_S
+        while reader.wanted_at <= now and len(sent_at) < 200:
+            sent_at.append(max(reader.wanted_at, sent_at[-1]))
+            reader.sent("a", 1, sent_at[-1])
+        told_s = reader.reported(0, now)
+        assert told_s is not None
+        assert told_s >= now - MOST_PAUSED_S - MIN_GAP_S, "nor does the engine wait any longer"
+    assert sent_at[-1] == pytest.approx(199 / 2.0 + MOST_PAUSED_S, abs=MIN_GAP_S)
+    assert min(b - a for a, b in pairwise(sent_at)) == pytest.approx(0.5), "it is still read at the rate"
+
+
 def test_reports_keep_their_distance() -> None:
     reader = Reader(rate=1.0)
     reader.sent("abc", 3, 0.0)

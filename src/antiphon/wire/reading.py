@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from antiphon.core.errors import Throttled
 from antiphon.wire.client_events import Strict
-from antiphon.wire.spoken import MOST_PAUSED_S, Reported
+from antiphon.wire.spoken import Reported
 
 MIN_GAP_S = 0.25
 """Between two reports of one text; more are refused."""
@@ -54,12 +54,15 @@ class Reader(Reported):
 
     @property
     def wanted_at(self) -> float:
-        """When all that was sent is read, and more is wanted: never sooner than it is read at the rate, and not
-        much later, though the reader pauses."""
+        """When all that was sent is read, and more is wanted: never sooner than that takes at the rate. The
+        pauses of its reader in one text come to `MOST_PAUSED_S` at most."""
         soonest = self.soonest.dry_at
-        return min(max(self.playback.dry_at, soonest), soonest + MOST_PAUSED_S)
+        return min(max(self.playback.dry_at, soonest), soonest + self.pause_left_s)
 
     def sent(self, text: str, num_tokens: int, now: float) -> None:
+        if self.soonest.first_at is not None:
+            paused_s = min(now, self.playback.dry_at) - self.soonest.dry_at
+            self.pause_left_s = max(self.pause_left_s - max(paused_s, 0.0), 0.0)
         self._chars.append(self._chars[-1] + len(text))
         self._tokens.append(self._tokens[-1] + num_tokens)
         self.sounded(num_tokens / self._rate, now)

@@ -20,6 +20,8 @@ class Reported:
         self.playback = Playback()
         self.soonest = Playback()
         """As it would be played without a pause, and never faster."""
+        self.pause_left_s = MOST_PAUSED_S
+        """So much less than there was time for may have been played."""
 
     def sounded(self, audio_s: float, now: float) -> None:
         """More of it was sent."""
@@ -33,7 +35,7 @@ class Reported:
         if not self.playback.acked(played_s, now):
             return None
         most_s = self.soonest.played_s(now)
-        return min(max(played_s, most_s - MOST_PAUSED_S), most_s)
+        return min(max(played_s, most_s - self.pause_left_s), most_s)
 
 
 class Spoken(Reported):
