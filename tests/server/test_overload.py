@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from math import inf
 from typing import Any
 
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai import APIStatusError
 
+from antiphon.core.facts import SessionClosed
 from antiphon.core.playback import Playback
 from antiphon.server.pressure import Pressure
+from antiphon.server.serving import PACED_PER_SESSION
 from antiphon.server.settings import ServerSettings
 from server.conftest import Running, Socket, eventually, running
 from server.fake_engine import FakeEngine, Script
@@ -25,6 +29,67 @@ HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 BOUND_S = ServerSettings().min_lead_s
+
+
+@asynccontextmanager
+async def slow_reader(server: Running, key: str = "x", deliver: str = "paced") -> AsyncIterator[None]:
+    """Of a text that takes ten seconds to read and that the engine writes at once; its stream has begun."""
+    said: Any = {"antiphon": {"rate": 1, "deliver": deliver}}
+    async with (
+        server.client().with_options(api_key=key, max_retries=0) as openai,
+        await openai.chat.completions.create(model="test-omni", **HI, stream=True, extra_body=said) as stream,
+    ):
+        await anext(one async for one in stream if one.choices and one.choices[0].delta.content)
+        yield
+
+
+async def test_a_paced_text_that_is_written_leaves_its_place_to_others() -> None:
+    async with (
+        running(ServerSettings(max_sessions=1)) as server,
+        server.client() as openai,
+        AsyncExitStack() as readers,
+    ):
+        for num_written in range(1, PACED_PER_SESSION + 1):
+            await readers.enter_async_context(slow_reader(server))
+            await eventually(lambda num=num_written: len(server.engine.of(SessionClosed)) == num)
+        with pytest.raises(APIStatusError, match="all 4 places for paced texts") as refused:
+            await readers.enter_async_context(slow_reader(server))
+        assert refused.value.status_code == 503
+        assert not server.engine.sinks, "nothing of them is left in the engine"
+        await openai.chat.completions.create(model="test-omni", **HI)
+    assert not server.serving.connections
+
+
+async def test_a_paced_text_that_is_written_keeps_its_reader() -> None:
+    """Until all of it is sent its client may say how far it is; there is nothing to tell the engine."""
+    said: Any = {"antiphon": {"rate": 20, "deliver": "paced"}}
+    async with running() as server, server.client() as openai:
+        stream = await openai.chat.completions.create(model="test-omni", **HI, stream=True, extra_body=said)
+        first = await anext(one async for one in stream if one.choices and one.choices[0].delta.content)
+        await eventually(lambda: bool(server.engine.of(SessionClosed)))
+        async with httpx.AsyncClient(base_url=server.http) as http:
+            told = {"completion_id": first.id, "read_chars": 0}
+            assert (await http.post("/v1/reading", json=told)).status_code == 200
+        assert "".join([one.choices[0].delta.content or "" async for one in stream]) == " there."
+
+
+async def test_a_text_that_is_being_written_has_its_place_paced_or_not() -> None:
+    engine = FakeEngine(Script(gate=asyncio.Event()))
+    async with running(ServerSettings(max_sessions=1), engine) as server, slow_reader(server):
+        with pytest.raises(APIStatusError, match="max_sessions: all 1 sessions"):
+            async with slow_reader(server, deliver="asap"):
+                pass
+
+
+async def test_one_key_does_not_take_the_places_of_all_paced_texts() -> None:
+    keys = ServerSettings(max_sessions=1, api_keys=("k1", "k2"))
+    async with running(keys) as server, AsyncExitStack() as readers:
+        for num_written in range(1, PACED_PER_SESSION):
+            await readers.enter_async_context(slow_reader(server, "k1"))
+            await eventually(lambda num=num_written: len(server.engine.of(SessionClosed)) == num)
+        with pytest.raises(APIStatusError, match="kept for other API keys"):
+            await readers.enter_async_context(slow_reader(server, "k1"))
+        await readers.enter_async_context(slow_reader(server, "k2"))
 
 
 def test_audio_that_ran_out_is_a_gap_when_more_comes() -> None:

@@ -62,18 +62,19 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
     asked = await typed(body, ChatRequest)
     check_model(asked.model, serving)
     key = check_key(request, serving.settings.api_keys)
-    serving.check_room("best_effort" if asked.service_tier == "flex" else "latency", asked.n or 1, key)
+    tier = "best_effort" if asked.service_tier == "flex" else "latency"
+    serving.check_room(tier, asked.n or 1, key, is_paced=asked.is_paced)
     chat = await while_connected(request, _read(asked, serving, key))
     if chat.guide is not None:
         await while_connected(request, serving.check_guide(chat.guide, key))
-    serving.check_room(chat.request.tier, len(chat.requests), key)
+    serving.check_room(chat.request.tier, len(chat.requests), key, is_paced=chat.is_paced)
     heading = Heading(
         serving.ids.new("chatcmpl"),
         int(time.time()),
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    replies = Exchanges(serving, chat.requests, key, chat.reading)
+    replies = Exchanges(serving, chat.requests, key, chat.reading, chat.is_paced)
     told = {"is_streamed": chat.stream, "is_paced": chat.is_paced}
     answer = _Answer(replies, chat, heading, serving, serving.reader_of(heading.id, chat.requests, **told))
     return await answered(request, replies, answer, stream=chat.stream, stall_s=serving.settings.stall_s)

@@ -55,8 +55,8 @@ async def completions(request: Request, serving: Admitted) -> Response:
     key = check_key(request, serving.settings.api_keys)
     if wanted.guide is not None:
         await while_connected(request, serving.check_guide(wanted.guide, key))
-    serving.check_room(wanted.requests[0].tier, len(wanted.requests), key)
-    replies = Exchanges(serving, wanted.requests, key, wanted.reading)
+    serving.check_room(wanted.requests[0].tier, len(wanted.requests), key, is_paced=wanted.is_paced)
+    replies = Exchanges(serving, wanted.requests, key, wanted.reading, wanted.is_paced)
     name, told = (
         serving.ids.new("cmpl"),
         {"is_streamed": wanted.stream and not wanted.prompts, "is_paced": wanted.is_paced},

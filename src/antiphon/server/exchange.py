@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClosed, SessionOpened
-from antiphon.core.plans import AudioOut, Output, ResponseEnded, TurnOutput, Usage
+from antiphon.core.plans import AudioOut, Output, ResponseEnded, ResponseOutput, TurnOutput, Usage
 from antiphon.server.bodies import ClientGone
 from antiphon.server.gate import Tier
 from antiphon.server.serving import Serving
@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 
 class Exchange:
-    """Open it, read its pieces to the end, close it. Closing early cancels the reply.
+    """Open it, read its pieces to the end, close it. Closing early cancels the reply. The engine's session is
+    closed once the reply has ended, however long its client takes to read it.
 
     What the client does not read is bounded: past `max_queued_bytes` the reply is cancelled, as failed.
     """
@@ -44,9 +45,11 @@ class Exchange:
         key: int | None,
         arrived: asyncio.Event | None = None,
         reading: TextReading = PLAIN,
+        is_paced: bool = False,
     ) -> None:
         """key: which of the configured API keys it came with; None: there are none. arrived: set with every
-        piece, and shared by exchanges that are read together. reading: of the text."""
+        piece, and shared by exchanges that are read together. reading: of the text.
+        is_paced: it is sent no faster than it is read."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
         self.stream = ReplyStream(
@@ -65,6 +68,8 @@ class Exchange:
         self._arrived = arrived or asyncio.Event()
         self._is_over = False
         self._is_open = False
+        self._has_session = False
+        self._is_paced = is_paced
         self._asked_s = 0.0
         self._seen: set[str] = set()
 
@@ -80,6 +85,10 @@ class Exchange:
     def key(self) -> int | None:
         return self._key
 
+    @property
+    def is_paced(self) -> bool:
+        return self._is_paced
+
     def hang_up(self, code: int, reason: str) -> None:
         """Nothing to do: the answer ends by itself."""
 
@@ -89,7 +98,7 @@ class Exchange:
     def open(self) -> Self:
         """Ask the engine."""
         session = self._request.session
-        self._is_open = True
+        self._is_open = self._has_session = True
         self._asked_s = time.monotonic()
         self._serving.connections.add(self)
         self._serving.keys[session] = self._key
@@ -99,11 +108,16 @@ class Exchange:
         return self
 
     def close(self) -> None:
-        """Leave the engine; more than once is harmless."""
+        """Leave the engine and the server; more than once is harmless."""
         if self._is_open:
             self._is_open = False
+            self._leave_engine()
             self._serving.connections.discard(self)
             del self._serving.keys[self._request.session]
+
+    def _leave_engine(self) -> None:
+        if self._has_session:
+            self._has_session = False
             self._engine.detach(self._request.session)
             self._engine.send(SessionClosed(self._request.session, self._serving.settings.prefix_cache))
 
@@ -157,6 +171,9 @@ class Exchange:
     def _on_output(self, output: Output) -> None:
         if self._is_over or isinstance(output, TurnOutput):  # one request has no next turn
             return
+        self._take(output)
+
+    def _take(self, output: ResponseOutput) -> None:
         self._measure(output)
         if isinstance(output, AudioOut):
             self._num_bytes += len(output.audio)
@@ -167,22 +184,25 @@ class Exchange:
         self._is_over = isinstance(output, ResponseEnded)
         self._ready += self.stream.take(output)
         self._arrived.set()
-        if self.stream.is_stopped and not self._is_over:
+        if self._is_over:
+            self._leave_engine()
+        elif self.stream.is_stopped:
             self._stop()
 
     def _stop(self) -> None:
         """The text is over, by what its client named: the engine need not write on."""
         asked, stream = self._request, self.stream
         usage = msgspec.structs.replace(stream.counts, output_text_tokens=len(stream.token_ids))
-        self._on_output(ResponseEnded(asked.session, asked.response, "completed", "", "", usage))
+        self._is_over = True  # what the engine says of the cancelling is not the reply's end
         self._engine.send(ResponseCancelled(asked.session, asked.response, "stop"))
+        self._take(ResponseEnded(asked.session, asked.response, "completed", "", "", usage))
 
     def _fail(self, code: str, message: str) -> None:
-        """End here and now; the engine forgets the reply when the session closes."""
+        """End here and now; the engine forgets the reply with its session."""
         asked = self._request
         self._on_output(ResponseEnded(asked.session, asked.response, "failed", code, message, Usage()))
 
-    def _measure(self, output: Output) -> None:
+    def _measure(self, output: ResponseOutput) -> None:
         metrics = self._serving.metrics
         if isinstance(output, ResponseEnded):
             metrics.responses.labels(output.status).inc()
@@ -204,9 +224,12 @@ class Exchanges:
         requests: Sequence[ResponseRequested],
         key: int | None,
         reading: TextReading,
+        is_paced: bool,
     ) -> None:
         self._arrived = asyncio.Event()
-        self.each = [Exchange(serving, request, key, self._arrived, reading) for request in requests]
+        self.each = [
+            Exchange(serving, request, key, self._arrived, reading, is_paced) for request in requests
+        ]
 
     def open(self) -> None:
         for exchange in self.each:

@@ -123,6 +123,10 @@ class Connection:
     def tier(self) -> Tier:
         return "latency"
 
+    @property
+    def is_paced(self) -> bool:
+        return False
+
     async def run(self) -> None:
         """Until the client leaves, stops reading, or is hung up on."""
         began_at, client = time.monotonic(), self._socket.client

@@ -45,6 +45,10 @@ FRAME_THREADS = 4
 DECODING_THREADS = max(os.cpu_count() or 1, 2)
 GOING_AWAY, SERVICE_RESTART = 1001, 1012
 POLL_S = 0.02
+PACED_PER_SESSION = 4
+"""Paced texts that may be open for each of `max_sessions`: a row that writes some 50 tokens a second
+keeps four readers at 12 supplied. A text that is written holds memory and a socket, and nothing in the
+engine."""
 GOODBYE_S = 5.0
 """How long closing handshakes may take at the end of a drain."""
 
@@ -65,6 +69,11 @@ class Draining(Protocol):
     @property
     def key(self) -> int | None:
         """Of the configured API keys, the one it came with, by its place among them; None: none is."""
+        ...
+
+    @property
+    def is_paced(self) -> bool:
+        """Its text is sent no faster than it is read, and so may be long in sending once it is written."""
         ...
 
     def hang_up(self, code: int, reason: str) -> None:
@@ -218,26 +227,33 @@ class Serving:
         if reason is not None:
             raise Unavailable(reason, self.settings.retry_after_s)
 
-    def check_room(self, tier: Tier = "latency", num_replies: int = 1, key: int | None = None) -> None:
+    def check_room(
+        self, tier: Tier = "latency", num_replies: int = 1, key: int | None = None, *, is_paced: bool = False
+    ) -> None:
         """Raise Overloaded when a new session of an API key, or a request for so many replies, cannot be
         taken now, and Unavailable when none can be."""
         self.check_ready()
-        reason = self._why_full(tier, num_replies, key)
+        reason = self._why_no_more_paced(key) if is_paced else None
+        reason = reason or self._why_full(tier, num_replies, key)
         if reason is not None:
             raise Overloaded(reason, self.settings.retry_after_s)
 
-    def _num_kept(self, key: int | None) -> int:
-        """Free places that are kept for other API keys: each may have its part of a half of all."""
+    def _num_kept(self, key: int | None, most: int, held: Counter[int | None]) -> int:
+        """Of so many places, the free ones that are kept for other API keys: each may have its part of a half
+        of all. held: places by key."""
         num_keys = len(self.settings.api_keys)
         if key is None or num_keys < 2:
             return 0
-        part = self.settings.max_sessions // (2 * num_keys)
-        held = Counter(one.key for one in self.connections if one.tier == "latency")
+        part = most // (2 * num_keys)
         return sum(max(part - held[other], 0) for other in range(num_keys) if other != key)
 
     def _why_full(self, tier: Tier, num_replies: int = 1, key: int | None = None) -> str | None:
         assert self.engine is not None
-        num_taken = sum(connection.tier == tier for connection in self.connections) + num_replies - 1
+        # a paced text that is written leaves its place, though it is still sent
+        held = Counter(
+            one.key for one in self.connections if one.tier == tier and (one.is_busy or not one.is_paced)
+        )
+        num_taken = held.total() + num_replies - 1
         if tier == "best_effort":
             most = self.settings.max_best_effort_responses
             if num_taken >= most:
@@ -245,13 +261,24 @@ class Serving:
             return self.engine.why_full(tier, num_replies)
         if num_taken >= self.settings.max_sessions:
             return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
-        if num_taken >= self.settings.max_sessions - self._num_kept(key):
+        if num_taken >= self.settings.max_sessions - self._num_kept(key, self.settings.max_sessions, held):
             return "max_sessions: the sessions that are left are kept for other API keys."
         bound_s, least_s = self.settings.min_lead_s, self.least_lead_s()
         if bound_s and least_s < bound_s:
             left_s = max(least_s, 0.0)
             return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier, num_replies)
+
+    def _why_no_more_paced(self, key: int | None) -> str | None:
+        """In words, or None when one more paced text of an API key is welcome."""
+        most = PACED_PER_SESSION * self.settings.max_sessions
+        held = Counter(one.key for one in self.connections if one.is_paced)
+        if held.total() < most - self._num_kept(key, most, held):
+            return None
+        return (
+            f"max_sessions: all {most} places for paced texts, {PACED_PER_SESSION} for each session, are in "
+            "use or kept for other API keys; send deliver: asap, or come back later."
+        )
 
     def reader_of(
         self, completion: str, requests: Sequence[ResponseRequested], *, is_streamed: bool, is_paced: bool

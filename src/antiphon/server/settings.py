@@ -24,7 +24,8 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_sessions: int = _LIMITS.max_sessions
-    """Sockets and HTTP requests that are being answered, together; best-effort requests apart."""
+    """Sockets and HTTP requests that are being answered, together; best-effort requests apart. A
+    paced text counts until it is written (see `serving.PACED_PER_SESSION`)."""
     max_open_responses: int = _LIMITS.max_open_responses
     """Live replies in the making, of all sessions together; one more is refused."""
     max_best_effort_responses: int = _LIMITS.max_best_effort_responses
