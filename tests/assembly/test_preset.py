@@ -43,6 +43,12 @@ class Other(Hold):
 class Both:
     def decide_step(self, view, budget, now): ...
     def decide_pace(self, view, now): ...
+
+class Needing(Both):
+    together = "step", "pace"
+
+class Wrong(Both):
+    together = ("devise",)
 """
 LINES = {
     "step": "fcfs",
@@ -62,6 +68,43 @@ def mine(folder: Path, **others: str) -> str:
     path = folder / "mine.yaml"
     path.write_text("".join(f"{key}: {value}\n" for key, value in {**LINES, **others}.items() if value))
     return str(path)
+
+
+TOKENFLOW = dict.fromkeys(("step", "pace", "evict", "write", "fetch"), "token-buffer")
+FALLS_BACK = "{policy: token-buffer, fallback: true}"
+TALKER = "{policy: token-buffer, stages: {talker: {policy: %s}}}"
+
+
+@pytest.mark.parametrize(
+    ("others", "what"),
+    [
+        ({"step": FALLS_BACK}, "step is token-buffer (fallback: True) and pace is token-buffer, but"),
+        ({"pace": "unpaced"}, "step is token-buffer and pace is unpaced, but"),
+        ({"fetch": "on-demand"}, "step is token-buffer and fetch is on-demand, but"),
+        ({"write": "{policy: token-buffer, observe: true}"}, "write is token-buffer (observe: True), but"),
+        ({"step": TALKER % "fcfs"}, "pace is token-buffer and step is fcfs (for stage talker), but"),
+    ],
+)
+def test_what_a_policy_takes_as_one_object_is_given_to_one(
+    tmp_path: Path, others: dict[str, str], what: str
+) -> None:
+    path = mine(tmp_path, **TOKENFLOW | others)
+    with pytest.raises(ConfigError) as error:
+        read_preset(path)
+    assert what in str(error.value)
+    assert "token-buffer takes step, pace, evict, write, fetch as one object; write the same" in str(
+        error.value
+    )
+    read_preset(mine(tmp_path, **dict.fromkeys(TOKENFLOW, FALLS_BACK)))
+
+
+def test_a_policy_of_ones_own_may_need_several_decisions_too(tmp_path: Path) -> None:
+    both = "hold.py:Needing"
+    read_preset(mine(tmp_path, step=both, pace=both))
+    with pytest.raises(ConfigError, match=r"mine.yaml:1: step is hold.py:Needing and pace is unpaced, but"):
+        read_preset(mine(tmp_path, step=both, pace="unpaced"))
+    with pytest.raises(ConfigError, match=r"`together` of hold.py:Wrong: no decision 'devise'"):
+        read_preset(mine(tmp_path, step="hold.py:Wrong"))
 
 
 def test_every_preset_that_ships_makes_a_node() -> None:

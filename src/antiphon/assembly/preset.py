@@ -25,6 +25,7 @@ from antiphon.assembly.registry import (
     DECISIONS,
     OBSERVE,
     digest,
+    find_policy,
     is_foreign,
     make_policy,
     make_with_digest,
@@ -93,6 +94,9 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
         except ConfigError as error:
             raise ConfigError(f"{where}:{line}: {error}") from None
     _check_device(where, choices)
+    for decision in DECISIONS:
+        line, _ = child(node, decision) or (0, None)
+        _check_together(f"{where}:{line}", decision, choices)
     return choices
 
 
@@ -187,6 +191,32 @@ def _check_device(where: str, choices: Mapping[str, PolicyChoice]) -> None:
         )
 
 
+def _check_together(where: str, decision: str, choices: Mapping[str, PolicyChoice]) -> None:
+    """Raises ConfigError where the policy shares what it knows among several decisions (`together`), and
+    another of them is taken by another object."""
+    for stage in dict.fromkeys(("", *(stage for choice in choices.values() for stage in choice.stages))):
+        policy, _ = choices[decision].of(stage)
+        together: Sequence[str] = getattr(find_policy(decision, policy), "together", ())
+        for other in together:
+            if other not in DECISIONS or other in WHOLE:
+                of_stages = tuple(one for one in DECISIONS if one not in WHOLE)
+                shown = f"{where}: {decision}: `together` of {policy_label(policy)}"
+                raise ConfigError(f"{shown}: {no_such('decision', other, of_stages)}")
+            if _object_key(choices[decision], stage) != _object_key(choices[other], stage):
+                at = f" (for stage {stage})" if stage else ""
+                raise ConfigError(
+                    f"{where}: {decision} is {_said_of(choices[decision], stage)} and {other} is "
+                    f"{_said_of(choices[other], stage)}{at}, but {policy_label(policy)} takes "
+                    f"{', '.join(together)} as one object; write the same policy with the same options for "
+                    "each of these, or another policy for all"
+                )
+
+
+def _said_of(choice: PolicyChoice, stage: str) -> str:
+    policy, options = choice.of(stage)
+    return _said(PolicyChoice(policy, options, observe=choice.observes(stage)))
+
+
 def _choice(decision: str, value: Any, folder: Path, known: Sequence[str], observe: bool) -> PolicyChoice:
     written = {"policy": value} if isinstance(value, str) else value
     if not isinstance(written, dict) or not isinstance(cast(dict[str, Any], written).get("policy"), str):
@@ -232,8 +262,14 @@ def _stages(decision: str, value: Any, known: Sequence[str]) -> dict[str, dict[s
     return stages
 
 
-_Made = dict[tuple[str, str, bool], Any]
-"""Policies by name and options, and whether they are observed."""
+_Key = tuple[str, str, bool]
+"""A policy's name and options, and whether it is observed: what is alike in these is one object of a unit."""
+_Made = dict[_Key, Any]
+
+
+def _object_key(choice: PolicyChoice, stage: str) -> _Key:
+    policy, options = choice.of(stage)
+    return policy, repr(sorted(options.items())), choice.observes(stage)
 
 
 class Preset:
@@ -267,11 +303,11 @@ class Preset:
 
     def _made(self, decision: str, unit: str, stage: str, made: _Made) -> Any:
         policy, options = self._policies[decision].of(stage)
-        is_observed = self._policies[decision].observes(stage)
-        key = policy, repr(sorted(options.items())), is_observed
+        key = _object_key(self._policies[decision], stage)
         if key not in made:
             made[key], source = make_with_digest(decision, policy, options)
             if self._policies[decision].digests.get(policy, source) != source:
                 raise ConfigError(_changed(decision, policy))
         fallback = make_policy(decision, *self._baseline[decision].of(stage))
+        is_observed = self._policies[decision].observes(stage)
         return self._guard.watched(decision, unit, made[key], fallback, is_observed)

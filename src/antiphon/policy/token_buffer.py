@@ -85,6 +85,7 @@ class TokenBuffer:
     """
 
     name = "token-buffer"
+    together = "step", "pace", "evict", "write", "fetch"
 
     def __init__(
         self,
