@@ -367,6 +367,28 @@ def test_no_datasheet_tells_of_a_cascade(cascade: Path) -> None:
     assert "a voice that reads text" in " ".join(said.output.split())
 
 
+@pytest.mark.parametrize(
+    ("readers", "preset", "expected"),
+    [
+        ("", "baseline", ReaderRates()),
+        ("{reading: 8}", "liveserve", ReaderRates(reading=8.0)),
+        ("", "tokenflow", ReaderRates(streamed="reading", whole="auto")),
+        ("{reading: 8}", "tokenflow", ReaderRates(reading=8.0, streamed="reading", whole="auto")),
+        ("{streamed: listening}", "tokenflow", ReaderRates(streamed="listening", whole="auto")),
+    ],
+)
+def test_a_preset_that_schedules_by_reading_has_readers(
+    served: list[Any], tiny_checkpoint: Path, tmp_path: Path, readers: str, preset: str, expected: ReaderRates
+) -> None:
+    """As far as the operator says nothing of them, with a deployment and without."""
+    path = tmp_path / "d.yaml"
+    path.write_text(f"readers: {readers}\n")
+    config = ["--config", str(path)] if readers else []
+    said = run("serve", str(tiny_checkpoint), *config, "--preset", preset)
+    assert said.exit_code == 0, said.output
+    assert served[1].readers == expected
+
+
 def test_without_a_deployment_nothing_changes(served: list[Any], tiny_checkpoint: Path) -> None:
     assert run("serve", str(tiny_checkpoint), "--max-rows", "3").exit_code == 0
     assert (served[0].options.max_rows, served[0].options.stages) == (3, {})

@@ -234,7 +234,9 @@ def test_how_a_streamed_text_is_read() -> None:
     asked = read(stream=True, antiphon={"rate": "auto"})
     assert (asked.request.rate, asked.is_paced) == ("auto", False)
     assert refused(stream=True, antiphon={"rate": "auto", "deliver": "paced"}).param == "antiphon.rate"
-    assert refused(antiphon={}).param == "antiphon"
+    assert read(antiphon={"rate": "auto"}).request.rate == "auto", "an agent need not have it streamed"
+    for rate in ({}, {"rate": 20}, {"rate": "listening"}):
+        assert refused(antiphon=rate).param == "antiphon"
     assert refused(antiphon={}, stream=True, modalities=["text", "audio"]).param == "antiphon"
 
 

@@ -185,12 +185,14 @@ class Readers(Written):
         None,
         "Who reads a streamed text, and a written reply of a realtime session, where nothing is "
         "said: a person as above, or auto, an agent that takes it as fast as there is room. Unless "
-        "said nobody is known to, and `tokenflow` never has it give way.",
+        "said it is reading under a preset that schedules by it (`tokenflow`), and nobody is known to "
+        "under others.",
         "reading",
     )
     whole: Literal["auto"] | None = key(
         None,
-        "The same of a text that is sent once all of it is there: auto, or nobody is known to.",
+        "The same of a text that is sent once all of it is there: auto, or nobody is known to. Unless said "
+        "it is auto under `tokenflow`.",
         "auto",
     )
 

@@ -22,6 +22,7 @@ import msgspec
 from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.guard import Guard
 from antiphon.assembly.registry import (
+    BY_READING,
     DECISIONS,
     OBSERVE,
     digest,
@@ -98,6 +99,12 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
         line, _ = child(node, decision) or (0, None)
         _check_together(f"{where}:{line}", decision, choices)
     return choices
+
+
+def schedules_by_reading(choices: Mapping[str, PolicyChoice]) -> bool:
+    """Does it make a difference to the steps of any stage how fast a text is read?"""
+    step = choices["step"]
+    return any(step.of(stage)[0] in BY_READING for stage in ("", *step.stages))
 
 
 def with_preset(config: NodeConfig, preset: str) -> NodeConfig:

@@ -46,6 +46,8 @@ SHIPPED: Mapping[str, tuple[str, ...]] = {
     "fetch": ("on-demand", "next-use", "token-buffer"),
 }
 """Every decision, and the policies for it that ship."""
+BY_READING = ("token-buffer",)
+"""Policies for steps that schedule by how fast texts are read."""
 
 NO_NEIGHBOURS = (
     "A policy's file cannot import the files beside it: put all into one, or install them as a package"

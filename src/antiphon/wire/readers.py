@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -47,6 +47,10 @@ class ReaderRates:
     """Nobody reads twice as fast as those whom gaps disturb."""
     streamed: ReaderClass | None = None
     whole: Literal["auto"] | None = None
+
+    def estimated(self) -> ReaderRates:
+        """Where the operator says nothing: a person reads what is streamed, an agent takes what is whole."""
+        return replace(self, streamed=self.streamed or "reading", whole=self.whole or "auto")
 
     def of(self, said: Rate | None, *, is_streamed: bool) -> float | Literal["auto"] | None:
         """As the engine is told it."""

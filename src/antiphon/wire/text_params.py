@@ -135,8 +135,11 @@ def check_delivery(asked: TextParams, num_replies: int) -> None:
     """Raises ProtocolError where the request says how a text is read, and there is none that is read so."""
     if asked.antiphon is None:
         return
-    if not asked.stream:
-        raise ProtocolError("antiphon is for a text that is streamed: send stream: true.", param="antiphon")
+    if not asked.stream and asked.antiphon.rate != "auto":
+        raise ProtocolError(
+            "antiphon is for a text that is streamed, or for an agent: send stream: true, or rate: 'auto'.",
+            param="antiphon",
+        )
     if num_replies > 1:
         raise ProtocolError(
             f"antiphon is for one text that is read as it comes, and this asks for {num_replies}: send one"
