@@ -92,6 +92,6 @@ def load_prompter(
     transcriber, thinker = parts["transcriber"], parts["thinker"]
     tokenizer = load_tokenizer(thinker)
     vocabulary = Vocabulary(tokenizer.backend_tokenizer, rows)
-    template = load_template(thinker, tokenizer)
+    template = load_template(thinker, tokenizer, enable_thinking=False)  # all of a reply is spoken
     prompter = Prompter(vocabulary, template, NoMedia(), max_prompt_tokens, has_voice=True)
     return CascadePrompter(prompter, Vocabulary(load_tokenizer(transcriber).backend_tokenizer), config)

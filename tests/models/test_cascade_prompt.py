@@ -1,0 +1,40 @@
+"""A cascade's prompts: its thinker answers at once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from antiphon.checkpoint.files import open_directory
+from antiphon.core.conversation import Item, TextPart
+from antiphon.core.facts import PromptReady
+from antiphon.core.plans import RenderPrompt
+from antiphon.models.cascade.family import FAMILY
+
+AS_QWEN3_HAS_IT = """
+{%- if enable_thinking is defined and enable_thinking is false %}
+    {{- '<think>\\n\\n</think>\\n\\n' }}
+{%- endif %}
+"""
+
+
+def test_a_thinker_that_could_reason_is_told_not_to(cascade_checkpoint: Path, tmp_path: Path):
+    path = shutil.copytree(cascade_checkpoint, tmp_path / "copy")
+    with (path / "thinker" / "chat_template.jinja").open("a") as template:
+        template.write(AS_QWEN3_HAS_IT)
+    prompter = FAMILY.load_prompter(path, open_directory(str(path)).config, 1000)
+    ready = prompter.render(RenderPrompt(1, (Item("q", "user", (TextPart("How are you?"),)),), True))
+    assert isinstance(ready, PromptReady), ready
+    tokenizer: Any = AutoTokenizer.from_pretrained(path / "thinker")
+    rendered = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "How are you?"}],
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=False,
+    )
+    assert "<think>" in rendered
+    expected = tokenizer(rendered, add_special_tokens=False).input_ids
+    assert ready.prompts["thinker"].token_ids.tolist() == expected
