@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.files import open_checkpoint, open_directory
@@ -54,6 +54,24 @@ def test_every_stage_finds_its_tensors(cascade_checkpoint: Path):
     for stage in find_graph("cascade").stages:
         found.require(FAMILY.tensor_shapes(stage.name, config))
         assert FAMILY.tensor_names(stage.name, config)
+
+
+def test_weight_norm_by_its_older_names(cascade_checkpoint: Path, broken: Path):
+    """As the released voices of transformers have it (facebook/mms-tts-*)."""
+    file = broken / "voice" / "model.safetensors"
+    older = {
+        name.replace("parametrizations.weight.original0", "weight_g").replace(
+            "parametrizations.weight.original1", "weight_v"
+        ): tensor
+        for name, tensor in load_file(file).items()
+    }
+    assert "flow.flows.0.wavenet.in_layers.0.weight_g" in older
+    save_file(older, file)
+    there, here = open_checkpoint(str(broken)), open_checkpoint(str(cascade_checkpoint))
+    names = FAMILY.tensor_names("voice", FAMILY.read_config(there.config))
+    found, expected = dict(there.read(names)), dict(here.read(names))
+    assert found.keys() == expected.keys() == set(names)
+    assert all(torch.equal(found[name], expected[name]) for name in names)
 
 
 def test_parts_may_lie_elsewhere(cascade_checkpoint: Path, tmp_path: Path):

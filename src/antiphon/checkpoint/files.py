@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+WEIGHT_NORM = {
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
+"""Ends of the names that torch's older weight normalisation gave its length and its direction, and what they
+are called since. transformers reads either.
+"""
 NUM_NAMES_SHOWN = 5
 BYTES_PER_GIB = 2**30
 
@@ -271,6 +278,18 @@ def check_memory(
 
 
 def _read_headers(path: Path) -> dict[str, TensorInfo]:
+    """The tensors of a directory, by the names of today."""
+    return dict(_renamed(name, info) for name, info in _read_stored(path).items())
+
+
+def _renamed(name: str, info: TensorInfo) -> tuple[str, TensorInfo]:
+    for end, since in WEIGHT_NORM.items():
+        if name.endswith(end):
+            return name.removesuffix(end) + since, replace(info, own=name)
+    return name, info
+
+
+def _read_stored(path: Path) -> dict[str, TensorInfo]:
     index = path / INDEX_FILE
     if not index.exists():
         return _read_header(path / _single_file(path))
