@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from time import process_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +84,18 @@ def test_no_phrase_is_cut_before_its_end_is_sure():
     assert next_phrase("Good morning", is_first=True, is_over=False) is None
     assert next_phrase("Good morning. ", is_first=True, is_over=False) is None
     assert next_phrase("Good morning. H", is_first=True, is_over=False) == len("Good morning. ")
+
+
+def test_leading_white_space_takes_time_in_proportion():
+    def seconds(num_lines: int) -> float:
+        text, found = "\n" * num_lines + "and so it goes on", []
+        for _ in range(5):
+            begun = process_time()
+            next_phrase(text, is_first=True, is_over=False)
+            found.append(process_time() - begun)
+        return min(found)
+
+    assert seconds(16_000) < 24 * seconds(2_000), "8 times as long; the square would be 64"
 
 
 def make(path: Path, **changed: Any) -> Voice:

@@ -39,12 +39,13 @@ def next_phrase(text: str, *, is_first: bool, is_over: bool) -> int | None:
         if end == len(text) and not is_over:
             break  # what follows may belong to it: a quotation mark, a number's decimals
         num_words += any(map(str.isalnum, word[0]))
-        so_far = text[:end]
         if not num_words:
             continue
-        if _SENTENCE_END.search(so_far) and not _ABBREVIATION.search(so_far):
+        # a clause's dash, and an abbreviation, have a space before them
+        start = max(word.start() - 1, 0)
+        if _SENTENCE_END.search(text, start, end) and not _ABBREVIATION.search(text, start, end):
             return end
-        if num_words >= least and _CLAUSE_END.search(so_far):
+        if num_words >= least and _CLAUSE_END.search(text, start, end):
             return end
         if not _is_dangling(word[0]):
             open_end = end
