@@ -20,8 +20,8 @@ from antiphon.core.logprobs import read_logs
 from antiphon.core.plans import ResponseEnded, TokensOut
 from antiphon.core.sampling import Guide, Sampling
 from antiphon.engine import guides
+from antiphon.models.detokenise import Spelling
 from antiphon.runtime.driver import Driver
-from antiphon.server.detokenise import Spelling
 from exactness.conftest import user
 from exactness.test_text import TEXTS, preempting, prompt_ids
 

@@ -14,7 +14,7 @@ import pytest
 import soxr
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 
 from antiphon.core.errors import CheckpointError
 from antiphon.models.cascade.phrases import next_phrase, shortened
@@ -151,6 +151,29 @@ def test_windows_of_many_sound_as_each_phrase_alone(voice: Voice):
             np.testing.assert_allclose(np.concatenate(one.wave), whole(voice, text), atol=1e-9)
             assert max(one.steps) == WINDOW * voice._vits.config.hop
         assert sum(said[2].steps) == 0, "nothing in it can be said"
+
+
+def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
+    """As a fallback they may be any; whatever is said around them is spoken, and others sound as ever."""
+    words = ["\u2581good", "\u2581morning", "\u2581to", "\u2581you."]
+    vocab = {f"<0x{value:02X}>": value for value in range(256)} | {
+        word: 256 + at for at, word in enumerate(words)
+    }
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    other = Voice(voice._vits, voice._symbols, tokenizer)
+    tokens = [[256, 0x61, 0xC3, 257, 258, 259], [256, 257, 258, 259]]
+    streams, waves = [other.open(None) for _ in tokens], [[], []]
+    for at in range(max(map(len, tokens)) + 100):
+        codes = [np.array(one[at : at + 1], np.int64).reshape(-1, 1) for one in tokens]
+        made = other.decode(streams, codes, [at + 1 >= len(one) for one in tokens])
+        for wave, pcm in zip(waves, made, strict=True):
+            wave.append(pcm.numpy())
+    assert not any(map(other.owes, streams))
+    np.testing.assert_allclose(np.concatenate(waves[1]), whole(voice, "good morning to you."), atol=1e-9)
+    assert sum(map(len, waves[0])) > 0
 
 
 def test_words_end_where_their_durations_do(voice: Voice):

@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, ProtocolError
+from antiphon.models.detokenise import detokenisers_of
 from antiphon.server import (
     advisories,
     chat,
@@ -29,7 +30,6 @@ from antiphon.server import (
     transcriptions,
 )
 from antiphon.server.admission import http_error
-from antiphon.server.detokenise import detokenisers_of
 from antiphon.server.feed import Feed
 from antiphon.server.openapi import describe
 from antiphon.server.serving import Serving

@@ -11,7 +11,6 @@ import numpy as np
 import soxr
 import torch
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
 from antiphon.core.facts import Ints
@@ -20,6 +19,7 @@ from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.models.cascade.phrases import is_speakable, next_phrase, shortened
 from antiphon.models.cascade.symbols import Symbols
 from antiphon.models.cascade.vits import Frames, Vits
+from antiphon.models.detokenise import Spelling, StreamingDetokeniser
 
 WINDOW = 24
 """Frames that are decoded at a time: what a step of the voice takes, and the least of what is heard first."""
@@ -42,7 +42,7 @@ class _Stream:
     resample  to the wire's rate; None where the voice has it
     """
 
-    pieces: DecodeStream
+    pieces: StreamingDetokeniser
     resample: soxr.ResampleStream | None
     tokens: list[int] = field(default_factory=list[int])
     token_ends: list[int] = field(default_factory=list[int])
@@ -64,12 +64,13 @@ class Voice:
     def __init__(self, vits: Vits, symbols: Symbols, tokenizer: Tokenizer) -> None:
         """tokenizer: of the stage that writes."""
         self._vits, self._symbols, self._tokenizer = vits, symbols, tokenizer
+        self._spelling = Spelling(tokenizer)
         self._rate = vits.config.sample_rate
 
     def open(self, voice: str | None) -> _Stream:
         is_alike = self._rate == WIRE_SAMPLE_RATE_HZ
         resample = None if is_alike else soxr.ResampleStream(self._rate, WIRE_SAMPLE_RATE_HZ, 1, "float32")
-        return _Stream(DecodeStream(skip_special_tokens=True), resample)
+        return _Stream(StreamingDetokeniser(self._tokenizer, self._spelling), resample)
 
     def owes(self, stream: _Stream) -> bool:
         """Would a step without another token bring more sound?"""
@@ -103,13 +104,11 @@ class Voice:
 
     def _read(self, stream: _Stream, tokens: list[int], is_over: bool) -> None:
         for token in tokens:
-            piece = stream.pieces.step(self._tokenizer, token) or ""
-            stream.text += piece
+            stream.text += stream.pieces.push([token])
             stream.token_ends.append(stream.start + len(stream.text))
         stream.tokens += tokens
         if is_over and not stream.is_over:
-            whole = self._tokenizer.decode(stream.tokens, skip_special_tokens=True)
-            stream.text += whole[stream.start + len(stream.text) :]
+            stream.text += stream.pieces.flush()
             stream.is_over = True
 
     def _phrase_end(self, stream: _Stream) -> int | None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from antiphon.core.errors import CheckpointError
-from antiphon.server.detokenise import (
+from antiphon.models.detokenise import (
     MOST_HELD,
     Spelling,
     StreamingDetokeniser,
