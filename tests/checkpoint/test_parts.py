@@ -150,6 +150,30 @@ def test_a_thinker_without_a_template(broken: Path):
 
 
 @pytest.mark.parametrize(
+    ("part", "files", "told"),
+    [
+        ("transcriber", ["tokenizer.json", "merges.txt"], "a tokenizer .*"),
+        ("transcriber", ["preprocessor_config.json"], "preprocessor_config.json"),
+        ("thinker", ["tokenizer.json"], "tokenizer.json"),  # vocab.json and merges.txt are there
+        ("voice", ["vocab.json"], "vocab.json"),
+        ("voice", ["tokenizer_config.json"], "tokenizer_config.json"),
+    ],
+)
+def test_a_part_without_what_its_stages_read(broken: Path, part: str, files: list[str], told: str):
+    for file in files:
+        (broken / part / file).unlink()
+    with pytest.raises(CheckpointError, match=rf"{part} lacks {told}\. Copy the files from"):
+        open_directory(str(broken))
+
+
+@pytest.mark.parametrize(("key", "symbols"), [("phonemize", "phonemes"), ("is_uroman", "romanised text")])
+def test_a_voice_of_anything_but_characters(broken: Path, key: str, symbols: str):
+    edit(broken / "voice" / "tokenizer_config.json", **{key: True})
+    with pytest.raises(CheckpointError, match=f"{key} is true, and nothing here makes {symbols} of text"):
+        open_directory(str(broken))
+
+
+@pytest.mark.parametrize(
     ("part", "changes", "told"),
     [
         ("transcriber", {"model_type": "wav2vec2"}, "transcriber: 'wav2vec2' is not served"),

@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models
 
-from antiphon.core.errors import CheckpointError
 from antiphon.models.cascade.phrases import next_phrase, shortened
 from antiphon.models.cascade.symbols import Characters
 from antiphon.models.cascade.vits import Vits
@@ -200,12 +199,3 @@ def test_sound_at_the_wires_rate(cascade_checkpoint: Path, voice: Voice):
     assert abs(len(wave) - len(expected)) <= 1
     length = min(len(wave), len(expected))
     np.testing.assert_allclose(wave[:length], expected[:length], atol=1e-4)
-
-
-def test_a_voice_of_phonemes_is_refused(cascade_checkpoint: Path, tmp_path: Path):
-    for file in (cascade_checkpoint / "voice").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "phonemize": True}))
-    with pytest.raises(CheckpointError, match="phonemes"):
-        Characters(tmp_path)

@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from antiphon.checkpoint.quantisation import check_scheme
-from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
+from antiphon.checkpoint.side_files import (
+    TOKENIZER,
+    check_present,
+    check_side_files,
+    has,
+    has_tokenizer,
+    read_json,
+    read_optional_json,
+)
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
 from antiphon.core.model_source import PARTS, VOICE, WRITER, WRITES_DOWN, check_parts
@@ -85,8 +93,37 @@ def whole_config(
             if part == WRITES_DOWN
             else read_optional_json(generation)
         )
-    check_side_files(parts[WRITER], takes_media=False)
+    _check_side_files(parts)
     return made
+
+
+def _check_side_files(parts: Mapping[str, Path]) -> None:
+    """Raise CheckpointError unless each part has the files that its stages read beside the weights."""
+    hears, writes = parts[WRITES_DOWN], parts[WRITER]
+    check_present(
+        hears,
+        {
+            TOKENIZER: has_tokenizer(hears),
+            "preprocessor_config.json": has(hears, "preprocessor_config.json"),
+        },
+    )
+    check_side_files(writes, takes_media=False)
+    check_present(writes, {"tokenizer.json": has(writes, "tokenizer.json")})
+    _check_symbols(parts[VOICE])
+
+
+def _check_symbols(voice: Path) -> None:
+    """Raise CheckpointError unless what the voice reads can be made of text."""
+    if has(voice, "phonemes.json"):
+        return
+    check_present(voice, {name: has(voice, name) for name in ("vocab.json", "tokenizer_config.json")})
+    config = read_json(voice / "tokenizer_config.json", "")
+    for key, unsaid, symbols in (("phonemize", True, "phonemes"), ("is_uroman", False, "romanised text")):
+        if config.get(key, unsaid):  # where a file does not say, as transformers has it
+            raise CheckpointError(
+                f"{voice / 'tokenizer_config.json'}: {key} is true, and nothing here makes {symbols} of text."
+                " Use a voice of characters, such as facebook/mms-tts-eng"
+            )
 
 
 def _directory(part: str, named: str, progress: Callable[[str], None] | None) -> Path:

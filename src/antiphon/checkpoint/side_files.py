@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+TOKENIZER = "a tokenizer (tokenizer.json, or vocab.json with merges.txt)"
+
+
 def read_json(file: Path, without_it: str) -> dict[str, Any]:
     """The object in a JSON file.
 
@@ -45,25 +48,33 @@ def check_side_files(path: Path, *, takes_media: bool) -> None:
     """Raise CheckpointError unless tokenizer, chat template and, for a model that takes media, preprocessing
     are there, in a released form.
     """
-    lacking = [what for what, present in _needed(path, takes_media).items() if not present]
+    template_inside = "chat_template" in read_optional_json(path / "tokenizer_config.json")
+    check_present(
+        path,
+        {
+            TOKENIZER: has_tokenizer(path),
+            "tokenizer_config.json": has(path, "tokenizer_config.json"),
+            "a chat template (chat_template.jinja, chat_template.json, or inside tokenizer_config.json)": (
+                has(path, "chat_template.jinja") or has(path, "chat_template.json") or template_inside
+            ),
+            "preprocessor_config.json": not takes_media or has(path, "preprocessor_config.json"),
+        },
+    )
+
+
+def check_present(path: Path, needed: Mapping[str, bool]) -> None:
+    """Raise CheckpointError unless all that is needed is there: what it is, and whether it is."""
+    lacking = [what for what, present in needed.items() if not present]
     if lacking:
         raise CheckpointError(
             f"{path} lacks {'; '.join(lacking)}. Copy the files from the checkpoint the weights came from"
         )
 
 
-def _needed(path: Path, takes_media: bool) -> dict[str, bool]:
-    def has(*names: str) -> bool:
-        return all((path / name).is_file() for name in names)
+def has_tokenizer(path: Path) -> bool:
+    return has(path, "tokenizer.json") or has(path, "vocab.json", "merges.txt")
 
-    template_inside = "chat_template" in read_optional_json(path / "tokenizer_config.json")
-    return {
-        "a tokenizer (tokenizer.json, or vocab.json with merges.txt)": (
-            has("tokenizer.json") or has("vocab.json", "merges.txt")
-        ),
-        "tokenizer_config.json": has("tokenizer_config.json"),
-        "a chat template (chat_template.jinja, chat_template.json, or inside tokenizer_config.json)": (
-            has("chat_template.jinja") or has("chat_template.json") or template_inside
-        ),
-        "preprocessor_config.json": not takes_media or has("preprocessor_config.json"),
-    }
+
+def has(path: Path, *names: str) -> bool:
+    """Are all these files there?"""
+    return all((path / name).is_file() for name in names)

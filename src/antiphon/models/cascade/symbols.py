@@ -29,15 +29,13 @@ class Characters:
     """Each character is a symbol, with a blank around all where the voice has one."""
 
     def __init__(self, path: Path) -> None:
-        """Raises CheckpointError for a voice whose tokenizer reads anything but characters."""
+        """Of a voice whose tokenizer reads characters (`checkpoint.parts`); raises CheckpointError."""
         from transformers import VitsTokenizer
 
         try:
             self._tokenizer: Any = VitsTokenizer.from_pretrained(path, local_files_only=True)
         except Exception as error:  # the library raises errors of many kinds
             raise CheckpointError(f"{path}: no usable tokenizer: {error}") from error
-        if self._tokenizer.phonemize or self._tokenizer.is_uroman:
-            raise CheckpointError(f"{path}: its voice reads phonemes that nothing here makes of text")
 
     def read(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         ends = [word.end() for word in re.finditer(r"\S+", text)]
