@@ -360,6 +360,17 @@ def test_a_cascade_looked_at(cascade: Path, tmp_path: Path) -> None:
     assert yaml.safe_load(named.stdout)["parts"] == yaml.safe_load(shown.stdout)["parts"]
 
 
+def test_settings_of_a_cascade_stand_beside_its_parts(served: list[Any], cascade: Path) -> None:
+    """The command line's win over the file's."""
+    tree = yaml.safe_load(cascade.read_text())
+    tree["parts"] |= {"silent_tail": False, "no_speech_threshold": 0.8}
+    cascade.write_text(yaml.safe_dump(tree))
+    assert run("serve", "no_speech_threshold=0.7", "--config", str(cascade)).exit_code == 0
+    assert served[0].source.endswith("voice,silent_tail=false,no_speech_threshold=0.7")
+    shown = yaml.safe_load(run("config", "show", str(cascade)).stdout)["parts"]
+    assert (shown["silent_tail"], shown["no_speech_threshold"]) == (False, 0.8)
+
+
 def test_no_datasheet_tells_of_a_cascade(cascade: Path) -> None:
     """A datasheet tells nothing of a voice that reads: that is said of parts as of a directory."""
     said = run("profile", "--roofline", "H200", "--model", read_deployment(str(cascade)).source())

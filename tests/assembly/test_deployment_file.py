@@ -53,12 +53,13 @@ def test_parts_of_a_cascade(tmp_path: Path) -> None:
     mine = written(tmp_path / "mine.yaml", {"base": "site/house.yaml", "parts": {"voice": "../mine"}})
     read = read_deployment(mine)
     assert read.is_cascade
-    assert read.parts.model_dump() == {
+    assert read.parts.model_dump(exclude_none=True) == {
         "transcriber": str(tmp_path / "site" / "org" / "ears"),
         "thinker": "Qwen/Qwen3-1.7B",
         "voice": str(tmp_path.parent / "mine"),
     }
-    assert read.source() == ",".join(f"{part}={named}" for part, named in read.parts.model_dump().items())
+    named = read.parts.model_dump(exclude_none=True)
+    assert read.source() == ",".join(f"{part}={where}" for part, where in named.items())
     assert "thinker=org/other," in read.source("thinker=org/other")
     assert not read_deployment("demo").is_cascade
     assert read_deployment("cascade").source() == ""
@@ -87,6 +88,8 @@ def test_parts_that_cannot_be(tmp_path: Path, changes: dict[str, Any], given: st
     [
         ({"vioce": "x"}, r"mine.yaml:2: parts.vioce: no such key; did you mean voice"),
         ({"voice": 3}, r"mine.yaml:2: parts.voice: input should be a valid string \(it is 3\)"),
+        ({"silent_tail": 1}, r"mine.yaml:2: parts.silent_tail: input should be a valid boolean"),
+        ({"no_speech_threshold": 2}, r"mine.yaml:2: parts.no_speech_threshold: .* less than or equal to 1"),
         ({"voice": ""}, r"mine.yaml:2: parts.voice: .* at least 1 character"),
         ("x", r"mine.yaml:1: parts: "),
     ],

@@ -91,6 +91,33 @@ def test_a_source_names_the_parts(cascade_checkpoint: Path):
     assert here.source == str(cascade_checkpoint)
 
 
+def test_a_source_says_settings_too(cascade_checkpoint: Path):
+    named = {part: str(cascade_checkpoint / part) for part in PARTS}
+    found = open_directory(source_of({**named, "silent_tail": "false", "no_speech_threshold": "0.8"}))
+    config = FAMILY.read_config(found.config)
+    assert (config.silent_tail, config.transcriber.no_speech_threshold) == (False, 0.8)
+    assert open_directory(found.source).config == found.config
+    never = FAMILY.read_config(open_directory(source_of({**named, "no_speech_threshold": "1"})).config)
+    assert never.transcriber.no_speech is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("silent_tail", "0", "silent_tail is 0; it must be true or false"),
+        (
+            "no_speech_threshold",
+            "1.5",
+            "no_speech_threshold is 1.5; it must be over 0 and at most 1, or null",
+        ),
+        ("no_speech_threshold", "true", "no_speech_threshold is True; it must be over 0"),
+    ],
+)
+def test_a_setting_that_cannot_be(broken: Path, name: str, value: str, told: str):
+    edit(broken / "config.json", **{name: json.loads(value)})
+    assert told in refusal(broken)
+
+
 def test_a_source_with_a_part_that_is_not_named_or_not_there(cascade_checkpoint: Path):
     named = {part: str(cascade_checkpoint / part) for part in PARTS}
     with pytest.raises(ConfigError, match="without voice"):

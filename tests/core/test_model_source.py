@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.model_source import PARTS, check_parts, name_of, parts_in, source_of
+from antiphon.core.model_source import PARTS, check_parts, name_of, parts_in, settings_in, source_of
 
 PLACES = st.text(st.sampled_from("ab/.-_ =~é"), min_size=1).map(str.strip).filter(bool)
 
@@ -22,6 +22,15 @@ def test_a_path_may_hold_a_comma() -> None:
     assert parts_in(source_of(parts)) == parts
 
 
+def test_settings_stand_beside_the_parts() -> None:
+    named = parts_in("silent_tail=false, thinker=a,no_speech_threshold=0.8")
+    assert named == {"silent_tail": "false", "thinker": "a", "no_speech_threshold": "0.8"}
+    assert settings_in(named) == {"silent_tail": False, "no_speech_threshold": 0.8}
+    assert parts_in(source_of(named)) == named
+    with pytest.raises(ConfigError, match="silent_tail is 'no'; it must be JSON, as true"):
+        settings_in({"silent_tail": "no"})
+
+
 @pytest.mark.parametrize("source", ["", "org/name", "checkpoints/talk", "/a=b/c", "other=x,thinker=y"])
 def test_one_checkpoint_has_no_parts(source: str) -> None:
     assert parts_in(source) == {}
@@ -33,6 +42,7 @@ def test_one_checkpoint_has_no_parts(source: str) -> None:
         ("thinker=a,vioce=b", "no part of a cascade 'vioce'; did you mean voice?"),
         ("thinker=a,thinker=b", "thinker is there twice"),
         ("thinker=a,voice= ", "voice is empty"),
+        ("thinker=a,silent_tail=", "silent_tail is empty; give a value, or leave it out"),
     ],
 )
 def test_parts_that_cannot_be(source: str, words: str) -> None:

@@ -4,6 +4,7 @@ descriptions, which `antiphon config explain` and docs/deployments.md show.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -301,7 +302,7 @@ class Edge(Written):
 
 
 class Parts(Written):
-    """The checkpoints of a cascade, each a directory or a hub id."""
+    """The checkpoints of a cascade, each a directory or a hub id, and its settings."""
 
     transcriber: str | None = key(
         None,
@@ -321,6 +322,20 @@ class Parts(Written):
         "What speaks: a VITS voice, as a directory relative to this file, or a hub id.",
         "checkpoints/talk/voice",
         min_length=1,
+    )
+    silent_tail: bool | None = key(
+        None,
+        "Whether only what was said of a recording is encoded, and not a window of 30 s with the silence "
+        "behind it; true unless said.",
+        False,
+    )
+    no_speech_threshold: float | None = key(
+        None,
+        "How probable it must be that nobody speaks in a recording for it to be written down as nothing; "
+        "0.6 unless said, and 1 is never.",
+        0.8,
+        gt=0,
+        le=1,
     )
 
 
@@ -427,7 +442,10 @@ class Deployment(Written):
 
         Raises ConfigError: `parts` beside a model, here or given, and a cascade without one of its parts.
         """
-        written: dict[str, str] = self.parts.model_dump(exclude_none=True)
+        said: dict[str, Any] = self.parts.model_dump(exclude_none=True)
+        written = {
+            name: value if isinstance(value, str) else json.dumps(value) for name, value in said.items()
+        }
         beside = given or self.model or ""
         others = parts_in(beside)
         if beside and written and not others:

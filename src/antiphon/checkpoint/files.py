@@ -6,6 +6,7 @@ the tensors mean, which model code reads them, or how a GPU is chosen.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from antiphon.checkpoint.quantisation import ORDER, READ, SCALE, UNREAD, ZERO_PO
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
-from antiphon.core.model_source import WRITER, parts_in, source_of
+from antiphon.core.model_source import SETTINGS, WRITER, parts_in, settings_in, source_of
 from antiphon.core.quantised import PANEL, Quantised
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ class Checkpoint:
     def source(self) -> str:
         """What opens it again, with nothing left to fetch."""
         is_named_by_parts = bool(self.parts) and self.path == self.writer
-        return source_of({k: str(v) for k, v in self.parts.items()}) if is_named_by_parts else str(self.path)
+        if not is_named_by_parts:
+            return str(self.path)
+        settings = {name: json.dumps(self.config[name]) for name in SETTINGS if name in self.config}
+        return source_of({part: str(directory) for part, directory in self.parts.items()} | settings)
 
     @cached_property
     def tensor_names(self) -> frozenset[str]:
@@ -242,7 +246,8 @@ def open_directory(
     """
     if named := parts_in(source):
         parts = find_parts(named, progress)
-        return _of_parts(parts[WRITER], {"model_type": MODEL_TYPE}, parts, takes_media)
+        config = {"model_type": MODEL_TYPE, **settings_in(named)}
+        return _of_parts(parts[WRITER], config, parts, takes_media)
     path = find_directory(source, progress)
     config = read_json(path / "config.json", "it is not a model checkpoint")
     if parts := parts_of(path, config, progress):

@@ -26,7 +26,7 @@ from antiphon.assembly.registry import (
 )
 from antiphon.cli.shared import console, fail
 from antiphon.core.errors import AntiphonError, ConfigError
-from antiphon.core.model_source import parts_in
+from antiphon.core.model_source import parts_in, settings_in
 
 app = typer.Typer(no_args_is_help=True, help="Deployments as files: what their keys mean, what they come to.")
 PARAGRAPH = "\n\n"
@@ -90,7 +90,8 @@ def show(
     except AntiphonError as error:
         fail(error)
     parts = parts_in(named)
-    both = {"parts": Parts(**parts)} if parts else {"model": named or None}
+    said: dict[str, Any] = {**parts, **settings_in(parts)}
+    both = {"parts": Parts(**said)} if parts else {"model": named or None}
     deployment = found.deployment.model_copy(update=both)
     unsaid = set[str]() if deployment.is_cascade else {"parts"}
     tree = deployment.model_dump(exclude={"base", *unsaid}, exclude_none=True)

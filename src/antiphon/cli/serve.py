@@ -244,7 +244,8 @@ def serve(
                 "no model: name a checkpoint directory, a hub id, or the parts of a cascade "
                 f"({source_of(dict.fromkeys(PARTS, '…'))}), or a --config that does"
             )
-        for one in parts_in(model).values() or (model,):
+        parts = parts_in(model)
+        for one in [parts[part] for part in PARTS] if parts else (model,):
             check_source(one)
         check_origins(settings.origins)
         if record is not None:

@@ -78,7 +78,7 @@ class Cascade(Family):
             writer=writer,
             thinker=writer.read_config(thinker),
             voice=VitsConfig.from_dict(values["voice"]),
-            silent_tail=bool(values.get("silent_tail", True)),
+            silent_tail=_silent_tail(values.get("silent_tail", True)),
             directories=_directories(values),
         )
 
@@ -221,10 +221,18 @@ class Cascade(Family):
             return super().load_stage(source, place, checkpoint, shard)
 
 
+def _silent_tail(told: object) -> bool:
+    if not isinstance(told, bool):
+        raise CheckpointError(f"silent_tail is {told!r}; it must be true or false")
+    return told
+
+
 def _threshold(told: object) -> float | None:
-    """`no_speech_threshold` of config.json; null: nobody asks whether anybody speaks."""
-    if told is not None and (not isinstance(told, int | float) or not 0 < told < 1):
-        raise CheckpointError(f"no_speech_threshold is {told!r}; it must be between 0 and 1, or null")
+    """`no_speech_threshold`; with null or 1 nobody asks whether anybody speaks."""
+    if not isinstance(told, bool) and told in (None, 1):
+        return None
+    if not isinstance(told, int | float) or not 0 < told < 1:
+        raise CheckpointError(f"no_speech_threshold is {told!r}; it must be over 0 and at most 1, or null")
     return told
 
 
