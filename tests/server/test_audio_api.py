@@ -60,13 +60,43 @@ async def test_a_text_is_read_aloud(served: Running, name: str, media_type: str)
     await eventually(lambda: bool(served.engine.of(SessionClosed)))
 
 
-async def test_a_model_of_one_language_tells_it_of_a_transcript() -> None:
-    engine = FakeEngine(info=msgspec.structs.replace(INFO, languages=("en",)))
+@pytest.mark.parametrize(
+    ("known", "asked", "told"),
+    [
+        (("en",), None, "en"),
+        (("en", "de"), None, "en"),
+        (("en", "de"), "de-AT", "de"),
+        ((), "de-AT", "de-AT"),
+    ],
+)
+async def test_a_transcript_names_the_language_in_which_it_was_heard(
+    known: tuple[str, ...], asked: str | None, told: str
+) -> None:
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, languages=known))
     async with running(engine=engine) as served, served.client() as client:
         verbose = await client.audio.transcriptions.create(
-            model="test-omni", file=("a.wav", wav()), response_format="verbose_json"
+            model="test-omni",
+            file=("a.wav", wav()),
+            response_format="verbose_json",
+            language=asked or openai.omit,
         )
-    assert verbose.language == "en"
+    assert verbose.language == told
+
+
+async def test_a_transcribers_usage_is_how_long_it_heard() -> None:
+    """The recording is in no prompt that has tokens. A stream's last event could only tell tokens."""
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, languages=("en",)))
+    async with running(engine=engine) as served, served.client() as client:
+        for form in ("json", "verbose_json"):
+            answer = await client.audio.transcriptions.create(
+                model="test-omni", file=("a.wav", wav()), response_format=form
+            )
+            assert answer.usage.to_dict() == {"type": "duration", "seconds": pytest.approx(0.5)}
+        stream = await client.audio.transcriptions.create(
+            model="test-omni", file=("a.wav", wav()), stream=True
+        )
+        *_, last = [event async for event in stream]
+        assert last.to_dict() == {"type": "transcript.text.done", "text": "Hello there."}
 
 
 async def test_speech_as_events(served: Running) -> None:

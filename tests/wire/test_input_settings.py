@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.core.conversation import AudioPart, TextPart
 from antiphon.core.facts import ItemAdded, ResponseCancelled
+from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import ResponseEnded, Usage
-from wire.harness import Driver, kinds, pcm
+from wire.harness import INFO, Driver, kinds, pcm
 
 BYTES = base64.b64encode(bytes(range(200)) * 8).decode()
 
@@ -94,9 +96,9 @@ def test_g711_goes_out_to_the_last_byte() -> None:
     assert created["response"]["audio"]["output"]["format"] == {"type": "audio/pcm", "rate": 24000}
 
 
-def transcribing(**fields: Any) -> tuple[Driver, str, str]:
+def transcribing(info: ModelInfo = INFO, **fields: Any) -> tuple[Driver, str, str]:
     """A session whose committed audio is being written down; the item's id, and the side request's."""
-    driver = Driver()
+    driver = Driver(info=info)
     asked = {"model": "whisper-1", **fields}
     updated(driver, input={"transcription": asked, "turn_detection": None})
     driver.send("input_audio_buffer.append", audio=pcm(0.2))
@@ -134,6 +136,14 @@ def test_a_transcript_comes_beside_the_reply() -> None:
     assert event["item"]["content"] == [{"type": "input_audio", "transcript": "Guten Tag"}]
     assert driver.end(response)[-1]["response"]["status"] == "completed"
     assert driver.tokens(side, "late") == []
+
+
+def test_a_transcribers_usage_is_how_long_it_heard() -> None:
+    driver, _, side = transcribing(msgspec.structs.replace(INFO, languages=("en",)))
+    (heard,) = driver.fact(ItemAdded).item.parts
+    assert isinstance(heard, AudioPart)
+    events = driver.end(side)
+    assert events[-1]["usage"] == {"type": "duration", "seconds": heard.num_samples / 16000}
 
 
 def test_a_transcript_that_fails_harms_nothing() -> None:

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
+from msgspec import UNSET
 from starlette.datastructures import FormData, UploadFile
 
 from antiphon.core.conversation import AudioPart
 from antiphon.core.errors import AntiphonError, ProtocolError
+from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import ResponseEnded
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
 from antiphon.server.admission import check_key, check_model
@@ -25,8 +27,10 @@ from antiphon.wire.audio_api import (
     Transcription,
     TranscriptionRequest,
     flat_usage,
+    heard_usage,
     read_transcription,
 )
+from antiphon.wire.input_settings import read_language
 from antiphon.wire.limits import check
 from antiphon.wire.parsing import converted
 from antiphon.wire.reply_stream import EndPiece, TextPiece
@@ -61,14 +65,15 @@ async def transcriptions(request: Request, serving: Admitted) -> Response:
     if not asked.stream:
         async with exchange:
             text, end = await while_connected(request, _written(exchange))
-        return _answer(asked, audio, serving.info.languages, text, end)
+        return _answer(asked, audio, serving.info, text, end)
     exchange.open()
     try:
         await while_connected(request, exchange.begun())
     except BaseException:
         exchange.close()
         raise
-    return ExchangeResponse(exchange, _events(exchange), EVENT_STREAM, serving.settings.stall_s)
+    events = _events(exchange, has_tokens=not serving.info.languages)
+    return ExchangeResponse(exchange, events, EVENT_STREAM, serving.settings.stall_s)
 
 
 def _fields(form: FormData) -> TranscriptionRequest:
@@ -116,22 +121,23 @@ async def _written(exchange: Exchange) -> tuple[str, ResponseEnded]:
 
 
 def _answer(
-    asked: TranscriptionRequest, audio: AudioPart, known: tuple[str, ...], text: str, end: ResponseEnded
+    asked: TranscriptionRequest, audio: AudioPart, info: ModelInfo, text: str, end: ResponseEnded
 ) -> Response:
-    """known: languages that the model hears."""
     if asked.response_format == "text":
         return PlainTextResponse(text)
-    usage = flat_usage(end.usage)
+    seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
+    usage = heard_usage(end.usage, seconds, info)
     if asked.response_format == "json":
         return json_answer(Transcription(text=text, usage=usage))
-    seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
-    language = asked.language or (known[0] if len(known) == 1 else "unknown")
+    # a transcriber that is told no language hears its own, the first
+    known = info.languages[0] if info.languages else "unknown"
+    language = read_language(asked.language, info, "language") or known
     return json_answer(
         Transcription(text=text, usage=usage, task="transcribe", language=language, duration=seconds)
     )
 
 
-async def _events(exchange: Exchange) -> AsyncIterator[bytes]:
+async def _events(exchange: Exchange, *, has_tokens: bool) -> AsyncIterator[bytes]:
     text = ""
     async for piece in exchange:
         match piece:
@@ -141,6 +147,7 @@ async def _events(exchange: Exchange) -> AsyncIterator[bytes]:
             case EndPiece(error=AntiphonError() as error):
                 yield error_event(error)
             case EndPiece():
-                yield sse(TranscriptDone(text=text, usage=flat_usage(piece.end.usage)))
+                usage = flat_usage(piece.end.usage) if has_tokens else UNSET
+                yield sse(TranscriptDone(text=text, usage=usage))
             case _:
                 pass

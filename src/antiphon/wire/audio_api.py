@@ -47,13 +47,18 @@ class SpeechDelta(Shown, frozen=True, kw_only=True):
     type: Literal["speech.audio.delta"] = "speech.audio.delta"
 
 
-class FlatUsage(Shown, frozen=True, kw_only=True):
+class FlatUsage(Shown, frozen=True, kw_only=True, tag_field="type", tag="tokens"):
     """Token counts. Audio tokens out are codec frames."""
 
     input_tokens: int
     output_tokens: int
     total_tokens: int
-    type: Literal["tokens"] = "tokens"
+
+
+class DurationUsage(Shown, frozen=True, kw_only=True, tag_field="type", tag="duration"):
+    """Seconds of sound that were heard."""
+
+    seconds: float
 
 
 class SpeechDone(Shown, frozen=True, kw_only=True):
@@ -78,10 +83,11 @@ class TranscriptionRequest(Strict, frozen=True, kw_only=True):
 
 
 class Transcription(Shown, frozen=True, kw_only=True):
-    """What was said. `task`, `language` and `duration` (seconds) come with verbose_json only."""
+    """What was said. `task`, `language` and `duration` (seconds) come with verbose_json only. A transcriber's
+    usage is a duration."""
 
     text: str
-    usage: FlatUsage
+    usage: FlatUsage | DurationUsage
     task: Literal["transcribe"] | msgspec.UnsetType = msgspec.UNSET
     language: str | msgspec.UnsetType = msgspec.UNSET
     duration: float | msgspec.UnsetType = msgspec.UNSET
@@ -95,10 +101,10 @@ class TranscriptDelta(Shown, frozen=True, kw_only=True):
 
 
 class TranscriptDone(Shown, frozen=True, kw_only=True):
-    """The whole text."""
+    """The whole text. Of a transcriber without usage: clients expect no duration here."""
 
     text: str
-    usage: FlatUsage
+    usage: FlatUsage | msgspec.UnsetType = msgspec.UNSET
     type: Literal["transcript.text.done"] = "transcript.text.done"
 
 
@@ -106,6 +112,11 @@ def flat_usage(usage: Usage) -> FlatUsage:
     tokens_in = usage.input_text_tokens + usage.input_audio_tokens + usage.input_image_tokens
     tokens_out = usage.output_text_tokens + usage.output_audio_tokens
     return FlatUsage(input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=tokens_in + tokens_out)
+
+
+def heard_usage(usage: Usage, seconds: float, info: ModelInfo) -> FlatUsage | DurationUsage:
+    """Of a transcription: tokens where a model's own prompt has the recording, else how long that is."""
+    return DurationUsage(seconds=seconds) if info.languages else flat_usage(usage)
 
 
 def read_speech(

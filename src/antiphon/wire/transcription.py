@@ -15,6 +15,7 @@ from antiphon.core.facts import ResponseCancelled, ResponseRequested, Transcript
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage, WordsHeard
+from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
 from antiphon.wire.conversation import WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.input_settings import Transcription, transcript_options
@@ -52,8 +53,11 @@ def transcription_request(
     )
 
 
-def transcript_usage(usage: Usage) -> Payload:
-    """Token counts in the shape of transcriptions."""
+def transcript_usage(usage: Usage, seconds: float, info: ModelInfo) -> Payload:
+    """In the shape of transcriptions: token counts where a model's own prompt has the recording, else how
+    long that is."""
+    if info.languages:
+        return {"type": "duration", "seconds": seconds}
     tokens_in = usage.input_text_tokens + usage.input_audio_tokens
     return {
         "type": "tokens",
@@ -69,9 +73,10 @@ def transcript_usage(usage: Usage) -> Payload:
 
 @dataclass(slots=True)
 class _Transcript:
-    """`sent`: what all deltas so far say."""
+    """`seconds`: of the recording; `sent`: what all deltas so far say."""
 
     item: WireItem
+    seconds: float
     detokeniser: Detokeniser
     text: str = ""
     sent: str = ""
@@ -112,7 +117,8 @@ class Transcripts:
         response = self._ids.new("transcript")
         sent = self._live.sent if self._live is not None and self._live.item_id == item.id else ""
         self._live = None
-        self._open[response] = _Transcript(item, self._detokenisers(), sent=sent)
+        seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
+        self._open[response] = _Transcript(item, seconds, self._detokenisers(), sent=sent)
         options = transcript_options(asked, self._info)
         return transcription_request(self._session, response, audio, asked, options)
 
@@ -182,7 +188,7 @@ class Transcripts:
             return [*events, _event(open_.item.id, "failed", error=error)]
         transcript = open_.text.strip()
         open_.item.content[0]["transcript"] = transcript
-        usage = transcript_usage(end.usage)
+        usage = transcript_usage(end.usage, open_.seconds, self._info)
         return [*events, _event(open_.item.id, "completed", transcript=transcript, usage=usage)]
 
 
