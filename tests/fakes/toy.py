@@ -88,6 +88,8 @@ def sound_bytes(state: int) -> bytes:
 class ToyPrompter:
     """The next turn's prompt begins with this one and its reply. Implements `core.ports.Prompter`."""
 
+    takes_tools = True
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         line = _Line()
         for item in order.items:

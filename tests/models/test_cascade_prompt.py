@@ -21,6 +21,22 @@ AS_QWEN3_HAS_IT = """
 """
 
 
+WITHOUT_TOOLS = """
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+{%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+"""As SmolLM2 has it."""
+
+
+def test_whether_its_template_shows_tools(cascade_checkpoint: Path, tmp_path: Path):
+    path = shutil.copytree(cascade_checkpoint, tmp_path / "copy")
+    config = open_directory(str(path)).config
+    assert FAMILY.load_prompter(path, config, 1000).takes_tools
+    assert FAMILY.load_prompter(path, config, 20).takes_tools, "however short prompts must be"
+    (path / "thinker" / "chat_template.jinja").write_text(WITHOUT_TOOLS)
+    assert not FAMILY.load_prompter(path, config, 1000).takes_tools
+
+
 def test_a_thinker_that_could_reason_is_told_not_to(cascade_checkpoint: Path, tmp_path: Path):
     path = shutil.copytree(cascade_checkpoint, tmp_path / "copy")
     with (path / "thinker" / "chat_template.jinja").open("a") as template:

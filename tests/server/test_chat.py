@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import openai
 import pytest
@@ -29,7 +30,7 @@ from antiphon.server.settings import ServerSettings
 from antiphon.wire.guides import AskedGuide
 from antiphon.wire.limits import Limits
 from server.conftest import Running, eventually, running
-from server.fake_engine import FakeEngine, Script
+from server.fake_engine import INFO, FakeEngine, Script
 
 HI: Any = [{"role": "user", "content": "hi"}]
 SPOKEN: Any = {"modalities": ["text", "audio"], "audio": {"voice": "chelsie", "format": "wav"}}
@@ -275,6 +276,20 @@ async def test_tools_and_their_answers(served: Running) -> None:
     assert request.items is not None
     assert request.items[1].parts == (ToolCallPart("c1", "sky", "{}"),)
     assert (request.items[2].role, request.items[2].parts) == ("tool", (ToolOutputPart("c1", "blue"),))
+
+
+async def test_tools_that_the_model_is_not_shown_are_refused() -> None:
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, takes_tools=False))
+    tool: Any = {"type": "function", "function": {"name": "f"}}
+    async with running(engine=engine) as served, served.client() as client:
+        (model,) = (await client.models.list()).data
+        assert model.to_dict()["tools"] is False
+        with pytest.raises(
+            openai.BadRequestError, match="has no place for tools: leave tools out"
+        ) as refused:
+            await client.chat.completions.create(model="test-omni", messages=HI, tools=[tool])
+        assert (refused.value.param, refused.value.code) == ("tools", "unsupported_parameter")
+        assert (await client.chat.completions.create(model="test-omni", messages=HI)).choices
 
 
 async def test_calls_are_told_apart_from_words() -> None:

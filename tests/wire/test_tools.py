@@ -65,6 +65,20 @@ def test_tools_are_echoed_and_reach_the_engine() -> None:
     assert (event["session"]["tools"], event["session"]["tool_choice"]) == ([], "auto")
 
 
+def test_a_model_that_is_shown_no_tools_is_given_none() -> None:
+    """That is said where tools are, and not of every response; nothing else of the update is taken."""
+    driver = Driver(info=msgspec.structs.replace(INFO, takes_tools=False))
+    asked = {"type": "realtime", "tools": [TOOL], "instructions": "Be brief."}
+    error = driver.error("session.update", session=asked)
+    assert (error["param"], error["code"]) == ("session.tools", "unsupported_parameter")
+    assert "test-omni has no place for tools: leave session.tools out" in error["message"]
+    assert driver.error("response.create", response={"tools": [TOOL]})["param"] == "response.tools"
+    (event,) = driver.send("session.update", session={"type": "realtime", "tools": []})
+    assert (event["type"], event["session"]["instructions"]) == ("session.updated", "")
+    driver.ask()
+    assert driver.request.tools == ()
+
+
 def test_a_response_has_tools_of_its_own() -> None:
     driver = configured()
     driver.ask(tools=[{"type": "function", "name": "clock"}], tool_choice="none", conversation="none")

@@ -23,6 +23,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
                  what was said in every pause
     vocab_size   token ids of the text are below it; 0: not known
     inputs       what its prompts may show beside text: "audio", "image" (clips included)
+    takes_tools  its prompts show the tools that a reply may call
     """
 
     name: str
@@ -38,3 +39,4 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     reads_ahead: bool = False
     vocab_size: int = 0
     inputs: tuple[str, ...] = ("audio", "image")
+    takes_tools: bool = True

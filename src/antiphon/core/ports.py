@@ -114,6 +114,11 @@ class KvMover(Protocol):
 class Prompter(Protocol):
     """Turns a conversation record into prompts. Pure; errors come back as PromptFailed."""
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether its prompts show the tools of a request."""
+        ...
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed: ...
 
 

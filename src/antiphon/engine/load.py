@@ -206,7 +206,8 @@ def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Load
     executors, payloads, mover, guides = build_executors(opened.graph, opened.node, loader, placed)
     if loader.rehearses:
         rehearse(_runners(executors, opened.node), loader.progress)
-    prompter, info = load_prompter(opened, options), model_info(opened, options, name)
+    prompter = load_prompter(opened, options)
+    info = model_info(opened, options, name, prompter)
     engine = Engine(executors, payloads, mover, prompter, opened.node, info, guides=guides)
     return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
 
@@ -234,7 +235,7 @@ def load_prompter(opened: Opened, options: EngineOptions) -> Prompter:
     return opened.family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
 
 
-def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
+def model_info(opened: Opened, options: EngineOptions, name: str, prompter: Prompter) -> ModelInfo:
     sampling = {
         name: config.sampling for name, config in opened.node.ar.items() if name != opened.graph.transcriber
     }
@@ -253,6 +254,7 @@ def model_info(opened: Opened, options: EngineOptions, name: str) -> ModelInfo:
         reads_ahead=opened.graph.transcriber is not None,
         vocab_size=writer.vocab if isinstance(writer, DecoderShape) else 0,
         inputs=("audio",) * opened.graph.takes_media + ("image",) * opened.graph.sees,
+        takes_tools=prompter.takes_tools,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import jinja2
@@ -46,6 +47,23 @@ class MediaPlaces(Protocol):
 
 MOST_CHARS_A_TOKEN = 16
 """Of a whole prompt, on average. Ordinary text has about four."""
+
+
+PROBE = json.dumps(
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Looks a word up.",
+            "parameters": {
+                "type": "object",
+                "properties": {"word": {"type": "string"}},
+                "required": ["word"],
+            },
+        },
+    }
+)
+"""A tool, by which a template is asked whether it shows any."""
 
 
 class NoMedia:
@@ -90,6 +108,15 @@ class Prompter:
         self._max_prompt_tokens = max_prompt_tokens
         self._speak = speak
         self._reads_aloud = reads_aloud
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the chat template shows the tools of a request."""
+        try:
+            self._run_template([{"role": "user", "content": "Look it up."}], (PROBE,))
+        except ProtocolError:
+            return False
+        return True
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """Every AR stage's prompt. Whatever a client may have got wrong comes back as PromptFailed."""
@@ -172,7 +199,7 @@ class Prompter:
         try:
             rendered = self._template(messages, known)
             if any(tool_name(tool) not in rendered for tool in known or ()):
-                raise ProtocolError("the model's chat template has no place for tools")
+                raise ProtocolError("the model's chat template has no place for tools: leave tools out")
             return rendered
         except jinja2.TemplateError as error:
             raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None

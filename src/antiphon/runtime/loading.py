@@ -79,7 +79,7 @@ def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Pro
         fleet,
         prompter,
         opened.node,
-        model_info(opened, options, name),
+        model_info(opened, options, name, prompter),
         wakeup=fleet,
         processes=fleet,
         guides=fleet,

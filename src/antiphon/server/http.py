@@ -94,4 +94,5 @@ def _model(serving: Serving) -> dict[str, object]:
         "max_context_tokens": info.max_context_tokens,
         "languages": list(info.languages),
         "inputs": ["text", *info.inputs],
+        "tools": info.takes_tools,
     }

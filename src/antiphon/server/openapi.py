@@ -46,7 +46,7 @@ class Error(msgspec.Struct, frozen=True):
 
 class Model(msgspec.Struct, frozen=True):
     """The model that is served; `root` is its id. `languages`: those that its transcriber hears, if any.
-    `inputs`: what its prompts may show ("text", "audio", "image")."""
+    `inputs`: what its prompts may show ("text", "audio", "image"). `tools`: whether they show tools."""
 
     id: str
     root: str
@@ -57,6 +57,7 @@ class Model(msgspec.Struct, frozen=True):
     max_context_tokens: int
     languages: list[str]
     inputs: list[str]
+    tools: bool
 
 
 class Models(msgspec.Struct, frozen=True):

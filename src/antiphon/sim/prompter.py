@@ -50,6 +50,8 @@ class SimPrompter:
     turns.
     """
 
+    takes_tools = True
+
     def __init__(self, graph: StageGraph, *, has_voice: bool = True) -> None:
         """has_voice: the decoder that speaks is there, where the graph has one."""
         decoders = [name for name in graph.reply_stages if graph.stage(name).kind is StageKind.AR]

@@ -232,7 +232,10 @@ def _tools(
 ) -> tuple[Tools, str]:
     """Tools and choice after the patch. A choice by name must fit the tools that are there then."""
     raw = patch.tools
-    read = raw if raw is None or isinstance(raw, UnsetType) else read_tools(raw, scope.limits, f"{at}.tools")
+    if raw is None or isinstance(raw, UnsetType):
+        read = raw
+    else:
+        read = read_tools(raw, scope.info, scope.limits, f"{at}.tools")
     tools = _picked(read, config.tools, on_null.tools)
     asked = patch.tool_choice
     if asked is not None and asked is not UNSET:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from antiphon.core.errors import ProtocolError
+from antiphon.core.model_info import ModelInfo
 from antiphon.wire.client_events import Strict
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
@@ -43,11 +44,18 @@ class FunctionTool(Strict, frozen=True, kw_only=True, omit_defaults=True):
 Tools = tuple[FunctionTool, ...]
 
 
-def read_tools(raw: list[Any], limits: Limits, at: str) -> Tools:
+def read_tools(raw: list[Any], info: ModelInfo, limits: Limits, at: str) -> Tools:
     """The tools of a session, a response or a request. Raises ProtocolError, LimitExceeded.
 
     Takes the realtime form (flat) and that of chat completions (under `function`).
     """
+    if raw and not info.takes_tools:
+        raise ProtocolError(
+            f"The chat template of {info.name} has no place for tools: leave {at} out, or serve a model whose"
+            " template has one (/v1/models says `tools`).",
+            code="unsupported_parameter",
+            param=at,
+        )
     check("max_tools", MAX_TOOLS, len(raw))
     tools = tuple(_read(tool, f"{at}[{index}]") for index, tool in enumerate(raw))
     num_chars = sum(len(tool.schema()) for tool in tools)

@@ -31,6 +31,10 @@ class CascadePrompter:
         named = transcriber.special(PREVIOUS)
         self._previous = named if config.previous is None else config.previous
 
+    @property
+    def takes_tools(self) -> bool:
+        return self._thinker.takes_tools
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """What was said is the reply to an order that asks for it; it needs no prompt."""
         if order.options is not None:

@@ -1,0 +1,83 @@
+"""A spoken turn that a tool has to answer: the real server, the tiny cascade, the stock client."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from openai import AsyncOpenAI
+
+from antiphon import Omni
+from fakes.serving import serving
+
+TURN_S = 60
+TOOL: Any = {
+    "type": "function",
+    "name": "paint",
+    "parameters": {
+        "type": "object",
+        "properties": {"colour": {"enum": ["red", "green"]}},
+        "required": ["colour"],
+        "additionalProperties": False,
+    },
+}
+TONE = base64.b64encode((9000 * np.sin(np.arange(24000) / 20)).astype("<i2").tobytes()).decode()
+
+
+async def answered(connection: Any) -> list[Any]:
+    """All events up to the end of a response."""
+    events: list[Any] = []
+    async with asyncio.timeout(TURN_S):
+        async for event in connection:
+            assert event.type != "error", event
+            events.append(event)
+            if event.type == "response.done":
+                return events
+    raise AssertionError("the server hung up")
+
+
+def deltas(events: list[Any], kind: str) -> list[str]:
+    return [event.delta for event in events if event.type == f"response.{kind}.delta"]
+
+
+async def test_a_spoken_turn_is_answered_with_a_call_that_is_not_spoken(
+    cascade_checkpoint: Path, tmp_path: Path
+) -> None:
+    async with (
+        serving(cascade_checkpoint, tmp_path / "record") as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
+        client.realtime.connect(model="tiny") as connection,
+    ):
+        audio = {"input": {"turn_detection": None}}
+        session = {"type": "realtime", "audio": audio, "tools": [TOOL], "tool_choice": "required"}
+        await connection.session.update(session=session)
+        await connection.input_audio_buffer.append(audio=TONE)
+        await connection.input_audio_buffer.commit()
+        await connection.response.create()
+        events = await answered(connection)
+        (call,) = events[-1].response.output
+        assert (call.type, call.name) == ("function_call", "paint")
+        assert json.loads(call.arguments)["colour"] in ("red", "green")
+        assert not deltas(events, "output_audio")
+        assert not deltas(events, "output_audio_transcript")
+        told = {"type": "function_call_output", "call_id": call.call_id, "output": "It is dry."}
+        await connection.conversation.item.create(item=told)
+        await connection.response.create(response={"tool_choice": "none"})
+        events = await answered(connection)
+        assert deltas(events, "output_audio"), "what it says of the answer is spoken"
+
+
+def test_a_model_whose_template_shows_no_tools_says_so(cascade_checkpoint: Path, tmp_path: Path) -> None:
+    checkpoint = shutil.copytree(cascade_checkpoint, tmp_path / "copy")
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (checkpoint / "thinker" / "chat_template.jinja").write_text(template)
+    omni = Omni(checkpoint, device="cpu")
+    try:
+        assert not omni.engine.info.takes_tools
+    finally:
+        omni.close()
