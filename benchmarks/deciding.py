@@ -49,7 +49,7 @@ from antiphon.policy.base import StepView
 
 PROMPT_TOKENS = 300
 WATCHED = 10_000
-COLUMNS = tuple(name for name, what in vars(StepView).items() if isinstance(what, property))
+COLUMNS = tuple(StepView.__annotations__)
 SECOND = bytes(4 * 24_000)
 """Of audio."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan, nan
+from typing import cast
 
 import numpy as np
 
 from antiphon.core.plans import Step
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.flow.words import Words
-from antiphon.policy.base import PREPARATORY, DevicePolicy, granted
+from antiphon.policy.base import PREPARATORY, DevicePolicy, Head, granted
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.policies import Question, soonest, up_to
 
@@ -170,7 +172,7 @@ class Device:
         are added to `asked`, with the least urgency that was let through."""
         schedulers, heads = self._schedulers, list(heads)
         while heads:
-            choice = self._policy.decide(tuple(heads), self._last, now)
+            choice = self._policy.decide(cast(Sequence[Head], tuple(heads)), self._last, now)
             head = heads.pop(choice.index)
             asked.append((head.place, choice.most))
             planned = schedulers[head.place].plan(step, now, choice.most)

@@ -117,167 +117,73 @@ class StepView(Protocol):
     A codec's candidates are its streams, an encoder's its media: both read prompts never and hold no KV.
     """
 
-    @property
-    def unit(self) -> str:
-        """The replica's name."""
-        ...
-
-    @property
-    def num_rows(self) -> int:
-        """How many of the candidates, the first ones, have a row."""
-        ...
-
-    @property
-    def row(self) -> Ints:
-        """-1: it waits."""
-        ...
-
-    @property
-    def request(self) -> Ints: ...
-
-    @property
-    def tier(self) -> Ints:
-        """`Tier`."""
-        ...
-
-    @property
-    def age_s(self) -> Floats:
-        """Since the person's turn was complete, the same in every stage."""
-        ...
-
-    @property
-    def ttft_s(self) -> Floats:
-        """Bound on the time to its first token; inf: none."""
-        ...
-
-    @property
-    def tpot_s(self) -> Floats:
-        """Bound on the time per token after the first; inf: none."""
-        ...
-
-    @property
-    def context(self) -> Ints:
-        """Tokens before those that it runs next. Of one that waits, as of the last look at the cache."""
-        ...
-
-    @property
-    def tokens(self) -> Ints:
-        """Tokens (frames of a codec) that it could run next: the rest of its prompt, or one."""
-        ...
-
-    @property
-    def reading(self) -> Mask:
-        """Its prompt is not wholly computed or planned."""
-        ...
-
-    @property
-    def ready(self) -> Mask:
-        """It could run now: payload, inputs, credit and KV are there, and no pace policy holds it. Media are
-        looked at when a waiting request is about to join."""
-        ...
-
-    @property
-    def held(self) -> Ints:
-        """Blocks that it holds on the device."""
-        ...
-
-    @property
-    def needs(self) -> Ints:
-        """Blocks beyond those for all that it runs next. Of one that waits: that must be free for it to join,
-        exact for the first one that does."""
-        ...
-
-    @property
-    def place(self) -> Ints:
-        """`Place`."""
-        ...
-
-    @property
-    def reload_s(self) -> Floats:
-        """Until its KV is there if it is brought, what is queued before it included; nan: not known."""
-        ...
-
-    @property
-    def recompute_s(self) -> Floats:
-        """To compute what is not on the device; nan: not known."""
-        ...
-
-    @property
-    def lead_s(self) -> Floats:
-        """Seconds until its consumer runs dry: what this stage and those behind it have made and the person
-        has not heard (or read); inf: the client has stopped playing it; nan: not known."""
-        ...
-
-    @property
-    def begun(self) -> Mask:
-        """The person has the first of its audio, or of its text where that is read."""
-        ...
-
-    @property
-    def ahead_s(self) -> Floats:
-        """Of the lead, what is no sound yet; it is known before the first audio too."""
-        ...
-
-    @property
-    def source(self) -> Ints:
-        """How its person's playback is known (`core.playback.Source`)."""
-        ...
-
-    @property
-    def num_gaps(self) -> Ints:
-        """How often its person ran dry."""
-        ...
-
-    @property
-    def rate(self) -> Floats:
-        """Units of this stage that its consumer takes in a second; inf: an agent takes all there is; nan: not
-        known, or nothing is spoken."""
-        ...
-
-    @property
-    def block_size(self) -> int: ...
-
-    @property
-    def num_blocks(self) -> int:
-        """Of the device, per KV group."""
-        ...
-
-    @property
-    def num_free(self) -> int: ...
-
-    @property
-    def num_pending_free(self) -> int:
-        """Blocks that come back by themselves once steps and copies under way are done."""
-        ...
-
-    @property
-    def num_evictable(self) -> int:
-        """Blocks that resting KV holds."""
-        ...
-
-    @property
-    def num_promised(self) -> int:
-        """Blocks that rows were admitted for and do not hold yet."""
-        ...
-
-    @property
-    def num_free_rows(self) -> int: ...
-
-    @property
-    def num_pending_rows(self) -> int:
-        """Rows that come back by themselves once steps in flight are done."""
-        ...
-
-    @property
-    def rows_behind(self) -> float:
-        """Of its rows, the share in use in the stage behind this one that has most of them in use, 0 to 1; 0:
-        there is none."""
-        ...
-
-    @property
-    def cost(self) -> StepCost | None:
-        """None: nothing is known of this stage's times."""
-        ...
+    unit: str
+    """The replica's name."""
+    num_rows: int
+    """How many of the candidates, the first ones, have a row."""
+    row: Ints
+    """-1: it waits."""
+    request: Ints
+    tier: Ints
+    """`Tier`."""
+    age_s: Floats
+    """Since the person's turn was complete, the same in every stage."""
+    ttft_s: Floats
+    """Bound on the time to its first token; inf: none."""
+    tpot_s: Floats
+    """Bound on the time per token after the first; inf: none."""
+    context: Ints
+    """Tokens before those that it runs next. Of one that waits, as of the last look at the cache."""
+    tokens: Ints
+    """Tokens (frames of a codec) that it could run next: the rest of its prompt, or one."""
+    reading: Mask
+    """Its prompt is not wholly computed or planned."""
+    ready: Mask
+    """It could run now: payload, inputs, credit and KV are there, and no pace policy holds it. Media are
+    looked at when a waiting request is about to join."""
+    held: Ints
+    """Blocks that it holds on the device."""
+    needs: Ints
+    """Blocks beyond those for all that it runs next. Of one that waits: that must be free for it to join,
+    exact for the first one that does."""
+    place: Ints
+    """`Place`."""
+    reload_s: Floats
+    """Until its KV is there if it is brought, what is queued before it included; nan: not known."""
+    recompute_s: Floats
+    """To compute what is not on the device; nan: not known."""
+    lead_s: Floats
+    """Seconds until its consumer runs dry: what this stage and those behind it have made and the person
+    has not heard (or read); inf: the client has stopped playing it; nan: not known."""
+    begun: Mask
+    """The person has the first of its audio, or of its text where that is read."""
+    ahead_s: Floats
+    """Of the lead, what is no sound yet; it is known before the first audio too."""
+    source: Ints
+    """How its person's playback is known (`core.playback.Source`)."""
+    num_gaps: Ints
+    """How often its person ran dry."""
+    rate: Floats
+    """Units of this stage that its consumer takes in a second; inf: an agent takes all there is; nan: not
+    known, or nothing is spoken."""
+    block_size: int
+    num_blocks: int
+    """Of the device, per KV group."""
+    num_free: int
+    num_pending_free: int
+    """Blocks that come back by themselves once steps and copies under way are done."""
+    num_evictable: int
+    """Blocks that resting KV holds."""
+    num_promised: int
+    """Blocks that rows were admitted for and do not hold yet."""
+    num_free_rows: int
+    num_pending_rows: int
+    """Rows that come back by themselves once steps in flight are done."""
+    rows_behind: float
+    """Of its rows, the share in use in the stage behind this one that has most of them in use, 0 to 1; 0:
+    there is none."""
+    cost: StepCost | None
+    """None: nothing is known of this stage's times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,28 +348,15 @@ class AdmissionPolicy(Protocol):
 class Head(Protocol):
     """A stage of a device that has work. What its step policy would choose is asked for when it is read."""
 
-    @property
-    def unit(self) -> str: ...
-
-    @property
-    def place(self) -> int:
-        """Among the units of the device, in pipeline order."""
-        ...
-
-    @property
-    def urgency(self) -> int | None:
-        """Of its choice (`StepChoice.most_urgent`)."""
-        ...
-
-    @property
-    def slack_s(self) -> float:
-        """The least lead of what its choice runs; nan: not known, or nothing runs."""
-        ...
-
-    @property
-    def step_s(self) -> float:
-        """What the chosen step would take; nan: not known."""
-        ...
+    unit: str
+    place: int
+    """Among the units of the device, in pipeline order."""
+    urgency: int | None
+    """Of its choice (`StepChoice.most_urgent`)."""
+    slack_s: float
+    """The least lead of what its choice runs; nan: not known, or nothing runs."""
+    step_s: float
+    """What the chosen step would take; nan: not known."""
 
 
 @dataclass(frozen=True, slots=True)

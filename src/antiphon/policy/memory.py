@@ -73,60 +73,28 @@ class KvView(Protocol):
     Iterators cost what is taken of them, `find` a pass over an owner's blocks.
     """
 
-    @property
-    def tier(self) -> KvTier:
-        """The tier that something is to leave (evict); the device otherwise."""
-        ...
-
-    @property
-    def groups(self) -> Sequence[str]:
-        """KV groups of the stage."""
-        ...
-
-    @property
-    def num_blocks(self) -> int:
-        """Per KV group."""
-        ...
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that are free, or will be once steps and copies under way are done."""
-        ...
-
-    @property
-    def num_wanted(self) -> int:
-        """Blocks that are waited for; 0 where the tier is only looked after."""
-        ...
-
-    @property
-    def num_below(self) -> int:
-        """Free blocks of the tier below, where what leaves this one may go; 0 where there is none."""
-        ...
-
-    @property
-    def size_below(self) -> int:
-        """Blocks of the tier below, free or not; 0 where there is none."""
-        ...
-
-    @property
-    def due_below_s(self) -> float:
-        """When that will be needed which is needed last of what is in the tier below; nan: unknown."""
-        ...
-
-    @property
-    def out(self) -> Lane:
-        """From the device to the host."""
-        ...
-
-    @property
-    def back(self) -> Lane:
-        """From the host to the device."""
-        ...
-
-    @property
-    def step_s(self) -> float:
-        """Seconds that the step on this device will still take; inf: none runs; nan: unknown."""
-        ...
+    tier: KvTier
+    """The tier that something is to leave (evict); the device otherwise."""
+    groups: Sequence[str]
+    """KV groups of the stage."""
+    num_blocks: int
+    """Per KV group."""
+    num_free: int
+    """Blocks that are free, or will be once steps and copies under way are done."""
+    num_wanted: int
+    """Blocks that are waited for; 0 where the tier is only looked after."""
+    num_below: int
+    """Free blocks of the tier below, where what leaves this one may go; 0 where there is none."""
+    size_below: int
+    """Blocks of the tier below, free or not; 0 where there is none."""
+    due_below_s: float
+    """When that will be needed which is needed last of what is in the tier below; nan: unknown."""
+    out: Lane
+    """From the device to the host."""
+    back: Lane
+    """From the host to the device."""
+    step_s: float
+    """Seconds that the step on this device will still take; inf: none runs; nan: unknown."""
 
     def oldest(self) -> Iterator[str]:
         """Owners of what is in the tier and can leave it, least recently used first."""
@@ -164,30 +132,20 @@ class KvView(Protocol):
         last?"""
         ...
 
-    @property
-    def is_pressed_beside(self) -> bool:
-        """Does a person's request wait for copies at another unit of the device, over the same link?"""
-        ...
-
-    @property
-    def expects_at(self) -> float:
-        """When an announced turn will count as coming that does not yet; inf: there is none."""
-        ...
-
-    @property
-    def incoming(self) -> Mapping[str, int]:
-        """Of the tier that something is to leave: blocks that are to come there, for each of their owners; of
-        the device, only what no request waits for."""
-        ...
+    is_pressed_beside: bool
+    """Does a person's request wait for copies at another unit of the device, over the same link?"""
+    expects_at: float
+    """When an announced turn will count as coming that does not yet; inf: there is none."""
+    incoming: Mapping[str, int]
+    """Of the tier that something is to leave: blocks that are to come there, for each of their owners; of
+    the device, only what no request waits for."""
 
     def is_expected(self, owner: str) -> bool:
         """Is its next turn coming?"""
         ...
 
-    @property
-    def requests(self) -> Mapping[str, int]:
-        """The request whose KV it is, of each owner that runs or was preempted."""
-        ...
+    requests: Mapping[str, int]
+    """The request whose KV it is, of each owner that runs or was preempted."""
 
     def state(self, owner: str) -> KvState | None:
         """None: it has no KV here."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from math import inf, nan
+from typing import cast
 
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
-from antiphon.policy.memory import KvPolicies, KvTier, Lane, Selection
+from antiphon.policy.memory import KvPolicies, KvTier, KvView, Lane, Selection
 from antiphon.stage.kv_moves import KvMove, KvMoved, KvWatch
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.policies import soonest
@@ -73,13 +74,13 @@ class KvAsks:
     # -- questions -----------------------------------------------------------------------------------
 
     def evict(self, view: View) -> Selection:
-        return self._noted(self.policies.evict.decide(view, self.now))
+        return self._noted(self.policies.evict.decide(cast(KvView, view), self.now))
 
     def write(self, step_s: Callable[[], float]) -> Selection:
-        return self._noted(self.policies.write.decide(self.view("device", 0, step_s), self.now))
+        return self._noted(self.policies.write.decide(cast(KvView, self.view("device", 0, step_s)), self.now))
 
     def fetch(self) -> Selection:
-        return self._noted(self.policies.fetch.decide(self.view("device", 0), self.now))
+        return self._noted(self.policies.fetch.decide(cast(KvView, self.view("device", 0)), self.now))
 
     def press(self, does: bool) -> None:
         """Does a person's request wait here for what has to come from the host?"""
