@@ -28,14 +28,14 @@ def test_a_copy_is_doubtful_until_it_is_there() -> None:
 
 
 def test_steps_end_in_the_order_of_their_reports() -> None:
-    flights = Flights()
+    flights = Flights[Flight]()
     assert (len(flights), flights.last) == (0, None)
     first, second = flight(), flight()
-    flights.begin(3, first)
-    flights.begin(5, second)
+    flights[3] = first
+    flights[5] = second
     assert (len(flights), flights.last, 3 in flights, 4 in flights) == (2, 5, True, False)
-    assert flights.end(3) is first
+    assert flights.pop(3) is first
     assert (flights[5], flights.last) == (second, 5)
-    assert flights.end(5) is second
+    assert flights.pop(5) is second
     with pytest.raises(KeyError):
-        flights.end(5)
+        flights.pop(5)

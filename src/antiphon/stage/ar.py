@@ -486,7 +486,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     @changes
     def observe(self, fact: StageFact) -> list[Progress]:
         """Fold a reported step in. A failed step brings no progress: its requests are to be aborted."""
-        flight = self._flights.end(fact.step)
+        flight = self._flights.pop(fact.step)
         progress: list[Progress] = []
         if isinstance(fact, StepDone):
             progress = self._emitted(fact, self._confirm(flight))

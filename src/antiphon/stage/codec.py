@@ -191,7 +191,7 @@ class CodecScheduler(Chooser[Listed, Flight]):
             taken.append((stream, [stream.frames.popleft() for _ in range(due)]))
         if not taken:
             return None
-        self._flights.begin(step, tuple((stream.request, len(frames)) for stream, frames in taken))
+        self._flights[step] = tuple((stream.request, len(frames)) for stream, frames in taken)
         return self._ordered(step, joins, taken, choice.reason)
 
     @changes
@@ -218,7 +218,7 @@ class CodecScheduler(Chooser[Listed, Flight]):
     @changes
     def observe(self, fact: StageFact) -> list[Heard]:
         """Fold a reported step in; streams that were aborted meanwhile bring nothing."""
-        flight = self._flights.end(fact.step)
+        flight = self._flights.pop(fact.step)
         for request, num_frames in flight:
             stream = self._streams.get(request)
             if stream is not None:

@@ -119,7 +119,7 @@ class EncodeScheduler(Chooser[Listed, tuple[Media, ...]]):
 
     @property
     def _flying(self) -> list[int]:
-        return [part.key for media in self._flights for part in media]
+        return [part.key for media in self._flights.values() for part in media]
 
     @property
     def budget(self) -> Budget:
@@ -146,13 +146,13 @@ class EncodeScheduler(Chooser[Listed, tuple[Media, ...]]):
         if not media:
             return None
         self.num_changes += 1
-        self._flights.begin(step, media)
+        self._flights[step] = media
         return EncodeStep(self.name, step, media, reason)
 
     @changes
     def observe(self, fact: StageFact) -> frozenset[int]:
         """Fold a reported step in; returns the keys whose state changed: ready, or lost if it failed."""
-        media = self._flights.end(fact.step)
+        media = self._flights.pop(fact.step)
         if isinstance(fact, StepDone):
             self._ready.update(dict.fromkeys(part.key for part in media))
         elif len(media) > 1:

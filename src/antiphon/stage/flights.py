@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from antiphon.core.facts import Ints
 from antiphon.kv.transfers import Transfer
@@ -45,32 +43,10 @@ class Flight:
 F = TypeVar("F")
 
 
-class Flights(Generic[F]):
-    """Owner of a stage's steps in flight, in the order in which they are reported. F: what is noted of it."""
-
-    def __init__(self) -> None:
-        self._flights: OrderedDict[int, F] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._flights)
-
-    def __iter__(self) -> Iterator[F]:
-        return iter(self._flights.values())
-
-    def __contains__(self, step: int) -> bool:
-        return step in self._flights
-
-    def __getitem__(self, step: int) -> F:
-        return self._flights[step]
+class Flights(dict[int, F]):
+    """A stage's steps in flight, in the order in which they are reported. F: what is noted of one."""
 
     @property
     def last(self) -> int | None:
         """What is given up now may still be named by this step; None: by none."""
-        return next(reversed(self._flights)) if self._flights else None
-
-    def begin(self, step: int, flight: F) -> None:
-        self._flights[step] = flight
-
-    def end(self, step: int) -> F:
-        """Its report is here."""
-        return self._flights.pop(step)
+        return next(reversed(self), None)

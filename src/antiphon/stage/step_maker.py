@@ -189,7 +189,7 @@ class StepMaker:
         requests = self._rows.request[rows]
         newcomers = tuple(join.request for join in joins)
         waits = self._waits(rows)
-        self._flights.begin(step, Flight(rows, requests, starts + counts, newcomers, tuple(waits)))
+        self._flights[step] = Flight(rows, requests, starts + counts, newcomers, tuple(waits))
         blocks, changes = self._held.drain(), self._rows.drain()
         pairs = sorted((ticket, row) for one, row in waits.items() for ticket in one.tickets)
         return ArStep(
