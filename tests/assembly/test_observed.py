@@ -21,7 +21,7 @@ from antiphon.assembly.watched import LIMIT_S, MOST_SLOW
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import ItemCut, PolicySuspended
 from antiphon.policy.base import Budget, DeviceChoice, Hold, Refuse, StepChoice
-from antiphon.policy.memory import Held, KvState, Selection
+from antiphon.policy.memory import KvState, Selection
 from antiphon.runtime.record import Entry, RecordWriter, encode, read_record, replay
 from antiphon.sim.model import released
 from antiphon.sim.run import Outcome
@@ -236,21 +236,17 @@ def test_every_other_decision_is_held_to_the_baselines() -> None:
 
 def kv(tier: str = "device") -> Any:
     """Three owners: on the device, on both tiers, on the host."""
-    known = {
-        "a": Held(KvState.RESTING, 3, 0, 3, 0.0, 0.0, False, 0.0),
-        "b": Held(KvState.RESTING, 2, 2, 0, 0.0, 0.0, False, 0.0),
-        "c": Held(KvState.RESTING, 0, 4, 0, 0.0, 0.0, False, 0.0),
-    }
+    on_device, on_host = {"a": 3, "b": 2, "c": 0}, {"a": 0, "b": 2, "c": 4}
     return SimpleNamespace(
         tier=tier,
         groups=("kv",),
         num_blocks=16,
-        has=lambda owner: owner in known,
+        has=lambda owner: owner in on_device,
         waiting=lambda: iter(()),
         num_below=8,
-        state=lambda owner: known[owner].state if owner in known else None,
-        device=lambda owner: known[owner].device,
-        find=known.get if tier == "host" else None,
+        state=lambda owner: KvState.RESTING if owner in on_device else None,
+        device=on_device.get if tier == "device" else None,
+        on_host=on_host.get if tier == "host" else None,
         num_away=lambda owner: 4 if owner == "c" else 0,
     )
 

@@ -17,15 +17,21 @@ def owners_of(view: KvView) -> list[str]:
     return list(dict.fromkeys(owner for owners in here for owner in owners))
 
 
+def has_dirty(view: View, owner: str) -> bool:
+    """Has any full block of it no copy on the host? By a look at each."""
+    sequence = view.known.running.get(owner) or view.kv.resting.get(owner)
+    return sequence is not None and any(map(view.host.lacks, sequence.filled))
+
+
 class WriteEarly:
     """As write-through would, without asking what it costs."""
 
     name = "write-early"
 
     def decide(self, view: KvView, now: float) -> Selection:
-        held = {owner: view.find(owner) for owner in owners_of(view)}
-        assert None not in held.values()
-        dirty = {owner for owner, known in held.items() if known.dirty}
+        owners = owners_of(view)
+        assert all(map(view.has, owners))
+        dirty = {owner for owner in owners if has_dirty(cast(View, view), owner)}
         assert dirty == {*view.dirty()}, dirty.symmetric_difference(view.dirty())
         return Selection(view.dirty(), 3, "as early as can be")
 

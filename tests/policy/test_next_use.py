@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.memory import NOTHING, Held, KvState, KvView, Lane, Selection
+from antiphon.policy.memory import NOTHING, KvState, KvView, Lane, Selection
 from antiphon.policy.next_use import LOOK, PROBE_BLOCKS, RETRY_S, NextUse
 
 NOW = 100.0
 LANE = Lane(0, 0.0, 0.01)
 
 
-def held(device: int = 10, due_s: float = nan, state: KvState = KvState.RESTING, host: int = 0) -> Held:
-    return Held(state, device, host, 4, 0.0, due_s, False, nan)
+class Held(NamedTuple):
+    """What the view tells of one owner."""
+
+    device: int = 10
+    due_s: float = nan
+    state: KvState = KvState.RESTING
+    host: int = 0
 
 
 @dataclass
@@ -105,7 +110,7 @@ def counted(policy: NextUse) -> dict[str, int]:
 
 
 def known(*owners: str, **told: object) -> dict[str, Held]:
-    return {owner: held(**told) for owner in owners}  # type: ignore[arg-type]
+    return {owner: Held(**told) for owner in owners}  # type: ignore[arg-type]
 
 
 def test_what_is_needed_last_leaves_first_and_a_little_ahead() -> None:
@@ -126,7 +131,7 @@ def test_whose_turn_is_coming_is_protected_up_to_a_share_of_the_blocks() -> None
 
 def test_what_is_protected_goes_for_a_request_if_nothing_else_does_and_that_is_counted() -> None:
     due = {"a": 110.0, "soon": 103.0, "later": 109.0, "last": 109.5}
-    kv = Kv({one: held(due_s=at) for one, at in due.items()}, ("a",), ("soon", "later", "last"), num_free=0)
+    kv = Kv({one: Held(due_s=at) for one, at in due.items()}, ("a",), ("soon", "later", "last"), num_free=0)
     policy, kv.num_wanted = NextUse(), 12
     owners = iter(evicted(kv, policy).owners)
     assert next(owners) == "a"
@@ -143,9 +148,9 @@ def test_what_is_protected_goes_for_a_request_if_nothing_else_does_and_that_is_c
 @pytest.mark.parametrize("tier", ["device", "host"])
 def test_kv_of_a_reply_that_was_preempted_does_not_go_for_what_no_request_waits_for(tier: str) -> None:
     owners = {
-        "gave way": held(due_s=NOW, state=KvState.PAUSED, host=10),
-        "unknown": held(host=10),
-        "soon": held(due_s=101.0),
+        "gave way": Held(due_s=NOW, state=KvState.PAUSED, host=10),
+        "unknown": Held(host=10),
+        "soon": Held(due_s=101.0),
     }
     kv = Kv(owners, ("gave way", "unknown"), tier=tier, num_free=0, num_wanted=5, incoming={"soon": 5})
     assert list(evicted(kv).owners) == ["unknown"]
@@ -187,30 +192,30 @@ def test_the_host_gives_up_only_what_is_needed_later_than_what_comes(
     coming: dict[str, int], owners: list[str], count: int
 ) -> None:
     due = {"soon": 101.0, "near": 110.0, "between": 120.0, "late": 130.0, "last": 140.0, "never": 100.5}
-    known = {owner: held(due_s=due_s, host=3) for owner, due_s in due.items()} | {"unknown": held()}
+    known = {owner: Held(due_s=due_s, host=3) for owner, due_s in due.items()} | {"unknown": Held()}
     kv = Kv(known, ("late", "near", "never"), ("spoken",), tier="host", num_free=0, incoming=coming)
-    kv.owners["spoken"] = held(due_s=160.0, host=3)
+    kv.owners["spoken"] = Held(due_s=160.0, host=3)
     kv.num_wanted = sum(coming.values())
     selection = evicted(kv)
     assert (list(selection.owners), selection.count) == (owners, count)
 
 
 def test_the_host_gives_up_nothing_while_there_is_room_for_what_is_needed_sooner() -> None:
-    owners = {"soon": held(due_s=101.0), "last": held(due_s=140.0), "late": held(due_s=130.0)}
+    owners = {"soon": Held(due_s=101.0), "last": Held(due_s=140.0), "late": Held(due_s=130.0)}
     kv = Kv(owners, ("late",), tier="host", num_free=5, num_wanted=10, incoming={"soon": 5, "last": 5})
     assert evicted(kv) is NOTHING
 
 
 def test_a_host_of_which_nothing_is_known_gives_up_what_was_used_longest_ago() -> None:
-    owners = {"old": held(host=4), "new": held(host=4), "soon": held(due_s=101.0)}
+    owners = {"old": Held(host=4), "new": Held(host=4), "soon": Held(due_s=101.0)}
     kv = Kv(owners, ("old", "new"), tier="host", num_free=0, num_wanted=7, incoming={"soon": 7})
     selection = evicted(kv)
     assert (list(selection.owners), selection.count) == (["old", "new"], 7)
 
 
 def test_the_host_keeps_copies_of_those_whose_turn_is_coming_up_to_a_share() -> None:
-    owners = {name: held(due_s=130.0 + at, host=4) for at, name in enumerate("cba")} | {
-        "soon": held(due_s=101.0)
+    owners = {name: Held(due_s=130.0 + at, host=4) for at, name in enumerate("cba")} | {
+        "soon": Held(due_s=101.0)
     }
     kv = Kv(owners, (), ("a", "b", "c"), tier="host", num_free=0, num_wanted=6, incoming={"soon": 6})
     assert evicted(kv) is NOTHING
@@ -236,7 +241,7 @@ def test_that_nothing_is_known_is_counted() -> None:
 
 
 def test_what_will_leave_soon_is_written_beside_the_step() -> None:
-    owners = {"near": held(due_s=101.0), "far": held(due_s=140.0), "runs": held(state=KvState.RUNNING)}
+    owners = {"near": Held(due_s=101.0), "far": Held(due_s=140.0), "runs": Held(state=KvState.RUNNING)}
     kv = Kv(owners, ("near", "runs", "far", "gone"), num_free=20, step_s=0.05)
     selection = NextUse().decide_write(kv.view, NOW)
     assert (list(selection.owners), selection.count) == (["near", "far"], 5)
@@ -309,7 +314,7 @@ def test_who_waits_for_other_than_the_link_holds_no_preload() -> None:
 
 def test_a_preload_takes_the_room_of_none_that_is_due_sooner() -> None:
     due = {"late": 130.0, "near": 110.0, "coming": 120.0}
-    owners = {owner: held(due_s=due_s) for owner, due_s in due.items()}
+    owners = {owner: Held(due_s=due_s) for owner, due_s in due.items()}
     kv = Kv(owners, ("late", "near"), num_free=0, num_wanted=20, incoming={"coming": 20})
     assert list(evicted(kv).owners) == ["late"]
     kv.incoming = {}
@@ -318,7 +323,7 @@ def test_a_preload_takes_the_room_of_none_that_is_due_sooner() -> None:
 
 def test_many_that_run_are_not_all_that_is_looked_at() -> None:
     running = [f"r{at}" for at in range(2 * LOOK)]
-    owners = known(*running, state=KvState.RUNNING) | {"near": held(due_s=101.0)}
+    owners = known(*running, state=KvState.RUNNING) | {"near": Held(due_s=101.0)}
     kv = Kv(owners, (*running, "near"), num_free=20)
     assert list(NextUse().decide_write(kv.view, NOW).owners) == ["near"]
 
@@ -326,7 +331,7 @@ def test_many_that_run_are_not_all_that_is_looked_at() -> None:
 def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None:
     """Fifty blocks are half a second; the second one comes behind the first, which is due first."""
     policy = NextUse()
-    owners = {"a": held(due_s=NOW + 0.6), "b": held(due_s=NOW + 0.715), "c": held(due_s=NOW + 0.605)}
+    owners = {"a": Held(due_s=NOW + 0.6), "b": Held(due_s=NOW + 0.715), "c": Held(due_s=NOW + 0.605)}
     kv = Kv(owners, coming=("b", "a", "c"), away=dict.fromkeys("abc", 50), num_blocks=1000)
     selection = fetched(kv, policy)
     assert list(selection.owners) == ["a", "c", "b"]
@@ -334,7 +339,7 @@ def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None
     assert selection.wake_at == NOW + RETRY_S
     fetched(kv, policy)
     assert counted(policy) == {"begun": 1, "partial": 2}
-    kv.owners = dict.fromkeys("abc", held(due_s=NOW))
+    kv.owners = dict.fromkeys("abc", Held(due_s=NOW))
     assert list(fetched(kv, policy).owners) == [], "it is too late for all"
     kv.coming = ()
     policy.decide_fetch(kv.view, NOW)
@@ -343,7 +348,7 @@ def test_what_cannot_be_there_in_time_is_brought_in_part_or_not_at_all() -> None
 
 def test_only_what_is_brought_is_queued_before_the_next() -> None:
     """Twenty of the first one's fifty blocks are: the second one, half a second later, comes whole."""
-    owners = {"a": held(due_s=NOW + 0.2), "b": held(due_s=NOW + 0.7)}
+    owners = {"a": Held(due_s=NOW + 0.2), "b": Held(due_s=NOW + 0.7)}
     kv = Kv(owners, coming=("a", "b"), away=dict.fromkeys("ab", 50), num_blocks=1000)
     assert NextUse().decide_fetch(kv.view, NOW).reach == {"a": 10 + 20}
 
@@ -496,15 +501,15 @@ def test_blocks_that_are_away_are_not_looked_at_in_every_decision() -> None:
             return super().num_away(owner)
 
     names = tuple(f"s{number}" for number in range(3 * LOOK))
-    owners = {name: held(0, due_s=NOW + 50.0) for name in names}
+    owners = {name: Held(0, due_s=NOW + 50.0) for name in names}
     kv = Counted(owners, coming=names, away=dict.fromkeys(names, 40))
     policy = NextUse()
     for now in (NOW, NOW + 0.01, NOW + 0.02):
         assert list(policy.decide_fetch(kv.view, now).owners) == ["s0", "s1"], "half of the device is kept"
     assert looks == dict.fromkeys(names, 1)
-    kv.owners["s0"] = held(40, due_s=NOW + 50.0)
+    kv.owners["s0"] = Held(40, due_s=NOW + 50.0)
     assert list(policy.decide_fetch(kv.view, NOW + 0.03).owners) == ["s1"]
-    kv.owners["s0"] = held(45, due_s=NOW + 50.0)
+    kv.owners["s0"] = Held(45, due_s=NOW + 50.0)
     policy.decide_fetch(kv.view, NOW + 0.04)
     assert looks.total() == len(names) + 1, "it has more than was known"
     policy.decide_fetch(kv.view, NOW + 1.0)

@@ -17,7 +17,7 @@ from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NEAR_S, NextUse
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
-from antiphon.policy.memory import Selection
+from antiphon.policy.memory import KvState, Selection
 from fakes.early import WriteEarly
 from stage.tiering import answered, away, run, says, small, three_resting
 
@@ -142,14 +142,11 @@ def known_people(*sessions: str) -> NextUse:
 def test_a_view_reads_one_owner_without_a_look_at_its_blocks() -> None:
     stage = small()
     next_use = known_people("session-1")
-    stage.tiers.asks.meet(next_use._monitor, next_use)
+    stage.tiers.asks.meet(next_use)
     run(stage, 0, 1, 100)
     view = stage.tiers.asks.view("device", 0)
-    found = view.find("session-1")
-    assert found is not None
-    assert (view.state("session-1"), view.device("session-1")) == (found.state, found.device)
-    assert view.device("session-1") == 4
-    assert view.due_s("session-1") == found.due_s > 0
+    assert (view.state("session-1"), view.device("session-1")) == (KvState.RESTING, 4)
+    assert view.due_s("session-1") == next_use.due_s("session-1", view.now) > 0
     assert math.isnan(view.due_below_s)
     stage.tiers.room.make_room(6)
     answered(stage)
@@ -168,7 +165,7 @@ def test_early_writing_begins_with_what_is_needed_last_and_passes_over_what_is_w
     stage = small(num_blocks=8)
     sessions = ("session-3", "session-2", "session-1")
     next_use = known_people(*sessions)
-    stage.tiers.asks.meet(next_use._monitor, next_use)
+    stage.tiers.asks.meet(next_use)
     step = 0
     for number in (1, 2, 3):
         step = run(stage, step, number, 100 * number, length=4)
@@ -195,6 +192,6 @@ def test_what_the_policy_keeps_on_the_host_stays_and_what_comes_is_lost() -> Non
     stage.tiers.room.make_room(6)
     answered(stage)
     assert list(stage.tiers.host.owners) == ["session-1"]
-    assert "session-2" not in stage.tiers.known.used_s, "nothing of it is left anywhere"
+    assert "session-2" not in stage.tiers.known.session, "nothing of it is left anywhere"
     host = next(view for view in policy.views if view.tier == "host")
     assert host.incoming == {"session-2": 4}

@@ -57,9 +57,8 @@ def test_kept_kv_goes_by_the_requests_own_name_until_it_is_over() -> None:
     stage = small(num_blocks=8)
     active = kept(stage)
     assert list(stage.kv.resting.owners) == ["session-1 #1"]
-    held = stage.tiers.asks.view("device", 0).find("session-1 #1")
-    assert held is not None
-    assert (held.state, held.device, held.host) == (KvState.PAUSED, 3, 0)
+    view, kept_as = stage.tiers.asks.view("device", 0), "session-1 #1"
+    assert (view.state(kept_as), view.device(kept_as), view.on_host(kept_as)) == (KvState.PAUSED, 3, 0)
     order = planned(stage, 2)
     assert [(join.request, join.cached) for join in order.joins] == [(1, 6)]
     done(stage, order, STOP)
@@ -120,7 +119,5 @@ def test_what_else_runs_under_the_sessions_name_stays_known_to_policies() -> Non
     stage._requeue(first, keep=True)
     stage.check_integrity()
     view = stage.tiers.asks.view("device", 0)
-    held = view.find("session-1")
-    assert held is not None
-    assert held.state is KvState.RUNNING
-    assert None not in map(view.find, owners_of(view))
+    assert view.state("session-1") is KvState.RUNNING
+    assert None not in map(view.state, owners_of(view))

@@ -34,7 +34,7 @@ class Owners:
 
 def view_of(owners: Owners) -> View:
     kv, none = cast("Any", SimpleNamespace(resting=SimpleNamespace(owners=owners))), cast("Any", None)
-    return View("device", 0, kv, none, none, 0.0, None, None, {}, lambda to: Lane(), unknown, False)
+    return View("device", 0, kv, none, none, 0.0, None, {}, lambda to: Lane(), unknown, False)
 
 
 @pytest.mark.parametrize(("taken", "most"), [(1, 8), (8, 8), (9, 24), (100, 400)])

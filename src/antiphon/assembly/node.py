@@ -68,7 +68,7 @@ class Node:
         people = self.monitor, self.frontier
         self.next_use = NextUse(*people)
         self._times = NodeTimes(self.config, units)
-        make = maker(self.graph, config, preset, people, self.next_use, self._times)
+        make = maker(self.graph, config, preset, self.frontier, self.next_use, self._times)
         self._observer = observer
         self.stages = Stages(
             units, lambda unit: self._told(make(unit)), preset.replica_policy(), self.graph.transcriber

@@ -92,7 +92,4 @@ def _num_blocks(decision: str, view: KvView, owner: str) -> int:
         return 0
     if decision == "fetch":
         return view.num_away(owner)
-    if view.tier == "device":
-        return view.device(owner)
-    held = view.find(owner)
-    return 0 if held is None else held.host
+    return view.device(owner) if view.tier == "device" else view.on_host(owner)

@@ -14,7 +14,6 @@ from antiphon.core.graph import Stage, StageGraph, StageKind
 from antiphon.flow.stages import Scheduler
 from antiphon.graphs import find_graph
 from antiphon.interaction.frontier import Frontier
-from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.candidates import RowsInUse, Surroundings
@@ -78,13 +77,12 @@ def maker(
     graph: StageGraph,
     config: NodeConfig,
     preset: Preset,
-    people: tuple[Monitor, Frontier],
+    frontier: Frontier,
     next_use: NextUse,
     times: NodeTimes,
 ) -> Callable[[Unit], Scheduler]:
     """Makes a unit's scheduler, bare: when a node begins, and when a unit is lost."""
     tickets, rows = count(), RowsInUse()
-    monitor, frontier = people
     reply_stages = [name for name in graph.reply_stages if name in (*config.ar, *config.codec)]
 
     def make(unit: Unit) -> Scheduler:
@@ -104,7 +102,7 @@ def maker(
                 chunks = [edge.chunk for edge in after if graph.stage(edge.target).kind is StageKind.CODEC]
                 preset.check_leads(unit, max(chunks, default=0) * graph.frame_s)
                 ar = ArScheduler(stage, config.ar[stage.name], policies, unit.name, tickets, around)
-                ar.tiers.asks.meet(monitor, next_use)
+                ar.tiers.asks.meet(next_use)
                 return ar
             case StageKind.CODEC:
                 edge = next(edge for edge in graph.edges if edge.target == stage.name)

@@ -200,11 +200,6 @@ class Monitor:
             return PersonPhase.REPLYING
         return PersonPhase.LISTENING if known.asked is None else PersonPhase.WAITING
 
-    def is_speaking(self, session: str) -> bool:
-        """The person speaks, over a reply or not."""
-        known = self._sessions.get(session)
-        return known is not None and known.is_speaking
-
     def source(self, session: str) -> Source:
         """How the playback of the reply heard last is known."""
         heard = self.heard_reply(session)

@@ -45,32 +45,9 @@ class Lane(NamedTuple):
     block_s: float = nan
 
 
-class Held(NamedTuple):
-    """What is known of one owner's KV. Blocks count every KV group together; what several owners share counts
-    for each.
-
-    device    blocks on the device, those that are being brought included
-    host      of its full blocks, those with a copy on the host
-    dirty     full blocks on the device without one
-    used_s    when it was used last, seconds of the node's clock
-    due_s     when it will be needed again; nan: unknown
-    speaking  its person speaks: the next turn is coming
-    lead_s    audio that its person has still to hear; nan: unknown
-    """
-
-    state: KvState
-    device: int
-    host: int
-    dirty: int
-    used_s: float
-    due_s: float
-    speaking: bool
-    lead_s: float
-
-
 class KvView(Protocol):
     """What may be read of a stage's KV and of one tier of it. Nothing is computed before it is read.
-    Iterators cost what is taken of them, `find` a pass over an owner's blocks.
+    Iterators cost what is taken of them.
     """
 
     tier: KvTier
@@ -172,11 +149,6 @@ class KvView(Protocol):
     def dirty(self) -> Iterator[str]:
         """Owners with full blocks that have no copy on the host, least recently used first, running ones
         last."""
-        ...
-
-    def find(self, owner: str) -> Held | None:
-        """All that is known of an owner's KV, which costs a look at each of its blocks; None if it has none
-        here."""
         ...
 
 

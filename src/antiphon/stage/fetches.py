@@ -212,7 +212,7 @@ class Fetches:
         like what no request waits for. Returns the blocks ordered."""
         owner = wanted.owner
         self._kv.adopt(owner, wanted.prefix)
-        self._known.used_s[owner], self._known.session[owner] = self._asks.now, wanted.session
+        self._known.session[owner] = wanted.session
         self._known.states[owner] = KvState.WAITING
         self._asks.lacks_copies(owner)
         if wanted.tier == Tier.PREPARATORY:
@@ -242,7 +242,6 @@ class Fetches:
             self._known.unread[owner] = unread
             self._known.preloaded[owner] += num_ordered
             self._kv.resting.touch(owner)
-            self._known.used_s[owner] = self._asks.now
         return num_ordered
 
     def _order(

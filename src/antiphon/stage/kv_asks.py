@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Set
 from math import inf, nan
 from typing import cast
 
-from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
@@ -42,7 +41,6 @@ class KvAsks:
         lanes: Lanes,
     ) -> None:
         self.policies = policies
-        self.people: Monitor | None = None
         self.watch: KvWatch | None = None
         self.now = 0.0
         """As it was told last."""
@@ -56,9 +54,9 @@ class KvAsks:
         self._orders: dict[str, Order] = {}
         """By tier, and of what may lack a copy on the host."""
 
-    def meet(self, people: Monitor, next_use: NextUse) -> None:
-        """Who says what people do, and when they will need their KV."""
-        self.people, self.next_use = people, next_use
+    def meet(self, next_use: NextUse) -> None:
+        """Who says when people will need their KV."""
+        self.next_use = next_use
         orders = ("device", "host", "dirty") if self._host.num_blocks else ("device",)
         self._orders = {order: next_use.order() for order in orders}
 
@@ -110,7 +108,6 @@ class KvAsks:
             self._host,
             self._known,
             self.now,
-            self.people,
             self.next_use,
             self._orders,
             self.lane,

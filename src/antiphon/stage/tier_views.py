@@ -10,12 +10,11 @@ from math import inf, nan
 from types import MappingProxyType
 from typing import NamedTuple
 
-from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
-from antiphon.policy.memory import Held, KvState, KvTier, Lane
+from antiphon.policy.memory import KvState, KvTier, Lane
 
 FIRST_LOOK = 8
 """Owners that are read before the first is taken; each further look reads as many as all before it."""
@@ -50,7 +49,6 @@ class Copied(NamedTuple):
 class Owners:
     """Owner of what is known of each owner of KV beside its blocks.
 
-    used_s   when it was used last
     states   of those that are not merely resting
     session  of those that do not go by its name
     running  sequences of requests in rows, by owner
@@ -64,7 +62,6 @@ class Owners:
     copied   what of it has a copy, as of the last look
     """
 
-    used_s: dict[str, float] = field(default_factory=dict[str, float])
     states: dict[str, KvState] = field(default_factory=dict[str, KvState])
     session: dict[str, str] = field(default_factory=dict[str, str])
     running: dict[str, Kv] = field(default_factory=dict[str, Kv])
@@ -98,7 +95,6 @@ class Owners:
         if owner in self.running:
             return
         kept = (
-            self.used_s,
             self.states,
             self.session,
             self.unwritten,
@@ -121,7 +117,6 @@ class View:
     host: HostTier
     known: Owners
     now: float
-    people: Monitor | None
     next_use: NextUse | None
     orders: Mapping[str, Order]
     """By tier; `dirty`: of what may lack a copy on the host."""
@@ -210,12 +205,8 @@ class View:
             yield from (owner for owner in self.next_use.expected(self.now) if self.has(owner))
 
     def has(self, owner: str) -> bool:
-        known = self.known
-        if owner not in known.used_s:
-            return False
-        return (
-            owner in known.running or self.kv.resting.get(owner) is not None or self.host.num_held(owner) > 0
-        )
+        is_here = owner in self.known.running or self.kv.resting.get(owner) is not None
+        return is_here or self.host.num_held(owner) > 0
 
     def num_away(self, owner: str) -> int:
         sequence = self.kv.resting.get(owner)
@@ -262,23 +253,6 @@ class View:
         session = self.known.session.get(owner, owner)
         return nan if self.next_use is None else self.next_use.due_s(session, self.now)
 
-    def find(self, owner: str) -> Held | None:
-        state = self.state(owner)
-        if state is None:
-            return None
-        session = self.known.session.get(owner, owner)
-        lead_s = None if self.people is None else self.people.buffer_s(session, self.now)
-        return Held(
-            state=state,
-            device=self.device(owner),
-            host=self.host.num_held(owner),
-            dirty=sum(1 for _ in self._dirty_names(owner)),
-            used_s=self.known.used_s.get(owner, nan),
-            due_s=self.due_s(owner),
-            speaking=self.people is not None and self.people.is_speaking(session),
-            lead_s=nan if lead_s is None else lead_s,
-        )
-
     @property
     def _here(self) -> Collection[str]:
         return self.kv.resting.owners if self.tier == "device" else self.host.owners
@@ -288,14 +262,6 @@ class View:
 
     def _sequence(self, owner: str) -> Kv | None:
         return self.known.running.get(owner) or self.kv.resting.get(owner)
-
-    def _dirty_names(self, owner: str) -> Iterator[bytes]:
-        """Of its full blocks that are there, those without a copy."""
-        sequence = self._sequence(owner)
-        if sequence is not None:
-            names = sequence.filled
-            first = self.known.num_copied(owner, names, self.host)
-            yield from (name for name in islice(names, first, None) if self.host.lacks(name))
 
     def _is_dirty(self, owner: str) -> bool:
         sequence = self._sequence(owner)

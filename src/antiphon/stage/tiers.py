@@ -114,7 +114,6 @@ class Tiers:
         after its first token."""
         self.known.running[owner], self.known.session[owner] = sequence, session
         self.known.request[owner] = request
-        self.known.used_s[owner] = self.asks.now
         self.known.states.pop(owner, None)
         self.known.left_queue(owner)
         self.fetches.coming.discard(owner)
@@ -154,7 +153,7 @@ class Tiers:
         self, owner: str, session: str, state: KvState = KvState.RESTING, request: int | None = None
     ) -> None:
         """KV was just left behind under this name, by a request that goes on from it if one is named."""
-        self.known.used_s[owner], self.known.session[owner] = self.asks.now, session
+        self.known.session[owner] = session
         if state is KvState.RESTING:
             self.known.states.pop(owner, None)
         else:
@@ -185,13 +184,13 @@ class Tiers:
     def prepared(self, owner: str) -> StagePrepared | None:
         """What is there of an owner's KV, and whether what is not on the device is brought before a request
         waits for it; None if it has none here."""
-        held = self.asks.view("device", 0).find(owner)
-        if held is None:
+        view = self.asks.view("device", 0)
+        if not view.has(owner):
             return None
         brings = bool(getattr(self.asks.policies.fetch, "prepares", False))
         lacking = self.fetches.num_lacking(owner)
         why = self.asks.told(owner) if brings and lacking else ""
-        return StagePrepared(self._unit, held.device, held.host, lacking, brings, why)
+        return StagePrepared(self._unit, view.device(owner), view.on_host(owner), lacking, brings, why)
 
     # -- copies --------------------------------------------------------------------------------------
 
@@ -251,5 +250,5 @@ class Tiers:
             *self.host.owners,
             *self.known.running,
         }
-        unknown = owners - self.known.used_s.keys()
-        assert not unknown, f"nobody knows when KV of {unknown} was used last"
+        unknown = owners - self.known.session.keys()
+        assert not unknown, f"it is not known whose KV {unknown} is"
