@@ -104,7 +104,7 @@ def test_all_who_ask_are_told_the_same() -> None:
     (row,) = rows(session(end_s=3.5), reply(start_s=0.0, audio=[(0.0, 1.0), (3.0, 1.0)]), [barge])
     assert speeches.audible(3.5) == [spoken]
     assert (spoken.playback.played_s(3.5), spoken.playback.lead_s(3.5)) == (1.5, 0.5)
-    assert (monitor.played_s("s", 3.5), monitor.lead_s("s", "r", 3.5)) == (1.5, 0.5)
+    assert (monitor.played_s("s", 3.5), monitor.buffer_s("s", 3.5)) == (1.5, 0.5)
     assert monitor.phase("s", 3.5) is PersonPhase.REPLYING
     assert pressure._replies["r"].lead_s(3.5) == 0.5
     assert (timeline(row).heard_s[-1], row.gaps) == (1.5, (2.0,))

@@ -12,6 +12,7 @@ from antiphon.core.plans import RenderPrompt
 from exactness.conftest import World, user
 from exactness.talk import Talk
 from exactness.test_reference import check, watch_joins
+from fakes.readings import num_shared
 from fakes.whims import whims_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`")
@@ -112,7 +113,7 @@ def test_sessions_that_begin_alike_share_blocks(world: World, pause: int) -> Non
         talk.ask(name)
         for _ in range(pause):
             more = talk.step()
-            shared = max(shared, *(ar.kv.blocks.num_shared for ar in talk.driver.node.stages.ar.values()))
+            shared = max(shared, *(num_shared(ar.kv.blocks) for ar in talk.driver.node.stages.ar.values()))
             if not more:
                 break
     talk.run()

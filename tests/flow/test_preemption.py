@@ -10,6 +10,7 @@ from antiphon.core.conversation import Item, Part, TextPart
 from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.sampling import Sampling
 from fakes import toy
+from fakes.readings import num_shared
 from fakes.whims import whims_of
 from fakes.world import Heard, World, toy_config
 
@@ -106,7 +107,7 @@ def test_sessions_that_begin_alike_share_blocks_and_media(depth: int) -> None:
     later = [begin(world, f"s{number}", SYSTEM, toy.tone(2), f"my name is {number}") for number in range(3)]
     shared = 0
     while world.turn():
-        shared = max(shared, world.entry.kv.blocks.num_shared)
+        shared = max(shared, num_shared(world.entry.kv.blocks))
     assert shared >= 4
     for heard in later:
         assert heard.end is not None

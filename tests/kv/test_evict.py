@@ -14,6 +14,7 @@ from antiphon.kv.blocks import ABSENT
 from antiphon.kv.prefix import prefix_of
 from antiphon.kv.sequences import Arrival, Evicted, Sequence
 from antiphon.kv.stage_kv import StageKv
+from fakes.readings import num_shared
 from kv.test_sequences import READY, SESSIONS, VALUES, Conversations, Ints, give_up, keys, parked, prefix
 
 GROUPS = st.sampled_from([("kv",), ("low", "high"), ("low", "high", "hidden")])
@@ -249,7 +250,7 @@ def test_a_prompt_takes_the_name_that_its_beginning_rests_under() -> None:
     kv = StageKv(("kv",), 8, 2)
     parked(kv, "a", keys(1, 2, 3, 4, 5))
     kv.adopt("b", prefix(1, 2, 3, 4, 6, 7, 8))
-    assert kv.blocks.num_shared == 2
+    assert num_shared(kv.blocks) == 2
     b = kv.resting.get("b")
     assert b is not None
     assert (b.num_ready, tuple(b.chain)) == (2, prefix(1, 2, 3, 4, 6, 7).chain)

@@ -27,6 +27,7 @@ from antiphon.stage.ar import ArRequest, ArScheduler, Progress
 from antiphon.stage.candidates import Surroundings
 from antiphon.stage.kv_ledger import MAX_REQUESTS_HASHED_PER_STEP
 from antiphon.stage.policies import StagePolicies
+from fakes.readings import num_shared
 
 STOP = 1
 KV = KvPolicies(Lru(), WriteBack(), OnDemand())
@@ -223,7 +224,7 @@ def test_what_all_rows_filled_at_once_is_named_a_few_a_step_and_all_of_it_once_s
     assert [(join.request, join.cached) for join in joins] == [(rows, 2)], (
         "the block of the last row is shared"
     )
-    assert stage.kv.blocks.num_shared == 1
+    assert num_shared(stage.kv.blocks) == 1
 
 
 def test_a_request_that_is_not_ready_holds_up_nobody() -> None:

@@ -19,6 +19,7 @@ from antiphon.interaction.next_use import NEAR_S, NextUse
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
 from antiphon.policy.memory import KvState, Selection
 from fakes.early import WriteEarly
+from fakes.readings import places
 from stage.tiering import answered, away, run, says, small, three_resting
 
 
@@ -46,7 +47,7 @@ def test_early_writes_take_only_what_is_free_on_the_host() -> None:
     stage.write()
     assert stage.tiers.writes.num_written_blocks == 3
     answered(stage)
-    assert (stage.tiers.host.held("session-1"), stage.tiers.host.held("session-2")) == ([0, 1], [0])
+    assert (places(stage.tiers.host, "session-1"), places(stage.tiers.host, "session-2")) == ([0, 1], [0])
     stage.write()
     assert stage.drain() == (), "nothing leaves the host for it"
 
@@ -57,11 +58,11 @@ def test_what_displaces_others_leaves_it_to_the_evict_policy_which() -> None:
     says(stage, "write", Selection(["session-1", "session-2"], 9, "early"))
     stage.write()
     answered(stage)
-    assert (stage.tiers.host.held("session-1"), stage.tiers.host.held("session-2")) == ([0, 1], [0])
+    assert (places(stage.tiers.host, "session-1"), places(stage.tiers.host, "session-2")) == ([0, 1], [0])
     says(stage, "write", Selection(["session-2"], 9, "early", displaces=True))
     stage.write()
     answered(stage)
-    assert (stage.tiers.host.held("session-1"), stage.tiers.host.held("session-2")) == ([0], [0, 1])
+    assert (places(stage.tiers.host, "session-1"), places(stage.tiers.host, "session-2")) == ([0], [0, 1])
     says(stage, "evict")
     stage.write()
     assert stage.drain() == (), "the evict policy gives up nothing"
@@ -88,9 +89,9 @@ def test_what_the_host_gave_up_is_written_again() -> None:
     for _ in range(2):
         stage.write()
         answered(stage)
-        assert stage.tiers.host.held("session-1") == [0, 1]
+        assert places(stage.tiers.host, "session-1") == [0, 1]
         stage.tiers.host.forget("session-1")
-        assert stage.tiers.host.held("session-1") == []
+        assert places(stage.tiers.host, "session-1") == []
     assert stage.tiers.writes.num_written_blocks == 6
     stage.check_integrity()
 
@@ -115,7 +116,7 @@ def test_a_full_host_keeps_the_front_of_what_was_used_last() -> None:
     stage.tiers.room.make_room(6)
     answered(stage)
     assert list(stage.tiers.host.owners) == ["session-2"]
-    assert stage.tiers.host.held("session-2") == [0, 1]
+    assert places(stage.tiers.host, "session-2") == [0, 1]
     stage.forget("session-2")
     assert stage.tiers.host.num_free == 2
     assert np.all(stage.rows.request == -1)

@@ -156,10 +156,6 @@ class Guard(Oversight):
             for (unit, policy), taken in decisions.items()
         )
 
-    def names(self, unit: str) -> dict[str, str]:
-        """The policy of each decision, as the preset names it."""
-        return {one.decision: one.name for one in self._watched if one.unit == unit}
-
     def may_hold_up(self, unit: str) -> bool:
         """Does anything but the baseline decide what runs there?"""
         return unit in self._paced

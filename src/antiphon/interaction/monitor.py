@@ -95,15 +95,14 @@ class Reply(Playback):
 class _Session:
     """What is rare and not a number."""
 
-    __slots__ = ("asked", "heard", "is_speaking", "replies", "slot")
+    __slots__ = ("asked", "heard", "is_speaking", "replies")
 
     def __init__(self) -> None:
         self.is_speaking = False
         self.asked: Reply | None = None
         """The reply that was asked for and has nothing to show yet."""
         self.heard: Reply | None = None
-        """The reply of which something was heard (or read) last; `slot` is its slot."""
-        self.slot = NOWHERE
+        """The reply of which something was heard (or read) last."""
         self.replies: dict[str, Reply] = {}
         """Those with a slot."""
 
@@ -248,12 +247,6 @@ class Monitor:
         reply = None if known is None else known.replies.get(response)
         return None if reply is None else reply.slot
 
-    def lead_s(self, session: str, response: str, now: float) -> float | None:
-        """Seconds until the listener of a response runs dry; None while nothing of it has been sent."""
-        known = self._sessions.get(session)
-        reply = None if known is None else known.find(response)
-        return None if reply is None or reply.first_at is None else reply.lead_s(now)
-
     def is_held(self, session: str, response: str) -> bool:
         """Is what the response puts out kept from the client?"""
         known = self._sessions.get(session)
@@ -343,7 +336,7 @@ class Monitor:
 
     def _begin(self, session: _Session, reply: Reply) -> None:
         """The first of the reply that was asked for: from here on it is the one that is heard."""
-        session.heard, session.slot, session.asked = reply, reply.slot, None
+        session.heard, session.asked = reply, None
 
     def _ended(self, session: _Session, reply: Reply, is_cancelled: bool, now: float) -> None:
         """What was sent of a completed reply is still played; a cancelled one is silent at once."""
@@ -363,7 +356,7 @@ class Monitor:
             self._free(session, reply)
             return
         if reply.slot == NOWHERE:  # by the client's own word it plays longer than was thought
-            reply.slot = session.slot = self._frontier.take(reply.asked_at, reply.is_spoken)
+            reply.slot = self._frontier.take(reply.asked_at, reply.is_spoken)
             session.replies[reply.name] = reply
         self._frontier.play(reply.slot, reply.dry_at, reply.source)
         if not reply.is_open and reply.dry_at < reply.due_at:
@@ -383,5 +376,3 @@ class Monitor:
             del session.replies[reply.name]
             self._frontier.free(reply.slot)
             reply.slot = NOWHERE
-            if reply is session.heard:
-                session.slot = NOWHERE

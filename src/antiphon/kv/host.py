@@ -68,10 +68,6 @@ class HostTier:
         """Sequences that hold something, least recently used first."""
         return self._held.keys()
 
-    def held(self, owner: str) -> list[int]:
-        """Places in the owner's sequence whose blocks have a copy here."""
-        return [index for index, copy in enumerate(self._held.get(owner, ())) if copy is not None]
-
     def num_held(self, owner: str) -> int:
         """Blocks of the owner's sequence that have a copy here."""
         held = self._held.get(owner)

@@ -102,11 +102,6 @@ class StageBlocks:
         """Blocks that no running sequence holds: to be had now, or once the steps in flight are done."""
         return self._num_blocks - self._num_used
 
-    @property
-    def num_shared(self) -> int:
-        """Blocks that more than one sequence holds."""
-        return sum(used + kept > 1 for used, kept in zip(self.used, self._kept, strict=True))
-
     def lacks(self, block: int) -> tuple[int, ...]:
         """Indices of the groups that do not hold it."""
         if block not in self.partial:

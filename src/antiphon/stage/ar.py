@@ -54,7 +54,6 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         super().__init__(policies, around)
         self.name = name or stage.name
         self.stage = stage.name
-        self.survives = stage.survives
         self.config = config
         self.rows = rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
         self._around.rows.tell(self.name, self._around.stage, lambda: rows.in_use)

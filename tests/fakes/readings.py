@@ -1,0 +1,16 @@
+"""What only tests read of the system."""
+
+from __future__ import annotations
+
+from antiphon.kv.host import HostTier
+from antiphon.kv.stage_blocks import StageBlocks
+
+
+def places(host: HostTier, owner: str) -> list[int]:
+    """Places in the owner's sequence whose blocks have a copy on the host."""
+    return [index for index, copy in enumerate(host._held.get(owner, ())) if copy is not None]
+
+
+def num_shared(blocks: StageBlocks) -> int:
+    """Blocks that more than one sequence holds."""
+    return sum(used + kept > 1 for used, kept in zip(blocks.used, blocks._kept, strict=True))
