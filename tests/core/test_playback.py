@@ -19,6 +19,7 @@ from antiphon.metrics.timeline import timeline
 from antiphon.server.pressure import Pressure
 from antiphon.wire.spoken import Speeches, Spoken
 from fakes.logs import reply, rows, session
+from fakes.readings import heard_of
 
 TICK_S = 1 / 8
 """Dyadic, so that sums are exact."""
@@ -104,7 +105,7 @@ def test_all_who_ask_are_told_the_same() -> None:
     (row,) = rows(session(end_s=3.5), reply(start_s=0.0, audio=[(0.0, 1.0), (3.0, 1.0)]), [barge])
     assert speeches.audible(3.5) == [spoken]
     assert (spoken.playback.played_s(3.5), spoken.playback.lead_s(3.5)) == (1.5, 0.5)
-    assert (monitor.played_s("s", 3.5), monitor.buffer_s("s", 3.5)) == (1.5, 0.5)
+    assert (heard_of(monitor).played_s(3.5), monitor.buffer_s("s", 3.5)) == (1.5, 0.5)
     assert monitor.phase("s", 3.5) is PersonPhase.REPLYING
     assert pressure._replies["r"].lead_s(3.5) == 0.5
     assert (timeline(row).heard_s[-1], row.gaps) == (1.5, (2.0,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.interaction.monitor import Monitor, Reply
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_blocks import StageBlocks
 
@@ -14,3 +15,10 @@ def places(host: HostTier, owner: str) -> list[int]:
 def num_shared(blocks: StageBlocks) -> int:
     """Blocks that more than one sequence holds."""
     return sum(used + kept > 1 for used, kept in zip(blocks.used, blocks._kept, strict=True))
+
+
+def heard_of(monitor: Monitor) -> Reply:
+    """The reply that session "s" heard last."""
+    reply = monitor.heard_reply("s")
+    assert reply is not None
+    return reply

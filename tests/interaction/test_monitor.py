@@ -31,6 +31,7 @@ from antiphon.core.plans import AudioOut, ResponseEnded, TokensOut, Usage, ints
 from antiphon.core.playback import Playback, Source
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor, PersonPhase
+from fakes.readings import heard_of
 
 
 def audio(response: str, seconds: float, session: str = "s") -> AudioOut:
@@ -67,15 +68,15 @@ def test_a_turn() -> None:
     monitor.hear([text("r")], 2.6)
     assert monitor.phase("s", 2.6) is PersonPhase.WAITING
     monitor.hear([audio("r", 1.0)], 3.0)
-    assert (monitor.phase("s", 3.0), monitor.ttfp_s("s"), monitor.waited_s("s", 3.0)) == (
+    assert (monitor.phase("s", 3.0), heard_of(monitor).ttfp_s, monitor.waited_s("s", 3.0)) == (
         PersonPhase.REPLYING,
         1.0,
         None,
     )
-    assert (monitor.buffer_s("s", 3.25), monitor.played_s("s", 3.25)) == (0.75, 0.25)
+    assert (monitor.buffer_s("s", 3.25), heard_of(monitor).played_s(3.25)) == (0.75, 0.25)
     monitor.hear([ended("r")], 3.3)
     assert (monitor.phase("s", 3.9), monitor.phase("s", 4.0)) == (PersonPhase.REPLYING, PersonPhase.LISTENING)
-    assert (monitor.heard("s"), monitor.generated_s("s"), monitor.played_s("s", 9.0)) == ("r", 1.0, 1.0)
+    assert (monitor.heard("s"), heard_of(monitor).audio_s, heard_of(monitor).played_s(9.0)) == ("r", 1.0, 1.0)
 
 
 def test_a_written_reply_begins_with_its_text() -> None:
@@ -83,11 +84,11 @@ def test_a_written_reply_begins_with_its_text() -> None:
         monitor.observe(SessionOpened("s"), 0.0)
         asked(monitor, "r", 1.0, speech=speech)
         monitor.hear([text("r")], 2.0)
-        assert (monitor.phase("s", 2.0), monitor.ttfp_s("s")) == (PersonPhase.REPLYING, None)
+        assert (monitor.phase("s", 2.0), heard_of(monitor).ttfp_s) == (PersonPhase.REPLYING, None)
         monitor.hear([text("r")], 2.5)
         monitor.hear([ended("r")], 3.0)
         assert monitor.phase("s", 3.0) is PersonPhase.LISTENING
-        assert monitor.source("s") is Source.UNKNOWN
+        assert heard_of(monitor).source is Source.UNKNOWN
 
 
 def test_a_reply_that_ends_before_it_is_heard() -> None:
@@ -105,11 +106,11 @@ def test_a_barge_in_silences_the_reply() -> None:
     assert monitor.phase("s", 2.0) is PersonPhase.INTERRUPTING
     monitor.hear([ended("r", "cancelled")], 2.5)
     assert (monitor.phase("s", 2.5), monitor.buffer_s("s", 9.0)) == (PersonPhase.SPEAKING, 0.0)
-    assert monitor.played_s("s", 9.0) == 1.5
+    assert heard_of(monitor).played_s(9.0) == 1.5
     monitor.observe(PlaybackReported("s", "r", 1.4), 2.6)
-    assert monitor.played_s("s", 9.0) == 1.4, "the last word is the client's"
+    assert heard_of(monitor).played_s(9.0) == 1.4, "the last word is the client's"
     monitor.observe(PlaybackReported("s", "r", 1.3), 2.7)
-    assert monitor.played_s("s", 9.0) == 1.4, "one that was overtaken"
+    assert heard_of(monitor).played_s(9.0) == 1.4, "one that was overtaken"
 
 
 def test_what_a_reader_reports_is_theirs_to_say() -> None:
@@ -135,7 +136,7 @@ def test_a_cut_after_the_end_silences_the_reply() -> None:
     monitor.observe(ItemCut("s", "another", 3), 2.0)
     assert monitor.phase("s", 2.0) is PersonPhase.REPLYING
     monitor.observe(ItemCut("s", "item-r", 3), 2.0)
-    assert (monitor.phase("s", 2.0), monitor.played_s("s", 9.0)) == (PersonPhase.LISTENING, 1.0)
+    assert (monitor.phase("s", 2.0), heard_of(monitor).played_s(9.0)) == (PersonPhase.LISTENING, 1.0)
 
 
 def test_the_conversations_own_reply_is_followed() -> None:
@@ -160,9 +161,7 @@ def test_who_is_not_there_is_passed_over() -> None:
     monitor.observe(CopyDone("thinker", 1), 1.0)
     monitor.hear([audio("r", 1.0, "nobody")], 1.0)
     assert monitor.phase("nobody", 1.0) is PersonPhase.LISTENING
-    assert monitor.source("nobody") is Source.UNKNOWN
-    assert (monitor.generated_s("nobody"), monitor.played_s("nobody", 1.0)) == (0.0, 0.0)
-    assert (monitor.ttfp_s("nobody"), monitor.heard("nobody"), monitor.waited_s("nobody", 1.0)) == (None,) * 3
+    assert monitor.heard_reply("nobody") is monitor.heard("nobody") is monitor.waited_s("nobody", 1.0) is None
     assert list(monitor.sessions) == ["s"]
 
 
@@ -278,18 +277,18 @@ class Listener(RuleBasedStateMachine):
         monitor, reply = self.monitor, self.reply
         phase = monitor.phase("s", now)
         assert (phase in (PersonPhase.SPEAKING, PersonPhase.INTERRUPTING)) == self.is_speaking
-        played_s, generated_s = monitor.played_s("s", now), monitor.generated_s("s")
+        heard, buffer_s = monitor.heard_reply("s") or Playback(), monitor.buffer_s("s", now)
+        played_s, generated_s = heard.played_s(now), heard.audio_s
         assert 0.0 <= played_s <= generated_s
-        buffer_s = monitor.buffer_s("s", now)
         if reply is None or reply.loudspeaker.first_at is None:
             return
         assert generated_s == reply.loudspeaker.audio_s
-        assert monitor.ttfp_s("s") == reply.loudspeaker.first_at - reply.asked_at
+        assert heard_of(monitor).ttfp_s == reply.loudspeaker.first_at - reply.asked_at
         if not reply.acks:
-            assert monitor.source("s") is Source.ESTIMATED
+            assert heard.source is Source.ESTIMATED
             assert played_s == reply.loudspeaker.played_s(now)
         else:
-            assert monitor.source("s") is Source.ACKED
+            assert heard.source is Source.ACKED
             assert played_s >= reply.acked_s
             assert played_s <= max(a + now - at for a, at in reply.acks) + 1e-9 or math.isclose(
                 played_s, generated_s

@@ -24,6 +24,7 @@ from antiphon.core.plans import AudioOut, ResponseEnded, Usage
 from antiphon.core.playback import Playback
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor, PersonPhase
+from fakes.readings import heard_of
 
 
 def audio(response: str, seconds: float) -> AudioOut:
@@ -92,7 +93,7 @@ def test_a_slot_is_free_once_its_response_is_over_and_played() -> None:
     assert monitor.slot("s", "a") is not None
     pass_time(monitor, 10.0)
     assert monitor.slot("s", "a") is None
-    assert (monitor.buffer_s("s", 10.0), monitor.played_s("s", 10.0)) == (0.0, 2.0)
+    assert (monitor.buffer_s("s", 10.0), heard_of(monitor).played_s(10.0)) == (0.0, 2.0)
     assert lead_s(monitor, "s", "a", 10.0) == 0.0, "the reply heard last can still be asked for"
 
 
@@ -153,23 +154,23 @@ def test_what_is_held_is_not_with_the_client() -> None:
     monitor.observe(OutputHeld("s", "a"), 0.5)
     monitor.hear([audio("a", 2.0)], 0.5)
     monitor.hear([ended("a")], 0.5)
-    assert (lead_s(monitor, "s", "a", 0.75), monitor.generated_s("s")) == (0.25, 1.0)
+    assert (lead_s(monitor, "s", "a", 0.75), heard_of(monitor).audio_s) == (0.25, 1.0)
     pass_time(monitor, 2.0)
     assert monitor.phase("s", 2.0) is PersonPhase.REPLYING, "its end is held as well"
     monitor.observe(OutputReleased("s", "a"), 2.0)
-    assert (lead_s(monitor, "s", "a", 2.0), monitor.generated_s("s")) == (2.0, 3.0)
+    assert (lead_s(monitor, "s", "a", 2.0), heard_of(monitor).audio_s) == (2.0, 3.0)
     pass_time(monitor, 4.0)
     assert monitor.slot("s", "a") is None
-    assert monitor.played_s("s", 4.0) == 3.0
+    assert heard_of(monitor).played_s(4.0) == 3.0
 
 
 def test_a_first_audio_that_is_held_comes_when_it_is_released() -> None:
     monitor = talking("a")
     monitor.observe(OutputHeld("s", "a"), 0.5)
     monitor.hear([audio("a", 2.0)], 1.0)
-    assert (monitor.phase("s", 1.0), monitor.ttfp_s("s")) == (PersonPhase.WAITING, None)
+    assert (monitor.phase("s", 1.0), monitor.heard_reply("s")) == (PersonPhase.WAITING, None)
     monitor.observe(OutputReleased("s", "a"), 1.5)
-    assert (monitor.phase("s", 1.5), monitor.ttfp_s("s")) == (PersonPhase.REPLYING, 1.5)
+    assert (monitor.phase("s", 1.5), heard_of(monitor).ttfp_s) == (PersonPhase.REPLYING, 1.5)
 
 
 def test_a_true_interruption_drops_what_was_held() -> None:
@@ -183,7 +184,7 @@ def test_a_true_interruption_drops_what_was_held() -> None:
     for response in "ab":
         monitor.observe(ResponseCancelled("s", response), 1.0)
     assert monitor.slot("s", "a") is None
-    assert (monitor.phase("s", 1.0), monitor.played_s("s", 9.0)) == (PersonPhase.LISTENING, 1.0)
+    assert (monitor.phase("s", 1.0), heard_of(monitor).played_s(9.0)) == (PersonPhase.LISTENING, 1.0)
     assert (monitor.slot("s", "b") is not None, lead_s(monitor, "s", "b", 1.0)) == (True, 0.0)
     monitor.hear([ended("b", "cancelled")], 1.0)
     assert monitor.slot("s", "b") is None

@@ -13,6 +13,7 @@ import numpy as np
 from antiphon.assembly.reasons import SILENT, Reasons
 from antiphon.core.facts import Fact, Ints, ResponseRequested
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, ResponseEnded, ResponseOutput, Step, Usage
+from antiphon.core.playback import Playback
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
 from antiphon.flow.response import Phase, ResponseState
 from antiphon.flow.stages import Stages
@@ -137,15 +138,16 @@ class Watch:
         held: dict[str, dict[str, tuple[int, int]]],
         now: float,
     ) -> SessionShown:
-        monitor = self._monitor
+        monitor, reply = self._monitor, self._monitor.heard_reply(name)
+        heard = reply or Playback()
         due_s = self._next_use.due_s(name, now) - now
         return SessionShown(
             session=name,
             phase=monitor.phase(name, now).value,
-            source=monitor.source(name).name.lower(),
-            generated_s=monitor.generated_s(name),
-            played_s=monitor.played_s(name, now),
-            ttfp_s=monitor.ttfp_s(name),
+            source=heard.source.name.lower(),
+            generated_s=heard.audio_s,
+            played_s=heard.played_s(now),
+            ttfp_s=None if reply is None else reply.ttfp_s,
             waited_s=monitor.waited_s(name, now),
             is_making=response is not None,
             stages=tuple(
@@ -197,8 +199,8 @@ class Watch:
             kv_tokens, kv_blocks = self._held(stage, held)
             audio_s = None if is_entry else self._sound_s(frames)
             shares.append(StageShare(stage, text if is_entry else frames, audio_s, kv_tokens, kv_blocks))
-        generated_s = self._monitor.generated_s(name)
-        return [*shares, *(StageShare(stage, None, generated_s, 0, 0) for stage in self._vocoders)]
+        heard = self._monitor.heard_reply(name) or Playback()
+        return [*shares, *(StageShare(stage, None, heard.audio_s, 0, 0) for stage in self._vocoders)]
 
     @property
     def _decoders(self) -> tuple[str, ...]:

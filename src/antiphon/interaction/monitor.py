@@ -27,7 +27,7 @@ from antiphon.core.facts import (
     SpeechStarted,
 )
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut
-from antiphon.core.playback import Playback, Source
+from antiphon.core.playback import Playback
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.interaction.frontier import NOWHERE, Frontier
 
@@ -199,30 +199,10 @@ class Monitor:
             return PersonPhase.REPLYING
         return PersonPhase.LISTENING if known.asked is None else PersonPhase.WAITING
 
-    def source(self, session: str) -> Source:
-        """How the playback of the reply heard last is known."""
-        heard = self.heard_reply(session)
-        return Source.UNKNOWN if heard is None else heard.source
-
     def buffer_s(self, session: str, now: float) -> float | None:
         """Seconds of audio that the client has and has not played; None while nothing was heard at all."""
         heard = self.heard_reply(session)
         return None if heard is None or heard.first_at is None else heard.lead_s(now)
-
-    def generated_s(self, session: str) -> float:
-        """Seconds of the reply heard last that were sent."""
-        heard = self.heard_reply(session)
-        return 0.0 if heard is None else heard.audio_s
-
-    def played_s(self, session: str, now: float) -> float:
-        """Seconds of the reply heard last that were audible by `now`."""
-        heard = self.heard_reply(session)
-        return 0.0 if heard is None else heard.played_s(now)
-
-    def ttfp_s(self, session: str) -> float | None:
-        """From the last reply's request to its first audio; None before."""
-        heard = self.heard_reply(session)
-        return None if heard is None else heard.ttfp_s
 
     def waited_s(self, session: str, now: float) -> float | None:
         """How long somebody has waited for the first of a reply; None if nobody does."""
