@@ -60,8 +60,6 @@ class KvLedger:
         self._entries: list[Entries] = []
         self._filled: dict[int, ArRequest] = {}
         """Requests that filled blocks whose names the KV has not been told of, in the order of filling."""
-        self._wanted: dict[int, Wanted] = {}
-        """By request: what the tiers were told last."""
 
     # -- what a waiting request finds ----------------------------------------------------------------
 
@@ -113,16 +111,11 @@ class KvLedger:
         return self.tiers.fetches.arrival_s(request.owner, self._prefix(request))
 
     def wanted(self, requests: Sequence[ArRequest]) -> list[Wanted]:
-        """What these begin with, as the tiers are told. While one waits that stays the same."""
-        self._wanted = {one.request: self._wanted_by(one) for one in requests}
-        return [*self._wanted.values()]
-
-    def _wanted_by(self, request: ArRequest) -> Wanted:
-        prefix, before = self._prefix(request), self._wanted.get(request.request)
-        told = request.owner, request.tier
-        if before is not None and before.prefix is prefix and (before.owner, before.tier) == told:
-            return before
-        return Wanted(request.owner, request.session, prefix, self.sizes.promise(request), request.tier)
+        """What these begin with, as the tiers are told."""
+        return [
+            Wanted(one.owner, one.session, self._prefix(one), self.sizes.promise(one), one.tier)
+            for one in requests
+        ]
 
     def give_up(self, request: ArRequest) -> None:
         """A waiting request is over: what was kept or brought for it alone is dropped, or becomes its
