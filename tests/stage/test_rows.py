@@ -39,7 +39,8 @@ def test_rows_prefill_then_decode_until_their_limit() -> None:
 
 def test_a_conditioned_row_waits_for_its_text() -> None:
     rows = RowLedger(1, block_size=2, conditioned=True)
-    row = rows.seat(request(1, 2, order=0), 0, 9)
+    one = request(1, 2, order=0)
+    row = one.row = rows.seat(one, 0, 9)
     rows.plan(ints([row]), ints([2]), ints([1]))
     assert not could_run(rows), "the first frame is drawn; the next step shows the second text token"
     rows.push(row, 5)
@@ -47,18 +48,22 @@ def test_a_conditioned_row_waits_for_its_text() -> None:
     rows.plan(ints([row]), ints([1]), ints([1]))
     assert not could_run(rows)
     assert not rows.has_work
-    rows.close(row)
+    one.closed = True
+    rows.update(one)
     assert rows.has_work
     assert could_run(rows) == [row], "padding follows the text"
 
 
 def test_a_row_draws_as_far_as_its_consumer_has_come() -> None:
     rows = RowLedger(1, block_size=2, conditioned=False)
-    row = rows.seat(request(1, 2, order=0), 0, 9)
+    one = request(1, 2, order=0)
+    row = one.row = rows.seat(one, 0, 9)
     rows.plan(ints([row]), ints([2]), ints([1]))
-    rows.grant(row, 1)
+    one.granted = 1
+    rows.update(one)
     assert not rows.has_work
-    rows.grant(row, 2)
+    one.granted = 2
+    rows.update(one)
     assert could_run(rows) == [row]
 
 

@@ -129,25 +129,24 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def grant(self, request: int, tokens: int) -> None:
         """Its consumer has come so far that it may draw so many tokens in all."""
         active = self._requests.get(request)
-        if active is None:
-            return
-        active.granted = tokens
-        if active.row is not None:
-            self.rows.grant(active.row, tokens)
-        else:
-            self._waiting.changed(active)
+        if active is not None:
+            active.granted = tokens
+            self._update(active)
 
     @changes
     def close(self, request: int) -> None:
         """No more upstream tokens will come."""
         active = self._requests.get(request)
-        if active is None:
-            return
-        active.closed = True
-        if active.row is not None:
-            self.rows.close(active.row)
+        if active is not None:
+            active.closed = True
+            self._update(active)
+
+    def _update(self, request: ArRequest) -> None:
+        """Its credit or its tier is another one, or no more upstream tokens will come."""
+        if request.row is not None:
+            self.rows.update(request)
         else:
-            self._waiting.changed(active)
+            self._waiting.changed(request)
 
     @changes
     def arrived(self, request: int) -> None:
@@ -210,12 +209,8 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def rank(self, request: ArRequest, tier: Tier) -> None:
         """Its tier is another one from now on, whether it is submitted already or not."""
         request.tier = tier
-        if request.request not in self._requests:
-            return
-        if request.row is not None:
-            self.rows.rank(request.row, tier)
-        else:
-            self._waiting.changed(request)
+        if request.request in self._requests:
+            self._update(request)
 
     @property
     def is_lacking(self) -> bool:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import ints
 from antiphon.kv.blocks import BlockPool
-from antiphon.policy.base import Tier
 from antiphon.stage.requests import ArRequest
 
 Mask = NDArray[np.bool_]
@@ -98,19 +97,11 @@ class RowLedger:
         self._inputs.append((row, token))
         self._changed()
 
-    def grant(self, row: int, tokens: int) -> None:
-        """It may draw so many tokens in all."""
-        self.granted[row] = tokens
-        self._changed()
-
-    def close(self, row: int) -> None:
-        """No more upstream tokens will come."""
-        self.closed[row] = 1
-        self._changed()
-
-    def rank(self, row: int, tier: Tier) -> None:
-        """It is of another tier from now on."""
-        self.tier[row] = tier
+    def update(self, request: ArRequest) -> None:
+        """Its credit or its tier is another one, or no more upstream tokens will come."""
+        row = request.row
+        assert row is not None
+        self.granted[row], self.closed[row], self.tier[row] = request.granted, request.closed, request.tier
         self._changed()
 
     def grow(self, rows: Ints | int, counts: Ints | int) -> None:
