@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import inf, nan
@@ -32,7 +31,6 @@ class column(Generic[C]):
 
     def __init__(self, compute: Callable[[Any], C]) -> None:
         self.__doc__ = compute.__doc__
-        self.__isabstractmethod__ = getattr(compute, "__isabstractmethod__", False)
         self._compute = compute
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -99,10 +97,17 @@ class Surroundings:
         return patience_s(tier, self.tpot_s[tier], lead_s, self.frontier.begun(slots))
 
 
-class Candidates(ABC):
+class Candidates:
     """The candidates of a stage without KV: a codec's streams, an encoder's media. All columns [n]."""
 
     block_size = num_blocks = num_free = num_pending_free = num_evictable = num_promised = 0
+
+    row: column[Ints]
+    request: column[Ints]
+    tier: column[Ints]
+    slots: column[Ints]
+    """Where the frontier knows their responses."""
+    tokens: column[Ints]
 
     def __init__(
         self,
@@ -124,27 +129,6 @@ class Candidates(ABC):
 
     def __len__(self) -> int:
         return self._size
-
-    @column
-    @abstractmethod
-    def row(self) -> Ints: ...
-
-    @column
-    @abstractmethod
-    def request(self) -> Ints: ...
-
-    @column
-    @abstractmethod
-    def tier(self) -> Ints: ...
-
-    @column
-    @abstractmethod
-    def slots(self) -> Ints:
-        """Where the frontier knows their responses."""
-
-    @column
-    @abstractmethod
-    def tokens(self) -> Ints: ...
 
     @column
     def could_run(self) -> Mask:
