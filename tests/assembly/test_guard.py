@@ -114,8 +114,7 @@ def raises(*_: Any) -> Any:
         ("admission", True, "bool is no Refuse"),
         ("admission", Refuse("", retry_s=float("nan")), "retry_s: nan is no time to wait"),
         ("device", DeviceChoice(9), "index: 9 is none of 2"),
-        ("device", DeviceChoice(0, most=-1), "most: nothing of that stage is as urgent as -1"),
-        ("device", DeviceChoice(0, most=0.5), "most: 0.5 is no urgency"),  # type: ignore[arg-type]
+        ("device", DeviceChoice(0.5), "index: 0.5 is none of 2"),  # type: ignore[arg-type]
         ("replica", None, "the replica: None is none of 2"),
         ("replica", 2, "the replica: 2 is none of 2"),
         ("evict", Selection((), float("nan"), ""), "count: nan is no number of blocks"),  # type: ignore[arg-type]

@@ -110,8 +110,8 @@ def watch_joins(talk: Talk) -> tuple[list[int], list[int]]:
         scheduler = talk.driver.node.stages.ar[name]
         plan = scheduler.plan
 
-        def watched(step, now, most=None, plan=plan, joins=joins):
-            order = plan(step, now, most)
+        def watched(step, now, plan=plan, joins=joins):
+            order = plan(step, now)
             joins += [join.cached for join in order.joins] if order is not None else []
             return order
 

@@ -64,7 +64,7 @@ def test_a_vocoder_that_stops_stops_the_talker(monkeypatch: pytest.MonkeyPatch, 
     world = talking(monkeypatch, credit=5, depth=depth)
     vocoder = world.node.stages.codec["code2wav"]
     plan = vocoder.plan
-    vocoder.plan = lambda step, now, most: None
+    vocoder.plan = lambda step, now: None
     for _ in range(200):
         world.turn()
     assert frames_ahead(world) == 5
@@ -85,7 +85,7 @@ def test_so_it_is_with_every_model(monkeypatch: pytest.MonkeyPatch, voice: Edge)
     world = talking_over(monkeypatch, edge, blocks=1200, sampling={"talker": Sampling(max_tokens=1000)})
     talker = world.node.stages.ar["talker"]
     vocoder = world.node.stages.codec["code2wav"]
-    plan, vocoder.plan = vocoder.plan, lambda step, now, most: None
+    plan, vocoder.plan = vocoder.plan, lambda step, now: None
     for _ in range(voice.credit + 200):
         world.turn()
     assert frames_ahead(world) == voice.credit
@@ -100,7 +100,7 @@ def test_so_it_is_with_every_model(monkeypatch: pytest.MonkeyPatch, voice: Edge)
 
 def test_without_credit_nothing_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = talking(monkeypatch, credit=None)
-    world.node.stages.codec["code2wav"].plan = lambda step, now, most: None
+    world.node.stages.codec["code2wav"].plan = lambda step, now: None
     for _ in range(200):
         world.turn()
     assert frames_ahead(world) > 5

@@ -23,7 +23,7 @@ class Stage:
 
 def chosen(places: list[int], last: int | None) -> int:
     choice = RoundRobin().decide([Stage(place) for place in places], last, now=0.0)
-    assert choice.most is choice.wake_at is None
+    assert choice.wake_at is None
     return places[choice.index]
 
 

@@ -197,13 +197,6 @@ def test_a_stream_runs_as_many_frames_as_its_policy_grants() -> None:
     codec.check_integrity()
 
 
-def test_streams_of_less_urgency_sit_out_where_the_device_policy_says_so() -> None:
-    codec, _ = by_lead([4.0, 0.5, 2.0])
-    order = codec.plan(0, 10.0, most=1)
-    assert order is not None
-    assert order.requests.tolist() == [1, 2]
-
-
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_stream_that_gets_no_row_takes_no_other_ones_place(stops: bool) -> None:
     codec, policy = by_lead([0.5, 1.0], max_rows=2)

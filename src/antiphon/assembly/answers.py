@@ -72,13 +72,7 @@ def check_admission(view: StepView, answer: Any) -> Refuse | None:
 
 def check_device(heads: Any, choice: Any) -> DeviceChoice:
     _is_a(choice, DeviceChoice)
-    index = _index("index", choice.index, len(heads))
-    wake_at = _wake(choice.wake_at)
-    most = None if choice.most is None else _integer("most", choice.most, "urgency")
-    urgency = heads[index].urgency if most is not None and wake_at is None else None
-    if most is not None and urgency is not None and most < urgency:
-        raise NonsenseError(f"most: nothing of that stage is as urgent as {_shown(most)}; say wake_at")
-    return DeviceChoice(index, most, wake_at)
+    return DeviceChoice(_index("index", choice.index, len(heads)), _wake(choice.wake_at))
 
 
 def check_replica(view: Any, index: Any) -> int:

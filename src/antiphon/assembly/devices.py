@@ -13,7 +13,7 @@ from antiphon.flow.stages import Scheduler, Stages
 from antiphon.flow.words import Words
 from antiphon.policy.base import PREPARATORY, DevicePolicy, Head, granted
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.policies import Question, soonest, up_to
+from antiphon.stage.policies import Question, soonest, to_run
 
 LEFT_S = 0.5
 """Sound that each listener has left, at least, after a step that only shows words so far: the next is made
@@ -41,7 +41,7 @@ class UnitHead:
     def is_preparatory(self) -> bool:
         """Would it run something, and only what is preparatory?"""
         view, choice = self._scheduler.choose(self._now)
-        order, _ = up_to(view, choice, None)
+        order, _ = to_run(view, choice)
         return len(order) > 0 and bool((view.tier[order] == PREPARATORY).all())
 
     @property
@@ -89,8 +89,6 @@ class Device:
         """Units that were asked for a step in vain the last time that the device was."""
         self.is_running = False
         """A step was in flight then."""
-        self.is_held_up = False
-        """The policy left out what is less urgent than it said."""
         self.num_asked = 0
         """How often a plan began."""
 
@@ -132,11 +130,11 @@ class Device:
         self.num_asked += 1
         self._question.reopen()
         self._question.wake_at = None
-        self.idle, self.is_held_up, self.is_running = (), False, False
+        self.idle, self.is_running = (), False
         if is_busy:
             return None
         heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
-        asked: list[tuple[int, int | None]] = []
+        asked: list[int] = []
         aside = self._aside(heads)
         heads = [head for head in heads if head not in aside]
         if heads and self._last not in [head.place for head in aside] and self._has_time(aside, now, False):
@@ -152,30 +150,27 @@ class Device:
                 return planned
         elif aside:
             self._question.wake_at = soonest(self.wake_at, now + AGAIN_S)
-        for place, most in asked:
+        for place in asked:
             scheduler = schedulers[place]
-            if most is None and isinstance(scheduler, ArScheduler):
+            if isinstance(scheduler, ArScheduler):
                 planned = scheduler.join_early(step, now)
                 if planned is not None:
                     self._last = place
                     return planned
-        self.idle = tuple(schedulers[place] for place, _ in asked)
-        self.is_held_up = any(most is not None for _, most in asked)
+        self.idle = tuple(schedulers[place] for place in asked)
         self.is_running = num_in_flight > 0
         self._question.asked(self._state(before), self.wake_at, now)
         return None
 
-    def _first(
-        self, heads: list[UnitHead], step: int, now: float, asked: list[tuple[int, int | None]]
-    ) -> Step | None:
-        """The step of the first of these units that can run, as the policy orders them. Those that were asked
-        are added to `asked`, with the least urgency that was let through."""
+    def _first(self, heads: list[UnitHead], step: int, now: float, asked: list[int]) -> Step | None:
+        """The step of the first of these units that can run, as the policy orders them. The places of those
+        that were asked are added to `asked`."""
         schedulers, heads = self._schedulers, list(heads)
         while heads:
             choice = self._policy.decide(cast(Sequence[Head], tuple(heads)), self._last, now)
             head = heads.pop(choice.index)
-            asked.append((head.place, choice.most))
-            planned = schedulers[head.place].plan(step, now, choice.most)
+            asked.append(head.place)
+            planned = schedulers[head.place].plan(step, now)
             wished = (one.wake_at for one in schedulers)
             self._question.wake_at = soonest(self.wake_at, choice.wake_at, *wished)
             if planned is not None:

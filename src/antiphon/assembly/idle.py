@@ -105,7 +105,7 @@ class Patience:
     def _end(self, name: str, device: Device, now: float) -> float:
         """When patience with this unit ends; inf: it holds no request up."""
         seen = next(one.seen for one in device.idle if one.name == name)
-        held: list[int] = [] if seen is None else held_up(*seen, device.is_held_up).tolist()
+        held: list[int] = [] if seen is None else held_up(*seen).tolist()
         was = self._since.pop(name, {})
         if not held:
             return inf
@@ -113,15 +113,13 @@ class Patience:
         return min(since.values()) + (0.0 if name in self._lost else MOST_IDLE_S)
 
 
-def held_up(view: Candidates, choice: StepChoice, is_all: bool) -> Ints:
+def held_up(view: Candidates, choice: StepChoice) -> Ints:
     """Requests of people that could run, have room, and were not chosen, but for replies of which their
     people have sound, or text, to go on with: what lies between the stage and them may be less than the next
-    one takes up at a time. `is_all`: those that were chosen count too."""
-    held = view.could_run & (view.tier == LATENCY)
-    if not is_all:
-        chosen = np.zeros(len(view), np.bool_)
-        chosen[choice.order] = True
-        held &= ~(chosen & view.ready)
+    one takes up at a time."""
+    chosen = np.zeros(len(view), np.bool_)
+    chosen[choice.order] = True
+    held = view.could_run & (view.tier == LATENCY) & ~(chosen & view.ready)
     if view.num_blocks and held.any():
         room = view.num_free + view.num_evictable - view.num_promised
         held &= view.needs <= room

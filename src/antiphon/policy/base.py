@@ -361,10 +361,9 @@ class Head(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Which head steps next, by index, and the urgency up to which its candidates do (None: all)."""
+    """Which head steps next, by index."""
 
     index: int
-    most: int | None = None
     wake_at: float | None = None
 
 

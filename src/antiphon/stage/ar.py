@@ -22,7 +22,7 @@ from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight
 from antiphon.stage.kv_asks import idle
 from antiphon.stage.kv_ledger import KvLedger
-from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, up_to
+from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, to_run
 from antiphon.stage.requests import ArRequest, Progress
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.step_maker import StepMaker
@@ -362,14 +362,14 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             self._kept.wake_at = now
         return chosen
 
-    def plan(self, step: int, now: float, most: int | None = None) -> ArStep | None:
-        """The next step, or None if nothing can run. `most`: only candidates of this urgency and below it."""
+    def plan(self, step: int, now: float) -> ArStep | None:
+        """The next step, or None if nothing can run."""
         while True:
             self.tiers.room.begin_plan()
             view, choice = self._taken(now)
-            order, counts = up_to(view, choice, most)
+            order, counts = to_run(view, choice)
             self._note_lacked()
-            preempted = self._preempt(view, choice) if len(order) or most is None else False
+            preempted = self._preempt(view, choice)
             planned = self._steps.carry_out(step, view, choice, order, counts)
             if planned is not None or not preempted:
                 self.num_changes += planned is not None

@@ -16,7 +16,7 @@ from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.blocks import BlockPool
 from antiphon.policy.base import Budget, Tier
 from antiphon.stage.candidates import Listed, Surroundings
-from antiphon.stage.policies import Chooser, StagePolicies, changes, up_to
+from antiphon.stage.policies import Chooser, StagePolicies, changes, to_run
 
 
 @dataclass(slots=True)
@@ -169,13 +169,13 @@ class CodecScheduler(Chooser[Listed, Flight]):
     def _could_run(self, stream: _Stream) -> bool:
         return self._due(stream) > 0 or self._owes_end(stream) or (stream.owes and not stream.in_flight)
 
-    def plan(self, step: int, now: float, most: int | None = None) -> CodecStep | None:
+    def plan(self, step: int, now: float) -> CodecStep | None:
         """Chosen streams with a whole chunk (or the rest of a closed one) that have or can get a row, as many
-        frames of it as they are granted. `most`: only those of this urgency and below it."""
+        frames of it as they are granted."""
         view, choice = self._taken(now)
         joins: list[int] = []
         taken: list[tuple[_Stream, list[Ints]]] = []
-        order, counts = up_to(view, choice, most)
+        order, counts = to_run(view, choice)
         granted = {} if counts is None else dict(zip(order.tolist(), counts.tolist(), strict=True))
         for at in order.tolist():
             stream = self._streams[int(view.request[at])]

@@ -12,7 +12,7 @@ from antiphon.core.plans import EncodeStep
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.policy.base import Budget, Tier
 from antiphon.stage.candidates import Listed, Surroundings
-from antiphon.stage.policies import Chooser, StagePolicies, changes, up_to
+from antiphon.stage.policies import Chooser, StagePolicies, changes, to_run
 
 
 @dataclass(slots=True)
@@ -131,15 +131,15 @@ class EncodeScheduler(Chooser[Listed, tuple[Media, ...]]):
         columns = [(-1, request, tier, slot, 1, True) for request, slot, tier in firsts]
         return Listed(self.name, self._around, now, 0, columns)
 
-    def plan(self, step: int, now: float, most: int | None = None) -> EncodeStep | None:
-        """The next media, as chosen. `most`: only those of this urgency and below it."""
+    def plan(self, step: int, now: float) -> EncodeStep | None:
+        """The next media, as chosen."""
         if not self.has_work:
             return None
         if self._suspects:
             media, reason = (self._suspects.popitem(last=False)[1],), "alone, after a failed step"
         else:
             view, choice = self._taken(now)
-            chosen: list[int] = up_to(view, choice, most)[0][: self.config.step_media].tolist()
+            chosen: list[int] = to_run(view, choice)[0][: self.config.step_media].tolist()
             keys = list(self._queue)
             media = tuple(self._queue.pop(keys[at]).media for at in chosen)
             reason = choice.reason

@@ -172,16 +172,13 @@ class Chooser(ABC, Generic[V, F]):
         return chosen
 
 
-def up_to(view: Candidates, choice: StepChoice, most: int | None) -> tuple[Ints, Ints | None]:
-    """The chosen candidates of this urgency and below it (None: all) that are ready and are to run something,
-    and the tokens for each. What is preparatory makes no step longer: it runs where nothing else was chosen.
-    """
+def to_run(view: Candidates, choice: StepChoice) -> tuple[Ints, Ints | None]:
+    """The chosen candidates that are ready and are to run something, and the tokens for each. What is
+    preparatory makes no step longer: it runs where nothing else was chosen."""
     order, counts = choice.order, choice.counts
     chosen = view.ready[order]
     if counts is not None:
         chosen &= counts > 0
-    if most is not None and choice.urgency is not None:
-        chosen &= choice.urgency <= most
     served = chosen & (view.tier[order] != PREPARATORY)
     if np.count_nonzero(served):
         chosen = served
