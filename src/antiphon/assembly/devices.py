@@ -81,7 +81,6 @@ class Device:
         self._policy = policy
         self._depth = depth
         self._last: int | None = None
-        self._schedulers = stages.these(units)
         self._question = Question()
         self._is_busy = False
         """As many steps are in flight as may be, since it was asked last."""
@@ -104,6 +103,11 @@ class Device:
     def rests(self, now: float) -> bool:
         """Is it left unasked, since nothing has changed?"""
         return not self._question.is_due(self._state(self._states), now)
+
+    @property
+    def _schedulers(self) -> list[Scheduler]:
+        """Another one of a unit once that was lost."""
+        return [self._stages.find(unit) for unit in self._units]
 
     @property
     def _states(self) -> list[tuple[int, int]]:

@@ -60,8 +60,6 @@ class Stages:
         self._policy = policy
         self._affinity = SessionAffinity()
         self._all: dict[str, Scheduler] = {}
-        self._together: list[tuple[tuple[str, ...], list[Scheduler]]] = []
-        """Units, and their schedulers, as somebody looks at them."""
         for unit in units:
             self._renew(unit)
         stages = list(dict.fromkeys(self.units[name].stage for name in self.ar))
@@ -82,12 +80,6 @@ class Stages:
 
     def find(self, unit: str) -> Scheduler:
         return self._all[unit]
-
-    def these(self, units: tuple[str, ...]) -> list[Scheduler]:
-        """Their schedulers, to be read: another one stands in the list once its unit was lost."""
-        found = [self._all[unit] for unit in units]
-        self._together.append((units, found))
-        return found
 
     def stage_of(self, unit: str) -> str:
         """The graph's name of a unit's stage."""
@@ -193,8 +185,6 @@ class Stages:
         self._all[unit.name] = scheduler
         if before is not None:
             scheduler.num_changes = before.state[0] + 1
-        for units, found in self._together:
-            found[:] = [self._all[name] for name in units]
         match scheduler:
             case EncodeScheduler():
                 self.encoders[unit.name] = scheduler
