@@ -18,23 +18,6 @@ import msgspec
 
 from antiphon.core.errors import ConfigError, nearest, no_such
 
-POLICIES: Mapping[str, str] = {
-    "fcfs": "fcfs:Fcfs",
-    "least-loaded": "least_loaded:LeastLoaded",
-    "lru": "lru:Lru",
-    "most-urgent": "most_urgent:MostUrgent",
-    "next-use": "next_use:NextUse",
-    "on-demand": "on_demand:OnDemand",
-    "prefill-first": "prefill_first:PrefillFirst",
-    "round-robin": "round_robin:RoundRobin",
-    "sticky": "sticky:Sticky",
-    "token-buffer": "token_buffer:TokenBuffer",
-    "unlimited": "unlimited:Unlimited",
-    "unpaced": "unpaced:Unpaced",
-    "urgency": "urgency:Urgency",
-    "write-back": "write_back:WriteBack",
-}
-"""Module and class in `policy/` of each policy that ships."""
 SHIPPED: Mapping[str, tuple[str, ...]] = {
     "step": ("prefill-first", "fcfs", "urgency", "token-buffer"),
     "pace": ("unpaced", "urgency", "token-buffer"),
@@ -45,7 +28,8 @@ SHIPPED: Mapping[str, tuple[str, ...]] = {
     "write": ("write-back", "next-use", "token-buffer"),
     "fetch": ("on-demand", "next-use", "token-buffer"),
 }
-"""Every decision, and the policies for it that ship."""
+"""Every decision, and the policies for it that ship: `most-urgent` is the class MostUrgent in
+`policy/most_urgent.py`."""
 BY_READING = ("token-buffer",)
 """Policies for steps that schedule by how fast texts are read."""
 
@@ -117,7 +101,8 @@ def load_policy(decision: str, policy: str) -> tuple[type, str]:
 def find_policy(decision: str, policy: str) -> type:
     """The class. Raises ConfigError for a name that does not exist, and for code that cannot be loaded."""
     if policy in SHIPPED[decision]:
-        return _imported(f"antiphon.policy.{POLICIES[policy]}")
+        words = policy.split("-")
+        return _imported(f"antiphon.policy.{'_'.join(words)}:{''.join(map(str.capitalize, words))}")
     if ":" in policy:
         return _from_file(policy, _bytes(policy)) if is_file(policy) else _imported(policy)
     for point in entry_points(group=GROUP):
