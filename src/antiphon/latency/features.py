@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -97,13 +98,7 @@ class SpeechFeatures(NamedTuple):
 
     def plus(self, other: SpeechFeatures) -> SpeechFeatures:
         """Of a step with the streams of both."""
-        return SpeechFeatures(
-            self.streams + other.streams,
-            self.phrases + other.phrases,
-            self.phrase_s + other.phrase_s,
-            self.windows + other.windows,
-            self.sound_s + other.sound_s,
-        )
+        return SpeechFeatures._make(map(add, self, other))
 
 
 Features = ArFeatures | CodecFeatures | EncodeFeatures | SpeechFeatures
@@ -176,14 +171,7 @@ def codec_features(step: CodecStep) -> CodecFeatures:
 def encode_features(media: tuple[Media, ...], most_tokens: float = inf) -> EncodeFeatures:
     """`most_tokens` of a picture: larger ones are made smaller before they are encoded."""
     parts = [medium_features(part, most_tokens) for part in media]
-    return EncodeFeatures(
-        audio=sum(part.audio for part in parts),
-        audio_tokens=sum(part.audio_tokens for part in parts),
-        visual=sum(part.visual for part in parts),
-        visual_tokens=sum(part.visual_tokens for part in parts),
-        visual_load=sum(part.visual_load for part in parts),
-        visual_pixels=sum(part.visual_pixels for part in parts),
-    )
+    return EncodeFeatures._make(map(sum, zip(*parts, strict=True)))
 
 
 def medium_features(part: Media, most_tokens: float = inf) -> EncodeFeatures:
