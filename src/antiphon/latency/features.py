@@ -171,7 +171,7 @@ def codec_features(step: CodecStep) -> CodecFeatures:
 def encode_features(media: tuple[Media, ...], most_tokens: float = inf) -> EncodeFeatures:
     """`most_tokens` of a picture: larger ones are made smaller before they are encoded."""
     parts = [medium_features(part, most_tokens) for part in media]
-    return EncodeFeatures._make(map(sum, zip(*parts, strict=True)))
+    return EncodeFeatures._make(map(sum, zip(EncodeFeatures(), *parts, strict=True)))
 
 
 def medium_features(part: Media, most_tokens: float = inf) -> EncodeFeatures:
