@@ -369,6 +369,9 @@ def test_settings_of_a_cascade_stand_beside_its_parts(served: list[Any], cascade
     assert served[0].source.endswith("voice,silent_tail=false,no_speech_threshold=0.7")
     shown = yaml.safe_load(run("config", "show", str(cascade)).stdout)["parts"]
     assert (shown["silent_tail"], shown["no_speech_threshold"]) == (False, 0.8)
+    nobody_asks = read_deployment(str(cascade)).source().replace("=0.8", "=null")
+    shown = yaml.safe_load(run("config", "show", "cascade", "--model", nobody_asks).stdout)["parts"]
+    assert shown["no_speech_threshold"] == 1
 
 
 def test_no_datasheet_tells_of_a_cascade(cascade: Path) -> None:

@@ -148,6 +148,17 @@ def test_the_first_long_prompt_is_bounded_where_its_attention_grows() -> None:
     assert steps < 70
 
 
+def test_the_rest_of_a_prompt_has_the_next_one_not_crawl() -> None:
+    """Two tokens of one, beside many replies: nearly all of the step's time is theirs."""
+    model = ObservedSteps(is_decoder=True)
+    for number, count in enumerate((120, 240, 2)):
+        model.ordered(step(number, ints([1] * 20 + [count]), ints([50] * 20 + [0])))
+        model.reported(number, 0.03 + 0.0001 * count)
+    given = model.within(ints([1] * 20 + [7000]), ints([50] * 20 + [0]), 0.05)
+    assert given is not None
+    assert 150 <= given[-1] <= 0.05 / (0.054 / 240)
+
+
 @pytest.mark.parametrize("chunk", [2, 20, 200])
 def test_prompts_of_one_size_do_not_tell_that_longer_ones_take_as_long(chunk: int) -> None:
     """Their fit may put all of the time into the step, and none into the token."""

@@ -398,14 +398,29 @@ def test_what_goes_on_is_brought_before_what_others_have_there() -> None:
 def test_what_is_computed_sooner_than_brought_is_not_brought() -> None:
     policy = TokenBuffer()
     policy.decide_fetch(Kv().view, NOW)
-    told(policy, crowded(cost=Takes(0.1), lead_s=[9.0, 3.0, 0.1], begun=[1] * 3, rate=[5.0] * 3))
+    crowd: dict[str, Any] = {"cost": Takes(0.1), "begun": [1] * 3, "rate": [5.0] * 3}
+
+    def has_it_go_on(now: float, left_s: float = 0.1) -> bool:
+        """Is it held? left_s: to read."""
+        view = crowded(**crowd, lead_s=[9.0, 3.0, left_s])
+        told(policy, view, now)
+        return not view.ready[2]
+
+    assert has_it_go_on(NOW), "for a look at its KV"
     kv = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=Lane(0, 0.0, 0.1))
     assert list(policy.decide_fetch(kv.view, NOW).owners) == []
     assert policy.events["computed"] == 1
     quick = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=Lane(0, 0.0, 0.0001))
-    assert list(policy.decide_fetch(quick.view, NOW).owners) == [], "it does not change its mind"
-    told(policy, crowded(cost=Takes(0.1), lead_s=[9.0, 3.0, 0.1], begun=[1] * 3, rate=[5.0] * 3), NOW + 0.5)
-    assert list(policy.decide_fetch(quick.view, NOW + 0.5).owners) == ["c"], "the next round asks anew"
+    for later_s in (0.0, 0.6, 1.2):
+        assert later_s == 0.0 or not has_it_go_on(NOW + later_s), "whatever rounds come, it is not held again"
+        assert list(policy.decide_fetch(quick.view, NOW + later_s).owners) == [], (
+            "it does not change its mind"
+        )
+    has_it_go_on(NOW + 1.8, left_s=8.9)  # others do
+    assert has_it_go_on(NOW + 2.4)
+    assert list(policy.decide_fetch(quick.view, NOW + 2.4).owners) == ["c"], (
+        "chosen again, it is looked at anew"
+    )
 
 
 def test_what_is_on_its_way_over_a_slow_link_is_not_given_up_for_another() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from openai import AsyncOpenAI
 
 from antiphon import Omni
@@ -72,9 +73,12 @@ async def test_a_spoken_turn_is_answered_with_a_call_that_is_not_spoken(
         assert deltas(events, "output_audio"), "what it says of the answer is spoken"
 
 
-def test_a_model_whose_template_shows_no_tools_says_so(cascade_checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trips", ["", "{% if tools %}{{ 'Tools: ' + tools }}{% endif %}"])
+def test_a_model_whose_template_shows_no_tools_says_so(
+    cascade_checkpoint: Path, tmp_path: Path, trips: str
+) -> None:
     checkpoint = shutil.copytree(cascade_checkpoint, tmp_path / "copy")
-    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    template = trips + "{% for message in messages %}{{ message.content }}{% endfor %}"
     (checkpoint / "thinker" / "chat_template.jinja").write_text(template)
     omni = Omni(checkpoint, device="cpu")
     try:

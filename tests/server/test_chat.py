@@ -290,6 +290,10 @@ async def test_tools_that_the_model_is_not_shown_are_refused() -> None:
             await client.chat.completions.create(model="test-omni", messages=HI, tools=[tool])
         assert (refused.value.param, refused.value.code) == ("tools", "unsupported_parameter")
         assert (await client.chat.completions.create(model="test-omni", messages=HI)).choices
+        nothing = client.chat.completions.create(
+            model="test-omni", messages=HI, tools=[tool], tool_choice="none"
+        )
+        assert (await nothing).choices, "none of them would be called"
 
 
 async def test_calls_are_told_apart_from_words() -> None:

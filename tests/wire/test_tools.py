@@ -75,8 +75,12 @@ def test_a_model_that_is_shown_no_tools_is_given_none() -> None:
     assert driver.error("response.create", response={"tools": [TOOL]})["param"] == "response.tools"
     (event,) = driver.send("session.update", session={"type": "realtime", "tools": []})
     assert (event["type"], event["session"]["instructions"]) == ("session.updated", "")
+    nothing = {"type": "realtime", "tools": [TOOL], "tool_choice": "none", "instructions": "Be brief."}
+    (event,) = driver.send("session.update", session=nothing)
+    assert event["session"]["instructions"] == "Be brief.", "none of them would be called"
+    assert driver.error("response.create", response={"tool_choice": "auto"})["param"] == "response.tools"
     driver.ask()
-    assert driver.request.tools == ()
+    assert driver.request.tool_choice == "none"
 
 
 def test_a_response_has_tools_of_its_own() -> None:

@@ -104,7 +104,8 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
 def schedules_by_reading(choices: Mapping[str, PolicyChoice]) -> bool:
     """Does it make a difference to the steps of any stage how fast a text is read?"""
     step = choices["step"]
-    return any(step.of(stage)[0] in BY_READING for stage in ("", *step.stages))
+    stages = ("", *step.stages)
+    return any(step.of(stage)[0] in BY_READING and not step.observes(stage) for stage in stages)
 
 
 def with_preset(config: NodeConfig, preset: str) -> NodeConfig:

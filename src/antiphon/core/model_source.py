@@ -45,7 +45,8 @@ def parts_in(source: str) -> dict[str, str]:
 
 
 def settings_in(named: Mapping[str, str]) -> dict[str, Any]:
-    """The settings among what a source names, as config.json has them. Raises ConfigError."""
+    """The settings among what a source names, as config.json has them; 1 for a threshold of null, which a
+    deployment has no word for. Raises ConfigError."""
     found: dict[str, Any] = {}
     for name in SETTINGS:
         if name in named:
@@ -55,6 +56,8 @@ def settings_in(named: Mapping[str, str]) -> dict[str, Any]:
                 raise ConfigError(
                     f"{name} is {named[name]!r}; it must be JSON, as true, false, 0.6 or null"
                 ) from None
+    if found.get("no_speech_threshold", 1) is None:
+        found["no_speech_threshold"] = 1
     return found
 
 

@@ -108,15 +108,20 @@ class ObservedSteps:
 
     def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
         """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that
-        had any. Whatever either says, prompts grow by `GROWTH` from what was reported, and no token of theirs
-        takes less than its share of the quickest step that was."""
+        had many: half of the most at least. Whatever either says, prompts grow by `GROWTH` from what was
+        reported, and no token of theirs takes less than its share of the quickest step that was."""
         if not self._is_decoder or not (counts > 1).any():
             return counts
         self._fit()
         reports = self._reports[True]
-        most = max(FIRST_TOKENS, GROWTH * max((one.prompt_tokens for one in reports), default=0))
-        each_s = [one.seconds / one.prompt_tokens for one in reports] or [0.0]
-        quickest_s, newest_s = min(each_s), each_s[-1]
+        longest = max((one.prompt_tokens for one in reports), default=0)
+        most = max(FIRST_TOKENS, GROWTH * longest)
+        quickest_s, newest_s = inf if reports else 0.0, 0.0
+        for one in reports:
+            each_s = one.seconds / one.prompt_tokens
+            quickest_s = min(quickest_s, each_s)
+            if 2 * one.prompt_tokens >= longest:
+                newest_s = each_s
 
         def step_s(one: ArFeatures) -> float:
             tokens = one.num_tokens - one.decode_rows + _num_told(one)

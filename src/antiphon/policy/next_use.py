@@ -233,8 +233,12 @@ class NextUse:
             self._decided(view, owner, "preload_partial" if owner in reach else "preload_begun")
             owners.append(owner)
             queued_s += count * view.back.block_s
-        is_asked_again = is_put_off or (waiting and expected)
-        wake_at = _finite(min(now + RETRY_S, expects_at) if is_asked_again else expects_at)
+        wishes = [expects_at]
+        if is_put_off or (waiting and expected):
+            wishes.append(now + RETRY_S)
+        if is_put_off:  # by what a look at who is before them said
+            wishes += (until for one in lacking if (until := self._looked[one].until) > now)
+        wake_at = _finite(min(wishes))
         if not owners and not waiting:
             return Selection((), 0, "nobody is about to need any", wake_at=wake_at)
         reason = "its next turn is coming" if owners else "a request waits for it"

@@ -164,7 +164,8 @@ class TokenBuffer:
             self._plan = None
         elif self._plan is None or self._plan.tick != self._tick(now):
             self._plan = self._round(view, waits, self._tick(now))
-            self._brings = {one: True for one, is_brought in self._brings.items() if is_brought}
+            still = self._plan.resumes.requests
+            self._brings = {one: does for one, does in self._brings.items() if does or one in still}
         self._is_anew = self._has_host and self._plan is not plan_before
         goes_on = view.begun[num_rows:].copy()
         self._num_paused = int(np.count_nonzero(goes_on))
@@ -555,8 +556,8 @@ class TokenBuffer:
         return [*known | dict.fromkeys(requests[owner] for owner in waiting if owner in requests)]
 
     def _is_brought(self, request: int, num_away: int, queued_s: float, block_s: float) -> bool:
-        """Decided once, until it runs again. What computes it holds up every row of the step, and what brings
-        it only itself: the sooner of the two, by the time of rows."""
+        """Decided once, until it runs again or a round has others go on. What computes it holds up every row
+        of the step, and what brings it only itself: the sooner of the two, by the time of rows."""
         if request not in self._brings:
             load_s, compute_s = queued_s + num_away * block_s, num_away * self._block_size * self._token_s
             held_up_s = compute_s * max(self._num_rows, 1)

@@ -50,7 +50,7 @@ from antiphon.wire.ports import MediaFiles
 from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
 from antiphon.wire.text_params import TextReading, check_delivery, reading_of, refuse, wishes_of
-from antiphon.wire.tools import read_tools
+from antiphon.wire.tools import check_place, read_tools
 
 Recall = Callable[[str], tuple[int, ...] | None]
 """The exact tokens of a reply of this server by its audio id, or None where it is not known (any more)."""
@@ -98,6 +98,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     refuse(asked, NEUTRAL)
     stream = bool(asked.stream)
     tools, tool_choice = _tools(asked, scope), _tool_choice(asked)
+    check_place(tools, tool_choice, scope.info, "tools")
     speech = "audio" in (asked.modalities or ())
     check_delivery(asked, asked.n or 1)
     if asked.antiphon is not None and speech:
@@ -203,7 +204,7 @@ def check_format(name: str | None, at: str) -> None:
 def _tools(asked: ChatRequest, scope: ChatScope) -> tuple[str, ...]:
     """Each tool as the JSON that chat templates take."""
     raw: list[Any] = [msgspec.to_builtins(tool) for tool in asked.tools or ()]
-    return tuple(tool.schema() for tool in read_tools(raw, scope.info, scope.limits, "tools"))
+    return tuple(tool.schema() for tool in read_tools(raw, scope.limits, "tools"))
 
 
 def _tool_choice(asked: ChatRequest) -> str:

@@ -30,7 +30,7 @@ from antiphon.wire.input_settings import (
 )
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.readers import ReaderRates
-from antiphon.wire.tools import Tools, check_choice, choice_payload, read_choice, read_tools
+from antiphon.wire.tools import Tools, check_choice, check_place, choice_payload, read_choice, read_tools
 from antiphon.wire.truncation import AUTO, Truncation, read_truncation
 from antiphon.wire.turn_detection import TurnDetection, read_turn_detection
 
@@ -232,16 +232,14 @@ def _tools(
 ) -> tuple[Tools, str]:
     """Tools and choice after the patch. A choice by name must fit the tools that are there then."""
     raw = patch.tools
-    if raw is None or isinstance(raw, UnsetType):
-        read = raw
-    else:
-        read = read_tools(raw, scope.info, scope.limits, f"{at}.tools")
+    read = raw if raw is None or isinstance(raw, UnsetType) else read_tools(raw, scope.limits, f"{at}.tools")
     tools = _picked(read, config.tools, on_null.tools)
     asked = patch.tool_choice
     if asked is not None and asked is not UNSET:
         asked = read_choice(asked, tools, f"{at}.tool_choice")
     choice: str = _picked(asked, config.tool_choice, on_null.tool_choice)
     check_choice(choice, tools, f"{at}.tool_choice")
+    check_place(tools, choice, scope.info, f"{at}.tools")
     return tools, choice
 
 

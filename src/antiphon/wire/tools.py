@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -44,23 +45,27 @@ class FunctionTool(Strict, frozen=True, kw_only=True, omit_defaults=True):
 Tools = tuple[FunctionTool, ...]
 
 
-def read_tools(raw: list[Any], info: ModelInfo, limits: Limits, at: str) -> Tools:
+def read_tools(raw: list[Any], limits: Limits, at: str) -> Tools:
     """The tools of a session, a response or a request. Raises ProtocolError, LimitExceeded.
 
     Takes the realtime form (flat) and that of chat completions (under `function`).
     """
-    if raw and not info.takes_tools:
+    check("max_tools", MAX_TOOLS, len(raw))
+    tools = tuple(_read(tool, f"{at}[{index}]") for index, tool in enumerate(raw))
+    num_chars = sum(len(tool.schema()) for tool in tools)
+    check("max_text_chars", limits.max_text_chars, num_chars, f"{at} is too long")
+    return tools
+
+
+def check_place(tools: Sequence[object], choice: str, info: ModelInfo, at: str) -> None:
+    """Raise ProtocolError for tools that the model may call and is not shown."""
+    if tools and choice != "none" and not info.takes_tools:
         raise ProtocolError(
             f"The chat template of {info.name} has no place for tools: leave {at} out, or serve a model whose"
             " template has one (/v1/models says `tools`).",
             code="unsupported_parameter",
             param=at,
         )
-    check("max_tools", MAX_TOOLS, len(raw))
-    tools = tuple(_read(tool, f"{at}[{index}]") for index, tool in enumerate(raw))
-    num_chars = sum(len(tool.schema()) for tool in tools)
-    check("max_text_chars", limits.max_text_chars, num_chars, f"{at} is too long")
-    return tools
 
 
 def read_choice(value: Any, tools: Tools, at: str) -> str:
