@@ -20,6 +20,7 @@ from antiphon.assembly.preset import (
     read_preset,
     replayable,
     resolved,
+    schedules_by_reading,
     with_preset,
 )
 from antiphon.assembly.registry import DECISIONS
@@ -46,6 +47,7 @@ class Both:
 
 class Needing(Both):
     together = "step", "pace"
+    by_reading = True
 
 class Wrong(Both):
     together = ("devise",)
@@ -105,6 +107,13 @@ def test_a_policy_of_ones_own_may_need_several_decisions_too(tmp_path: Path) -> 
         read_preset(mine(tmp_path, step=both, pace="unpaced"))
     with pytest.raises(ConfigError, match=r"`together` of hold.py:Wrong: no decision 'devise'"):
         read_preset(mine(tmp_path, step="hold.py:Wrong"))
+
+
+def test_a_policy_of_ones_own_says_that_it_orders_steps_by_reading(tmp_path: Path) -> None:
+    both = "hold.py:Needing"
+    assert schedules_by_reading(read_preset(mine(tmp_path, step=both, pace=both)))
+    observed = "{policy: hold.py:Needing, observe: true}"
+    assert not schedules_by_reading(read_preset(mine(tmp_path, step=observed, pace=observed)))
 
 
 def test_every_preset_that_ships_makes_a_node() -> None:

@@ -22,7 +22,6 @@ import msgspec
 from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.guard import Guard
 from antiphon.assembly.registry import (
-    BY_READING,
     DECISIONS,
     OBSERVE,
     digest,
@@ -102,10 +101,11 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
 
 
 def schedules_by_reading(choices: Mapping[str, PolicyChoice]) -> bool:
-    """Does it make a difference to the steps of any stage how fast a text is read?"""
+    """Does it make a difference to the steps of any stage how fast a text is read? Policies say so themselves
+    (`by_reading`)."""
     step = choices["step"]
-    stages = ("", *step.stages)
-    return any(step.of(stage)[0] in BY_READING and not step.observes(stage) for stage in stages)
+    deciding = [stage for stage in ("", *step.stages) if not step.observes(stage)]
+    return any(getattr(find_policy("step", step.of(stage)[0]), "by_reading", False) for stage in deciding)
 
 
 def with_preset(config: NodeConfig, preset: str) -> NodeConfig:

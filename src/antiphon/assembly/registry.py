@@ -30,8 +30,6 @@ SHIPPED: Mapping[str, tuple[str, ...]] = {
 }
 """Every decision, and the policies for it that ship: `most-urgent` is the class MostUrgent in
 `policy/most_urgent.py`."""
-BY_READING = ("token-buffer",)
-"""Policies for steps that schedule by how fast texts are read."""
 
 NO_NEIGHBOURS = (
     "A policy's file cannot import the files beside it: put all into one, or install them as a package"

@@ -40,3 +40,8 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     vocab_size: int = 0
     inputs: tuple[str, ...] = ("audio", "image")
     takes_tools: bool = True
+
+    @property
+    def has_transcriber(self) -> bool:
+        """A stage of its own writes down what is said."""
+        return bool(self.languages)

@@ -236,7 +236,7 @@ class NextUse:
         wishes = [expects_at]
         if is_put_off or (waiting and expected):
             wishes.append(now + RETRY_S)
-        if is_put_off:  # by what a look at who is before them said
+        if is_put_off:  # by what a look at the KV before theirs said
             wishes += (until for one in lacking if (until := self._looked[one].until) > now)
         wake_at = _finite(min(wishes))
         if not owners and not waiting:

@@ -86,6 +86,7 @@ class TokenBuffer:
 
     name = "token-buffer"
     together = "step", "pace", "evict", "write", "fetch"
+    by_reading = True
 
     def __init__(
         self,
@@ -351,7 +352,7 @@ class TokenBuffer:
     def _gains(self, view: StepView, step_s: float) -> Gains:
         """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals. An
         agent takes all there is, so v is 1, and never runs dry, so that the second term is nothing. Where its
-        b would be below 0 it counts on: who has least left gains most, also among those that run dry."""
+        b would be below 0 it counts on: the reader with least left gains most, also of those who run dry."""
         lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
         runs_s = np.full(len(lead_s), interval_s)

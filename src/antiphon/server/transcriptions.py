@@ -72,7 +72,7 @@ async def transcriptions(request: Request, serving: Admitted) -> Response:
     except BaseException:
         exchange.close()
         raise
-    events = _events(exchange, has_tokens=not serving.info.languages)
+    events = _events(exchange, has_tokens=not serving.info.has_transcriber)
     return ExchangeResponse(exchange, events, EVENT_STREAM, serving.settings.stall_s)
 
 

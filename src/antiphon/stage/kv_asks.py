@@ -50,12 +50,12 @@ class KvAsks:
         self._kv, self._host, self._known = kv, host, known
         self._transfers, self._lanes = transfers, lanes
         self.next_use: NextUse | None = None
-        """Who says when people will need their KV."""
+        """What says when people will need their KV."""
         self._orders: dict[str, Order] = {}
         """By tier, and of what may lack a copy on the host."""
 
     def meet(self, next_use: NextUse) -> None:
-        """Who says when people will need their KV."""
+        """What says when people will need their KV."""
         self.next_use = next_use
         orders = ("device", "host", "dirty") if self._host.num_blocks else ("device",)
         self._orders = {order: next_use.order() for order in orders}

@@ -116,7 +116,7 @@ def flat_usage(usage: Usage) -> FlatUsage:
 
 def heard_usage(usage: Usage, seconds: float, info: ModelInfo) -> FlatUsage | DurationUsage:
     """Of a transcription: tokens where a model's own prompt has the recording, else how long that is."""
-    return DurationUsage(seconds=seconds) if info.languages else flat_usage(usage)
+    return DurationUsage(seconds=seconds) if info.has_transcriber else flat_usage(usage)
 
 
 def read_speech(

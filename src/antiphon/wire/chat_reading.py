@@ -97,7 +97,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     """Raises ProtocolError or LimitExceeded for whatever is wrong; decodes all media on the way."""
     refuse(asked, NEUTRAL)
     stream = bool(asked.stream)
-    tools, tool_choice = _tools(asked, scope), _tool_choice(asked)
+    tools, tool_choice = _tools(asked, scope.limits), _tool_choice(asked)
     check_place(tools, tool_choice, scope.info, "tools")
     speech = "audio" in (asked.modalities or ())
     check_delivery(asked, asked.n or 1)
@@ -201,10 +201,10 @@ def check_format(name: str | None, at: str) -> None:
         )
 
 
-def _tools(asked: ChatRequest, scope: ChatScope) -> tuple[str, ...]:
+def _tools(asked: ChatRequest, limits: Limits) -> tuple[str, ...]:
     """Each tool as the JSON that chat templates take."""
     raw: list[Any] = [msgspec.to_builtins(tool) for tool in asked.tools or ()]
-    return tuple(tool.schema() for tool in read_tools(raw, scope.limits, "tools"))
+    return tuple(tool.schema() for tool in read_tools(raw, limits, "tools"))
 
 
 def _tool_choice(asked: ChatRequest) -> str:

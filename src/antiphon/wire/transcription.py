@@ -56,7 +56,7 @@ def transcription_request(
 def transcript_usage(usage: Usage, seconds: float, info: ModelInfo) -> Payload:
     """In the shape of transcriptions: token counts where a model's own prompt has the recording, else how
     long that is."""
-    if info.languages:
+    if info.has_transcriber:
         return {"type": "duration", "seconds": seconds}
     tokens_in = usage.input_text_tokens + usage.input_audio_tokens
     return {
