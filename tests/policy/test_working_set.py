@@ -16,7 +16,7 @@ NUMBERS = st.lists(st.integers(0, 40), unique=True, max_size=12)
 @given(NUMBERS, st.lists(st.integers(0, 40), max_size=12))
 def test_places_are_those_of_a_search(order: list[int], asked: list[int]) -> None:
     expected = [order.index(one) if one in order else -1 for one in asked]
-    assert Numbers(order).places(ints(asked)).tolist() == expected
+    assert Numbers(ints(order)).places(ints(asked)).tolist() == expected
 
 
 def test_the_oldest_first_and_among_equal_gains_whose_reader_has_begun() -> None:

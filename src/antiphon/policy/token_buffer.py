@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import Ints
+from antiphon.core.facts import NO_INTS, Ints
 from antiphon.policy.base import (
     LATENCY,
     NO_HOLD,
@@ -177,13 +177,15 @@ class TokenBuffer:
         if not len(at) or not self._has_host:
             self._held.clear()
             return NO_HOLD
-        before, self._held = self._held, {}
-        for one in view.request[at].tolist():
-            look = before.get(one)
-            if look is None or (look.until <= now and one not in self._brings):
-                look = _Looked(now if look is None else look.since, now + SOON_S)
-            self._held[one] = look
+        requests: list[int] = view.request[at].tolist()
+        before, look = self._held, _Looked(now, now + SOON_S)
+        self._held = {one: before.get(one, look) for one in requests}
         until = np.array([one.until for one in self._held.values()])
+        for place in (until <= now).nonzero()[0].tolist():
+            one = requests[place]
+            if one not in self._brings:
+                self._held[one] = _Looked(self._held[one].since, look.until)
+                until[place] = look.until
         is_held = until > now
         if not is_held.any():
             return NO_HOLD
@@ -320,8 +322,8 @@ class TokenBuffer:
             rank = by_gain(view, (in_set & ~fixed) | admitted, gains)
         chosen = chosen_of(view, fixed, rank, gains, swaps=not self._is_fcfs)
         rank = np.concatenate((coming.nonzero()[0] + num_rows, rank))
-        resumes: list[int] = view.request[rank[(rank >= num_rows) & chosen[rank]]].tolist()
-        out: list[int] = view.request[:num_rows][~chosen[:num_rows]].tolist() if resumes else []
+        resumes = view.request[rank[(rank >= num_rows) & chosen[rank]]]
+        out = view.request[:num_rows][~chosen[:num_rows]] if len(resumes) else NO_INTS
         self.events["preempted"] += len(out)
         return Plan(tick, Numbers(out), Numbers(resumes))
 

@@ -3,8 +3,8 @@ the highest gain first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,13 +16,16 @@ MOST_SWAPS = 16
 
 
 class Numbers:
-    """Some requests, in order, that are looked for in columns."""
+    """Some requests, in order and each once, that are looked for in columns."""
 
-    def __init__(self, requests: Sequence[int]) -> None:
-        self.requests = dict.fromkeys(requests)
-        numbers = np.array([*self.requests], np.int64)
-        self._order = numbers.argsort(kind="stable")
-        self._sorted = numbers[self._order]
+    def __init__(self, requests: Ints) -> None:
+        self._requests = requests
+        self._order = requests.argsort()
+        self._sorted = requests[self._order]
+
+    @cached_property
+    def requests(self) -> dict[int, None]:
+        return dict.fromkeys(self._requests.tolist())
 
     def places(self, requests: Ints) -> Ints:
         """Of each of these, its place in the order; -1: it is none of them. [n]."""

@@ -404,8 +404,8 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def _could_join(self, waiting: Sequence[ArRequest], could_run: Mask) -> Mask:
         """By what is cheap to know; of the first request, also its media."""
         could_join = could_run.copy()
-        if self.tiers.fetches.is_bringing:
-            could_join &= [not self.tiers.fetches.is_coming(request.owner) for request in waiting]
+        if coming := self.tiers.fetches.coming:
+            could_join &= [request.owner not in coming for request in waiting]
         at = next((at for at, request in enumerate(waiting) if request is self._head), None)
         if at is not None and could_join[at]:
             lacking = self._held.lacks(waiting[at], with_host=True)

@@ -57,11 +57,6 @@ class Fetches:
 
     # -- what is there, and what is coming -----------------------------------------------------------
 
-    @property
-    def is_bringing(self) -> bool:
-        """Is anything coming?"""
-        return bool(self.coming)
-
     def is_coming(self, owner: str) -> bool:
         """Is its KV being brought, or to be as soon as there is room?"""
         return owner in self.coming
