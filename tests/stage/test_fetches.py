@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from antiphon.core.facts import (
     NO_INTS,
     CopyDone,
     StepFailed,
 )
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
-from antiphon.policy.base import Tier
+from antiphon.policy.base import Budget, Hold, StepChoice, StepView, Tier
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
+from antiphon.stage.ar import ArScheduler
 from antiphon.stage.fetches import MOST_SWAPS, SWAP_S
 from stage.test_ar import done, planned, request
 from stage.tiering import answered, away, grouped, ordered, run, says, small
@@ -333,3 +336,49 @@ def test_room_is_made_though_different_groups_are_left_of_different_owners() -> 
     policy.selection = NOTHING
     stage.tiers.room.make_room(6)
     assert stage.kv.blocks.num_free_soon >= 6
+
+
+class LastComeFirst:
+    """A policy that names all that wait, the youngest first, ready or not."""
+
+    name = "last-come-first"
+
+    def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+        return StepChoice(np.arange(len(view.row))[::-1], "last come, first served")
+
+
+class HoldsBack:
+    """A policy that holds all that wait."""
+
+    name = "holds-back"
+
+    def decide(self, view: StepView, now: float) -> Hold:
+        return Hold(view.row < 0, "where their KV is has to be known first", now + 1.0)
+
+
+def two_away(max_rows: int) -> tuple[ArScheduler, int]:
+    """Sessions 1 and 2 are on the host, and a request of each waits. Returns the next step."""
+    stage = small(max_rows=max_rows, num_blocks=12)
+    step = run(stage, run(stage, 0, 1, 100), 2, 200)
+    stage.tiers.room.make_room(12)
+    answered(stage)
+    stage._policies = replace(stage._policies, step=LastComeFirst())
+    stage.submit(request(1, 9))
+    stage.submit(request(2, 9, first=200))
+    return stage, step
+
+
+def test_where_rows_are_few_what_was_chosen_to_go_on_is_brought_and_not_the_oldest() -> None:
+    stage, _ = two_away(max_rows=1)
+    stage._policies = replace(stage._policies, pace=HoldsBack())
+    stage.choose(0.0)
+    assert ordered(stage, 0.1)
+    assert stage.tiers.fetches.coming == {"session-2"}
+
+
+def test_what_was_chosen_joins_early_and_not_the_oldest() -> None:
+    stage, step = two_away(max_rows=2)
+    assert len(ordered(stage)) == 2
+    early = stage.join_early(step, 0.0)
+    assert early is not None
+    assert [join.request for join in early.joins] == [2]

@@ -13,7 +13,7 @@ import numpy as np
 
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import LimitExceeded
-from antiphon.core.facts import CopyFact, StageFact, StagePrompt, StepDone, StepFailed
+from antiphon.core.facts import NO_INTS, CopyFact, StageFact, StagePrompt, StepDone, StepFailed
 from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep
 from antiphon.kv.transfers import CopyOrder, KvLease
@@ -75,6 +75,8 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """Preempted requests, and how often: one less for each step since that drew tokens."""
         self._head: ArRequest | None = None
         """The first that a person waits for, as of the last view."""
+        self._named = NO_INTS
+        """Waiting requests in the order in which the policy named them last, if some were not ready."""
         self._has_host = self.tiers.host.num_blocks > 0
         self._kept, self._to_write = Question(), Question()
         self._lacked: tuple[ArRequest, frozenset[int]] | None = None
@@ -286,6 +288,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def _tended(self, now: float) -> float | None:
         """When the policies wish to be asked again."""
         in_turn = self._waiting.in_turn
+        if len(self._named) and len(in_turn) > self.rows.num_free:
+            places = {one: at for at, one in enumerate(self._named.tolist())}
+            in_turn.sort(key=lambda one: places.get(one.request, len(places)))
         could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
         wanted = self._held.wanted(could_join)
         wake_at = self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
@@ -356,8 +361,11 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
         """The same; what it changes of KV is asked for at the next call, which is due at once."""
         is_anew = self._chosen is None
-        chosen = super().choose(now)
-        if is_anew and chosen[1].moves:
+        view, choice = chosen = super().choose(now)
+        if is_anew and self._has_host:
+            named = choice.order[choice.order >= view.num_rows]
+            self._named = NO_INTS if view.ready[named].all() else view.request[named]
+        if is_anew and choice.moves:
             self._kept.reopen()
             self._kept.wake_at = now
         return chosen

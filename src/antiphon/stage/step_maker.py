@@ -57,9 +57,11 @@ class StepMaker:
         return self._ordered(step, rows, counts, joins, choice.reason)
 
     def join_early(self, step: int, view: ArCandidates, choice: StepChoice) -> ArStep | None:
-        """The first request whose KV is on its way joins, and its step waits for the copies layer by layer.
-        None if there is none."""
-        for at, request in enumerate(view.waiting, view.num_rows):
+        """The first request whose KV is on its way joins, as chosen and then by age, and its step waits for
+        the copies layer by layer. None if there is none."""
+        named = choice.order[choice.order >= view.num_rows].tolist()
+        for at in dict.fromkeys((*named, *range(view.num_rows, len(view)))):
+            request = view.waiting[at - view.num_rows]
             is_held = view.held_back is not None and bool(view.held_back[at])
             if request.row is not None or is_held or not self._rows.num_free:
                 continue
