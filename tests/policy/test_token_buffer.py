@@ -321,6 +321,14 @@ def test_who_takes_longer_than_an_interval_to_go_on_is_worth_more_than_who_is_a_
         assert choice.preempt.tolist() == [0]
 
 
+def test_going_on_costs_what_the_device_lacks_and_not_what_it_has() -> None:
+    """A hundredth of a second for each block of four tokens. All but the last token of the first is there."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv(back=Lane(0, 0.0, 0.01)).view, NOW)
+    view = stage(0, 2, begun=[1, 1], tokens=[1, 33], needs=[9, 9])
+    assert policy._overhead_s(view, 0.0) - SOON_S == pytest.approx([0.0, 0.08])
+
+
 def test_blocks_run_short_and_the_furthest_ahead_gives_way_with_its_kv() -> None:
     view = stage(3, 3, num_free=0, context=[4] * 3, lead_s=[1.0, 7.0, 2.0], begun=[1, 1, 1])
     choice = told(TokenBuffer(), view)

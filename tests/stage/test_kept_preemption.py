@@ -121,3 +121,24 @@ def test_what_else_runs_under_the_sessions_name_stays_known_to_policies() -> Non
     view = stage.tiers.asks.view("device", 0)
     assert view.state("session-1") is KvState.RUNNING
     assert None not in map(view.state, owners_of(view))
+
+
+def test_what_a_kept_request_lacks_is_known_once_its_kv_has_left() -> None:
+    """Also of one that is not the oldest. Of its seven tokens six were there when it was preempted."""
+    stage = small(num_blocks=8)
+    older = request(2, 3, first=200)
+    older.granted = 0
+    stage.submit(older)
+    kept(stage)
+    assert num_lacking(stage) == {2: 3, 1: 1}
+    stage.tiers.room.make_room(8)
+    assert answered(stage)
+    assert num_lacking(stage) == {2: 3, 1: 7}
+    stage.check_integrity()
+
+
+def num_lacking(stage: ArScheduler) -> dict[int, int]:
+    """Tokens that each candidate could run next."""
+    stage.tell_time(1.0)
+    view, _ = stage.choose(1.0)
+    return dict(zip(view.request.tolist(), view.tokens.tolist(), strict=True))

@@ -381,7 +381,8 @@ class TokenBuffer:
         waiting = slice(view.num_rows, None)
         tokens = view.tokens[waiting]
         compute_s = tokens * np.fmax(self._token_s, 0.0)
-        return np.where(view.begun[waiting], self._back_s(view.needs[waiting], tokens) + looked_s, compute_s)
+        back_s = self._back_s(tokens // view.block_size, tokens)
+        return np.where(view.begun[waiting], back_s + looked_s, compute_s)
 
     def _back_s(self, blocks: Ints, tokens: Ints) -> Floats:
         """Until so much KV that left, or has to, is there again: brought or computed, whichever is sooner. As

@@ -392,12 +392,26 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self.num_changes += planned is not None
         return planned
 
+    def _look(self, request: ArRequest) -> None:
+        """Note what one that waits would find on the device now."""
+        self._held.look(request)
+        self._waiting.changed(request)
+
+    def _look_at_evicted(self) -> None:
+        """Preempted requests whose KV left the device since they were looked at."""
+        known = self.tiers.known
+        for owner in known.evicted:
+            active = self._requests.get(known.request.get(owner, -1))  # it may be over
+            if active is not None and active.row is None:
+                self._look(active)
+        known.evicted.clear()
+
     def _candidates(self, now: float) -> ArCandidates:
+        self._look_at_evicted()
         self._head = self._waiting.first()
         for head in (self._head, self._waiting.first(Tier.BEST_EFFORT)):
             if head is not None:
-                self._held.look(head)
-                self._waiting.changed(head)
+                self._look(head)
         return ArCandidates(
             self.name,
             self._around,

@@ -86,6 +86,8 @@ class Room:
             self._asks.tell(KvMove.EVICTED, chosen)
             self._asks.tell(KvMove.TAKEN, taken)
         for owner, count in (*chosen.items(), *taken.items()):
+            if owner in self._known.request:
+                self._known.evicted[owner] = None
             unread = self._known.unread.get(owner)
             if unread is not None:
                 self.num_swapped_blocks += unread.given_up(count, self._asks.now)

@@ -60,6 +60,7 @@ class Owners:
     preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
     unread   of KV that was brought though no request waited, until one reads it
     copied   what of it has a copy, as of the last look
+    evicted  owners of `request` that gave up blocks of the device since the stage looked at them
     """
 
     states: dict[str, KvState] = field(default_factory=dict[str, KvState])
@@ -73,6 +74,7 @@ class Owners:
     preloaded: Counter[str] = field(default_factory=Counter[str])
     unread: dict[str, Unread] = field(default_factory=dict[str, Unread])
     copied: dict[str, Copied] = field(default_factory=dict[str, Copied])
+    evicted: dict[str, None] = field(default_factory=dict[str, None])
 
     def num_copied(self, owner: str, names: Sequence[bytes], host: HostTier) -> int:
         """How many leading ones of its full blocks, by their names, have a copy on the host, or will have
