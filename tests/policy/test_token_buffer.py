@@ -154,6 +154,45 @@ def test_an_agent_gives_way_before_any_person_where_blocks_run_short() -> None:
     assert list(policy.decide_evict(kv.view, NOW).owners) == ["agent", "person"]
 
 
+def beside_agents(**others: Any) -> StepView:
+    """A reader with 0.2 s left and two agents, of whom the second has just what its least rate gives it. A
+    step takes 10 ms and 10 for each row."""
+    columns = {"rate": [10.0, inf, inf], "lead_s": [0.2, 3.0, 0.0], "begun": [1, 1, 1]}
+    return stage(3, 3, **{**columns, "tokens": [10] * 3, "cost": Takes(), **others})
+
+
+def test_agents_keep_to_their_least_rate_while_a_reader_beside_them_runs_dry() -> None:
+    policy = TokenBuffer()
+    hold = policy.decide_pace(beside_agents(), NOW)
+    assert hold.held is not None
+    assert (hold.held.tolist(), hold.wake_at) == ([False, True, False], None)
+    assert policy.events["throttled"] == 1
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"lead_s": [0.6, 3.0, 0.0]},
+        {"begun": [0, 1, 1]},
+        {"rate": [nan, inf, inf]},
+        {"tier": [BEST_EFFORT, LATENCY, LATENCY]},
+        {"cost": Takes(once_s=1.0)},
+        {"cost": None},
+    ],
+)
+def test_agents_have_all_there_is_where_nobody_runs_dry_for_it(others: dict[str, Any]) -> None:
+    assert TokenBuffer().decide_pace(beside_agents(**others), NOW).held is None
+
+
+def test_agents_slow_down_though_others_are_held_for_a_look_at_their_kv() -> None:
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    four = {"rate": [10.0, inf, inf, 10.0], "lead_s": [0.2, 3.0, 0.0, 9.0], "begun": [1] * 4}
+    hold = policy.decide_pace(stage(3, 4, **four, tokens=[10] * 4, cost=Takes()), NOW)
+    assert hold.held is not None
+    assert (hold.held.tolist(), hold.wake_at) == ([False, True, False, True], NOW + SOON_S)
+
+
 def test_whom_nobody_is_known_to_read_counts_for_nothing_at_the_door() -> None:
     policy = TokenBuffer(load=0.5)
     told(policy, crowded(cost=Takes(), rate=[10.0, nan, 20.0], block_size=64))
@@ -579,7 +618,7 @@ def test_whoever_reads_whatever_is_asked_it_answers_what_can_be_done(data: st.Da
             request=data.draw(st.permutations(range(size))),
             lead_s=column(leads),
             begun=column(st.booleans()),
-            rate=column(st.sampled_from([nan, 0.5, 15.0, 1000.0])),
+            rate=column(st.sampled_from([nan, 0.5, 15.0, 1000.0, inf])),
             tier=column(st.sampled_from([0, 0, 0, 1])),
             age_s=column(st.floats(0, 100)),
             held=[
@@ -596,11 +635,14 @@ def test_whoever_reads_whatever_is_asked_it_answers_what_can_be_done(data: st.Da
         )
         dry = {
             int(one)
-            for one, lead_s, begun in zip(view.request, view.lead_s, view.begun, strict=True)
-            if begun and lead_s < 0.1
+            for one, lead_s, begun, rate in zip(view.request, view.lead_s, view.begun, view.rate, strict=True)
+            if begun and lead_s < 0.1 and rate != inf
         }
         starved = policy.events["starved"]
+        ready = view.ready
         choice = told(policy, view, now)
+        if ready[:num_rows].any():
+            assert view.ready[:num_rows].any(), "never are all rows held"
         order, preempt = choice.order.tolist(), choice.preempt.tolist()
         assert len({*order}) == len(order)
         assert not {*order} & {*preempt}

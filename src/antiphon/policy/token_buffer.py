@@ -41,6 +41,8 @@ MOST_LOST = 0.25
 """Share of an interval that beginning or going on may cost a request: it costs it once, and the place that it
 gets lasts. If all of it counted in every round, a long prompt, or KV on a slow link, would be worth nothing
 beside a reply that is a minute ahead."""
+SHORTER = 0.9
+"""Share of a step's time: agents are held back where it takes as little without them, or less."""
 RELAXES_AT = 0.9
 """Share of the bound below which first come first served is over again."""
 
@@ -145,14 +147,53 @@ class TokenBuffer:
         self._token_s = nan
         """To read one of a prompt."""
         unknown = "step_unknown", "link_unknown"
-        counted = "rounds", "preempted", "brought", "computed", "fcfs_begun", "starved", "held_at_door"
+        counted = (
+            "rounds",
+            "preempted",
+            "brought",
+            "computed",
+            "fcfs_begun",
+            "starved",
+            "held_at_door",
+            "throttled",
+        )
         self.events: dict[str, int] = dict.fromkeys((*unknown, *counted), 0)
 
     # -- who runs ------------------------------------------------------------------------------------
 
     def decide_pace(self, view: StepView, now: float) -> Hold:
         """The working set and its balance, decided anew in each interval while somebody finds no room (§4.2).
-        What is to go on waits for a look at where its KV is, and is not computed before that."""
+        Held back are requests that are to go on, for a look at where their KV is, and agents that slow down
+        readers who run dry."""
+        hold = self._look(view, now)
+        throttled = self._throttled(view)
+        if not throttled.any():
+            return hold
+        self.events["throttled"] += 1
+        held = np.zeros(len(view.request), np.bool_) if hold.held is None else hold.held
+        held[: view.num_rows] = throttled
+        return Hold(held, "readers beside it are about to run dry", hold.wake_at)
+
+    def _throttled(self, view: StepView) -> Mask:
+        """Agents that have more than their least rate gives them, while a reader beside them is about to run
+        dry and steps are shorter without them (§8). One such reader runs, so that nothing stalls. [rows]."""
+        rows = slice(view.num_rows)
+        runs = view.ready[rows] & view.begun[rows]
+        agents = runs & (view.rate[rows] == inf) & (view.lead_s[rows] > 0)
+        if view.cost is None or not agents.any():
+            return np.zeros(view.num_rows, np.bool_)
+        readers = runs & np.isfinite(view.rate[rows]) & (view.tier[rows] == LATENCY)
+        if not (readers & (view.lead_s[rows] < self._interval_s)).any():
+            return np.zeros(view.num_rows, np.bool_)
+        counts, contexts = view.tokens[rows], view.context[rows]
+        with_s, without_s = (
+            view.cost.seconds(counts[among], contexts[among])
+            for among in (view.ready[rows], view.ready[rows] & ~agents)
+        )
+        return agents & (without_s <= SHORTER * with_s)
+
+    def _look(self, view: StepView, now: float) -> Hold:
+        """A round, where one is due; and who is held until it is known where their KV is."""
         self._seen = view.request, np.where(view.rate == inf, inf, view.lead_s)
         self._leads_s = None
         num_rows = self._num_rows = view.num_rows
