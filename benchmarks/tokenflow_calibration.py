@@ -6,7 +6,7 @@ Of its baseline the paper's text gives two figures: a request that runs gets 30 
 twice the reading speed (its figure 2), and under peak load the time to the first token is often over 20 s.
 At the datasheet's times a request on the 4090 gets more. One time is added to every step, and fitted to the
 first figure: SGLang-like, first come first served with room reserved, in the burst (a) of table 1. The second
-is not fitted but predicted. Our policy has no part in it.
+is told and tests nothing: it holds at the datasheet's times as well. Our policy has no part in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.bench import provenance
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.streaming import readings
 
-ROW_PER_S, PEAK_TTFT_S = 30.0, 20.0
+ROW_PER_S = 30.0
 TRIED_MS = 15.0
 
 
@@ -49,13 +49,11 @@ def fitted(load: Load, work: Path) -> dict[str, Any]:
     low, high = at(0.0), at(TRIED_MS)
     token_ms = [1000 / found["row_tokens_per_s"] for found in (low, high)]
     more_ms = round(TRIED_MS * (1000 / ROW_PER_S - token_ms[0]) / (token_ms[1] - token_ms[0]), 2)
-    found = at(more_ms)
     return {
         "more_ms": more_ms,
         "datasheet": low,
-        "calibrated": found,
-        "paper": {"row_tokens_per_s": ROW_PER_S, "peak ttft_s": f"often over {PEAK_TTFT_S:g}"},
-        "unfitted_holds": found["ttft_s.p99"] > PEAK_TTFT_S,
+        "calibrated": at(more_ms),
+        "paper": {"row_tokens_per_s": ROW_PER_S, "peak ttft_s": "often over 20"},
     }
 
 
