@@ -320,6 +320,14 @@ def test_readers_are_taken_as_far_as_a_full_batch_keeps_up_with_them() -> None:
     assert policy.events["held_at_door"] == 1
 
 
+def test_with_a_host_nobody_waits_at_the_door_because_others_read_much() -> None:
+    """As above: whoever is in waits a little longer, and who was shut out waited for a minute."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    assert told(policy, crowded(cost=Takes(), rate=[80.0, 60.0, 20.0], block_size=64)).preempt.tolist() == [0]
+    assert policy.events["held_at_door"] == 0
+
+
 def test_best_effort_shuts_no_door_on_a_person() -> None:
     """It reads as fast as rows are made, and gives way to whoever is let in."""
     policy = TokenBuffer()

@@ -80,8 +80,10 @@ class TokenBuffer:
     adjusts     how far the working set stays below what memory holds, as a share of the way down to what runs
                 (λ of eq. 5)
     load        share of the tokens a second that a full batch makes, up to which readers are taken (eq. 6)
+                with the fallback, or without a host
     fallback    beyond all of that the oldest requests go first, as the paper has it (§4.3); off: those whose
-                readers run dry do then too, which serves readers better
+                readers run dry do then too, and a host takes all that it has room for. That serves readers
+                better
     ahead       share of a tier that is kept free while the tier below has room
     write       write full blocks to the host as they come (§5.1); off: when they leave
     """
@@ -342,16 +344,17 @@ class TokenBuffer:
         """Decides anew what has a row. waits: [waiting], those that are to get one."""
         self.events["rounds"] += 1
         self._block_size = view.block_size
-        step_s, most_per_s = self._speed(view)
+        step_s = _decoding_s(view, max(view.num_rows, 1))
         self._token_s = _prefill_token_s(view)
         num_rows, begun = view.num_rows, view.begun
         in_set, new = np.ones(len(begun), np.bool_), np.zeros(len(begun), np.bool_)
         np.logical_and(waits, begun[num_rows:], out=in_set[num_rows:])
         np.greater(waits, begun[num_rows:], out=new[num_rows:])
-        rates = np.minimum(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
-        rates = np.where(view.rate == inf, 0.0, rates)
         of_people = in_set & (view.tier == LATENCY)
-        self._note_load(rates[of_people], most_per_s)
+        rates, most_per_s = np.zeros(len(begun)), inf
+        if self._falls_back or not self._num_host_blocks:
+            rates, most_per_s = self._demand(view, step_s)
+            self._note_load(rates[of_people], most_per_s)
         gains = self._gains(view, step_s)
         coming, stuck = self._coming(view), _stuck(view)
         gains.gain[:num_rows][stuck] = -1.0
@@ -368,24 +371,17 @@ class TokenBuffer:
         self.events["preempted"] += len(out)
         return Plan(tick, Numbers(out), Numbers(resumes))
 
-    def _speed(self, view: StepView) -> tuple[float, float]:
-        """Seconds of a step of all rows, and tokens a second of as large a batch as memory holds (Γ, eq. 6).
-        nan: not known."""
-        if view.cost is None:
-            return nan, nan
-        num = max(view.num_rows, 1)
-        size = max(int(view.context[:num].sum()) / num, 1.0) if view.num_rows else 1.0
-        held = max(int(view.held[:num].sum()) / num, 1.0) if view.num_rows else 1.0
+    def _demand(self, view: StepView, step_s: float) -> tuple[Floats, float]:
+        """What each reader takes (agents nothing, and others a row's rate at most), [n], and what as large a
+        batch as memory holds makes (Γ, eq. 6), in tokens a second. nan: not known."""
+        rates = np.minimum(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
+        held = max(int(view.held[: view.num_rows].sum()) / view.num_rows, 1.0) if view.num_rows else 1.0
         full = max(min(int(view.num_blocks / held), view.num_rows + view.num_free_rows, self._most_rows), 1)
-        now_s, full_s = (
-            view.cost.seconds(np.ones(many, np.int64), np.full(many, int(size), np.int64))
-            for many in (num, full)
-        )
-        return now_s, full / full_s if full_s > 0 else nan
+        full_s = _decoding_s(view, full)
+        return np.where(view.rate == inf, 0.0, rates), full / full_s if full_s > 0 else nan
 
     def _note_load(self, rates: Floats, most_per_s: float) -> None:
-        """Eq. 6, with hysteresis, where there is a fallback. What nobody is known to read counts for nothing,
-        and whoever says to read faster than a row is made for as much as that."""
+        """Eq. 6, with hysteresis, where there is a fallback. What nobody is known to read is 0."""
         wanted_per_s = float(np.fmax(rates, 0.0).sum())
         bound = most_per_s * (RELAXES_AT if self._is_fcfs else 1.0)
         is_over = self._falls_back and wanted_per_s > bound  # False where the bound is not known
@@ -455,10 +451,11 @@ class TokenBuffer:
         return coming
 
     def _admitted(self, view: StepView, new: Mask, in_set: Mask, rates: Floats, most_per_s: float) -> Mask:
-        """New requests that the working set has room for (eqs. 4 to 6), the oldest first, agents' last: [n].
-        in_set: those that are in it and that people wait for; best effort gives way to any of them.
+        """New requests that the working set has room for, the oldest first, agents' last: [n]. in_set: those
+        that are in it and that people wait for; best effort gives way to any of them.
         The set is as large as device and host hold, less a share of what does not run, and one more than runs
-        at least. Without a host what gives way is computed again, and memory sets no bound."""
+        at least (eqs. 4 and 5). Without a host what gives way is computed again: memory sets no bound, and
+        what a full batch makes does (eq. 6)."""
         admitted = np.zeros(len(new), np.bool_)
         at = new.nonzero()[0]
         if not len(at):
@@ -630,6 +627,14 @@ def _stuck(view: StepView) -> Mask:
     that have one there may be among those that gave way to them. [rows]."""
     rows = slice(view.num_rows)
     return ~(view.ready[rows] | view.begun[rows]) & (view.rows_behind >= 1)
+
+
+def _decoding_s(view: StepView, num: int) -> float:
+    """Of a step of so many rows that are as long as those there are; nan: not known."""
+    if view.cost is None:
+        return nan
+    size = max(int(view.context[: view.num_rows].sum()) // view.num_rows, 1) if view.num_rows else 1
+    return view.cost.seconds(np.ones(num, np.int64), np.full(num, size, np.int64))
 
 
 def _prefill_token_s(view: StepView) -> float:
