@@ -10,6 +10,8 @@ from typing import Any
 
 from antiphon.core.errors import CheckpointError
 
+MOST_LAYERS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
@@ -80,6 +82,10 @@ class DecoderConfig:
             raise CheckpointError(f"config.json: {name} has no {error.args[0]!r}") from None
 
     def __post_init__(self) -> None:
+        if not 0 < self.num_layers <= MOST_LAYERS:
+            raise CheckpointError(
+                f"config.json: {self.num_layers} layers, but a decoder has 1 to {MOST_LAYERS}: fetch it again"
+            )
         if self.num_heads % self.num_kv_heads:
             raise CheckpointError(f"{self.num_heads} heads are no multiple of {self.num_kv_heads} KV heads")
         if self.mrope_section is not None and sum(self.mrope_section) != self.head_dim // 2:
