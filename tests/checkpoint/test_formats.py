@@ -67,6 +67,49 @@ def test_gguf_tensors_and_metadata() -> None:
     assert all(found.read(name).dtype == np.float32 for name in found.tensors)
 
 
+def bits_of(block: bytes, kind: str) -> list[float]:
+    """As llama.cpp's `ggml-quants.c` has it, number by number."""
+
+    def half(at: int) -> float:
+        return float(np.frombuffer(block[at : at + 2], "<f2")[0])
+
+    found = [0.0] * (256 if kind == "Q5_K" else 32)
+    if kind == "Q5_K":
+        six, high, low = block[4:16], block[16:48], block[48:]
+        for at in range(256):
+            group, byte = divmod(at, 32)
+            if group < 4:
+                step, base = six[group] & 63, six[group + 4] & 63
+            else:
+                step = six[group + 4] & 15 | six[group - 4] >> 6 << 4
+                base = six[group + 4] >> 4 | six[group] >> 6 << 4
+            number = low[32 * (group // 2) + byte] >> 4 * (group % 2) & 15 | (high[byte] >> group & 1) << 4
+            scale, least = np.float32(half(0)) * np.float32(step), np.float32(half(2)) * np.float32(base)
+            found[at] = float(scale * np.float32(number) - least)
+        return found
+    first = 2 if kind == "Q5_0" else 4
+    high = int.from_bytes(block[first : first + 4], "little")
+    for at in range(32):
+        number = block[first + 4 + at % 16] >> 4 * (at // 16) & 15 | (high >> at & 1) << 4
+        if kind == "Q5_0":
+            found[at] = half(0) * (number - 16)
+        else:
+            found[at] = float(np.float32(half(0)) * np.float32(number) + np.float32(half(2)))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "number", "size"), [("Q5_0", 6, 22), ("Q5_1", 7, 24), ("Q5_K", 13, 176)])
+def test_blocks_of_five_bits(kind: str, number: int, size: int) -> None:
+    rng = np.random.default_rng(number)
+    blocks = rng.integers(0, 256, (3, size), dtype=np.uint8)
+    blocks[:, :4] = rng.normal(size=(3, 2)).astype("<f2").view(np.uint8)
+    expected = [bits_of(block.tobytes(), kind) for block in blocks]
+    width = len(expected[0])
+    found = parse_gguf(gguf({}, {"t": ((3, width), number, blocks.tobytes())}), "f")
+    assert found.tensors["t"].encoding.name == kind
+    np.testing.assert_array_equal(found.read("t"), np.array(expected, np.float32))
+
+
 def test_ct2_variables_and_aliases() -> None:
     found = parse_ct2(CT2, "f")
     assert (found.specification, found.revision) == ("WhisperSpec", 3)

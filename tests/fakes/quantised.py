@@ -31,11 +31,11 @@ WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 
 
 def quantise(weight: np.ndarray, encoding: str) -> bytes:
-    """fp32 [out, in] in these blocks; Q4_K and Q6_K have scales that are drawn, not fitted."""
+    """fp32 [out, in] in these blocks; those of five and six bits, and Q4_K, are drawn, not fitted."""
     if encoding == "F32":
         return weight.astype("<f4").tobytes()
-    blocks = weight.reshape(-1, 256 if encoding in ("Q4_K", "Q6_K") else 32)
-    if encoding in ("Q4_K", "Q6_K"):
+    blocks = weight.reshape(-1, 256 if encoding.endswith("K") else 32)
+    if encoding.endswith("K") or encoding.startswith("Q5"):
         return _drawn(blocks, encoding)
     if encoding == "Q8_0":
         scale = (np.abs(blocks).max(1, keepdims=True) / 127).astype("<f2")
@@ -71,6 +71,11 @@ def _drawn(blocks: np.ndarray, encoding: str) -> bytes:
     if encoding == "Q6_K":
         data[:, 192:208] = rng.integers(8, 64, (len(blocks), 16), dtype=np.uint8)
         data[:, 208:] = (spread / 600).astype("<f2").view(np.uint8)
+    elif encoding == "Q5_0":
+        data[:, :2] = (spread / 9).astype("<f2").view(np.uint8)
+    elif encoding == "Q5_1":
+        heads = [(spread / 9).astype("<f2").view(np.uint8), (-1.7 * spread).astype("<f2").view(np.uint8)]
+        data[:, :4] = np.concatenate(heads, 1)
     else:
         data[:, :4] = np.concatenate([(spread / d).astype("<f2").view(np.uint8) for d in (140, 20)], 1)
     return data.tobytes()

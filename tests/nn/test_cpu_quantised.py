@@ -22,7 +22,17 @@ from antiphon.nn.cpu.compiler import has_feature
 if not (has_feature("avx2") and has_feature("fma")):
     pytest.skip("this CPU has no vectors", allow_module_level=True)
 
-BITS = {"Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5, "Q4_K": 4.625, "Q6_K": 12, "I8": 8.125}
+BITS = {
+    "Q8_0": 8.5,
+    "Q4_0": 4.5,
+    "Q4_1": 5,
+    "Q4_K": 4.625,
+    "Q5_0": 10,
+    "Q5_1": 10,
+    "Q5_K": 10,
+    "Q6_K": 12,
+    "I8": 8.125,
+}
 """Of a number in memory, on average."""
 
 

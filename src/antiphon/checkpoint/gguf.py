@@ -77,6 +77,22 @@ def _q4_1(blocks: np.ndarray) -> Groups:
     return Groups(_halves(blocks, 0), _halves(blocks, 2), _nibbles(blocks[:, None, 4:]))
 
 
+def _fifths(blocks: np.ndarray, first: int) -> np.ndarray:
+    """Numbers of five bits, 32 a block: the highest of each stand together, in four bytes before the others.
+    int8 [blocks, 1, 32]."""
+    highest = np.unpackbits(blocks[:, first : first + 4], axis=1, bitorder="little").view(np.int8)
+    return (_nibbles(blocks[:, first + 4 :]) | highest << 4)[:, None]
+
+
+def _q5_0(blocks: np.ndarray) -> Groups:
+    scale = _halves(blocks, 0)
+    return Groups(scale, np.zeros_like(scale), _fifths(blocks, 2) - np.int8(16))
+
+
+def _q5_1(blocks: np.ndarray) -> Groups:
+    return Groups(_halves(blocks, 0), _halves(blocks, 2), _fifths(blocks, 4))
+
+
 def _q8_0(blocks: np.ndarray) -> Groups:
     scale = _halves(blocks, 0)
     return Groups(scale, np.zeros_like(scale), blocks[:, None, 2:].view(np.int8))
@@ -88,10 +104,17 @@ def _q4_k(blocks: np.ndarray) -> Groups:
     low, mid, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     steps = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], 1).astype(np.uint8)
     bases = np.concatenate([mid & 63, (high >> 4) | (mid >> 6 << 4)], 1).astype(np.uint8)
-    quants = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+    quants = _nibbles(blocks[:, -128:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     d, least = _half(blocks, 0), _half(blocks, 2)
     scales, lowest = d.astype(np.float32) * steps, -(least.astype(np.float32) * bases)
     return Groups(scales, lowest, quants, Super(d, least, steps, bases))
+
+
+def _q5_k(blocks: np.ndarray) -> Groups:
+    """As Q4_K; of the numbers' highest bits those of a group are one bit of 32 bytes."""
+    low = _q4_k(blocks)
+    highest = blocks[:, 16:48][:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    return low._replace(quants=low.quants | (highest << 4).view(np.int8), parts=None)
 
 
 def _q6_k(blocks: np.ndarray) -> Groups:
@@ -112,8 +135,11 @@ ENCODINGS = {
     1: Encoding("F16", 1, 2, lambda blocks: blocks.view("<f2").astype(np.float32)),
     2: _quantised("Q4_0", 32, 18, 32, _q4_0),
     3: _quantised("Q4_1", 32, 20, 32, _q4_1),
+    6: _quantised("Q5_0", 32, 22, 32, _q5_0),
+    7: _quantised("Q5_1", 32, 24, 32, _q5_1),
     8: _quantised("Q8_0", 32, 34, 32, _q8_0),
     12: _quantised("Q4_K", 256, 144, 32, _q4_k),
+    13: _quantised("Q5_K", 256, 176, 32, _q5_k),
     14: _quantised("Q6_K", 256, 210, 16, _q6_k),
     30: Encoding("BF16", 1, 2, _bf16),
 }

@@ -22,7 +22,8 @@ UNREAD = ("F8", "F6", "F4", "U8", "I4", "U4")
 
 READ = (
     "Read are int8 weights with `weight_scale` (compressed-tensors, int-quantized, symmetric) and GGUF files "
-    "in Q8_0, Q4_0, Q4_1, Q4_K and Q6_K. Use one of these, or the checkpoint before it was quantised"
+    "in Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K. Use one of these, or the checkpoint before it was "
+    "quantised"
 )
 
 
