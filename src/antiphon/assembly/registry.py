@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from math import isnan
@@ -49,9 +50,15 @@ GROUP = "antiphon.policies"
 """Of entry points: a package that is installed beside this one may bring policies."""
 
 
+@cache
+def installed() -> dict[str, str]:
+    """Where the classes are of policies that other installed packages bring, by name."""
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
 def known_policies(decision: str) -> tuple[str, ...]:
     """Names that a preset may give for a decision, those of installed packages included."""
-    return tuple(sorted({*SHIPPED[decision], *(point.name for point in entry_points(group=GROUP))}))
+    return tuple(sorted({*SHIPPED[decision], *installed()}))
 
 
 def is_file(policy: str) -> bool:
@@ -103,9 +110,8 @@ def find_policy(decision: str, policy: str) -> type:
         return _imported(f"antiphon.policy.{'_'.join(words)}:{''.join(map(str.capitalize, words))}")
     if ":" in policy:
         return _from_file(policy, _bytes(policy)) if is_file(policy) else _imported(policy)
-    for point in entry_points(group=GROUP):
-        if point.name == policy:
-            return _imported(point.value)
+    if policy in installed():
+        return _imported(installed()[policy])
     known = known_policies(decision)
     if policy.endswith(".py"):
         raise ConfigError(f"policy {policy!r}: say which class of that file, such as {policy}:MyPolicy")
