@@ -70,7 +70,7 @@ def test_simulates_a_text_model_and_its_readers(tmp_path: Path) -> None:
 def figures_of(where: Path, *options: str | Path) -> dict[str, float]:
     """Of readers whose pasts do not fit the device."""
     asked = ["--model", "llama-3-8b", "--hardware", "a6000", "--workload", "readers", "--preset", "fcfs"]
-    sizes = ["--rate", "2", "--duration", "120", "--kv-tokens", "12288", "--step-tokens", "512"]
+    sizes = ["--rate", "0.5", "--duration", "120", "--kv-tokens", "4096", "--step-tokens", "512"]
     status, shown, said = run("simulate", *asked, *sizes, *options, "--out", where, "--force", "--json")
     assert status == 0, said
     return json.loads(shown)["figures"]
@@ -102,7 +102,7 @@ def test_a_host_tier_keeps_what_the_device_cannot_and_its_link_takes_time(tmp_pa
     tiered = figures_of(tmp_path, "--host-kv-tokens", "1000000")
     slowly = figures_of(tmp_path, "--host-kv-tokens", "1000000", "--link-gb-s", "0.5")
     assert "reload_s" not in alone
-    assert tiered["cache_hit_share"] > 1.5 * alone["cache_hit_share"]
+    assert tiered["cache_hit_share"] > 1.5 * alone["cache_hit_share"] + 0.02
     assert slowly["reload_s"] > 2 * tiered["reload_s"] > 0, "part of either is waiting for room"
 
 
