@@ -100,9 +100,9 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Snapshot]:
     return shown(tmp_path_factory.mktemp("simulated"), "liveserve")
 
 
-def shown(folder: Path, name: str) -> list[Snapshot]:
+def shown(folder: Path, name: str, duration_s: int = 45) -> list[Snapshot]:
     sizes = ["--kv-tokens", "1024", "--max-context-tokens", "1024", "--host-kv-tokens", "65536"]
-    load = ["--workload", "barge-in", "--concurrency", "6", "--duration", "60"]
+    load = ["--workload", "barge-in", "--concurrency", "6", "--duration", str(duration_s)]
     args = [*load, *sizes, "--hardware", "h200", "--preset", name]
     result = CliRunner().invoke(
         app, ["simulate", *args, "--out", str(folder), "--record", str(folder / "a.record")]
@@ -114,7 +114,7 @@ def shown(folder: Path, name: str) -> list[Snapshot]:
     node.watch(True)
     for number, entry in enumerate(entries):
         assert encode(without_media(node.decide(entry.facts, entry.now))) == encode(entry.decision)
-        if number % 3 == 0:
+        if number % 9 == 0:
             seen.append(node.snapshot(entry.now))
     return seen
 
@@ -134,7 +134,7 @@ def test_why_nobody_is_held_is_told_of_those_who_would_be(tmp_path: Path) -> Non
     path, why = tmp_path / "rows.yaml", "; not held: over 0% of the rows are in use"
     text = (Path(preset.__file__).parent / "presets" / "liveserve.yaml").read_text()
     path.write_text(text.replace("rows_to: 0.75", "rows_to: 0"))
-    told = shares(shown(tmp_path, str(path)))
+    told = shares(shown(tmp_path, str(path), 12))
     assert not [share for share in told if share.state == "held"]
     ahead = [share for share in told if share.why.endswith(why)]
     assert {(share.state, share.label) for share in ahead} == {("runs", "U2")}
