@@ -319,7 +319,7 @@ def test_people_do_anything_and_what_they_hear_decides() -> None:
 
 @pytest.mark.timeout(600)
 def test_people_do_anything() -> None:
-    run_state_machine_as_test(People, settings=live(60, 50))
+    run_state_machine_as_test(People, settings=live(40, 50))
 
 
 @pytest.mark.slow
