@@ -179,7 +179,7 @@ def test_a_thinker_without_a_template(broken: Path):
 @pytest.mark.parametrize(
     ("part", "files", "told"),
     [
-        ("transcriber", ["tokenizer.json", "merges.txt"], "a tokenizer .*"),
+        ("transcriber", ["tokenizer.json"], "tokenizer.json"),
         ("transcriber", ["preprocessor_config.json"], "preprocessor_config.json"),
         ("thinker", ["tokenizer.json"], "tokenizer.json"),  # vocab.json and merges.txt are there
         ("voice", ["vocab.json"], "vocab.json"),

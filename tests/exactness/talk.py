@@ -136,7 +136,7 @@ class Talk:
         said = self.said[output.response]
         assert said.end is None, "the end comes last"
         match output:
-            case TokensOut(stage="thinker"):
+            case TokensOut(stage="thinker" | "transcriber"):
                 said.text += output.tokens[:, 0].tolist()
             case TokensOut():
                 said.codes += output.tokens.tolist()

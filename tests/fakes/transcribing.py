@@ -156,9 +156,6 @@ class World:
                     prompt = StagePrompt(before, before, (), 0, NO_INTS)
                     return [PromptReady(order.request, {"transcriber": prompt})]
                 self.prompts.append(order)
-                if order.transcribe:
-                    reply = [token for tokens in order.transcripts.values() for token in tokens]
-                    return [PromptReady(order.request, {}, reply=ints(reply))]
                 ids = ints([9, *(token for tokens in order.transcripts.values() for token in tokens)])
                 prompt = StagePrompt(ids, ids, (), len(ids), NO_INTS)
                 return [PromptReady(order.request, {"thinker": prompt})]

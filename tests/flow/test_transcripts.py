@@ -21,6 +21,7 @@ from antiphon.core.facts import (
     UnitLost,
     UnitReady,
 )
+from antiphon.core.plans import TokensOut
 from antiphon.flow import transcripts
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import without_media
@@ -327,6 +328,44 @@ def test_who_asks_for_what_was_said_is_told_it_and_no_more(monkeypatch: pytest.M
     world.check_empty()
 
 
+def test_a_transcript_is_told_as_it_is_written():
+    """Of several recordings in order: the first has been written down already, the last is."""
+    world = World()
+    world.ask("s", recording(1))
+    world.run()
+    begin = len(world.log)
+    said = Item("said", "user", (recording(1), recording(2), recording(3)))
+    asked = {"speech": False, "remember": False, "items": (said,), "transcribe": True}
+    world.facts.append(ResponseRequested("s", "t", "t", **asked))
+    world.run()
+    told = [
+        output.tokens[:, 0].tolist()
+        for _, _, decision in world.log[begin:]
+        for output in decision.outputs
+        if isinstance(output, TokensOut)
+    ]
+    assert told[0] == list(written(1))
+    assert [token for tokens in told for token in tokens] == [*written(1), *written(2), *written(3)]
+    assert len(told) > 3, "token by token where it is being written"
+    assert world.ends["t"].status == "completed"
+    assert len(world.prompts) == 1, "a transcript has no prompt"
+    world.check_empty()
+
+
+def test_a_transcript_that_breaks_off_ends_what_was_told_of_it():
+    world = World()
+    world.bad = {2}
+    said = Item("said", "user", (recording(1), recording(2)))
+    world.facts.append(SessionOpened("s"))
+    asked = {"speech": False, "remember": False, "items": (said,), "transcribe": True}
+    world.facts.append(ResponseRequested("s", "t", "t", **asked))
+    world.run()
+    assert world.ends["t"].status == "failed"
+    assert world.ends["t"].message == "The input could not be encoded: too loud"
+    assert world.text["t"] == list(written(1))[: len(world.text["t"])]
+    world.check_empty()
+
+
 def asked_so(world: World, name: str, options: TranscriptOptions | None, transcribe: bool = False) -> None:
     """A reply to what was said in session s, which is written down so."""
     world.facts.append(ResponseRequested("s", name, f"a-{name}", transcribe=transcribe, transcripts=options))
@@ -485,7 +524,7 @@ def test_silence_is_read_ahead_as_nothing_and_told_as_no_words():
     world.silent = {1}
     world.facts += [SessionOpened("s"), foreseen(1), wanted(1, is_pause=True)]
     world.run()
-    assert not [one for one in world.prompts if not one.transcribe]
+    assert not world.prompts
     assert world.so_far == [("s", "q", (), True)]
     world.facts += [ItemAdded("s", Item("q", "user", (recording(1),)))]
     side = ResponseRequested("s", "t", "u", tier="best_effort", transcribe=True, remember=False)

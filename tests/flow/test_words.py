@@ -86,7 +86,7 @@ def stages_of(world: World, begin: int) -> list[str]:
     return [order.stage for order in orders if isinstance(order, ArStep | CodecStep | EncodeStep)]
 
 
-@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("turns", range(1, 5))
 def test_the_words_so_far_give_way_to_a_reply_until_its_listener_has_sound_ahead(turns: int):
     """Of a transcript that has begun, a step that is under way is all that the first sound waits for."""
     world = World()
@@ -163,7 +163,7 @@ def test_what_is_only_shown_from_now_on_is_encoded_after_what_a_person_waits_for
     world.check_empty()
 
 
-@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("turns", range(1, 5))
 def test_a_pause_that_is_read_goes_before_the_words_of_others(turns: int):
     world = World()
     world.facts += [SessionOpened("s"), SessionOpened("t"), wanted(1, "t")]

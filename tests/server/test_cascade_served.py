@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from openai import AsyncOpenAI
 
 from antiphon import Omni
@@ -28,6 +30,14 @@ TOOL: Any = {
     },
 }
 TONE = base64.b64encode((9000 * np.sin(np.arange(24000) / 20)).astype("<i2").tobytes()).decode()
+
+
+def wav(seconds: float) -> bytes:
+    """A tone that changes, as a sound file."""
+    at = np.arange(int(16000 * seconds))
+    file = io.BytesIO()
+    soundfile.write(file, 0.3 * np.sin(at * (0.05 + at * 1e-6)), 16000, format="WAV")
+    return file.getvalue()
 
 
 async def answered(connection: Any) -> list[Any]:
@@ -71,6 +81,21 @@ async def test_a_spoken_turn_is_answered_with_a_call_that_is_not_spoken(
         await connection.response.create(response={"tool_choice": "none"})
         events = await answered(connection)
         assert deltas(events, "output_audio"), "what it says of the answer is spoken"
+
+
+async def test_a_transcription_is_streamed_as_it_is_written(cascade_checkpoint: Path, tmp_path: Path) -> None:
+    sound = ("a.wav", wav(3.0))
+    async with (
+        serving(cascade_checkpoint, tmp_path / "record") as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
+    ):
+        stream = await client.audio.transcriptions.create(model="tiny", file=sound, stream=True)
+        *deltas, done = [event async for event in stream]
+        whole = await client.audio.transcriptions.create(model="tiny", file=sound)
+    assert len(deltas) > 3
+    assert {event.type for event in deltas} == {"transcript.text.delta"}
+    assert (done.type, done.text) == ("transcript.text.done", "".join(event.delta for event in deltas))
+    assert done.text.strip() == whole.text
 
 
 @pytest.mark.parametrize("trips", ["", "{% if tools %}{{ 'Tools: ' + tools }}{% endif %}"])

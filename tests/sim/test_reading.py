@@ -112,10 +112,6 @@ def test_a_prompt_has_the_transcript_in_the_recordings_place() -> None:
     ids = answer.prompts["thinker"].token_ids.tolist()
     assert ids[3:6] == [901, 902, 903]
     assert answer.prompts["thinker"].spans == ()
-    asked = RenderPrompt(4, items, False, transcripts={77: (901, 902)}, transcribe=True)
-    told = prompter.render(asked)
-    assert told.reply is not None
-    assert (told.prompts, told.reply.tolist()) == ({}, [901, 902])
 
 
 @pytest.mark.parametrize("turns", ["manual", "server_vad"])

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.checkpoint.quantisation import check_scheme
 from antiphon.checkpoint.side_files import (
-    TOKENIZER,
     check_present,
     check_side_files,
     has,
-    has_tokenizer,
     read_json,
     read_optional_json,
 )
@@ -103,7 +101,7 @@ def _check_side_files(parts: Mapping[str, Path]) -> None:
     check_present(
         hears,
         {
-            TOKENIZER: has_tokenizer(hears),
+            "tokenizer.json": has(hears, "tokenizer.json"),
             "preprocessor_config.json": has(hears, "preprocessor_config.json"),
         },
     )

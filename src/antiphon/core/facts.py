@@ -201,7 +201,8 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
                this share; None: the response fails instead
     tier       best_effort: work nobody waits for; it may be overtaken by all else
     say        this text is the reply, word for word: nothing is written, it is only spoken
-    transcribe the items ask for what is said in them. A model that has it in writing anyway replies with that
+    transcribe the items ask for what is said in them. Where a stage transcribes, the reply is its tokens,
+               as it writes them
     transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
     answers_silence  True: it is wanted even where nobody speaks in what it would answer
     rate       tokens a second that its reader takes, of a reply in writing; auto: an agent reads it, as fast
@@ -288,7 +289,7 @@ class PromptReady(msgspec.Struct, frozen=True, tag=True):
 
     forced  the reply begins with these tokens, undrawn: the prompt of the stage that writes it ends with them
     reply   int64 [n]: the reply is given, and nothing has to be written: tokens of the text that the order
-            said to say, one or more, or of what was said where it asked for that
+            said to say, one or more
     """
 
     request: int

@@ -18,7 +18,8 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     max_context_tokens  prompt plus reply
     sampling     each decoder's own way to draw, by stage of a reply; the first stage writes the text
     max_recording_s     the longest recording that it hears; inf: any
-    languages    codes of those that its transcriber hears, its own first; none: it has no transcriber
+    transcriber_path    where the tokenizer of its transcriber is read from; "": it has no transcriber
+    languages    codes of those that its transcriber hears, its own first
     reads_ahead  the server tells of turns before they are over: instructions when the first one begins, and
                  what was said in every pause
     vocab_size   token ids of the text are below it; 0: not known
@@ -35,6 +36,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     dtype: str
     sampling: dict[str, Sampling] = {}
     max_recording_s: float = inf
+    transcriber_path: str = ""
     languages: tuple[str, ...] = ()
     reads_ahead: bool = False
     vocab_size: int = 0

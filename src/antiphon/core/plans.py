@@ -22,7 +22,6 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     tools        JSON of each tool's schema, for the chat template
     tool_choice  auto, or what the reply shall be made to begin with: required (a call), or a tool's name
     say          a text that is to be the reply; its tokens come with the answer
-    transcribe   what is wanted is what was said, in the text of the stage that replies
     transcripts  of a model that reads what was said: by the key of each recording in the items, the tokens of
                  the stage that wrote it down
     options      what is wanted is the prompt of a transcript that is made so, of the stage that transcribes
@@ -37,7 +36,6 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     tool_choice: str = "auto"
     say: str | None = None
     transcripts: dict[int, tuple[int, ...]] = {}
-    transcribe: bool = False
     options: TranscriptOptions | None = None
     raw: str | tuple[int, ...] | None = None
     guide: Guide | None = None
@@ -341,8 +339,8 @@ class AdvisoryAnswered(msgspec.Struct, frozen=True, tag=True):
 
 
 class WordsHeard(msgspec.Struct, frozen=True, tag=True, eq=False):
-    """What the person has said so far, as a WordsWanted asked: `tokens` int64 [n], of the text of the stage
-    that replies."""
+    """What the person has said so far, as a WordsWanted asked: `tokens` int64 [n], of the stage that wrote it
+    down."""
 
     session: str
     item_id: str

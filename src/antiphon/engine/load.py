@@ -250,6 +250,7 @@ def model_info(opened: Opened, options: EngineOptions, name: str, prompter: Prom
         dtype=str(opened.dtype).removeprefix("torch."),
         sampling=sampling,
         max_recording_s=opened.family.max_recording_s(opened.config),
+        transcriber_path=str(opened.checkpoint.parts.get(opened.graph.transcriber or "", "")),
         languages=opened.family.languages(opened.config),
         reads_ahead=opened.graph.transcriber is not None,
         vocab_size=writer.vocab if isinstance(writer, DecoderShape) else 0,

@@ -187,7 +187,7 @@ class Orchestrator:
 
     def _prompt_ready(self, fact: PromptReady, now: float) -> None:
         response = self._sessions.by_request.get(fact.request)
-        if response is None or self._words.rendered(response, fact):
+        if response is None:
             return
         if response.transcribes is not None:
             self._transcripts.prompted(response, fact, now)

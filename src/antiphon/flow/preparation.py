@@ -62,7 +62,6 @@ class Preparation:
             spec.tool_choice,
             spec.say,
             written,
-            spec.transcribe,
             raw=spec.raw,
             guide=drawn.guide if (drawn := spec.sampling.get(self._stages.entry_stage)) else None,
         )

@@ -1,9 +1,10 @@
 """What was said, in writing, where a stage of its own writes it down before a prompt is made of it.
 
 A transcript is made once for each recording, whoever asks, by a request of its own: through the encoder and
-the transcriber as a written reply goes through the encoder and the thinker, and not a word of it goes out. A
-response whose transcripts lack waits (its phase is RENDERING); its prompt is ordered once they are there. A
-transcript is preparatory while it is wanted only to show words so far (`words`).
+the transcriber as a written reply goes through the encoder and the thinker. A response whose transcripts lack
+waits (its phase is RENDERING); its prompt is ordered once they are there. One that is wanted for nothing but
+what was said has no prompt: `words` sends it. A transcript is preparatory while it is wanted only to show
+words so far.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Transcripts:
         """By session, the last one that was begun of its turn: the next is expected to begin so."""
 
     def render(self, response: ResponseState, now: float) -> None:
-        """Order its prompt, now or once it can be written."""
-        if not self._lacking(response):
+        """Order its prompt, now or once it can be written; one that transcribes has none."""
+        if not self._lacking(response) and not self._is_told(response):
             self._go_on(response)
             return
         self._waiting[response.request] = response
@@ -91,9 +92,25 @@ class Transcripts:
                 self._begin(part, response, now)
 
     @property
-    def can_write(self) -> bool:
-        """Does the model write down what is said?"""
-        return self._stages.transcriber_stage is not None
+    def asked(self) -> tuple[ResponseState, ...]:
+        """Responses that are to be told what was said, and are not over."""
+        return tuple(one for one in self._waiting.values() if self._is_told(one))
+
+    def said(self, response: ResponseState) -> tuple[list[int], bool]:
+        """What is written of its recordings, one after the other, and whether that is all."""
+        tokens: list[int] = []
+        for part in self._preparation.recordings(response):
+            key = transcript_key(response, part)
+            if key not in self._known:
+                running = self._running.get(key)
+                return tokens + (running.reply if running is not None else []), False
+            tokens += self._known[key]
+        return tokens, True
+
+    @property
+    def stage(self) -> str | None:
+        """The stage that writes down what is said, if the model has one."""
+        return self._stages.transcriber_stage
 
     @property
     def is_preparing(self) -> bool:
@@ -140,7 +157,7 @@ class Transcripts:
                     self._fail(key, running)
         for request, response in list(self._waiting.items()):
             is_over = request not in self._sessions.by_request
-            if is_over or not self._lacking(response):
+            if is_over or not (self._is_told(response) or self._lacking(response)):
                 del self._waiting[request]
                 if not is_over:
                     self._go_on(response)
@@ -168,7 +185,7 @@ class Transcripts:
     def _go_on(self, response: ResponseState) -> None:
         """All that it shows is written down: order its prompt, unless nobody spoke."""
         unheard = self._unheard(response)
-        if response.spec.transcribe or response.spec.answers_silence or not unheard:
+        if response.spec.answers_silence or not unheard:
             self._preparation.render(response)
         elif self._failed.isdisjoint(unheard):
             message = "Nobody speaks in the recording that this would answer."
@@ -187,6 +204,10 @@ class Transcripts:
         keys = tuple(transcript_key(response, part) for part in said if isinstance(part, AudioPart))
         is_silent = len(keys) == len(said) and not any(self._known.get(key, (0,)) for key in keys)
         return keys if is_silent else ()
+
+    def _is_told(self, response: ResponseState) -> bool:
+        """Is the transcript itself its reply?"""
+        return response.spec.transcribe and self.stage is not None
 
     def forget(self, session: str) -> None:
         """Another turn begins, or the session is closed."""

@@ -1,9 +1,11 @@
-"""What people have said so far in turns that are not over, for clients that show it.
+"""What people have said, for clients that show it: of a recording as it is written down, or of a turn that is
+not over.
 
-It delays no reply. A recording that is written down for something else is shown as soon as that is done. One
-other at a time is written down for its words alone, by a preparatory request: its steps run where nothing
-else can, or where those who listen have enough sound ahead (`spare_s`), so that people who wait for a first
-sound, or would run dry, are served first, and one person's long reply does not hide the words of all others.
+The words of a turn that is not over delay no reply. A recording that is written down for something else is
+shown as soon as that is done. One other at a time is written down for its words alone, by a preparatory
+request: its steps run where nothing else can, or where those who listen have enough sound ahead (`spare_s`),
+so that people who wait for a first sound, or would run dry, are served first, and one person's long reply
+does not hide the words of all others.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from math import inf
 import numpy as np
 
 from antiphon.core.conversation import Item
-from antiphon.core.facts import PromptReady, ResponseRequested, WordsWanted
-from antiphon.core.plans import WordsHeard
+from antiphon.core.facts import ResponseRequested, WordsWanted
+from antiphon.core.plans import TokensOut, WordsHeard, ints
 from antiphon.flow.outbox import Outbox
+from antiphon.flow.reply_route import ENTRY
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.transcripts import Transcripts
@@ -24,7 +27,8 @@ from antiphon.policy.base import Tier
 
 
 class Words:
-    """Owner of the recordings that wait, at most one a session, and of those that are being written down."""
+    """Owner of the turns whose words wait to be written down, at most one a session, and of those whose words
+    are."""
 
     def __init__(
         self, sessions: Sessions, transcripts: Transcripts, outbox: Outbox, frontier: Frontier
@@ -41,7 +45,7 @@ class Words:
     def want(self, fact: WordsWanted) -> None:
         """Show the words of this recording once there is time, instead of an earlier one of the session whose
         transcript has not begun."""
-        if not self._transcripts.can_write or not self._sessions.is_open(fact.session):
+        if self._transcripts.stage is None or not self._sessions.is_open(fact.session):
             return
         self._wanted[fact.session] = fact
         _, running = self._running.get(fact.session, (None, None))
@@ -58,22 +62,35 @@ class Words:
         if response is not None and response.request in self._sessions.by_request:
             self._sessions.end(response, "cancelled", "")
 
-    def rendered(self, response: ResponseState, fact: PromptReady) -> bool:
-        """Send the words, which are this response's reply. False if the response shows no words."""
-        running, wanted = self._running.get(response.session, (None, None))
-        if running is not response or wanted is None:
-            return False
-        assert fact.reply is not None
-        del self._running[response.session]
-        self._sessions.end(response, "completed", "")
-        self._outbox.hear(WordsHeard(wanted.session, wanted.item_id, fact.reply, wanted.is_pause))
-        return True
-
     def settle(self, now: float) -> None:
-        """Begin recordings whose transcript exists or is being made, and one other if none is."""
+        """Send what is written. Begin recordings whose transcript exists or is being made, and one other if
+        none is."""
         for session, (response, _) in list(self._running.items()):
             if response.request not in self._sessions.by_request:
                 del self._running[session]
+        self._begin_wanted(now)
+        for response in self._transcripts.asked:
+            tokens, is_all = self._transcripts.said(response)
+            if not response.is_ahead:
+                self._tell(response, tokens[len(response.reply) :], now)
+            elif is_all:
+                _, wanted = self._running.pop(response.session)
+                words = WordsHeard(wanted.session, wanted.item_id, ints(tokens), wanted.is_pause)
+                self._outbox.hear(words)
+            if is_all:
+                self._sessions.end(response, "completed", "")
+
+    def _tell(self, response: ResponseState, tokens: list[int], now: float) -> None:
+        """These were written since the last ones."""
+        spec, stage = response.spec, self._transcripts.stage
+        if not tokens:
+            return
+        assert stage is not None, "what is written down is written by a stage"
+        response.reply += tokens
+        self._frontier.make(ENTRY, response.slot, len(tokens), now)
+        self._outbox.outputs.append(TokensOut(spec.session, spec.response, stage, ints(tokens)[:, None]))
+
+    def _begin_wanted(self, now: float) -> None:
         for session, wanted in list(self._wanted.items()):
             is_free = self._transcripts.has_begun(wanted.audio, wanted.options)
             if session not in self._running and (is_free or not self._transcripts.is_preparing):

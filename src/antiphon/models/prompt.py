@@ -133,10 +133,6 @@ class Prompter:
             prompts["talker"] = self._speak(thinker, order.request)
         return PromptReady(order.request, prompts, forced, reply)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Tokens of ordinary text."""
-        return self._vocabulary.encode(text)
-
     def _said(self, text: str, thinker: StagePrompt, speech: bool) -> Ints:
         """Tokens of a reply that is given. Its talker sees no thinker, so the prompt has text only."""
         if self._has_voice and not self._reads_aloud:

@@ -98,7 +98,12 @@ def create_app(
 
 def attach_engine(app: FastAPI, engine: EngineClient, detokenisers: DetokeniserFactory | None = None) -> None:
     """The model is loaded: from here on sessions are welcome."""
-    app.state.serving.attach_engine(engine, detokenisers or detokenisers_of(Path(engine.info.path)))
+    hears = engine.info.transcriber_path
+    app.state.serving.attach_engine(
+        engine,
+        detokenisers or detokenisers_of(Path(engine.info.path)),
+        detokenisers_of(Path(hears)) if hears else None,
+    )
 
 
 async def _antiphon_error(request: Request, error: Exception) -> Response:

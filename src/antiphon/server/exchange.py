@@ -52,8 +52,9 @@ class Exchange:
         is_paced: it is sent no faster than it is read."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
+        transcripts = serving.transcript_detokenisers if request.transcribe else None
         self.stream = ReplyStream(
-            serving.detokenisers(),
+            (transcripts or serving.detokenisers)(),
             serving.ids,
             bool(request.tools),
             serving.settings.retry_after_s,

@@ -109,6 +109,7 @@ class Connection:
             serving.detectors,
             postpones=True,
             readers=serving.settings.readers,
+            transcript_detokenisers=serving.transcript_detokenisers,
         )
 
     @property

@@ -127,6 +127,8 @@ class Serving:
         self.loading = ""
         """What of the model is being loaded, in words."""
         self.detokenisers: DetokeniserFactory | None = None
+        self.transcript_detokenisers: DetokeniserFactory | None = None
+        """Of a transcriber, where the model has one."""
         self.guides: GuideCheck | None = None
         self.detectors: TurnDetectorFactory = turn_detector
         self.is_draining = False
@@ -140,8 +142,15 @@ class Serving:
         """By its API key, where there are several."""
         return f"key {self.keys.get(session)}" if len(self.settings.api_keys) > 1 else ""
 
-    def attach_engine(self, engine: EngineClient, detokenisers: DetokeniserFactory) -> None:
-        """The model is loaded: from here on the server is ready, its ear included."""
+    def attach_engine(
+        self,
+        engine: EngineClient,
+        detokenisers: DetokeniserFactory,
+        transcripts: DetokeniserFactory | None = None,
+    ) -> None:
+        """The model is loaded: from here on the server is ready, its ear included.
+
+        transcripts: detokenisers of its transcriber, where it has one"""
         vad_model()
         settings, limits = self.settings, self.settings.limits
         if engine.info.max_recording_s < limits.max_audio_s:
@@ -152,7 +161,7 @@ class Serving:
         self.engine = GatedEngine(engine, limit, best_effort, self._tenant_of)
         self.engine.pressure.on_gap = self.metrics.gaps.inc
         self.metrics.tell(engine.info)
-        self.detokenisers = detokenisers
+        self.detokenisers, self.transcript_detokenisers = detokenisers, transcripts
         self.guides = GuideCheck(
             Path(engine.info.path), engine.info.vocab_size, limits.max_guide_s, settings.retry_after_s
         )

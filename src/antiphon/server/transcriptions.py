@@ -116,7 +116,7 @@ async def _written(exchange: Exchange) -> tuple[str, ResponseEnded]:
         elif isinstance(piece, EndPiece):
             if piece.error is not None:
                 raise piece.error
-            return text, piece.end
+            return text.strip(), piece.end
     raise AssertionError("a reply has an end")
 
 
@@ -142,8 +142,10 @@ async def _events(exchange: Exchange, *, has_tokens: bool) -> AsyncIterator[byte
     async for piece in exchange:
         match piece:
             case TextPiece():
-                text += piece.text
-                yield sse(TranscriptDelta(delta=piece.text))
+                delta = piece.text if text else piece.text.lstrip()
+                text += delta
+                if delta:
+                    yield sse(TranscriptDelta(delta=delta))
             case EndPiece(error=AntiphonError() as error):
                 yield error_event(error)
             case EndPiece():

@@ -63,9 +63,6 @@ class SimPrompter:
         self._texts: dict[str, Ints] = {}
 
     def render(self, order: RenderPrompt) -> PromptReady:
-        if order.transcribe:
-            said = [token for tokens in order.transcripts.values() for token in tokens]
-            return PromptReady(order.request, {}, reply=ints(said))
         line = _Line(transcripts=order.transcripts)
         if order.raw is not None:
             line.put(self._text(order.raw) if isinstance(order.raw, str) else ints(list(order.raw)))

@@ -103,9 +103,10 @@ class RealtimeSession:
         detectors: TurnDetectorFactory | None = None,
         postpones: bool = False,
         readers: ReaderRates = ReaderRates(),
+        transcript_detokenisers: DetokeniserFactory | None = None,
     ) -> None:
         """postpones: `receive` leaves what takes milliseconds, as long recordings do, to `go_on`. readers: of
-        replies in writing."""
+        replies in writing. transcript_detokenisers: of a transcriber; None: it writes as replies are."""
         self.id = ids.new("sess")
         self.limits = limits or Limits()
         self.phase = SessionPhase.NEW
@@ -115,7 +116,7 @@ class RealtimeSession:
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
         self._listener = Listener(self.limits, ids, detectors, info.reads_ahead)
         self._input_audio = InputAudio(media)
-        self._transcripts = Transcripts(self.id, info, ids, detokenisers)
+        self._transcripts = Transcripts(self.id, info, ids, transcript_detokenisers or detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)
         self._advisories = Advisories(self.id)

@@ -194,7 +194,7 @@ class Transcripts:
 
 def _delta(open_: _Transcript, text: str) -> list[Payload]:
     """What the text says beyond the deltas so far, if it begins with them."""
-    open_.text += text
+    open_.text = (open_.text + text).lstrip()
     if not open_.text.startswith(open_.sent) or open_.text == open_.sent:
         return []
     delta, open_.sent = open_.text.removeprefix(open_.sent), open_.text

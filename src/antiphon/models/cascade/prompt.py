@@ -36,12 +36,9 @@ class CascadePrompter:
         return self._thinker.takes_tools
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
-        """What was said is the reply to an order that asks for it; it needs no prompt."""
+        """Recordings stand in the text model's prompt as what was said in them."""
         if order.options is not None:
             return self._before(order.request, order.options)
-        if order.transcribe:
-            text = " ".join(self._text(tokens) for tokens in order.transcripts.values())
-            return PromptReady(order.request, {}, reply=np.array(self._thinker.encode(text), np.int64))
         items = tuple(
             self._written(item, order.transcripts)
             for item in order.items
