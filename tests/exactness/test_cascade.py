@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -24,8 +25,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from antiphon import Omni, Request
 from antiphon.checkpoint.demo_cascade import WINDOW_S
-from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart
-from antiphon.core.facts import ResponseRequested, SpeechEnded, TranscriptOptions, WordsWanted
+from antiphon.core.conversation import AudioPart, Item, TextPart, TokensPart, TranscriptOptions
+from antiphon.core.facts import ResponseRequested, SpeechEnded, WordsWanted
 from antiphon.core.model_source import PARTS, source_of
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
@@ -175,6 +176,11 @@ def recording(seed: int, seconds: float) -> AudioPart:
 
 
 SPOKEN = [recording(1, 1.0), recording(2, 2.7), recording(3, 0.31), recording(4, 3.9)]
+
+
+def taken(part: AudioPart, options: TranscriptOptions) -> AudioPart:
+    """The recording, to be written down so."""
+    return msgspec.structs.replace(part, options=options)
 
 
 def said(*parts: AudioPart | str, name: str = "q") -> Item:
@@ -496,10 +502,10 @@ def test_language_and_prompt_of_a_transcript_are_those_of_transformers(
         talk = Talk(omni.engine)
         talk.open("s")
         for i, options in enumerate(HINTS):
-            talk.tell(transcription_request("s", f"t{i}", SPOKEN[1], Transcription(), options))
+            talk.tell(transcription_request("s", f"t{i}", taken(SPOKEN[1], options), Transcription()))
         warm = TranscriptOptions(temperature=1.0, seed=5)
         for name in ("w0", "w1"):
-            talk.tell(transcription_request("s", name, SPOKEN[1], Transcription(), warm))
+            talk.tell(transcription_request("s", name, taken(SPOKEN[1], warm), Transcription()))
         talk.run()
     finally:
         omni.close()
@@ -597,8 +603,8 @@ def test_a_transcript_that_is_not_the_likeliest_has_no_draft_computed(
         monkeypatch.setattr(Transcripts, "_draft", lambda self, session, options, draft=draft: draft)
         orders = Orders()
         talk = Talk(omni.engine, orders)
-        talk.open("s", QUESTIONS[0])
-        ask(talk, "s", transcripts=TranscriptOptions(temperature=1.0, seed=5))
+        talk.open("s", said(taken(SPOKEN[0], TranscriptOptions(temperature=1.0, seed=5))))
+        ask(talk, "s")
         talk.run()
         said_again[draft] = list(orders.transcripts.values())
     assert len({str(one) for one in said_again.values()}) == 1

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from antiphon.assembly.node import Node
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig
-from antiphon.core.conversation import AudioPart, Item, TextPart
+from antiphon.core.conversation import AudioPart, Item, TextPart, TranscriptOptions
 from antiphon.core.facts import (
     NO_INTS,
     NO_TOKENS,
@@ -62,8 +62,8 @@ CONFIG = NodeConfig(
 )
 
 
-def recording(number: int) -> AudioPart:
-    return AudioPart(bytes(4 * number), number)
+def recording(number: int, options: TranscriptOptions | None = None) -> AudioPart:
+    return AudioPart(bytes(4 * number), number, options)
 
 
 def written(number: int) -> tuple[int, ...]:
@@ -213,9 +213,11 @@ class World:
         return StepDone(*about, owing=ints(owing), words=ints(words))
 
 
-def foreseen(number: int) -> TurnForeseen:
-    return TurnForeseen("s", Item("q", "user", (recording(number),)), ResponseRequested("s", "", ""))
+def foreseen(number: int, options: TranscriptOptions | None = None) -> TurnForeseen:
+    return TurnForeseen("s", Item("q", "user", (recording(number, options),)), ResponseRequested("s", "", ""))
 
 
-def wanted(number: int, session: str = "s", is_pause: bool = False) -> WordsWanted:
-    return WordsWanted(session, "q", recording(number), is_pause)
+def wanted(
+    number: int, session: str = "s", is_pause: bool = False, options: TranscriptOptions | None = None
+) -> WordsWanted:
+    return WordsWanted(session, "q", recording(number, options), is_pause)

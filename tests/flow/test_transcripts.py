@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from antiphon.assembly.node import Node
-from antiphon.core.conversation import AudioPart, Item, TextPart
+from antiphon.core.conversation import AudioPart, Item, TextPart, TranscriptOptions
 from antiphon.core.facts import (
     ItemAdded,
     ResponseCancelled,
@@ -14,7 +14,6 @@ from antiphon.core.facts import (
     SessionClosed,
     SessionOpened,
     StepDone,
-    TranscriptOptions,
     TurnAdvised,
     TurnDropped,
     TurnForeseen,
@@ -367,18 +366,19 @@ def test_a_transcript_that_breaks_off_ends_what_was_told_of_it():
 
 
 def asked_so(world: World, name: str, options: TranscriptOptions | None, transcribe: bool = False) -> None:
-    """A reply to what was said in session s, which is written down so."""
-    world.facts.append(ResponseRequested("s", name, f"a-{name}", transcribe=transcribe, transcripts=options))
+    """A reply to recording 1, which is written down so."""
+    item = Item(f"q-{name}", "user", (recording(1, options),))
+    world.facts.append(ResponseRequested("s", name, f"a-{name}", items=(item,), transcribe=transcribe))
     world.run()
 
 
 def test_a_recording_is_written_down_once_for_each_way_to_do_it():
     world = World()
-    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    world.facts.append(SessionOpened("s"))
     german = TranscriptOptions(language="de", prompt="Ada")
     for name, options in (("a", None), ("b", german), ("c", german), ("d", None)):
         asked_so(world, name, options)
-    mine = {1: tuple(50 + token for token in written(1))}
+    mine = {recording(1, german).transcript_key: tuple(50 + token for token in written(1))}
     plain = {1: written(1)}
     assert [one.transcripts for one in world.prompts] == [plain, mine, mine, plain]
     assert world.encoded == [1], "the encoder's output serves both"
@@ -391,9 +391,39 @@ def test_a_recording_is_written_down_once_for_each_way_to_do_it():
     world.check_empty()
 
 
+def test_a_recording_keeps_the_way_in_which_it_was_taken():
+    """The session speaks German from the second turn on."""
+    german = TranscriptOptions(language="de")
+    first, second = recording(1), recording(2, german)
+    world = World()
+    world.ask("s", first)
+    world.run()
+    begin = len(world.transcribed)
+    world.facts += [ItemAdded("s", Item("r", "user", (second,))), ResponseRequested("s", "t", "u")]
+    world.run()
+    assert {join.prompt.spans[0].key for join in world.transcribed[begin:]} == {2}
+    later = tuple(50 + token for token in written(2))
+    assert world.prompts[-1].transcripts == {first.transcript_key: written(1), second.transcript_key: later}
+    assert world.ends["t"].usage.cached_tokens > 0
+    world.check_empty()
+
+
+def test_one_recording_that_was_taken_in_two_ways_stands_in_both():
+    german = TranscriptOptions(language="de")
+    world = World()
+    world.ask("s", recording(1), recording(1, german))
+    world.run()
+    assert sorted(world.prompts[-1].transcripts.values()) == [
+        written(1),
+        tuple(50 + token for token in written(1)),
+    ]
+    assert world.encoded == [1]
+    world.check_empty()
+
+
 def test_a_way_that_the_transcriber_does_not_know_is_the_clients_error_and_is_tried_again():
     world = World()
-    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
+    world.facts.append(SessionOpened("s"))
     for name in "ab":
         asked_so(world, name, TranscriptOptions(language="xx"))
         assert (world.ends[name].status, world.ends[name].reason) == ("failed", "invalid_prompt")
@@ -405,8 +435,9 @@ def test_a_way_that_the_transcriber_does_not_know_is_the_clients_error_and_is_tr
 
 def test_a_transcriber_that_is_lost_before_its_prompt_is_there_fails_what_waits():
     world = World()
-    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (recording(1),)))]
-    world.facts.append(ResponseRequested("s", "a", "x", transcripts=TranscriptOptions(prompt="Ada")))
+    said = recording(1, TranscriptOptions(prompt="Ada"))
+    world.facts += [SessionOpened("s"), ItemAdded("s", Item("q", "user", (said,)))]
+    world.facts.append(ResponseRequested("s", "a", "x"))
     world.turn()
     world.facts.insert(0, UnitLost("transcriber", "gone"))
     world.run()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from antiphon.assembly.node import Node
-from antiphon.core.conversation import Item, TextPart
+from antiphon.core.conversation import Item, TextPart, TranscriptOptions
 from antiphon.core.facts import (
     ItemAdded,
     ResponseRequested,
@@ -16,9 +16,6 @@ from antiphon.core.facts import (
     SessionOpened,
     SpeechEnded,
     SpeechStarted,
-    TranscriptOptions,
-    TurnForeseen,
-    WordsWanted,
 )
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep
 from antiphon.policy.base import Tier
@@ -259,10 +256,7 @@ def test_words_that_cannot_be_heard_cost_nothing():
 def test_the_words_so_far_are_those_of_the_turns_own_transcript():
     german = TranscriptOptions(language="de")
     world = World()
-    reply = ResponseRequested("s", "", "", transcripts=german)
-    item = Item("q", "user", (recording(1),))
-    world.facts += [SessionOpened("s"), TurnForeseen("s", item, reply)]
-    world.facts.append(WordsWanted("s", "q", recording(1), True, german))
+    world.facts += [SessionOpened("s"), foreseen(1, german), wanted(1, is_pause=True, options=german)]
     world.run()
     assert world.so_far == [("s", "q", tuple(50 + token for token in written(1)), True)]
     assert len(world.transcribed) == 3
@@ -282,7 +276,7 @@ def test_a_transcript_is_expected_to_begin_as_the_one_of_less_of_its_turn():
     world.run()
     world.facts.append(wanted(2))
     world.run()
-    world.facts.append(WordsWanted("s", "q", recording(3), False, TranscriptOptions(language="de")))
+    world.facts.append(wanted(3, options=TranscriptOptions(language="de")))
     world.run()
     world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(4),)))]
     world.facts.append(ResponseRequested("s", "s", "a"))
@@ -319,7 +313,7 @@ def test_the_words_so_far_are_decided_by_facts_alone():
     world.facts += [foreseen(2), wanted(2, is_pause=True)]
     for _ in range(3):
         world.turn()
-    world.facts.append(WordsWanted("s", "q", recording(3), False, options))
+    world.facts.append(wanted(3, options=options))
     world.run()
     world.facts += [SpeechEnded("s"), ItemAdded("s", Item("q", "user", (recording(2),)))]
     world.facts.append(ResponseRequested("s", "s", "a"))

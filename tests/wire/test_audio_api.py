@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.core.conversation import AudioPart, TextPart
+from antiphon.core.conversation import AudioPart, TextPart, TranscriptOptions
 from antiphon.core.errors import LimitExceeded, ProtocolError
-from antiphon.core.facts import ResponseRequested, TranscriptOptions
+from antiphon.core.facts import ResponseRequested
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.core.sampling import Sampling
 from antiphon.wire.audio_api import (
@@ -94,7 +94,9 @@ def test_speech_is_written_down_greedily_while_somebody_waits() -> None:
 def heard(info_languages: tuple[str, ...] = ("en", "de"), **fields: Any) -> TranscriptOptions | None:
     info = msgspec.structs.replace(INFO, languages=info_languages)
     asked = converted(fields, TranscriptionRequest)
-    return read_transcription(asked, SOUND, info, LIMITS, "session", "reply").transcripts
+    (item,) = read_transcription(asked, SOUND, info, LIMITS, "session", "reply").items or ()
+    (part,) = (part for part in item.parts if isinstance(part, AudioPart))
+    return part.options
 
 
 def test_a_transcriber_is_told_of_the_language_the_text_before_and_the_temperature() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.core.facts import ItemAdded, ResponseRequested, TranscriptOptions, TurnForeseen, WordsWanted
+from antiphon.core.conversation import AudioPart, TranscriptOptions
+from antiphon.core.facts import ItemAdded, ResponseRequested, TurnForeseen, WordsWanted
 from antiphon.core.plans import NO_SPEECH, ResponseEnded, Usage, WordsHeard, ints
 from antiphon.wire.limits import Limits
 from antiphon.wire.transcription import stable
 from wire.ears import PlainEar
-from wire.harness import INFO, Driver, FakeMedia, kinds
+from wire.harness import INFO, Driver, FakeMedia, kinds, pcm
 from wire.speaking import QUIET, VOICE
 
 KIND = "conversation.item.input_audio_transcription."
@@ -217,7 +218,7 @@ def test_no_words_are_wanted_of_a_turn_that_there_is_no_room_for() -> None:
     assert not driver.facts_of(WordsWanted)
 
 
-def test_language_and_prompt_hold_for_transcripts_words_and_replies() -> None:
+def test_language_and_prompt_hold_for_what_is_said_from_then_on() -> None:
     driver = talking(languages=("en", "de"))
     audio = {"input": {"transcription": {"language": "de-DE", "prompt": "Ada"}}}
     (updated,) = driver.send("session.update", session={"type": "realtime", "audio": audio})
@@ -225,11 +226,20 @@ def test_language_and_prompt_hold_for_transcripts_words_and_replies() -> None:
     driver.hear((VOICE, 0.5), (QUIET, 0.3))
     driver.hear((QUIET, 0.5))
     asked = TranscriptOptions("de", "Ada")
-    assert driver.fact(WordsWanted).options == driver.facts_of(TurnForeseen)[-1].reply.transcripts == asked
-    assert [(one.transcribe, one.transcripts) for one in driver.facts_of(ResponseRequested)] == [
-        (True, asked),
-        (False, asked),
-    ]
+    assert driver.fact(WordsWanted).audio.options == asked
+    taken = driver.facts_of(TurnForeseen)[-1].item, driver.fact(ItemAdded).item
+    side, reply = driver.facts_of(ResponseRequested)
+    for item in (*taken, *(side.items or ())):
+        (part,) = (part for part in item.parts if isinstance(part, AudioPart))
+        assert part.options == asked
+    assert (side.transcribe, reply.transcribe, reply.items) == (True, False, None)
+    audio = {"input": {"transcription": {"prompt": "Eve"}}}
+    driver.send("session.update", session={"type": "realtime", "audio": audio})
+    sound = {"type": "input_audio", "audio": pcm(0.2)}
+    driver.send("conversation.item.create", item={"type": "message", "role": "user", "content": [sound]})
+    (later,) = driver.facts_of(ItemAdded)[-1].item.parts
+    assert isinstance(later, AudioPart)
+    assert later.options == TranscriptOptions(prompt="Eve")
     audio = {"input": {"transcription": {"language": "fr"}}}
     error = driver.error("session.update", session={"type": "realtime", "audio": audio})
     assert error["code"] == "unsupported_language"

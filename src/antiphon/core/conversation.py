@@ -26,11 +26,37 @@ class TokensPart(msgspec.Struct, frozen=True, tag=True):
     token_ids: tuple[int, ...]
 
 
+class TranscriptOptions(msgspec.Struct, frozen=True):
+    """How a recording is written down, where a stage transcribes.
+
+    language     code of what is spoken in it; None: the transcriber's own
+    prompt       text that it is to be taken to follow
+    temperature  0 is greedy; else `seed` says what is drawn
+    """
+
+    language: str | None = None
+    prompt: str | None = None
+    temperature: float = 0.0
+    seed: int = 0
+
+
 class AudioPart(msgspec.Struct, frozen=True, tag=True):
-    """Mono float32 little-endian samples at 16 kHz."""
+    """Mono float32 little-endian samples at 16 kHz.
+
+    key      of the samples
+    options  of its transcript, which it keeps; None: the transcriber's own
+    """
 
     samples: bytes
     key: int
+    options: TranscriptOptions | None = None
+
+    @property
+    def transcript_key(self) -> int:
+        """Of what is written down of it."""
+        if self.options is None:
+            return self.key
+        return content_key(b"transcript", self.key.to_bytes(8, "little"), msgspec.json.encode(self.options))
 
     @property
     def num_samples(self) -> int:

@@ -14,30 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.conversation import AudioPart, Item
-from antiphon.core.ids import content_key
 from antiphon.core.sampling import Sampling
 
 Ints = NDArray[np.int64]
 NO_INTS: Ints = np.zeros(0, np.int64)
 NO_TOKENS: Ints = np.zeros((0, 1), np.int64)
-
-
-class TranscriptOptions(msgspec.Struct, frozen=True):
-    """How a recording is written down, where a stage transcribes.
-
-    language     code of what is spoken in it; None: the transcriber's own
-    prompt       text that it is to be taken to follow
-    temperature  0 is greedy; else `seed` says what is drawn
-    """
-
-    language: str | None = None
-    prompt: str | None = None
-    temperature: float = 0.0
-    seed: int = 0
-
-    def key(self, recording: int) -> int:
-        """Of the transcript that is made so of a recording of this key."""
-        return content_key(b"transcript", recording.to_bytes(8, "little"), msgspec.json.encode(self))
 
 
 class SessionOpened(msgspec.Struct, frozen=True, tag=True):
@@ -143,14 +124,12 @@ class WordsWanted(msgspec.Struct, frozen=True, tag=True):
     item_id   of the item that the turn will become
     audio     the turn so far
     is_pause  the person has paused behind it; else it may end within a word
-    options   of its transcript; None: the transcriber's own
     """
 
     session: str
     item_id: str
     audio: AudioPart
     is_pause: bool
-    options: TranscriptOptions | None = None
 
 
 class TurnDropped(msgspec.Struct, frozen=True, tag=True):
@@ -203,7 +182,6 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     say        this text is the reply, word for word: nothing is written, it is only spoken
     transcribe the items ask for what is said in them. Where a stage transcribes, the reply is its tokens,
                as it writes them
-    transcripts  how the recordings that its prompt shows are written down; None: the transcriber's own way
     answers_silence  True: it is wanted even where nobody speaks in what it would answer
     rate       tokens a second that its reader takes, of a reply in writing; auto: an agent reads it, as fast
                as there is room; None: not known
@@ -229,7 +207,6 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     say: str | None = None
     retention: float | None = None
     transcribe: bool = False
-    transcripts: TranscriptOptions | None = None
     answers_silence: bool = False
     rate: float | Literal["auto"] | None = None
     raw: str | tuple[int, ...] | None = None

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from antiphon.core.conversation import Item, Media
-from antiphon.core.facts import NO_INTS, Ints, StagePrompt, TranscriptOptions
+from antiphon.core.conversation import Item, Media, TranscriptOptions
+from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.core.sampling import Guide, Sampling
 
 
@@ -22,8 +22,8 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     tools        JSON of each tool's schema, for the chat template
     tool_choice  auto, or what the reply shall be made to begin with: required (a call), or a tool's name
     say          a text that is to be the reply; its tokens come with the answer
-    transcripts  of a model that reads what was said: by the key of each recording in the items, the tokens of
-                 the stage that wrote it down
+    transcripts  of a model that reads what was said: by the `transcript_key` of each recording in the items,
+                 the tokens of the stage that wrote it down
     options      what is wanted is the prompt of a transcript that is made so, of the stage that transcribes
     raw          the prompt as it stands, a text or its token ids, in the place of items
     guide        what the reply has to match: the answer comes once that is compiled

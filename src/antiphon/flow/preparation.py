@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from math import ceil, isnan
 
-from antiphon.core.conversation import AudioPart, media_of
-from antiphon.core.facts import PromptReady, StageFact, StepFailed, TranscriptOptions
+from antiphon.core.conversation import AudioPart, TranscriptOptions, media_of
+from antiphon.core.facts import PromptReady, StageFact, StepFailed
 from antiphon.core.plans import RenderPrompt
 from antiphon.flow.media import MediaRoutes
 from antiphon.flow.moves import Moves
@@ -37,7 +37,7 @@ class Preparation:
         outbox: Outbox,
         transcripts: Mapping[int, tuple[int, ...]],
     ) -> None:
-        """transcripts: by `transcript_key`; what a prompt shows is there before it is rendered."""
+        """transcripts: by `AudioPart.transcript_key`; what a prompt shows is there before it is rendered."""
         self._transcripts = transcripts
         self._stages = stages
         self._sessions = sessions
@@ -51,9 +51,8 @@ class Preparation:
         """Order its prompt."""
         spec = response.spec
         speaks = spec.speech and self._stages.has_voice
-        written = {
-            part.key: self._transcripts[transcript_key(response, part)] for part in self.recordings(response)
-        }
+        keys = [part.transcript_key for part in self.recordings(response)]
+        written = {key: self._transcripts[key] for key in keys}
         order = RenderPrompt(
             response.request,
             response.items,
@@ -212,12 +211,6 @@ class Preparation:
             here = [one for one in responses if one.path is not None and one.path.encode == name]
             pins = Counter(part.key for response in here for part in response.pinned)
             assert encoder.pins == pins, "media are pinned for no response, or needed and not pinned"
-
-
-def transcript_key(response: ResponseState, recording: AudioPart) -> int:
-    """Of the transcript that its prompt shows for a recording."""
-    options = response.spec.transcripts
-    return recording.key if options is None else options.key(recording.key)
 
 
 def _said(refused: Refuse) -> str:

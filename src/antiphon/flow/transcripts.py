@@ -14,7 +14,7 @@ from itertools import dropwhile
 
 import msgspec
 
-from antiphon.core.conversation import AudioPart
+from antiphon.core.conversation import AudioPart, TranscriptOptions
 from antiphon.core.facts import (
     NO_INTS,
     Ints,
@@ -22,10 +22,9 @@ from antiphon.core.facts import (
     ResponseRequested,
     Span,
     StagePrompt,
-    TranscriptOptions,
 )
 from antiphon.core.plans import NO_SPEECH, ints
-from antiphon.flow.preparation import STAGE_LOST, Preparation, transcript_key
+from antiphon.flow.preparation import STAGE_LOST, Preparation
 from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
@@ -64,15 +63,15 @@ class Transcripts:
         known: dict[int, tuple[int, ...]],
         prompt: tuple[int, ...],
     ) -> None:
-        """known: tokens by `transcript_key`, which `preparation` reads; prompt: what a transcript begins with
-        for which nothing else was asked."""
+        """known: tokens by `AudioPart.transcript_key`, which `preparation` reads; prompt: what a transcript
+        begins with for which nothing else was asked."""
         self._stages = stages
         self._sessions = sessions
         self._preparation = preparation
         self._known = known
         self._prompt = prompt
         self._running: dict[int, ResponseState] = {}
-        """By `transcript_key`."""
+        """By `AudioPart.transcript_key`."""
         self._failed: set[int] = set()
         """Of what is known, recordings that could not be heard."""
         self._waiting: dict[int, ResponseState] = {}
@@ -87,7 +86,7 @@ class Transcripts:
             return
         self._waiting[response.request] = response
         for part in self._lacking(response):
-            running = self._running.get(transcript_key(response, part))
+            running = self._running.get(part.transcript_key)
             if running is None or not self._serves(running, response):
                 self._begin(part, response, now)
 
@@ -100,7 +99,7 @@ class Transcripts:
         """What is written of its recordings, one after the other, and whether that is all."""
         tokens: list[int] = []
         for part in self._preparation.recordings(response):
-            key = transcript_key(response, part)
+            key = part.transcript_key
             if key not in self._known:
                 running = self._running.get(key)
                 return tokens + (running.reply if running is not None else []), False
@@ -117,15 +116,15 @@ class Transcripts:
         """Is a recording written down only to show its words so far?"""
         return any(running.is_ahead for running in self._running.values())
 
-    def has_row(self, part: AudioPart, options: TranscriptOptions | None) -> bool:
-        """Is the recording being written down so, or was it?"""
-        key = part.key if options is None else options.key(part.key)
+    def has_row(self, part: AudioPart) -> bool:
+        """Is the recording being written down, or was it?"""
+        key = part.transcript_key
         running = self._running.get(key)
         return key in self._known or (running is not None and _has_row(running))
 
-    def has_begun(self, part: AudioPart, options: TranscriptOptions | None) -> bool:
-        """Was the recording written down so, or is it being?"""
-        key = part.key if options is None else options.key(part.key)
+    def has_begun(self, part: AudioPart) -> bool:
+        """Was the recording written down, or is it being?"""
+        key = part.transcript_key
         running = self._running.get(key)
         return key in self._known or (running is not None and running.request in self._sessions.by_request)
 
@@ -142,7 +141,7 @@ class Transcripts:
             running.reply.append(progress.first)
         if progress.end is not None:
             assert isinstance(running.transcribes, AudioPart)
-            self._known[transcript_key(running, running.transcribes)] = tuple(running.reply)
+            self._known[running.transcribes.transcript_key] = tuple(running.reply)
         return progress.end is None
 
     def settle(self) -> None:
@@ -165,7 +164,7 @@ class Transcripts:
         """Only to show words so far?"""
         for response in self._waiting.values():
             for part in self._lacking(response):
-                key = transcript_key(response, part)
+                key = part.transcript_key
                 wanted[key] = wanted.get(key, True) and _shows_words(response)
         for key, running in list(self._running.items()):
             if key not in wanted:
@@ -201,7 +200,7 @@ class Transcripts:
         since = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
         asked = dropwhile(lambda item: item.role == "system", response.items[since:])
         said = [part for item in asked for part in item.parts]
-        keys = tuple(transcript_key(response, part) for part in said if isinstance(part, AudioPart))
+        keys = tuple(part.transcript_key for part in said if isinstance(part, AudioPart))
         is_silent = len(keys) == len(said) and not any(self._known.get(key, (0,)) for key in keys)
         return keys if is_silent else ()
 
@@ -222,7 +221,7 @@ class Transcripts:
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         parts = self._preparation.recordings(response)
-        return tuple(part for part in parts if transcript_key(response, part) not in self._known)
+        return tuple(part for part in parts if part.transcript_key not in self._known)
 
     def _serves(self, running: ResponseState, response: ResponseState) -> bool:
         """May the response wait for it? One that was begun ahead and has no row yet would wait behind all: it
@@ -235,13 +234,13 @@ class Transcripts:
         return False
 
     def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
-        options = response.spec.transcripts
-        asked = ResponseRequested(response.session, "", "", False, remember=False, transcripts=options)
+        options = part.options
+        asked = ResponseRequested(response.session, "", "", False, remember=False)
         running = self._sessions.begin_transcript(asked, part, response.slot)
         running.is_ahead = _shows_words(response)
         running.draft = self._draft(running.session, options)
         self._heard[running.session] = _Heard(options, running.reply, running.draft)
-        self._running[transcript_key(response, part)] = running
+        self._running[part.transcript_key] = running
         if options is None:
             self._queue(running, ints(list(self._prompt)), now)
         else:
@@ -249,14 +248,14 @@ class Transcripts:
 
     def _queue(self, running: ResponseState, ids: Ints, now: float) -> None:
         """It begins with these."""
-        stage, part, options = self._stages.transcriber_stage, running.transcribes, running.spec.transcripts
+        stage, part = self._stages.transcriber_stage, running.transcribes
         assert stage is not None
-        assert part is not None
+        assert isinstance(part, AudioPart)
         running.path = self._stages.transcribe(running.session, now)
         if running.path is None:
             self._sessions.end(running, "failed", STAGE_LOST, f"The {stage} stage is starting again")
             return
-        if options is not None:
+        if (options := part.options) is not None:
             own = self._stages.ar[running.path.entry].config.sampling
             drawn = msgspec.structs.replace(own, temperature=options.temperature, seed=options.seed)
             running.spec = msgspec.structs.replace(running.spec, sampling={stage: drawn})
@@ -272,7 +271,7 @@ class Transcripts:
             response
             for response in self._waiting.values()
             if response.request in self._sessions.by_request
-            and any(transcript_key(response, part) == key for part in self._preparation.recordings(response))
+            and any(part.transcript_key == key for part in self._preparation.recordings(response))
         ]
         if running.failure[0] == UNHEARD and any(not response.is_ahead for response in ended):
             self._known[key] = ()
@@ -286,7 +285,7 @@ class Transcripts:
         if excess <= 0:
             return
         shown = {
-            transcript_key(one, part)
+            part.transcript_key
             for one in self._sessions.by_request.values()
             for part in self._preparation.recordings(one)
         }

@@ -49,7 +49,7 @@ class Words:
             return
         self._wanted[fact.session] = fact
         _, running = self._running.get(fact.session, (None, None))
-        if running is not None and not self._transcripts.has_row(running.audio, running.options):
+        if running is not None and not self._transcripts.has_row(running.audio):
             self._stop(fact.session)
 
     def forget(self, session: str) -> None:
@@ -92,7 +92,7 @@ class Words:
 
     def _begin_wanted(self, now: float) -> None:
         for session, wanted in list(self._wanted.items()):
-            is_free = self._transcripts.has_begun(wanted.audio, wanted.options)
+            is_free = self._transcripts.has_begun(wanted.audio)
             if session not in self._running and (is_free or not self._transcripts.is_preparing):
                 del self._wanted[session]
                 self._begin(wanted, now)
@@ -107,7 +107,6 @@ class Words:
             remember=False,
             items=(item,),
             transcribe=True,
-            transcripts=wanted.options,
         )
         response = self._sessions.begin_ahead(spec, (item,))
         self._running[wanted.session] = response, wanted

@@ -187,7 +187,7 @@ def describe(decision: Decision) -> str:
 def without_media(message: Any) -> Any:
     """The message with raw media and audio bytes emptied; content keys stay."""
     if isinstance(message, AudioPart):
-        return AudioPart(b"", message.key)
+        return AudioPart(b"", message.key, message.options)
     if isinstance(message, ImagePart):
         return ImagePart(b"", message.width, message.height, message.key)
     if isinstance(message, VideoPart):

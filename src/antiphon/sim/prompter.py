@@ -97,8 +97,8 @@ class SimPrompter:
                 line.put(self._text(f"{part.name} {part.arguments}"))
             case ToolOutputPart():
                 line.put(self._text(part.output))
-            case AudioPart() if part.key in line.transcripts:
-                line.put(ints(list(line.transcripts[part.key])))
+            case AudioPart() if part.transcript_key in line.transcripts:
+                line.put(ints(list(line.transcripts[part.transcript_key])))
             case AudioPart() | ImagePart() | VideoPart():
                 line.show(self._spans.of(part))
 

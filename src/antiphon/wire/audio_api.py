@@ -171,7 +171,8 @@ def read_transcription(
     hints = input_settings.Transcription(language=language, prompt=asked.prompt)
     seed = content_key(response.encode())
     options = input_settings.transcript_options(hints, info, asked.temperature or 0.0, seed)
-    written = transcription_request(session, response, audio, hints, options)
+    audio = msgspec.structs.replace(audio, options=options)
+    written = transcription_request(session, response, audio, hints)
     return msgspec.structs.replace(written, sampling=_drawn(asked, info, response), tier="latency")
 
 

@@ -22,6 +22,7 @@ from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import (
     AudioFormat,
+    Incoming,
     Transcription,
     format_payload,
     read_format,
@@ -62,6 +63,11 @@ class SessionConfig:
     def usable_tools(self) -> Tools:
         """What a reply may call."""
         return () if self.tool_choice == "none" else self.tools
+
+    @property
+    def incoming(self) -> Incoming:
+        """How the next recording comes in."""
+        return Incoming(self.input_format, self.transcription)
 
     @property
     def output_modalities(self) -> list[str]:

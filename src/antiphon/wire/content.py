@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
 from antiphon.core.conversation import (
@@ -29,7 +30,7 @@ from antiphon.wire.client_events import Strict
 from antiphon.wire.conversation import ROOT, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
-from antiphon.wire.input_settings import AudioFormat
+from antiphon.wire.input_settings import Incoming, Transcription, transcript_options
 from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.parsing import check_depth, converted
 from antiphon.wire.ports import Media
@@ -139,9 +140,7 @@ class ItemReader:
             check_depth(message.arguments, f"{at}.arguments")
         return message
 
-    def item(
-        self, message: ItemIn, at: str, room: MediaRoom, audio_format: AudioFormat = "audio/pcm"
-    ) -> NewItem:
+    def item(self, message: ItemIn, at: str, room: MediaRoom, incoming: Incoming = Incoming()) -> NewItem:
         """The item with its media decoded, which take their room, under the client's id or a new one."""
         item_id = message.id or self._ids.new("item")
         if isinstance(message, CallIn):
@@ -149,7 +148,7 @@ class ItemReader:
         if isinstance(message, CallOutputIn):
             return _call_output(item_id, message)
         parts = tuple(
-            self._taken(message.role, part, f"{at}.content[{index}]", room, audio_format)
+            self._taken(message.role, part, f"{at}.content[{index}]", room, incoming)
             for index, part in enumerate(message.content)
         )
         content = [_echo(part) for part in message.content]
@@ -167,33 +166,30 @@ class ItemReader:
         }
         return NewItem(WireItem(item_id, "assistant", "completed", call=fields), record)
 
-    def spoken(self, pcm16: bytes, item_id: str) -> NewItem:
-        """A user's message from the input buffer."""
-        part = self._audio(pcm16)
+    def spoken(self, pcm16: bytes, item_id: str, asked: Transcription | None) -> NewItem:
+        """A user's message from the input buffer, to be written down as `asked`."""
+        part = self._audio(pcm16, Incoming(transcription=asked))
         content: list[Payload] = [{"type": "input_audio", "transcript": None}]
         shown_item = WireItem(item_id, "user", "completed", content, num_bytes(part))
         return NewItem(shown_item, Item(item_id, "user", (part,)))
 
-    def _audio(self, audio: bytes, audio_format: AudioFormat = "audio/pcm") -> AudioPart:
+    def _audio(self, audio: bytes, incoming: Incoming) -> AudioPart:
         """Wire audio as a part of the record; half a sample at the end is dropped."""
-        pcm16 = InputAudio(self._media).pcm16(audio, audio_format)
+        pcm16 = InputAudio(self._media).pcm16(audio, incoming.format)
         check("max_audio_s", self._limits.max_audio_s, pcm16_ms(len(pcm16)) / 1000)
-        return self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
+        part = self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
+        return msgspec.structs.replace(part, options=transcript_options(incoming.transcription, self._info))
 
-    def _taken(
-        self, role: Role, part: ContentPart, at: str, room: MediaRoom, audio_format: AudioFormat
-    ) -> Part:
+    def _taken(self, role: Role, part: ContentPart, at: str, room: MediaRoom, incoming: Incoming) -> Part:
         try:
-            decoded = self._part(role, part, at, room, audio_format)
+            decoded = self._part(role, part, at, room, incoming)
             room.take(num_bytes(decoded))
         except LimitExceeded as error:
             error.param = at
             raise
         return decoded
 
-    def _part(
-        self, role: Role, part: ContentPart, at: str, room: MediaRoom, audio_format: AudioFormat
-    ) -> Part:
+    def _part(self, role: Role, part: ContentPart, at: str, room: MediaRoom, incoming: Incoming) -> Part:
         if part.type not in ALLOWED[role]:
             raise ProtocolError(
                 f"Content type {shown(part.type)} is not supported in a {role} message;"
@@ -207,7 +203,7 @@ class ItemReader:
                 f"The model {self._info.name} takes {takes}: leave {kind} out.", param=f"{at}.type"
             )
         if part.type == "input_audio":
-            return self._audio(_required(part.audio, f"{at}.audio"), audio_format)
+            return self._audio(_required(part.audio, f"{at}.audio"), incoming)
         if part.type == "input_image":
             return self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url", room)
         if part.type == "input_video":

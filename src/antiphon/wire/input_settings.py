@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from antiphon.core.conversation import TranscriptOptions
 from antiphon.core.errors import ProtocolError
-from antiphon.core.facts import TranscriptOptions
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.client_events import Strict
@@ -34,6 +34,14 @@ class Transcription:
     def payload(self) -> Payload:
         asked = {"model": self.model, "language": self.language, "prompt": self.prompt}
         return {key: value for key, value in asked.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """How a recording comes in: its format, and how it is to be written down."""
+
+    format: AudioFormat = "audio/pcm"
+    transcription: Transcription | None = None
 
 
 class TranscriptionPatch(Strict, frozen=True, kw_only=True):

@@ -19,8 +19,9 @@ class Items:
 
     def __init__(self, shared: Shared, responses: Responses, transcripts: Transcripts) -> None:
         self._shared, self._responses, self._transcripts = shared, responses, transcripts
-        self._spoken: tuple[str, int, NewItem] | None = None
-        """What was spoken last, until it is over: its item, its length, and what was made of it."""
+        self._spoken: tuple[tuple[object, ...], NewItem] | None = None
+        """What was spoken last, until it is over: its item, length and transcription, and what
+        was made of it."""
 
     def create(self, event: CreateItem) -> list[Step]:
         self.check_room(0)
@@ -32,7 +33,7 @@ class Items:
                 param="item.id",
             )
         self._shared.conversation.check_place(event.previous_item_id)
-        item = self._shared.reader.item(message, "item", self._room, self._shared.config.input_format)
+        item = self._shared.reader.item(message, "item", self._room, self._shared.config.incoming)
         self.check_room(item.shown.media_bytes)
         return self._insert(item, event.previous_item_id)
 
@@ -40,10 +41,13 @@ class Items:
         """Spoken audio as the user's message; raises where there is no room for it. All recordings of an item
         begin with the same sound: one of the same length is the same."""
         self.check_room(0)
-        last = self._spoken
-        is_known = last is not None and last[:2] == (item_id, len(audio))
-        item = last[2] if last is not None and is_known else self._shared.reader.spoken(audio, item_id)
-        self._spoken = item_id, len(audio), item
+        asked = self._shared.config.transcription
+        known = item_id, len(audio), asked
+        if self._spoken is not None and self._spoken[0] == known:
+            item = self._spoken[1]
+        else:
+            item = self._shared.reader.spoken(audio, item_id, asked)
+        self._spoken = known, item
         self.check_room(item.shown.media_bytes)
         return item
 

@@ -11,7 +11,7 @@ from antiphon.wire.config import Scope, SessionConfig, overridden, with_output
 from antiphon.wire.content import ItemIn, ItemReader, NewItem
 from antiphon.wire.conversation import Conversation, WireItem
 from antiphon.wire.errors import shown
-from antiphon.wire.input_settings import AudioFormat
+from antiphon.wire.input_settings import Incoming
 from antiphon.wire.limits import MediaRoom, check
 from antiphon.wire.parsing import converted
 
@@ -53,7 +53,7 @@ def read_response(
     if params.input is not None:
         check("max_parts", scope.limits.max_parts, len(params.input), "response.input has too many items")
         room = conversation.media_room(scope.limits)
-        inputs = Inputs(reader, conversation, session.input_format, room)
+        inputs = Inputs(reader, conversation, session.incoming, room)
         items = inputs.read(params.input)
     is_told = bool(params.instructions)
     return AskedResponse(config, params.conversation != "none", items, params.metadata, is_told)
@@ -72,7 +72,7 @@ class Inputs:
 
     reader: ItemReader
     conversation: Conversation
-    audio_format: AudioFormat
+    incoming: Incoming
     room: MediaRoom
 
     def read(self, raw: list[dict[str, object]]) -> tuple[NewItem, ...]:
@@ -80,7 +80,7 @@ class Inputs:
         places = [f"response.input[{index}]" for index in range(len(raw))]
         checked = [self._checked(item, at) for item, at in zip(raw, places, strict=True)]
         items = [
-            item if isinstance(item, NewItem) else self.reader.item(item, at, self.room, self.audio_format)
+            item if isinstance(item, NewItem) else self.reader.item(item, at, self.room, self.incoming)
             for item, at in zip(checked, places, strict=True)
         ]
         # the words and the calls of one reply are one item of the record

@@ -20,7 +20,6 @@ from antiphon.wire.client_events import PlaybackAck, TruncateItem
 from antiphon.wire.effects import Payload, Step
 from antiphon.wire.errors import shown
 from antiphon.wire.guides import Guided, guide_of
-from antiphon.wire.input_settings import transcript_options
 from antiphon.wire.limits import check
 from antiphon.wire.ports import DetokeniserFactory, Media
 from antiphon.wire.reply import Reply
@@ -256,7 +255,6 @@ class Responses:
             tools=tuple(tool.schema() for tool in spec.config.tools),
             tool_choice=spec.config.tool_choice,
             retention=spec.config.truncation.retention,
-            transcripts=transcript_options(spec.config.transcription, self._shared.scope.info),
             answers_silence=asked.answers_silence,
             rate=None if spec.config.speech else self._shared.scope.readers.of(None, is_streamed=True),
         )

@@ -53,7 +53,6 @@ from antiphon.wire.config import Scope, SessionConfig, session_object, updated
 from antiphon.wire.content import ItemReader
 from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
-from antiphon.wire.input_settings import transcript_options
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.listener import (
@@ -369,8 +368,7 @@ class RealtimeSession:
     def _words_wanted(self, speech: SpeechPaused | SpeechContinues) -> list[Step]:
         """Have the turn so far written down, where the session asks for its input in writing; nothing, where
         it could not be taken."""
-        asked = self._shared.config.transcription
-        if asked is None:
+        if self._shared.config.transcription is None:
             return []
         try:
             (part,) = self._items.spoken(speech.audio, speech.item_id).record.parts
@@ -378,8 +376,7 @@ class RealtimeSession:
             return []
         assert isinstance(part, AudioPart)
         self._transcripts.expect(speech.item_id)
-        options = transcript_options(asked, self._shared.scope.info)
-        return [WordsWanted(self.id, speech.item_id, part, isinstance(speech, SpeechPaused), options)]
+        return [WordsWanted(self.id, speech.item_id, part, isinstance(speech, SpeechPaused))]
 
     def _over(self, speech: SpeechOver) -> list[Step]:
         stopped: Payload = {

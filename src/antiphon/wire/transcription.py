@@ -11,14 +11,14 @@ import re
 from dataclasses import dataclass
 
 from antiphon.core.conversation import AudioPart, Item, TextPart
-from antiphon.core.facts import ResponseCancelled, ResponseRequested, TranscriptOptions
+from antiphon.core.facts import ResponseCancelled, ResponseRequested
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage, WordsHeard
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
 from antiphon.wire.conversation import WireItem
 from antiphon.wire.effects import Payload
-from antiphon.wire.input_settings import Transcription, transcript_options
+from antiphon.wire.input_settings import Transcription
 from antiphon.wire.ports import Detokeniser, DetokeniserFactory
 
 WORD = re.compile(r"\S+")
@@ -26,14 +26,10 @@ INSTRUCTION = "Transcribe the audio into text. Write down exactly what is said, 
 
 
 def transcription_request(
-    session: str,
-    response: str,
-    audio: AudioPart,
-    asked: Transcription,
-    options: TranscriptOptions | None = None,
+    session: str, response: str, audio: AudioPart, asked: Transcription
 ) -> ResponseRequested:
     """Have the model write down `audio`: best effort, text only, outside the record. A transcriber follows
-    `options`, any other model the instruction."""
+    the recording's own options, any other model the instruction."""
     parts = [INSTRUCTION]
     if asked.language:
         parts.append(f"The language of the audio is {asked.language}.")
@@ -49,7 +45,6 @@ def transcription_request(
         items=(item,),
         tier="best_effort",
         transcribe=True,
-        transcripts=options,
     )
 
 
@@ -119,8 +114,7 @@ class Transcripts:
         self._live = None
         seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
         self._open[response] = _Transcript(item, seconds, self._detokenisers(), sent=sent)
-        options = transcript_options(asked, self._info)
-        return transcription_request(self._session, response, audio, asked, options)
+        return transcription_request(self._session, response, audio, asked)
 
     def expect(self, item_id: str) -> None:
         """Of the turn that becomes this item, the words so far may come by `heard`."""

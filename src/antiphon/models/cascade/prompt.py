@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from antiphon.core.conversation import AudioPart, Item, Part, TextPart
+from antiphon.core.conversation import AudioPart, Item, Part, TextPart, TranscriptOptions
 from antiphon.core.errors import ProtocolError
-from antiphon.core.facts import NO_INTS, PromptFailed, PromptReady, StagePrompt, TranscriptOptions
+from antiphon.core.facts import NO_INTS, PromptFailed, PromptReady, StagePrompt
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.cascade.whisper import WhisperConfig
 from antiphon.models.prompt import NoMedia, Prompter
@@ -72,7 +72,7 @@ class CascadePrompter:
     def _heard(self, part: Part, transcripts: dict[int, tuple[int, ...]]) -> Part:
         if not isinstance(part, AudioPart):
             return part
-        return TextPart(self._text(transcripts[part.key]))
+        return TextPart(self._text(transcripts[part.transcript_key]))
 
     def _text(self, tokens: tuple[int, ...]) -> str:
         return self._transcriber.decode(tokens).strip()
@@ -81,7 +81,7 @@ class CascadePrompter:
 def _is_unheard(item: Item, transcripts: Mapping[int, tuple[int, ...]]) -> bool:
     """Is it nothing but recordings in which nobody speaks?"""
     return bool(item.parts) and all(
-        isinstance(part, AudioPart) and not transcripts[part.key] for part in item.parts
+        isinstance(part, AudioPart) and not transcripts[part.transcript_key] for part in item.parts
     )
 
 
