@@ -335,7 +335,7 @@ def test_the_words_so_far_are_the_transcript_of_what_was_said_so_far(omni: Omni,
     for part, is_pause in ((SPOKEN[0], False), (SPOKEN[1], False), (SPOKEN[3], True)):
         if is_pause:
             talk.foresee("s", said(part), asked)
-        talk.tell(WordsWanted("s", "q", part, is_pause))
+        talk.tell(WordsWanted("s", "q", (part,), is_pause))
         talk.step(80)
     texts = []
     for words, part in zip(talk.words, (SPOKEN[0], SPOKEN[1], SPOKEN[3]), strict=True):
@@ -345,7 +345,7 @@ def test_the_words_so_far_are_the_transcript_of_what_was_said_so_far(omni: Omni,
     assert len(set(texts)) > 1
     assert orders.num_encoded == 3
     talk.tell(SpeechEnded("s"))
-    talk.tell(WordsWanted("s", "r", SPOKEN[2], False))  # of the next turn, beside the reply
+    talk.tell(WordsWanted("s", "r", (SPOKEN[2],), False))  # of the next turn, beside the reply
     talk.step()
     talk.add("s", QUESTIONS[3])
     ask(talk, "s")
@@ -416,7 +416,7 @@ def test_a_written_reply_is_silent(omni: Omni):
 def test_a_transcript_is_told_to_who_asks_for_it(omni: Omni, oracle: Oracle, tail: bool):
     talk = Talk(omni.engine)
     talk.open("s")
-    request = transcription_request("s", "t", SPOKEN[0], Transcription())
+    request = transcription_request("s", "t", (SPOKEN[0],), Transcription())
     talk.tell(request)
     talk.run()
     samples = np.frombuffer(SPOKEN[0].samples, np.float32)
@@ -448,7 +448,7 @@ def test_a_recording_in_which_nobody_speaks_is_told_by_the_probability_of_transf
         talk = Talk(strict.engine, recorder=orders)
         talk.open("s")
         for i, part in enumerate(SPOKEN):
-            talk.tell(transcription_request("s", f"t{i}", part, Transcription()))
+            talk.tell(transcription_request("s", f"t{i}", (part,), Transcription()))
             talk.step(1)
         talk.run()
         for i, part in enumerate(SPOKEN):
@@ -502,10 +502,10 @@ def test_language_and_prompt_of_a_transcript_are_those_of_transformers(
         talk = Talk(omni.engine)
         talk.open("s")
         for i, options in enumerate(HINTS):
-            talk.tell(transcription_request("s", f"t{i}", taken(SPOKEN[1], options), Transcription()))
+            talk.tell(transcription_request("s", f"t{i}", (taken(SPOKEN[1], options),), Transcription()))
         warm = TranscriptOptions(temperature=1.0, seed=5)
         for name in ("w0", "w1"):
-            talk.tell(transcription_request("s", name, taken(SPOKEN[1], warm), Transcription()))
+            talk.tell(transcription_request("s", name, (taken(SPOKEN[1], warm),), Transcription()))
         talk.run()
     finally:
         omni.close()

@@ -220,4 +220,4 @@ def foreseen(number: int, options: TranscriptOptions | None = None) -> TurnFores
 def wanted(
     number: int, session: str = "s", is_pause: bool = False, options: TranscriptOptions | None = None
 ) -> WordsWanted:
-    return WordsWanted(session, "q", recording(number, options), is_pause)
+    return WordsWanted(session, "q", (recording(number, options),), is_pause)

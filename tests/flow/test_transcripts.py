@@ -13,12 +13,14 @@ from antiphon.core.facts import (
     ResponseRequested,
     SessionClosed,
     SessionOpened,
+    SpeechStarted,
     StepDone,
     TurnAdvised,
     TurnDropped,
     TurnForeseen,
     UnitLost,
     UnitReady,
+    WordsWanted,
 )
 from antiphon.core.plans import TokensOut
 from antiphon.flow import transcripts
@@ -348,6 +350,34 @@ def test_a_transcript_is_told_as_it_is_written():
     assert len(told) > 3, "token by token where it is being written"
     assert world.ends["t"].status == "completed"
     assert len(world.prompts) == 1, "a transcript has no prompt"
+    world.check_empty()
+
+
+def test_a_long_recording_leaves_the_stages_to_others_meanwhile():
+    """Two of its pieces at a time."""
+    world = World()
+    said = Item("said", "user", tuple(recording(number) for number in range(1, 7)))
+    asked = {"speech": False, "remember": False, "items": (said,), "transcribe": True}
+    world.facts += [SessionOpened("t"), ResponseRequested("t", "t", "t", **asked)]
+    world.turn()
+    world.ask("s", recording(9))
+    world.run()
+    assert world.encoded == [1, 2, 9, 3, 4, 5, 6]
+    assert world.text["t"] == [token for number in range(1, 7) for token in written(number)]
+    world.check_empty()
+
+
+def test_the_words_of_a_long_turn_are_those_of_its_pieces():
+    world = World()
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts.append(WordsWanted("s", "q", (recording(1), recording(2)), True))
+    world.run()
+    world.facts.append(WordsWanted("s", "q", (recording(1), recording(2)), True))
+    world.run()
+    both = (*written(1), *written(2))
+    assert [one[2] for one in world.so_far] == [written(1), both, both]
+    assert world.encoded == [1, 2]
     world.check_empty()
 
 

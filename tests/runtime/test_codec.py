@@ -132,7 +132,7 @@ MESSAGES: list[Any] = [
     SpeechEnded("s"),
     TurnAdvised("s", "turn", 2.5, 0.5),
     TurnForeseen("s", Item("i", "user", (TextPart("x"),)), ResponseRequested("s", "", "")),
-    WordsWanted("s", "i", AudioPart.of(b"\0" * 8), True),
+    WordsWanted("s", "i", (AudioPart.of(b"\0" * 8),), True),
     TurnDropped("s", "i"),
     OutputHeld("s", "r"),
     OutputReleased("s", "r"),

@@ -98,6 +98,48 @@ async def test_a_transcription_is_streamed_as_it_is_written(cascade_checkpoint: 
     assert done.text.strip() == whole.text
 
 
+async def test_a_recording_that_is_longer_than_the_transcriber_hears(
+    cascade_checkpoint: Path, tmp_path: Path
+) -> None:
+    """It hears 4 s at a time: over HTTP, as a turn, and in a chat."""
+    tone = base64.b64encode(
+        (9000 * np.sin(np.arange(24_000 * 9) ** 1.1 / 20)).astype("<i2").tobytes()
+    ).decode()
+    async with (
+        serving(cascade_checkpoint, tmp_path / "record") as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
+        client.realtime.connect(model="tiny") as connection,
+    ):
+        written = await client.audio.transcriptions.create(
+            model="tiny", file=("a.wav", wav(10.0)), response_format="verbose_json"
+        )
+        assert written.text
+        assert written.duration == pytest.approx(10.0)
+        sound = {"data": base64.b64encode(wav(10.0)).decode(), "format": "wav"}
+        message: Any = {"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]}
+        chat = await client.chat.completions.create(model="tiny", messages=[message], max_tokens=4)
+        assert chat.usage.completion_tokens
+        audio = {"input": {"turn_detection": None, "transcription": {"model": "whisper-1"}}}
+        await connection.session.update(session={"type": "realtime", "audio": audio})
+        await connection.input_audio_buffer.append(audio=tone)
+        await connection.input_audio_buffer.commit()
+        await connection.response.create()
+        events = await answered(connection)
+        kinds = [event.type for event in events]
+        assert kinds.count("conversation.item.added") == 2, "the turn is one item"
+        assert events[-1].response.status in ("completed", "incomplete")
+        if "conversation.item.input_audio_transcription.completed" not in kinds:
+            async with asyncio.timeout(TURN_S):
+                async for event in connection:
+                    if event.type == "conversation.item.input_audio_transcription.completed":
+                        events.append(event)
+                        break
+        (completed,) = [event for event in events if event.type.endswith("transcription.completed")]
+        told = [event.delta for event in events if event.type.endswith("input_audio_transcription.delta")]
+        assert "".join(told).strip() == completed.transcript != ""
+        assert completed.usage.seconds == pytest.approx(9.0)
+
+
 @pytest.mark.parametrize("trips", ["", "{% if tools %}{{ 'Tools: ' + tools }}{% endif %}"])
 def test_a_model_whose_template_shows_no_tools_says_so(
     cascade_checkpoint: Path, tmp_path: Path, trips: str

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import get_args
 
 import httpx
-import msgspec
 import numpy as np
 import pytest
 import soundfile
@@ -24,7 +23,7 @@ from antiphon.server.app import attach_engine, create_app
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.limits import Limits
 from server.conftest import Running, eventually, running
-from server.fake_engine import INFO, CharDetokeniser, FakeEngine, Script
+from server.fake_engine import CharDetokeniser, FakeEngine, Script
 
 TESTS = Path(__file__).parents[1]
 
@@ -311,12 +310,13 @@ async def test_a_decision_that_does_not_return_is_no_health() -> None:
         assert (await client.get("/ready")).status_code == 200
 
 
-async def test_a_recording_that_the_model_does_not_hear_is_the_clients_error() -> None:
-    """A model hears 2 s, the server would take 600: refused before it reaches anybody."""
-    engine = FakeEngine(info=msgspec.structs.replace(INFO, max_recording_s=2.0))
+async def test_a_recording_that_is_too_long_is_the_clients_error() -> None:
+    engine = FakeEngine()
+    settings = ServerSettings(limits=Limits(max_audio_s=2.0))
     file = io.BytesIO()
     soundfile.write(file, np.zeros(16_000 * 3, np.float32), 16_000, format="WAV")
-    transport = httpx.ASGITransport(create_app(engine, detokenisers=CharDetokeniser))
+    app = create_app(engine, settings=settings, detokenisers=CharDetokeniser)
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.post(
             "/v1/audio/transcriptions",

@@ -45,7 +45,7 @@ def aloud(**fields: Any) -> ResponseRequested:
 def written(**fields: Any) -> ResponseRequested:
     info = msgspec.structs.replace(INFO, sampling={"thinker": Sampling(temperature=0.7)})
     return read_transcription(
-        converted(fields, TranscriptionRequest), SOUND, info, LIMITS, "session", "reply"
+        converted(fields, TranscriptionRequest), (SOUND,), info, LIMITS, "session", "reply"
     )
 
 
@@ -94,7 +94,7 @@ def test_speech_is_written_down_greedily_while_somebody_waits() -> None:
 def heard(info_languages: tuple[str, ...] = ("en", "de"), **fields: Any) -> TranscriptOptions | None:
     info = msgspec.structs.replace(INFO, languages=info_languages)
     asked = converted(fields, TranscriptionRequest)
-    (item,) = read_transcription(asked, SOUND, info, LIMITS, "session", "reply").items or ()
+    (item,) = read_transcription(asked, (SOUND,), info, LIMITS, "session", "reply").items or ()
     (part,) = (part for part in item.parts if isinstance(part, AudioPart))
     return part.options
 

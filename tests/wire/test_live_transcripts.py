@@ -10,6 +10,7 @@ import pytest
 from antiphon.core.conversation import AudioPart, TranscriptOptions
 from antiphon.core.facts import ItemAdded, ResponseRequested, TurnForeseen, WordsWanted
 from antiphon.core.plans import NO_SPEECH, ResponseEnded, Usage, WordsHeard, ints
+from antiphon.wire import session
 from antiphon.wire.limits import Limits
 from antiphon.wire.transcription import stable
 from wire.ears import PlainEar
@@ -19,9 +20,9 @@ from wire.speaking import QUIET, VOICE
 KIND = "conversation.item.input_audio_transcription."
 
 
-def talking(limits: Limits | None = None, languages: tuple[str, ...] = ("en",)) -> Driver:
+def talking(limits: Limits | None = None, languages: tuple[str, ...] = ("en",), **more: float) -> Driver:
     """A session that wants its input in writing, of a model that writes down what is said."""
-    info = msgspec.structs.replace(INFO, reads_ahead=True, languages=languages)
+    info = msgspec.structs.replace(INFO, reads_ahead=True, languages=languages, **more)
     driver = Driver(limits, PlainEar, info=info)
     asked = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
     assert kinds(driver.send("session.update", session=asked)) == ["session.updated"]
@@ -63,9 +64,9 @@ def test_the_words_so_far_are_shown_at_a_bounded_rate_in_pauses_and_go_on_to_the
     foreseen, wanted = driver.facts_of(TurnForeseen)[-1], driver.fact(WordsWanted)
     assert wanted.is_pause
     assert driver.facts.index(foreseen) == driver.facts.index(wanted) - 1, "first the reply, then the words"
-    assert wanted.audio == foreseen.item.parts[0], "which is written down once for both"
+    assert wanted.parts == foreseen.item.parts, "which is written down once for both"
     driver.hear((QUIET, 0.4))
-    assert driver.fact(ItemAdded).item.parts[0] == wanted.audio
+    assert driver.fact(ItemAdded).item.parts == wanted.parts
     assert len(driver.facts_of(WordsWanted)) == 3, "silence is not written down"
     last = finished(driver, "The capital of France is big.")
     assert last[-1]["type"] == KIND + "completed"
@@ -85,10 +86,10 @@ def test_the_words_of_a_turn_that_is_committed_by_hand_are_shown_before_that() -
     assert deltas(first) == "The capital of"
     (wanted, last) = driver.facts_of(WordsWanted)
     assert not wanted.is_pause
-    assert len(wanted.audio.samples) < len(last.audio.samples)
+    assert len(wanted.parts[0].samples) < len(last.parts[0].samples)
     committed = driver.send("input_audio_buffer.commit")[0]
     assert {committed["item_id"], first[0]["item_id"], wanted.item_id} == {last.item_id}
-    assert driver.fact(ItemAdded).item.parts[0] == last.audio
+    assert driver.fact(ItemAdded).item.parts == last.parts
     ended = finished(driver, "The capital of France is Paris.")
     assert deltas(first + ended) == ended[-1]["transcript"]
     driver.hear((VOICE, 1.6))
@@ -226,7 +227,8 @@ def test_language_and_prompt_hold_for_what_is_said_from_then_on() -> None:
     driver.hear((VOICE, 0.5), (QUIET, 0.3))
     driver.hear((QUIET, 0.5))
     asked = TranscriptOptions("de", "Ada")
-    assert driver.fact(WordsWanted).audio.options == asked
+    (heard,) = driver.fact(WordsWanted).parts
+    assert heard.options == asked
     taken = driver.facts_of(TurnForeseen)[-1].item, driver.fact(ItemAdded).item
     side, reply = driver.facts_of(ResponseRequested)
     for item in (*taken, *(side.items or ())):
@@ -261,3 +263,31 @@ def test_language_and_prompt_hold_for_what_is_said_from_then_on() -> None:
 def test_what_is_sent_of_a_turn_that_goes_on(before: str, text: str, in_speech: str, in_pause: str) -> None:
     assert stable(before, text, is_pause=False) == in_speech
     assert stable(before, text, is_pause=True) == in_pause
+
+
+def test_a_turn_that_is_very_long_is_written_down_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MOST_AHEAD_MS", 2000)
+    driver = talking()
+    for _ in range(6):
+        driver.hear((VOICE, 0.5))
+    driver.hear((QUIET, 0.3))
+    assert len(driver.facts_of(WordsWanted)) == 1
+    assert len(driver.facts_of(TurnForeseen)) == 1, "before anything was said"
+    driver.hear((QUIET, 0.5))
+    assert driver.fact(ItemAdded)
+    assert [one.transcribe for one in driver.facts_of(ResponseRequested)] == [True, False]
+
+
+def test_a_turn_that_is_longer_than_is_heard_at_a_time_is_one_item() -> None:
+    driver = talking(max_recording_s=1.0)
+    driver.hear((VOICE, 1.0), (VOICE, 1.4), (QUIET, 0.3))
+    driver.hear((QUIET, 0.5))
+    item = driver.fact(ItemAdded).item
+    assert len(item.parts) > 1
+    assert (
+        driver.facts_of(WordsWanted)[-1].parts == driver.facts_of(TurnForeseen)[-1].item.parts == item.parts
+    )
+    side = driver.facts_of(ResponseRequested)[0]
+    assert side.items[0].parts[:-1] == item.parts
+    added = [event for event in driver.events if event["type"] == "conversation.item.added"]
+    assert [len(event["item"]["content"]) for event in added] == [1]

@@ -122,13 +122,13 @@ class WordsWanted(msgspec.Struct, frozen=True, tag=True):
     WordsHeard once there is time for it, or not at all. Advice: it changes no reply.
 
     item_id   of the item that the turn will become
-    audio     the turn so far
+    parts     the turn so far: one recording, or the pieces of a long one
     is_pause  the person has paused behind it; else it may end within a word
     """
 
     session: str
     item_id: str
-    audio: AudioPart
+    parts: tuple[AudioPart, ...]
     is_pause: bool
 
 

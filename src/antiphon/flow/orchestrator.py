@@ -169,7 +169,7 @@ class Orchestrator:
         """Orders and outputs since the last call."""
         self._moves.settle()
         self._advance.settle()
-        self._transcripts.settle()
+        self._transcripts.settle(now)
         self._words.settle(now)
         self._preparation.want_lacking()
         self._preparation.drop_surplus()

@@ -33,6 +33,8 @@ from antiphon.stage.requests import Progress
 
 UNHEARD = "stage_failed"
 """Why a recording has no transcript that would have none the next time either."""
+AT_ONCE = 2
+"""Recordings of one response: one is encoded while another is written."""
 MOST_KEPT = 4096
 """Transcripts; older ones that no open response shows are forgotten, and written anew when one does."""
 
@@ -85,10 +87,7 @@ class Transcripts:
             self._go_on(response)
             return
         self._waiting[response.request] = response
-        for part in self._lacking(response):
-            running = self._running.get(part.transcript_key)
-            if running is None or not self._serves(running, response):
-                self._begin(part, response, now)
+        self._begin_lacking(response, now)
 
     @property
     def asked(self) -> tuple[ResponseState, ...]:
@@ -116,17 +115,18 @@ class Transcripts:
         """Is a recording written down only to show its words so far?"""
         return any(running.is_ahead for running in self._running.values())
 
-    def has_row(self, part: AudioPart) -> bool:
-        """Is the recording being written down, or was it?"""
-        key = part.transcript_key
-        running = self._running.get(key)
-        return key in self._known or (running is not None and _has_row(running))
+    def has_row(self, parts: tuple[AudioPart, ...]) -> bool:
+        """Is what is lacking of these being written down, or is nothing?"""
+        running = [self._running.get(part.transcript_key) for part in self._unknown(parts)]
+        return not running or any(one is not None and _has_row(one) for one in running)
 
-    def has_begun(self, part: AudioPart) -> bool:
-        """Was the recording written down, or is it being?"""
-        key = part.transcript_key
-        running = self._running.get(key)
-        return key in self._known or (running is not None and running.request in self._sessions.by_request)
+    def has_begun(self, parts: tuple[AudioPart, ...]) -> bool:
+        """Was each of these written down, or is it being?"""
+        running = [self._running.get(part.transcript_key) for part in self._unknown(parts)]
+        return all(one is not None and one.request in self._sessions.by_request for one in running)
+
+    def _unknown(self, parts: tuple[AudioPart, ...]) -> tuple[AudioPart, ...]:
+        return tuple(part for part in parts if part.transcript_key not in self._known)
 
     def prompted(self, running: ResponseState, fact: PromptReady, now: float) -> None:
         """What a transcript begins with for which something was asked."""
@@ -144,7 +144,7 @@ class Transcripts:
             self._known[running.transcribes.transcript_key] = tuple(running.reply)
         return progress.end is None
 
-    def settle(self) -> None:
+    def settle(self, now: float) -> None:
         """Go on with responses whose transcripts are there, end those whose transcripts failed, and stop what
         nobody waits for."""
         if not self._waiting and not self._running:
@@ -160,6 +160,8 @@ class Transcripts:
                 del self._waiting[request]
                 if not is_over:
                     self._go_on(response)
+            else:
+                self._begin_lacking(response, now)
         wanted: dict[int, bool] = {}
         """Only to show words so far?"""
         for response in self._waiting.values():
@@ -220,8 +222,7 @@ class Transcripts:
         return *heard.tokens, *heard.draft[len(heard.tokens) :]
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
-        parts = self._preparation.recordings(response)
-        return tuple(part for part in parts if part.transcript_key not in self._known)
+        return self._unknown(self._preparation.recordings(response))
 
     def _serves(self, running: ResponseState, response: ResponseState) -> bool:
         """May the response wait for it? One that was begun ahead and has no row yet would wait behind all: it
@@ -232,6 +233,13 @@ class Transcripts:
             return True
         self._sessions.end(running, "cancelled", "")
         return False
+
+    def _begin_lacking(self, response: ResponseState, now: float) -> None:
+        """Have the next of its recordings written down. Not all: others need the stages meanwhile."""
+        for part in self._lacking(response)[:AT_ONCE]:
+            running = self._running.get(part.transcript_key)
+            if running is None or not self._serves(running, response):
+                self._begin(part, response, now)
 
     def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
         options = part.options

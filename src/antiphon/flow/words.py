@@ -49,7 +49,7 @@ class Words:
             return
         self._wanted[fact.session] = fact
         _, running = self._running.get(fact.session, (None, None))
-        if running is not None and not self._transcripts.has_row(running.audio):
+        if running is not None and not self._transcripts.has_row(running.parts):
             self._stop(fact.session)
 
     def forget(self, session: str) -> None:
@@ -92,13 +92,13 @@ class Words:
 
     def _begin_wanted(self, now: float) -> None:
         for session, wanted in list(self._wanted.items()):
-            is_free = self._transcripts.has_begun(wanted.audio)
+            is_free = self._transcripts.has_begun(wanted.parts)
             if session not in self._running and (is_free or not self._transcripts.is_preparing):
                 del self._wanted[session]
                 self._begin(wanted, now)
 
     def _begin(self, wanted: WordsWanted, now: float) -> None:
-        item = Item(wanted.item_id, "user", (wanted.audio,))
+        item = Item(wanted.item_id, "user", wanted.parts)
         spec = ResponseRequested(
             wanted.session,
             "",

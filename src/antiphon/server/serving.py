@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Protocol
@@ -153,10 +152,6 @@ class Serving:
         transcripts: detokenisers of its transcriber, where it has one"""
         vad_model()
         settings, limits = self.settings, self.settings.limits
-        if engine.info.max_recording_s < limits.max_audio_s:
-            limits = replace(limits, max_audio_s=engine.info.max_recording_s)
-            settings = self.settings = replace(settings, limits=limits)
-            self.media, self.files = BoundedMedia(limits), MediaFiles(limits)
         limit, best_effort = settings.max_open_responses, settings.max_best_effort_responses
         self.engine = GatedEngine(engine, limit, best_effort, self._tenant_of)
         self.engine.pressure.on_gap = self.metrics.gaps.inc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -34,6 +34,7 @@ from antiphon.wire.input_settings import read_language
 from antiphon.wire.limits import check
 from antiphon.wire.parsing import converted
 from antiphon.wire.reply_stream import EndPiece, TextPiece
+from antiphon.wire.windows import pieces_of
 
 router = APIRouter()
 LISTS = ("include", "timestamp_granularities")
@@ -93,7 +94,7 @@ def _fields(form: FormData) -> TranscriptionRequest:
     return converted(fields, TranscriptionRequest)
 
 
-async def _audio(form: FormData, serving: Serving, key: int | None) -> AudioPart:
+async def _audio(form: FormData, serving: Serving, key: int | None) -> tuple[AudioPart, ...]:
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise ProtocolError(
@@ -102,10 +103,14 @@ async def _audio(form: FormData, serving: Serving, key: int | None) -> AudioPart
     data = await file.read()
     check("max_file_bytes", serving.settings.limits.max_file_bytes, len(data))
     try:
-        return await serving.decoding.run(key, serving.files.audio_file, data)
+        return await serving.decoding.run(key, _decoded, data, serving)
     except ProtocolError as error:
         error.param = "file"
         raise
+
+
+def _decoded(data: bytes, serving: Serving) -> tuple[AudioPart, ...]:
+    return pieces_of(serving.files.audio_file(data), serving.info)
 
 
 async def _written(exchange: Exchange) -> tuple[str, ResponseEnded]:
@@ -121,11 +126,11 @@ async def _written(exchange: Exchange) -> tuple[str, ResponseEnded]:
 
 
 def _answer(
-    asked: TranscriptionRequest, audio: AudioPart, info: ModelInfo, text: str, end: ResponseEnded
+    asked: TranscriptionRequest, audio: Sequence[AudioPart], info: ModelInfo, text: str, end: ResponseEnded
 ) -> Response:
     if asked.response_format == "text":
         return PlainTextResponse(text)
-    seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
+    seconds = sum(part.num_samples for part in audio) / MODEL_SAMPLE_RATE_HZ
     usage = heard_usage(end.usage, seconds, info)
     if asked.response_format == "json":
         return json_answer(Transcription(text=text, usage=usage))

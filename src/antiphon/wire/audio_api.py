@@ -150,14 +150,14 @@ def read_speech(
 
 def read_transcription(
     asked: TranscriptionRequest,
-    audio: AudioPart,
+    audio: tuple[AudioPart, ...],
     info: ModelInfo,
     limits: Limits,
     session: str,
     response: str,
 ) -> ResponseRequested:
-    """A transcriber writes down what it hears, or the chat model is told to: greedily, unless a temperature
-    is given. Somebody waits for it, unlike for what a session has written down beside its talk."""
+    """A transcriber writes down what it hears, piece by piece, or the chat model is told to: greedily, unless
+    a temperature is given. A client waits for it, unlike for what a session has written down."""
     for name in ("include", "timestamp_granularities"):
         if getattr(asked, name):
             raise ProtocolError(
@@ -171,8 +171,8 @@ def read_transcription(
     hints = input_settings.Transcription(language=language, prompt=asked.prompt)
     seed = content_key(response.encode())
     options = input_settings.transcript_options(hints, info, asked.temperature or 0.0, seed)
-    audio = msgspec.structs.replace(audio, options=options)
-    written = transcription_request(session, response, audio, hints)
+    parts = tuple(msgspec.structs.replace(part, options=options) for part in audio)
+    written = transcription_request(session, response, parts, hints)
     return msgspec.structs.replace(written, sampling=_drawn(asked, info, response), tier="latency")
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from antiphon.core.conversation import (
+    AudioPart,
     Item,
     Part,
     TextPart,
@@ -51,6 +52,7 @@ from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
 from antiphon.wire.text_params import TextReading, check_delivery, reading_of, refuse, wishes_of
 from antiphon.wire.tools import check_place, read_tools
+from antiphon.wire.windows import pieces_of
 
 Recall = Callable[[str], tuple[int, ...] | None]
 """The exact tokens of a reply of this server by its audio id, or None where it is not known (any more)."""
@@ -286,17 +288,19 @@ def _user_parts(message: UserMessage, scope: ChatScope, room: MediaRoom, at: str
     num_chars = sum(len(part.text) for part in content if isinstance(part, TextPartIn))
     check("max_text_chars", scope.limits.max_text_chars, num_chars, f"the text of {at} is too long")
     places = [f"{at}.content[{index}]" for index in range(len(content))]
-    return tuple(_user_part(part, scope, room, at) for part, at in zip(content, places, strict=True))
+    taken = [_user_part(part, scope, room, at) for part, at in zip(content, places, strict=True)]
+    return tuple(part for parts in taken for part in parts)
 
 
-def _user_part(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part:
+def _user_part(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> tuple[Part, ...]:
+    """What stands for it in the record: of a long recording, its pieces."""
     try:
         decoded = _decoded(part, scope, room, at)
         room.take(num_bytes(decoded))
     except (ProtocolError, LimitExceeded) as error:
         error.param = error.param or at
         raise
-    return decoded
+    return pieces_of(decoded, scope.info) if isinstance(decoded, AudioPart) else (decoded,)
 
 
 def _decoded(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part:

@@ -34,6 +34,7 @@ from antiphon.wire.input_settings import Incoming, Transcription, transcript_opt
 from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.parsing import check_depth, converted
 from antiphon.wire.ports import Media
+from antiphon.wire.windows import pieces_of
 
 MAX_ID_CHARS = 128
 ALLOWED: dict[Role, tuple[str, ...]] = {
@@ -148,8 +149,9 @@ class ItemReader:
         if isinstance(message, CallOutputIn):
             return _call_output(item_id, message)
         parts = tuple(
-            self._taken(message.role, part, f"{at}.content[{index}]", room, incoming)
+            taken
             for index, part in enumerate(message.content)
+            for taken in self._taken(message.role, part, f"{at}.content[{index}]", room, incoming)
         )
         content = [_echo(part) for part in message.content]
         shown_item = WireItem(item_id, message.role, "completed", content, sum(map(num_bytes, parts)))
@@ -168,28 +170,34 @@ class ItemReader:
 
     def spoken(self, pcm16: bytes, item_id: str, asked: Transcription | None) -> NewItem:
         """A user's message from the input buffer, to be written down as `asked`."""
-        part = self._audio(pcm16, Incoming(transcription=asked))
+        parts = self._audio(pcm16, Incoming(transcription=asked))
         content: list[Payload] = [{"type": "input_audio", "transcript": None}]
-        shown_item = WireItem(item_id, "user", "completed", content, num_bytes(part))
-        return NewItem(shown_item, Item(item_id, "user", (part,)))
+        shown_item = WireItem(item_id, "user", "completed", content, sum(map(num_bytes, parts)))
+        return NewItem(shown_item, Item(item_id, "user", parts))
 
-    def _audio(self, audio: bytes, incoming: Incoming) -> AudioPart:
-        """Wire audio as a part of the record; half a sample at the end is dropped."""
+    def _audio(self, audio: bytes, incoming: Incoming) -> tuple[AudioPart, ...]:
+        """Wire audio as the record has it, in pieces that the model hears; half a sample at the end is
+        dropped."""
         pcm16 = InputAudio(self._media).pcm16(audio, incoming.format)
         check("max_audio_s", self._limits.max_audio_s, pcm16_ms(len(pcm16)) / 1000)
         part = self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
-        return msgspec.structs.replace(part, options=transcript_options(incoming.transcription, self._info))
+        options = transcript_options(incoming.transcription, self._info)
+        return pieces_of(msgspec.structs.replace(part, options=options), self._info)
 
-    def _taken(self, role: Role, part: ContentPart, at: str, room: MediaRoom, incoming: Incoming) -> Part:
+    def _taken(
+        self, role: Role, part: ContentPart, at: str, room: MediaRoom, incoming: Incoming
+    ) -> tuple[Part, ...]:
         try:
-            decoded = self._part(role, part, at, room, incoming)
-            room.take(num_bytes(decoded))
+            decoded = self._parts(role, part, at, room, incoming)
+            room.take(sum(map(num_bytes, decoded)))
         except LimitExceeded as error:
             error.param = at
             raise
         return decoded
 
-    def _part(self, role: Role, part: ContentPart, at: str, room: MediaRoom, incoming: Incoming) -> Part:
+    def _parts(
+        self, role: Role, part: ContentPart, at: str, room: MediaRoom, incoming: Incoming
+    ) -> tuple[Part, ...]:
         if part.type not in ALLOWED[role]:
             raise ProtocolError(
                 f"Content type {shown(part.type)} is not supported in a {role} message;"
@@ -205,12 +213,12 @@ class ItemReader:
         if part.type == "input_audio":
             return self._audio(_required(part.audio, f"{at}.audio"), incoming)
         if part.type == "input_image":
-            return self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url", room)
+            return (self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url", room),)
         if part.type == "input_video":
-            return self._video(_required(part.video, f"{at}.video"), part.fps, f"{at}.video", room)
+            return (self._video(_required(part.video, f"{at}.video"), part.fps, f"{at}.video", room),)
         if part.type == "output_audio":
-            return TextPart(_required(part.transcript, f"{at}.transcript"))
-        return TextPart(_required(part.text, f"{at}.text"))
+            return (TextPart(_required(part.transcript, f"{at}.transcript")),)
+        return (TextPart(_required(part.text, f"{at}.text")),)
 
     def _video(self, urls: list[str], fps: float, at: str, room: MediaRoom) -> VideoPart:
         check("max_video_frames", self._limits.max_video_frames, len(urls))

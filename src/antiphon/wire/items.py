@@ -105,10 +105,9 @@ class Items:
 
     def _transcribe(self, item: NewItem) -> list[Step]:
         """Have what the person said written down, where the session asks for it."""
-        asked, (part,) = self._shared.config.transcription, item.record.parts
-        if asked is None or not isinstance(part, AudioPart):
-            return []
-        return [self._transcripts.begin(item.shown, part, asked)]
+        asked = self._shared.config.transcription
+        parts = tuple(part for part in item.record.parts if isinstance(part, AudioPart))
+        return [] if asked is None else [self._transcripts.begin(item.shown, parts, asked)]
 
     def _is_taken(self, item_id: str) -> bool:
         """Ids of items, and those kept for replies that have not begun."""

@@ -76,6 +76,8 @@ from antiphon.wire.transcription import Transcripts
 MIN_COMMIT_MS = 100
 LONG_MS = 2000
 """A recording from which on it takes more than a millisecond to take it up."""
+MOST_AHEAD_MS = 60_000
+"""Of a turn: a longer one is written down when it is over, since all of it is taken up each time."""
 NOTHING_SAID = Item("", "user", (TextPart("Hello"),))
 """In the place of what will be said: any word, since a prompt without one is refused."""
 
@@ -329,6 +331,8 @@ class RealtimeSession:
                 return [SpeechEnded(self.id)]
             case SpeechBegan():
                 return self._began(noticed, now)
+            case SpeechPaused() | SpeechContinues() if _length_ms(noticed) > MOST_AHEAD_MS:
+                return []
             case SpeechPaused():
                 foreseen = self._foreseen(lambda: self._items.spoken(noticed.audio, noticed.item_id).record)
                 return [*foreseen, *self._words_wanted(noticed)]
@@ -371,12 +375,12 @@ class RealtimeSession:
         if self._shared.config.transcription is None:
             return []
         try:
-            (part,) = self._items.spoken(speech.audio, speech.item_id).record.parts
+            said = self._items.spoken(speech.audio, speech.item_id).record.parts
         except (ProtocolError, LimitExceeded):
             return []
-        assert isinstance(part, AudioPart)
+        parts = tuple(part for part in said if isinstance(part, AudioPart))
         self._transcripts.expect(speech.item_id)
-        return [WordsWanted(self.id, speech.item_id, part, isinstance(speech, SpeechPaused))]
+        return [WordsWanted(self.id, speech.item_id, parts, isinstance(speech, SpeechPaused))]
 
     def _over(self, speech: SpeechOver) -> list[Step]:
         stopped: Payload = {

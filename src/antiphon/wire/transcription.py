@@ -26,16 +26,16 @@ INSTRUCTION = "Transcribe the audio into text. Write down exactly what is said, 
 
 
 def transcription_request(
-    session: str, response: str, audio: AudioPart, asked: Transcription
+    session: str, response: str, audio: tuple[AudioPart, ...], asked: Transcription
 ) -> ResponseRequested:
-    """Have the model write down `audio`: best effort, text only, outside the record. A transcriber follows
-    the recording's own options, any other model the instruction."""
+    """Have the model write down `audio`, the pieces of one recording: best effort, text only, outside the
+    record. A transcriber follows the recording's own options, any other model the instruction."""
     parts = [INSTRUCTION]
     if asked.language:
         parts.append(f"The language of the audio is {asked.language}.")
     if asked.prompt:
         parts.append(asked.prompt)
-    item = Item(f"{response}_input", "user", (audio, TextPart(" ".join(parts))))
+    item = Item(f"{response}_input", "user", (*audio, TextPart(" ".join(parts))))
     return ResponseRequested(
         session=session,
         response=response,
@@ -107,12 +107,12 @@ class Transcripts:
         """Side requests that are not over."""
         return tuple(self._open)
 
-    def begin(self, item: WireItem, audio: AudioPart, asked: Transcription) -> ResponseRequested:
+    def begin(self, item: WireItem, audio: tuple[AudioPart, ...], asked: Transcription) -> ResponseRequested:
         """Have an item's audio, its first content part, written down."""
         response = self._ids.new("transcript")
         sent = self._live.sent if self._live is not None and self._live.item_id == item.id else ""
         self._live = None
-        seconds = audio.num_samples / MODEL_SAMPLE_RATE_HZ
+        seconds = sum(part.num_samples for part in audio) / MODEL_SAMPLE_RATE_HZ
         self._open[response] = _Transcript(item, seconds, self._detokenisers(), sent=sent)
         return transcription_request(self._session, response, audio, asked)
 

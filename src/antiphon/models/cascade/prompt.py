@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -64,18 +65,19 @@ class CascadePrompter:
         ids = np.array((*before, *self._config.prompt_of(options.language)), np.int64)
         return PromptReady(request, {TRANSCRIBER: StagePrompt(ids, ids, (), 0, NO_INTS)})
 
-    def _written(self, item: Item, transcripts: dict[int, tuple[int, ...]]) -> Item:
-        return msgspec.structs.replace(
-            item, parts=tuple(self._heard(part, transcripts) for part in item.parts)
-        )
-
-    def _heard(self, part: Part, transcripts: dict[int, tuple[int, ...]]) -> Part:
-        if not isinstance(part, AudioPart):
-            return part
-        return TextPart(self._text(transcripts[part.transcript_key]))
-
-    def _text(self, tokens: tuple[int, ...]) -> str:
-        return self._transcriber.decode(tokens).strip()
+    def _written(self, item: Item, transcripts: Mapping[int, tuple[int, ...]]) -> Item:
+        """Recordings that follow each other are one text, as the pieces of a long one are."""
+        parts: list[Part] = []
+        tokens: tuple[int, ...] = ()
+        for part, following in zip_longest(item.parts, item.parts[1:]):
+            if not isinstance(part, AudioPart):
+                parts.append(part)
+                continue
+            tokens += transcripts[part.transcript_key]
+            if not isinstance(following, AudioPart):
+                parts.append(TextPart(self._transcriber.decode(tokens).strip()))
+                tokens = ()
+        return msgspec.structs.replace(item, parts=tuple(parts))
 
 
 def _is_unheard(item: Item, transcripts: Mapping[int, tuple[int, ...]]) -> bool:
