@@ -444,8 +444,7 @@ def test_a_recording_in_which_nobody_speaks_is_told_by_the_probability_of_transf
     (tmp_path / "config.json").write_text(json.dumps(content))
     strict = Omni(tmp_path, device="cpu", dtype="float64", step_tokens=3)
     try:
-        orders = Orders()
-        talk = Talk(strict.engine, recorder=orders)
+        talk = Talk(strict.engine)
         talk.open("s")
         for i, part in enumerate(SPOKEN):
             talk.tell(transcription_request("s", f"t{i}", (part,), Transcription()))
@@ -454,7 +453,6 @@ def test_a_recording_in_which_nobody_speaks_is_told_by_the_probability_of_transf
         for i, part in enumerate(SPOKEN):
             written = oracle.transcript(np.frombuffer(part.samples, np.float32), tail=tail)
             expected = () if odds[part.key] > low else written
-            assert orders.transcripts[part.key] == expected
             assert tuple(talk.said[f"t{i}"].text) == expected
         silent = next(part for part in SPOKEN if odds[part.key] > low)
         heard = next(part for part in SPOKEN if odds[part.key] <= low)

@@ -353,6 +353,27 @@ def test_a_transcript_is_told_as_it_is_written():
     world.check_empty()
 
 
+@pytest.mark.parametrize("has_tools", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_reply_that_begins_as_a_bare_call_is_not_spoken(has_tools: bool, begins: bool):
+    """Behind its first token the same token is a word."""
+    world = World()
+    world.node = Node(msgspec.structs.replace(CONFIG, json_call_ids=(transcribing.WORD,)))
+    if not begins:
+        first = world._token
+        world._token = lambda stage, join: (
+            first(stage, join) + (stage == "thinker" and world.drawn[stage, join.request] == 1)
+        )
+    item = Item("q", "user", (TextPart("hello"),))
+    tools = ("{}",) if has_tools else ()
+    world.facts += [SessionOpened("s"), ItemAdded("s", item), ResponseRequested("s", "s", "a", tools=tools)]
+    world.run()
+    assert world.ends["s"].status == "completed"
+    assert len(world.text["s"]) == 3
+    assert bool(world.read) == (not (has_tools and begins))
+    world.check_empty()
+
+
 def test_a_long_recording_leaves_the_stages_to_others_meanwhile():
     """Two of its pieces at a time."""
     world = World()

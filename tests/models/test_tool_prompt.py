@@ -238,3 +238,54 @@ def test_a_template_without_tools_says_so(tiny_checkpoint: Path, tmp_path: Path)
     fact = load_prompter(tmp_path, config, 4000).render(RenderPrompt(1, ITEMS, False, (json.dumps(CLOCK),)))
     assert isinstance(fact, PromptFailed)
     assert "no place for tools" in fact.message
+
+
+LLAMA = """
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\n' }}
+{%- if loop.first and tools is not none %}
+{{- 'Respond in the format {"name": function name, ' }}
+{{- '"parameters": dictionary of argument name and its value}.' }}
+{%- for t in tools %}{{- t | tojson(indent=4) + '\n' }}{%- endfor %}
+{%- endif %}
+{%- if 'tool_calls' in message %}
+{%- set call = message.tool_calls[0].function %}
+{{- '{"name": "' + call.name + '", "parameters": ' }}{{- call.arguments | tojson }}{{- '}' }}
+{%- else %}{{- message.content }}{%- endif %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\n' }}
+"""
+"""As Llama 3.1's asks for calls, and shows them."""
+
+
+@pytest.fixture
+def llama(tiny_checkpoint: Path, tmp_path: Path) -> Prompter:
+    for file in tiny_checkpoint.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(LLAMA)
+    return load_prompter(tmp_path, json.loads((tmp_path / "config.json").read_text()), 4000)
+
+
+def test_a_template_that_asks_for_bare_calls_is_known(
+    prompter: Prompter, llama: Prompter, tokenizer: Any
+) -> None:
+    assert prompter.json_call_ids == ()
+    first = llama.json_call_ids
+    assert {"".join(tokenizer.decode([token]).split()) for token in first} <= {
+        '{"name":"'[:end] for end in range(1, 10)
+    }
+    assert tokenizer('{"name": "f", "parameters": {}}').input_ids[0] in first
+    for text in ("Hello", '{"answer": 1}'[1:], "[1]"):
+        assert tokenizer(text).input_ids[0] not in first
+
+
+@pytest.mark.parametrize(
+    ("choice", "begins"),
+    [("auto", ""), ("required", '{"name": "'), ("clock", '{"name": "clock", "parameters":')],
+)
+def test_a_bare_call_that_must_be_begins_so(
+    llama: Prompter, tokenizer: Any, choice: str, begins: str
+) -> None:
+    fact = render(llama, ITEMS[:2], TOOLS, choice)
+    assert list(fact.forced) == (tokenizer(begins).input_ids if begins else [])

@@ -296,15 +296,27 @@ async def test_tools_that_the_model_is_not_shown_are_refused() -> None:
         assert (await nothing).choices, "none of them would be called"
 
 
-async def test_calls_are_told_apart_from_words() -> None:
-    text = 'One moment. <tool_call>\n{"name": "sky", "arguments": {"at": "noon"}}\n</tool_call>'
+@pytest.mark.parametrize(
+    ("json_calls", "said", "text"),
+    [
+        (
+            False,
+            "One moment.",
+            'One moment. <tool_call>\n{"name": "sky", "arguments": {"at": "noon"}}\n</tool_call>',
+        ),
+        (True, "", '{"name": "sky", "parameters": {"at": "noon"}}'),
+    ],
+)
+async def test_calls_are_told_apart_from_words(json_calls: bool, said: str, text: str) -> None:
+    info = msgspec.structs.replace(INFO, json_calls=json_calls)
     tool: Any = {"type": "function", "function": {"name": "sky", "parameters": {"type": "object"}}}
-    async with running(engine=FakeEngine(Script(text=text))) as served, served.client() as client:
+    engine = FakeEngine(Script(text=text), info=info)
+    async with running(engine=engine) as served, served.client() as client:
         whole = await client.chat.completions.create(model="test-omni", messages=HI, tools=[tool])
         (call,) = whole.choices[0].message.tool_calls or ()
         assert call.type == "function"
         assert (call.function.name, call.function.arguments) == ("sky", '{"at": "noon"}')
-        assert (whole.choices[0].message.content or "").strip() == "One moment."
+        assert (whole.choices[0].message.content or "").strip() == said
         assert whole.choices[0].finish_reason == "tool_calls"
         stream = await client.chat.completions.create(
             model="test-omni", messages=HI, tools=[tool], stream=True

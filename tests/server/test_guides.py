@@ -153,6 +153,7 @@ async def test_a_model_without_a_tokenizer_is_not_guided(tmp_path: Path) -> None
         check.close()
 
 
+BARE = '{"name": "sky", "parameters": {"at": [1]}}'
 CALL = '<tool_call>\n{"name": "sky", "arguments": {"at": [1]}}\n</tool_call>'
 
 
@@ -171,6 +172,26 @@ def test_a_guided_text_may_be_calls_instead(checkpoint: Path, text: str, is_righ
     tool = json.dumps({"type": "function", "function": {"name": "sky"}})
     guided = Guided(response_format=ObjectFormat())
     asked = guide_of(guided, Limits(), (tool,))
+    assert asked is not None
+    matcher = compiled(asked.guide, tokenizer_of(checkpoint, 1024, (0,)))
+    ids = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(text).ids
+    is_taken = all(matcher.consume_token(token) for token in ids)
+    assert (is_taken and matcher.is_accepting()) == is_right
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("yes", True),
+        (BARE, True),
+        (BARE + "\n" + BARE, True),
+        (CALL, False),
+        (BARE.replace("sky", "sea"), False),
+    ],
+)
+def test_a_guided_text_may_be_bare_calls_instead(checkpoint: Path, text: str, is_right: bool) -> None:
+    tool = json.dumps({"type": "function", "function": {"name": "sky"}})
+    asked = guide_of(Guided(guided_regex="yes|no"), Limits(), (tool,), json_calls=True)
     assert asked is not None
     matcher = compiled(asked.guide, tokenizer_of(checkpoint, 1024, (0,)))
     ids = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(text).ids

@@ -127,6 +127,16 @@ def test_a_call_that_is_asked_for_goes_on_from_how_its_prompt_begins_it() -> Non
     assert named[0].text.splitlines()[0] == 'start: (" " call1) "}\\n</tool_call>"'
 
 
+def test_a_bare_call_goes_on_from_how_its_prompt_begins_it() -> None:
+    found = read({}, tools=TOOLS, tool_choice="required", json_calls=True)
+    assert found is not None
+    heads = [json.dumps(f'{name}", "parameters": ') for name in ("look.up", "stop")]
+    assert found[0].text.splitlines()[0] == f'start: ({heads[0]} call0 | {heads[1]} call1) "}}"'
+    named = read({}, tools=TOOLS, tool_choice="stop", json_calls=True)
+    assert named is not None
+    assert named[0].text.splitlines()[0] == 'start: (" " call1) "}"'
+
+
 def test_a_text_that_is_guided_may_be_calls_instead() -> None:
     asked = {"response_format": {"type": "json_object"}}
     free, (guide, param) = read(asked), read(asked, tools=TOOLS)

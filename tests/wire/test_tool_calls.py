@@ -17,6 +17,7 @@ from antiphon.wire.tool_calls import (
     Piece,
     Text,
     ToolCallParser,
+    call_parser,
     joined,
 )
 
@@ -122,3 +123,65 @@ def test_any_call_comes_back(name: str, arguments: dict, ascii_only: bool) -> No
     assert isinstance(given_, Arguments)
     assert json.loads(given_.delta) == arguments
     assert ended == CallEnded(True)
+
+
+BARE = '{"name": "f", "parameters": {"a": "}\\"{", "b": [{}]}}'
+WHOLE = [CallBegun("f"), Arguments('{"a": "}\\"{", "b": [{}]}'), CallEnded(True)]
+NONE = [CallBegun("f"), Arguments("{}"), CallEnded(True)]
+
+
+def bare(*chunks: str) -> list[Piece]:
+    parser = call_parser(json_calls=True)
+    pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
+    return joined([*pieces, *parser.flush()])
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        ("Hello {you}.", [Text("Hello {you}.")]),
+        (BARE, WHOLE),
+        ("\n" + BARE + "\n", WHOLE),
+        ("<|python_tag|>" + BARE, WHOLE),
+        ("<|python", [Text("<|python")]),
+        (BARE + "; " + BARE + ", " + BARE, WHOLE * 3),
+        (BARE + " So.", [*WHOLE, Text("So.")]),
+        ("So. " + BARE, [Text("So. " + BARE)]),
+        ('{"type": "function", "name": "f", "parameters": {}}', NONE),
+        ('{"name": "f", "arguments": {}}', NONE),
+        ('{"parameters": {}, "name": "f"}', NONE),
+        ('{"name": "f", "parameters": {}, "id": "}"}' + BARE, NONE + WHOLE),
+        ('{"name": "f", "parameters": {"a"', [CallBegun("f"), Arguments('{"a"'), CallEnded(False)]),
+        ('{"name": "Bob"}', [Text('{"name": "Bob"}')]),
+        ('{"name": 1, "parameters": {}}', [Text('{"name": 1, "parameters": {}}')]),
+        ('{"name": "f", "parameters": [1]}', [Text('{"name": "f", "parameters": [1]}')]),
+        (' {"answer": 1} ', [Text(' {"answer": 1} ')]),
+        ("{} " + BARE, [Text("{} " + BARE)]),
+        ('{"name": "f', [Text('{"name": "f')]),
+        (BARE + " {x", [*WHOLE, Text("{x")]),
+        ('{"name": "' + "a" * 2 * MAX_HEAD_CHARS, [Text('{"name": "' + "a" * 2 * MAX_HEAD_CHARS)]),
+    ],
+)
+def test_pieces_of_bare_calls(text: str, pieces: list[Piece]) -> None:
+    assert bare(text) == pieces
+
+
+def test_a_text_that_is_no_call_is_not_held_back() -> None:
+    """JSON that answers a question is streamed."""
+    parser = call_parser(json_calls=True)
+    assert parser.push('{"answer"') == [Text('{"answer"')]
+    assert parser.push(": 1") == [Text(": 1")]
+
+
+BARE_WORDS = st.lists(
+    st.sampled_from(
+        [BARE, '{"name": "f", ', '"parameters": {', "}", "{", '"', "\\", ";", " ", "a", "<|python_tag|>"]
+    )
+)
+
+
+@given(BARE_WORDS.map("".join), st.data())
+def test_any_cutting_of_bare_calls_gives_the_same(text: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(text)))
+    assert bare(text[:at], text[at:]) == bare(*text) == bare(text)

@@ -281,3 +281,21 @@ def test_input_may_refer_to_items() -> None:
     assert driver.request.items is not None
     assert [item.id for item in driver.request.items[:2]] == ["a", words]
     assert [len(item.parts) for item in driver.request.items] == [0, 0, 1]
+
+
+def test_a_bare_call_is_a_call_where_the_template_asks_for_such() -> None:
+    text = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
+    for json_calls, kind in ((True, "function_call"), (False, "message")):
+        driver = Driver(info=msgspec.structs.replace(INFO, json_calls=json_calls))
+        driver.send("session.update", session={"type": "realtime", "tools": [TOOL]})
+        response = driver.ask()
+        events = driver.tokens(response, text) + driver.end(response)
+        (item,) = events[-1]["response"]["output"]
+        assert item["type"] == kind
+    sampling = {"thinker": Sampling()}
+    driver = Driver(info=msgspec.structs.replace(INFO, json_calls=True, sampling=sampling))
+    required = {"type": "realtime", "tools": [TOOL], "tool_choice": "required"}
+    driver.send("session.update", session=required)
+    driver.ask()
+    guide = driver.request.sampling["thinker"].guide
+    assert guide == guide_of(Guided(), Limits(), (SCHEMA,), "required", json_calls=True).guide

@@ -74,7 +74,13 @@ class Node:
             units, lambda unit: self._told(make(unit)), preset.replica_policy(), self.graph.transcriber
         )
         self._orchestrator = Orchestrator(
-            self.graph, self.stages, people, config.end_inputs, config.call_ids, config.transcript_prompt
+            self.graph,
+            self.stages,
+            people,
+            config.end_inputs,
+            config.call_ids,
+            config.transcript_prompt,
+            config.json_call_ids,
         )
         self._places = {unit.name: (unit.process, unit.device) for unit in units}
         self._watch: Watch | None = None

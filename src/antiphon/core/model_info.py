@@ -25,6 +25,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     vocab_size   token ids of the text are below it; 0: not known
     inputs       what its prompts may show beside text: "audio", "image" (clips included)
     takes_tools  its prompts show the tools that a reply may call
+    json_calls   it writes calls as bare JSON with "parameters", as Llama 3 does; else in <tool_call> tags
     """
 
     name: str
@@ -42,6 +43,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     vocab_size: int = 0
     inputs: tuple[str, ...] = ("audio", "image")
     takes_tools: bool = True
+    json_calls: bool = False
 
     @property
     def has_transcriber(self) -> bool:

@@ -119,6 +119,12 @@ class Prompter(Protocol):
         """Whether its prompts show the tools of a request."""
         ...
 
+    @property
+    def json_call_ids(self) -> tuple[int, ...]:
+        """Tokens with which a reply begins that is a call, where the chat template asks for calls as bare
+        JSON; none where it asks for calls in tags."""
+        ...
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed: ...
 
 

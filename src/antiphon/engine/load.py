@@ -208,7 +208,8 @@ def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Load
         rehearse(_runners(executors, opened.node), loader.progress)
     prompter = load_prompter(opened, options)
     info = model_info(opened, options, name, prompter)
-    engine = Engine(executors, payloads, mover, prompter, opened.node, info, guides=guides)
+    node = msgspec.structs.replace(opened.node, json_call_ids=prompter.json_call_ids)
+    engine = Engine(executors, payloads, mover, prompter, node, info, guides=guides)
     return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
 
 
@@ -256,6 +257,7 @@ def model_info(opened: Opened, options: EngineOptions, name: str, prompter: Prom
         vocab_size=writer.vocab if isinstance(writer, DecoderShape) else 0,
         inputs=("audio",) * opened.graph.takes_media + ("image",) * opened.graph.sees,
         takes_tools=prompter.takes_tools,
+        json_calls=bool(prompter.json_call_ids),
     )
 
 

@@ -70,6 +70,7 @@ class Orchestrator:
         end_inputs: dict[str, int],
         call_ids: tuple[int, ...] = (),
         transcript_prompt: tuple[int, ...] = (),
+        json_call_ids: tuple[int, ...] = (),
     ) -> None:
         monitor, frontier = people
         self._stages = stages
@@ -81,7 +82,9 @@ class Orchestrator:
         self._transcripts = Transcripts(stages, self._sessions, self._preparation, written, transcript_prompt)
         self._advance = Advance(stages, self._sessions, self._transcripts)
         self._words = Words(self._sessions, self._transcripts, self._outbox, frontier)
-        self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox, frontier)
+        self._route = ReplyRoute(
+            graph, stages, end_inputs, (call_ids, json_call_ids), self._sessions, self._outbox, frontier
+        )
 
     @property
     def num_sessions(self) -> int:

@@ -34,16 +34,17 @@ class ReplyRoute:
         graph: StageGraph,
         stages: Stages,
         end_inputs: dict[str, int],
-        call_ids: tuple[int, ...],
+        call_ids: tuple[tuple[int, ...], tuple[int, ...]],
         sessions: Sessions,
         outbox: Outbox,
         frontier: Frontier,
     ) -> None:
+        """call_ids: tokens that begin a call anywhere, and those that do where a reply begins."""
         self._frontier = frontier
         self._graph = graph
         self._stages = stages
         self._end_inputs = end_inputs
-        self._call_ids = frozenset(call_ids)
+        self._call_ids, self._first_call_ids = frozenset(call_ids[0]), frozenset(call_ids[0] + call_ids[1])
         self._sessions = sessions
         self._outbox = outbox
 
@@ -67,7 +68,8 @@ class ReplyRoute:
             self._tell_prompt(response, progress.logprobs)
         response.is_cut = progress.end == "length"
         last = response.reply if first else response.reply[-1:]
-        is_calling = bool(response.tools) and not self._call_ids.isdisjoint(last)
+        call_ids = self._first_call_ids if first else self._call_ids
+        is_calling = bool(response.tools) and not call_ids.isdisjoint(last)
         if is_calling:
             self._frontier.call(response.slot)
         if response.voice not in SPOKEN:

@@ -7,6 +7,7 @@ exact ids it was made of. This room must not know the engine, the wire, or what 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,7 @@ from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError
 from antiphon.core.facts import NO_INTS, Ints, PromptFailed, PromptReady, Span, StagePrompt
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.messages import Message, Template, check_items, kind_of, to_messages, to_tools, tool_name
-from antiphon.models.vocabulary import CALL_TOKEN, Piece, Vocabulary
+from antiphon.models.vocabulary import CALL_TOKEN, JSON_HEADS, Piece, Vocabulary
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _CONTENT_BIT = np.uint64(1 << 61)
@@ -64,6 +65,11 @@ PROBE = json.dumps(
     }
 )
 """A tool, by which a template is asked whether it shows any."""
+
+
+PROBE_CALL: Message = {"type": "function", "function": {"name": "look_up", "arguments": {"word": "sea"}}}
+_JSON_CALL = re.compile(r'\{\s*"name"\s*:\s*"look_up"\s*,\s*"parameters"\s*:\s*\{\s*"word"')
+"""How a template writes that call where it is bare JSON."""
 
 
 class NoMedia:
@@ -118,6 +124,20 @@ class Prompter:
             return False
         return True
 
+    @cached_property
+    def json_call_ids(self) -> tuple[int, ...]:
+        """Tokens with which a reply begins that is a call; none unless the chat template writes calls as bare
+        JSON with "parameters"."""
+        asked: list[Message] = [
+            {"role": "user", "content": "Look it up."},
+            {"role": "assistant", "content": "", "tool_calls": [PROBE_CALL]},
+        ]
+        try:
+            rendered = self._run_template(asked, (PROBE,))
+        except Exception:  # of the template's own code
+            return ()
+        return self._vocabulary.beginning(JSON_HEADS) if _JSON_CALL.search(rendered) else ()
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """Every AR stage's prompt. Whatever a client may have got wrong comes back as PromptFailed."""
         try:
@@ -151,12 +171,15 @@ class Prompter:
         """How a reply that has to call a tool begins; nothing is drawn of it. Raises ProtocolError."""
         if not order.tools or order.tool_choice in ("auto", "none"):
             return ()
+        name = json.dumps(order.tool_choice, ensure_ascii=False)
+        if self.json_call_ids:
+            named = f'{{"name": {name}, "parameters":'
+            return self._vocabulary.encode('{"name": "' if order.tool_choice == "required" else named)
         call = self._vocabulary.special(CALL_TOKEN)
         if call is None:
             raise ProtocolError(f"this model cannot be made to call a tool: it has no token {CALL_TOKEN}")
         if order.tool_choice == "required":
             return (call, *self._vocabulary.encode("\n"))
-        name = json.dumps(order.tool_choice, ensure_ascii=False)
         return (call, *self._vocabulary.encode(f'\n{{"name": {name}, "arguments":'))
 
     def _thinker(self, order: RenderPrompt, forced: tuple[int, ...]) -> StagePrompt:

@@ -19,6 +19,10 @@ from antiphon.core.errors import CheckpointError, ProtocolError
 from antiphon.models.messages import SLOT_PATTERN, Guard, Message, Template
 
 CALL_TOKEN = "<tool_call>"
+PYTHON_TAG = "<|python_tag|>"
+"""What Llama 3 may write before a call."""
+JSON_HEADS = ('{"name":"', '{"type":"function","name":"')
+"""How a call in bare JSON begins, white space left out."""
 
 _MAX_CACHED_CHARS = 2048
 
@@ -64,6 +68,18 @@ class Vocabulary:
     def special(self, name: str) -> int | None:
         """The id of a special token."""
         return self._special.get(name)
+
+    def beginning(self, heads: tuple[str, ...]) -> tuple[int, ...]:
+        """Tokens with which a text may begin that goes on as one of these, white space left out; and the tag
+        of Python's."""
+        named = self.special(PYTHON_TAG)
+        found = [] if named is None else [named]
+        for name, token_id in self._ordinary.get_vocab().items():
+            if heads[0][0] in name and token_id < self.size:
+                text = "".join(self._whole.decode([token_id]).split())
+                if text and any(head.startswith(text) for head in heads):
+                    found.append(token_id)
+        return tuple(sorted(found))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of ordinary text, whatever it says."""

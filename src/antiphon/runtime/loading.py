@@ -78,7 +78,7 @@ def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Pro
         fleet,
         fleet,
         prompter,
-        opened.node,
+        msgspec.structs.replace(opened.node, json_call_ids=prompter.json_call_ids),
         model_info(opened, options, name, prompter),
         wakeup=fleet,
         processes=fleet,

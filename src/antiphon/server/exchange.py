@@ -59,6 +59,7 @@ class Exchange:
             bool(request.tools),
             serving.settings.retry_after_s,
             reading,
+            serving.info.json_calls,
         )
         self._serving = serving
         self._engine: EngineClient = serving.engine

@@ -121,7 +121,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     reading, has_to_call = reading_of(asked, num_top), tool_choice not in ("auto", "none")
     if has_to_call:
         reading = replace(reading, stop=())  # strings end a text, and there is none
-    guide = guide_of(asked, scope.limits, tools, tool_choice)
+    guide = guide_of(asked, scope.limits, tools, tool_choice, json_calls=scope.info.json_calls)
     if speech and guide is not None and guide.param != "tools":
         raise ProtocolError(
             f"{guide.param} guides a text that is read: leave it out, or ask for no audio.", param=guide.param

@@ -101,16 +101,22 @@ class AskedGuide:
 
 
 def guide_of(
-    asked: Guided, limits: Limits, tools: Sequence[str] = (), tool_choice: str = "auto"
+    asked: Guided,
+    limits: Limits,
+    tools: Sequence[str] = (),
+    tool_choice: str = "auto",
+    *,
+    json_calls: bool = False,
 ) -> AskedGuide | None:
-    """What the text is guided by. tools: as JSON. Raises ProtocolError where there are several, and
-    LimitExceeded where it is too long."""
-    found = [*_guides(asked), *_of_calls(tools, tool_choice)]
+    """What the text is guided by. tools: as JSON. json_calls: as `ModelInfo` has it.
+
+    Raises ProtocolError where there are several, and LimitExceeded where it is too long."""
+    found = [*_guides(asked), *_of_calls(tools, tool_choice, json_calls)]
     if len(found) > 1:
         names = " and ".join(one.param for one in found)
         raise ProtocolError(f"A text follows one guide: send one of {names}.", param=found[1].param)
     if found and tools and tool_choice == "auto" and found[0].guide.kind != "grammar":
-        guide = msgspec.structs.replace(found[0].guide, calls=_free_calls(tools))
+        guide = msgspec.structs.replace(found[0].guide, calls=_free_calls(tools, json_calls))
         found = [AskedGuide(guide, found[0].param)]
     for one in found:
         check("max_guide_chars", limits.max_guide_chars, len(one.guide.text), f"{one.param} is too long")
@@ -156,28 +162,35 @@ def _json(schema: AnySchema | str, at: str) -> AskedGuide:
     return AskedGuide(Guide("json", schema if isinstance(schema, str) else _written(schema)), at)
 
 
-def _of_calls(tools: Sequence[str], choice: str) -> Iterator[AskedGuide]:
+def _of_calls(tools: Sequence[str], choice: str, json_calls: bool) -> Iterator[AskedGuide]:
     """Of a reply that has to call a tool. It begins behind what the prompt already says of the call: the
-    marker, and the tool's name if there is no choice (see `models.prompt`)."""
+    marker, or where there is none up to the name's quotation mark, and the tool's name if there is no choice
+    (see `models.prompt`)."""
     if not tools or choice in ("auto", "none"):
         return
     known = [msgspec.json.decode(tool, type=Tool).function for tool in tools]
     rules = [_rule(index, one) for index, one in enumerate(known)]
     if choice == "required":
-        heads = [f'{{"name": {json.dumps(one.name)}, "arguments": ' for one in known]
+        before, member = ("", "parameters") if json_calls else ('{"name": "', "arguments")
+        heads = [f'{before}{json.dumps(one.name)[1:]}, "{member}": ' for one in known]
         starts = [f"{_quoted(head)} call{index}" for index, head in enumerate(heads)]
     else:
         starts = [f'" " call{index}' for index, one in enumerate(known) if one.name == choice]
-    text = f"start: ({' | '.join(starts)}) {_quoted('}' + chr(10) + '</tool_call>')}\n" + "".join(rules)
+    end = _quoted("}" if json_calls else "}\n</tool_call>")
+    text = f"start: ({' | '.join(starts)}) {end}\n" + "".join(rules)
     yield AskedGuide(Guide("grammar", text), "tools")
 
 
-def _free_calls(tools: Sequence[str]) -> str:
+def _free_calls(tools: Sequence[str], json_calls: bool) -> str:
     """Of a reply that may call tools: their names are followed, and not their schemas."""
     known = [msgspec.json.decode(tool, type=Tool).function.name for tool in tools]
     names = " | ".join(_quoted(json.dumps(name)) for name in known)
-    parts = _quoted('\n{"name": '), _quoted(', "arguments": '), _quoted("}\n")
-    call = "<tool_call> {} name {} arguments {} </tool_call>".format(*parts)
+    if json_calls:
+        parts = _quoted('{"name": '), _quoted(', "parameters": '), _quoted("}")
+        call = "{} name {} arguments {}".format(*parts)
+    else:
+        parts = _quoted('\n{"name": '), _quoted(', "arguments": '), _quoted("}\n")
+        call = "<tool_call> {} name {} arguments {} </tool_call>".format(*parts)
     rules = 'calls: call ("\\n" call)*', f"call: {call}", f"name: {names}"
     return "\n".join((*rules, f"arguments: %json {_written(ANY_OBJECT)}"))
 

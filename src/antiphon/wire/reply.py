@@ -24,7 +24,7 @@ from antiphon.wire.outputs import CallItem, MessageItem
 from antiphon.wire.ports import AudioEncoder, Detokeniser
 from antiphon.wire.response import ResponseSpec, response_object
 from antiphon.wire.spoken import Spoken
-from antiphon.wire.tool_calls import Arguments, CallBegun, CallEnded, Piece, Text, ToolCallParser
+from antiphon.wire.tool_calls import Arguments, CallBegun, CallEnded, Piece, Text, call_parser
 
 
 class ReplyPhase(Enum):
@@ -43,7 +43,9 @@ class Reply:
         conversation: Conversation,
         encoder: AudioEncoder,
         new_id: Callable[[str], str],
+        json_calls: bool = False,
     ) -> None:
+        """json_calls: as `ModelInfo` has it."""
         self.spec = spec
         self.spoken = Spoken(spec.id, spec.item_id, spec.config.speech)
         self.cancelled_by: str | None = None
@@ -54,7 +56,7 @@ class Reply:
         self._conversation = conversation
         self._encoder = encoder
         self._new_id = new_id
-        self._parser = ToolCallParser() if spec.config.usable_tools else None
+        self._parser = call_parser(json_calls=json_calls) if spec.config.usable_tools else None
         self._after = conversation.last_id or ROOT
         self._outputs: list[MessageItem | CallItem] = []
         self._message: MessageItem | None = None

@@ -21,7 +21,7 @@ from antiphon.wire import tool_calls
 from antiphon.wire.chat_replies import CalledOut, ToolCallOut
 from antiphon.wire.ports import Detokeniser
 from antiphon.wire.text_params import TextReading
-from antiphon.wire.tool_calls import ToolCallParser
+from antiphon.wire.tool_calls import call_parser
 
 BUSY_CODES = ("server_overloaded", "server_shutting_down")
 LOST_CODES = ("stage_lost", "engine_gone")
@@ -92,7 +92,9 @@ class ReplyStream:
         has_tools: bool,
         retry_after_s: float,
         reading: TextReading = PLAIN,
+        json_calls: bool = False,
     ) -> None:
+        """json_calls: as `ModelInfo` has it."""
         self.token_ids: list[int] = []
         self.num_calls = 0
         self.counts = Usage()
@@ -103,7 +105,7 @@ class ReplyStream:
         """Tokens up to the end of the newest call, as far as it has come."""
         self._detokeniser = detokeniser
         self._ids = ids
-        self._parser = ToolCallParser() if has_tools else None
+        self._parser = call_parser(json_calls=json_calls) if has_tools else None
         self._retry_after_s = retry_after_s
         self._reading = reading
         self._stops = reading.stops()

@@ -104,7 +104,15 @@ class Responses:
             asked.metadata,
         )
         encoder = encoder_for(spec.config.output_format, self._media)
-        reply = Reply(spec, self._detokenisers(), self._shared.conversation, encoder, self._shared.ids.new)
+        shared = self._shared
+        reply = Reply(
+            spec,
+            self._detokenisers(),
+            shared.conversation,
+            encoder,
+            shared.ids.new,
+            shared.scope.info.json_calls,
+        )
         self._open[spec.id] = reply
         self._speeches.add(reply.spoken)
         if asked.remember:
@@ -236,7 +244,13 @@ class Responses:
     def _guide(self, request: ResponseRequested) -> Guide | None:
         """Of a call that is asked for. Where its schema cannot be followed, the call goes without."""
         try:
-            asked = guide_of(Guided(), self._shared.limits, request.tools, request.tool_choice)
+            asked = guide_of(
+                Guided(),
+                self._shared.limits,
+                request.tools,
+                request.tool_choice,
+                json_calls=self._shared.scope.info.json_calls,
+            )
         except (ProtocolError, LimitExceeded):
             return None
         return None if asked is None else asked.guide

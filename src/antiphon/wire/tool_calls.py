@@ -4,9 +4,13 @@ r"""Tool calls in a reply's text, told apart while it is being written. Pure: te
     {"name": "NAME", "arguments": {…}}
     </tool_call>
 
+Or, where the chat template asks for that (Llama 3), as bare JSON with which the reply begins:
+
+    {"name": "NAME", "parameters": {…}}
+
 Arguments are handed on as they come once the head is read. A call whose head is no such JSON is plain text,
 markers and all; one whose arguments break off ends incomplete. White space around calls is dropped, and so
-is what stands between the end of the arguments and the end marker.
+is what stands between the end of the arguments and the end of the call.
 """
 
 from __future__ import annotations
@@ -23,6 +27,17 @@ MAX_HEAD_CHARS = 4096
 """What is longer and has not come to its arguments is no call."""
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rf'\s*\{{\s*"name"\s*:\s*({_TEXT})\s*,\s*"arguments"\s*:\s*\{{')
+
+
+PYTHON_TAG = "<|python_tag|>"
+"""What may stand before bare calls, where the tokenizer shows it."""
+BETWEEN = " \t\r\n,;"
+_BARE_HEAD = re.compile(
+    r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?'
+    rf'"name"\s*:\s*({_TEXT})\s*,\s*"(?:parameters|arguments)"\s*:\s*\{{'
+)
+_NO_HEAD = re.compile(r'\{\s*(?:[^\s"]|"(?!(?:name|type|parameters|arguments)")[^"]*")')
+"""The first key is none of a call's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +167,13 @@ class ToolCallParser:
         return [Text(self._lead + OPEN + body)]
 
     def _arguments(self, char: str) -> list[Piece]:
+        if not self._closes(char):
+            return [Arguments(char)]
+        self._at = _At.TAIL
+        return [Arguments(char), CallEnded(True)]
+
+    def _closes(self, char: str) -> bool:
+        """Is it the last of the JSON value that is being read?"""
         if self._escaped:
             self._escaped = False
         elif self._in_string:
@@ -159,10 +181,7 @@ class ToolCallParser:
         else:
             self._in_string = char == '"'
             self._depth += (char in "{[") - (char in "}]")
-        if self._depth:
-            return [Arguments(char)]
-        self._at = _At.TAIL
-        return [Arguments(char), CallEnded(True)]
+        return not self._depth
 
     def _tail(self, char: str) -> list[Piece]:
         self._held += char
@@ -171,6 +190,74 @@ class ToolCallParser:
         elif self._held.endswith(OPEN):
             self._held, self._lead, self._at, self._after_call = "", "", _At.HEAD, True
         return []
+
+
+class BareCallParser(ToolCallParser):
+    """Of a reply whose calls are bare JSON. It begins with them, or has none; between two stand white space,
+    commas and semicolons."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_call = True
+
+    def _text(self, char: str) -> list[Piece]:
+        if not self._may_call:
+            return [Text(char)]
+        if char == "{":
+            self._lead = "" if self._after_call else self._held
+            self._held, self._at = char, _At.HEAD
+            return []
+        self._held += char
+        if self._after_call and not self._held.strip(BETWEEN):
+            return []
+        if PYTHON_TAG.startswith(self._held.lstrip()):
+            return []
+        self._may_call = False
+        text, self._held = self._held, ""
+        return [Text(text.lstrip(BETWEEN) if self._after_call else text)]
+
+    def flush(self) -> list[Piece]:
+        is_between = self._at is _At.TEXT and self._after_call and not self._held.strip(BETWEEN)
+        return [] if is_between else super().flush()
+
+    def _head(self, char: str) -> list[Piece]:
+        self._held += char
+        found = _BARE_HEAD.fullmatch(self._held) if char == "{" else None
+        name = _loaded(found[1]) if found else None
+        if name is not None:
+            self._held, self._at, self._depth = "", _At.ARGUMENTS, 1
+            self._in_string = self._escaped = False
+            return [CallBegun(name), Arguments("{")]
+        is_none = _NO_HEAD.match(self._held) or len(self._held) > MAX_HEAD_CHARS
+        if not is_none and (char != "}" or _loaded(self._held) is None):
+            return []
+        body, self._held = self._held, ""
+        return self._as_text(body) if is_none else self._whole(body, "")
+
+    def _whole(self, body: str, close: str) -> list[Piece]:
+        loaded: Any = _loaded(body)
+        call: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+        name, given = call.get("name"), call.get("parameters", call.get("arguments"))
+        if not isinstance(name, str) or not isinstance(given, dict):
+            return self._as_text(body)
+        self._at, self._after_call = _At.TEXT, True
+        return [CallBegun(name), Arguments(json.dumps(given, ensure_ascii=False)), CallEnded(True)]
+
+    def _as_text(self, body: str) -> list[Piece]:
+        self._at, self._may_call = _At.TEXT, False
+        return [Text(self._lead + body)]
+
+    def _tail(self, char: str) -> list[Piece]:
+        """The rest of the object in which the arguments were."""
+        self._depth = self._depth or 1
+        if self._closes(char):
+            self._at, self._after_call = _At.TEXT, True
+        return []
+
+
+def call_parser(*, json_calls: bool) -> ToolCallParser:
+    """For one reply."""
+    return BareCallParser() if json_calls else ToolCallParser()
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:

@@ -36,6 +36,10 @@ class CascadePrompter:
     def takes_tools(self) -> bool:
         return self._thinker.takes_tools
 
+    @property
+    def json_call_ids(self) -> tuple[int, ...]:
+        return self._thinker.json_call_ids
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """Recordings stand in the text model's prompt as what was said in them."""
         if order.options is not None:
