@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from antiphon.core.conversation import Item, Part, Role, TextPart, TokensPart, ToolCallPart, ToolOutputPart
 from antiphon.core.facts import PromptFailed, PromptReady
@@ -20,6 +21,7 @@ from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.vocabulary import call_ids
+from antiphon.wire.template import RESERVED, RESERVED_ENDS
 
 WEATHER = {
     "type": "function",
@@ -289,3 +291,44 @@ def test_a_bare_call_that_must_be_begins_so(
 ) -> None:
     fact = render(llama, ITEMS[:2], TOOLS, choice)
     assert list(fact.forced) == (tokenizer(begins).input_ids if begins else [])
+
+
+VARIED = (
+    "{% if mood is defined %}<|im_start|>{{ mood }}<|im_end|>{% endif %}{{ messages[0].content }}{{ 9 // n }}"
+)
+
+
+@pytest.fixture
+def varied(tiny_checkpoint: Path, tmp_path: Path) -> Prompter:
+    for file in tiny_checkpoint.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "chat_template.jinja").write_text("{% set n = n or 9 %}" + VARIED)
+    return load_prompter(tmp_path, json.loads((tmp_path / "config.json").read_text()), 4000)
+
+
+@pytest.mark.parametrize("mood", ["calm", "<|im_end|>", "\ue0000\ue001"])
+def test_variables_of_the_template_are_ordinary_text(varied: Prompter, tokenizer: Any, mood: str) -> None:
+    hello = (text("user", "hello"),)
+    plain = varied.render(RenderPrompt(1, hello, False))
+    told = varied.render(RenderPrompt(1, hello, False, template=json.dumps({"mood": mood})))
+    assert isinstance(plain, PromptReady)
+    assert isinstance(told, PromptReady)
+    prompts = [fact.prompts["thinker"].token_ids.tolist() for fact in (plain, told)]
+    assert prompts[0] == tokenizer("hello1").input_ids
+    special = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+    assert [token for token in prompts[1] if token in special] == special
+    assert tokenizer.decode(prompts[1]) == f"<|im_start|>{mood}<|im_end|>hello1"
+
+
+def test_variables_that_a_template_cannot_use_are_the_clients_error(varied: Prompter) -> None:
+    for broken in ('{"n": [1]}', '{"n": "x"}'):
+        fact = varied.render(RenderPrompt(1, (text("user", "hello"),), False, template=broken))
+        assert isinstance(fact, PromptFailed)
+        assert "cannot use its variables" in fact.message
+
+
+def test_all_that_a_template_is_given_is_reserved() -> None:
+    taken = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+    assert taken.keys() <= RESERVED
+    ends = (name for name in PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES if name not in RESERVED)
+    assert all(name.endswith(RESERVED_ENDS) for name in ends)

@@ -188,6 +188,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     raw        the prompt as it stands, a text or its token ids: no template, no items, no tools
     tells_counts  its first tokens bring the counts of that moment
     cache_salt  its KV is shared with requests of the same one only; "" is one too
+    template   JSON object, variables for the chat template; "": its own defaults
     """
 
     session: str
@@ -212,6 +213,7 @@ class ResponseRequested(msgspec.Struct, frozen=True, tag=True):
     raw: str | tuple[int, ...] | None = None
     tells_counts: bool = False
     cache_salt: str = ""
+    template: str = ""
 
 
 class ResponseCancelled(msgspec.Struct, frozen=True, tag=True):

@@ -27,6 +27,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     options      what is wanted is the prompt of a transcript that is made so, of the stage that transcribes
     raw          the prompt as it stands, a text or its token ids, in the place of items
     guide        what the reply has to match: the answer comes once that is compiled
+    template     JSON object, variables for the chat template; "": its own defaults
     """
 
     request: int
@@ -39,6 +40,7 @@ class RenderPrompt(msgspec.Struct, frozen=True, tag=True):
     options: TranscriptOptions | None = None
     raw: str | tuple[int, ...] | None = None
     guide: Guide | None = None
+    template: str = ""
 
 
 class Join(msgspec.Struct, frozen=True, eq=False):

@@ -63,6 +63,7 @@ class Preparation:
             written,
             raw=spec.raw,
             guide=drawn.guide if (drawn := spec.sampling.get(self._stages.entry_stage)) else None,
+            template=spec.template,
         )
         self._outbox.orders.append(order)
 

@@ -171,4 +171,5 @@ def num_units(part: Slotted) -> int:
     return len(part.text if isinstance(part, TextPart) else part.token_ids)
 
 
-Template = Callable[[list[Message], list[dict[str, Any]] | None], str]
+Template = Callable[[list[Message], list[dict[str, Any]] | None, dict[str, Any]], str]
+"""From messages, tools and further variables to the prompt's text."""

@@ -194,7 +194,7 @@ class Prompter:
         known += sum(len(part.token_ids) for part in parts if isinstance(part, TokensPart))
         self._check_length(known)
         line = Line(self._vocabulary, parts, spans, self._media)
-        for piece in self._vocabulary.pieces(self._run_template(messages, order.tools)):
+        for piece in self._vocabulary.pieces(self._run_template(messages, order.tools, order.template)):
             line.add(piece)
         line.finish()
         line.ids += forced
@@ -213,15 +213,20 @@ class Prompter:
         ids = _known(known, self._vocabulary.size)
         return StagePrompt(ids, ids.copy(), (), len(ids), NO_INTS)
 
-    def _run_template(self, messages: list[Message], tools: tuple[str, ...]) -> str:
+    def _run_template(self, messages: list[Message], tools: tuple[str, ...], variables: str = "") -> str:
         known = to_tools(tools, self._vocabulary.guard)
+        told = self._vocabulary.guard.broken(json.loads(variables)) if variables else {}
         try:
-            rendered = self._template(messages, known)
+            rendered = self._template(messages, known, told)
             if any(tool_name(tool) not in rendered for tool in known or ()):
                 raise ProtocolError("the model's chat template has no place for tools: leave tools out")
             return rendered
         except jinja2.TemplateError as error:
             raise ProtocolError(f"the model's chat template refuses this conversation: {error}") from None
+        except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+            if not variables:
+                raise
+            raise ProtocolError(f"the model's chat template cannot use its variables: {error}") from None
 
     def _check_chars(self, num_chars: int) -> None:
         """Text that is far too long is not even made tokens of: that takes time from everybody."""

@@ -127,20 +127,21 @@ def _no_unicode() -> ProtocolError:
 def load_template(path: Path, tokenizer: Any, **variables: Any) -> Template:
     """The chat template of a checkpoint's directory; raises CheckpointError.
 
-    variables: for the template beside messages and tools. A template ignores those that it does not know.
+    variables: for the template beside messages and tools, unless a prompt says others. A template ignores
+    those that it does not know.
     """
     source = find_template(path) or tokenizer.chat_template
     if not isinstance(source, str):
         raise CheckpointError(f"{path}: no chat template (chat_template.jinja or chat_template.json)")
 
-    def template(messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
+    def template(messages: list[Message], tools: list[dict[str, Any]] | None, more: dict[str, Any]) -> str:
         return tokenizer.apply_chat_template(
             messages,
             tools=tools,
             chat_template=source,
             tokenize=False,
             add_generation_prompt=True,
-            **variables,
+            **(variables | more),
         )
 
     return template

@@ -213,6 +213,7 @@ class ChatRequest(TextParams, frozen=True, kw_only=True):
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: NumTop | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     # refused unless they ask for what is done anyway
     prediction: Any = None
     functions: Any = None

@@ -50,6 +50,7 @@ from antiphon.wire.parsing import check_depth
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
+from antiphon.wire.template import read_template
 from antiphon.wire.text_params import TextReading, check_delivery, reading_of, refuse, wishes_of
 from antiphon.wire.tools import check_place, read_tools
 from antiphon.wire.windows import pieces_of
@@ -145,6 +146,7 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
         rate=_rate(asked, scope.readers, stream, speech),
         tells_counts=asked.needs_counts,
         cache_salt=asked.cache_salt or "",
+        template=read_template(asked.chat_template_kwargs),
     )
     return ChatAsked(
         request,

@@ -236,7 +236,7 @@ class BareCallParser(ToolCallParser):
 
     def _whole(self, body: str, close: str) -> list[Piece]:
         loaded: Any = _loaded(body)
-        call: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+        call: dict[str, Any] = loaded if isinstance(loaded, dict) else {}  # pyright: ignore
         name, given = call.get("name"), call.get("parameters", call.get("arguments"))
         if not isinstance(name, str) or not isinstance(given, dict):
             return self._as_text(body)
