@@ -12,6 +12,7 @@ from antiphon.core.conversation import AudioPart, TextPart
 from antiphon.core.facts import ItemAdded, ResponseCancelled
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import ResponseEnded, Usage
+from antiphon.wire.limits import Limits
 from wire.harness import INFO, Driver, kinds, pcm
 
 BYTES = base64.b64encode(bytes(range(200)) * 8).decode()
@@ -121,7 +122,7 @@ def test_a_transcript_comes_beside_the_reply() -> None:
     driver.audio(response)
     events = driver.tokens(side, " Guten Tag")
     assert kinds(events) == ["conversation.item.input_audio_transcription.delta"]
-    assert (events[0]["item_id"], events[0]["delta"]) == (item_id, " Guten Ta")
+    assert (events[0]["item_id"], events[0]["delta"]) == (item_id, "Guten Ta")
     events = driver.output(ResponseEnded(driver.session.id, side, "completed", "", "", Usage(7, 13, 0, 0, 5)))
     assert kinds(events)[-1] == "conversation.item.input_audio_transcription.completed"
     assert events[-1]["transcript"] == "Guten Tag"
@@ -177,3 +178,68 @@ def test_nothing_is_said_of_an_item_that_is_gone() -> None:
     assert ResponseCancelled(driver.session.id, side) in driver.facts
     assert driver.tokens(side, "late") == []
     assert driver.end(side, "cancelled") == []
+
+
+CHANGES: dict[str, Any] = {
+    "instructions": "Be brief.",
+    "output_modalities": ["text"],
+    "max_output_tokens": 7,
+    "tools": [{"type": "function", "name": "look_up"}],
+    "tool_choice": "required",
+    "truncation": "disabled",
+    "audio": {
+        "input": {
+            "format": {"type": "audio/pcmu"},
+            "transcription": {"model": "whisper-1", "prompt": "names"},
+            "noise_reduction": {"type": "near_field"},
+            "turn_detection": None,
+        },
+        "output": {"voice": "Chelsie", "format": {"type": "audio/pcma"}},
+    },
+}
+"""An update of everything."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"instructions": "x" * 101}, "max_text_chars"),
+        ({"output_modalities": ["sound"]}, "session.output_modalities"),
+        ({"max_output_tokens": -1}, "session.max_output_tokens"),
+        ({"tools": [{"type": "web"}]}, "session.tools[0].type"),
+        ({"tool_choice": {"type": "function", "name": "other"}}, "session.tool_choice"),
+        ({"truncation": "sometimes"}, "session.truncation"),
+        ({"tracing": 5}, "session.tracing"),
+        ({"include": ["x"]}, "session.include"),
+        ({"unknown": 1}, "session.unknown"),
+        ({"audio": {"input": {"format": {"type": "audio/mp3"}}}}, "session.audio.input.format.type"),
+        (
+            {"audio": {"input": {"noise_reduction": {"type": "all"}}}},
+            "session.audio.input.noise_reduction.type",
+        ),
+        ({"audio": {"input": {"turn_detection": {"type": "x"}}}}, "session.audio.input.turn_detection.type"),
+        ({"audio": {"output": {"speed": 2}}}, "session.audio.output.speed"),
+        ({"audio": {"output": {"format": {"type": "audio/mp3"}}}}, "session.audio.output.format.type"),
+        ({}, "session.tools"),
+    ],
+)
+def test_an_update_that_is_refused_changes_nothing(wrong: dict[str, Any], param: str) -> None:
+    """Nor one whose tools, which the model is not shown, are all that is wrong with it."""
+    info = msgspec.structs.replace(INFO, takes_tools=param != "session.tools")
+    driver = Driver(Limits(max_text_chars=100), info=info)
+    (first,) = driver.send("session.update", session={"type": "realtime", "instructions": "As before."})
+    num_facts = len(driver.facts)
+    audio = {
+        side: CHANGES["audio"][side] | wrong.get("audio", {}).get(side, {}) for side in ("input", "output")
+    }
+    asked = {"type": "realtime", **CHANGES, **wrong, "audio": audio}
+    assert driver.error("session.update", session=asked)["param"] == param
+    assert len(driver.facts) == num_facts
+    (after,) = driver.send("session.update", session={"type": "realtime"})
+    assert after["session"] == first["session"]
+    driver.say()
+    driver.ask()
+    assert (driver.request.instructions, driver.request.tools) == ("As before.", ())
+    if param != "session.tools":
+        (all_of_it,) = driver.send("session.update", session={"type": "realtime", **CHANGES})
+        assert all_of_it["session"] != first["session"]
