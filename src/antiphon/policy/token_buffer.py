@@ -480,23 +480,23 @@ class TokenBuffer:
     # -- in between ----------------------------------------------------------------------------------
 
     def _order(self, view: StepView, preempt: Ints, is_dry: Mask) -> Ints:
-        """Rows: what is about to run dry, then prompts, what is well ahead, and best effort; then what gets a
-        row, as the round has it. is_dry: [rows]."""
+        """Rows: what is about to run dry, then prompts, and what is well ahead; then what gets a row, as the
+        round has it. Best effort comes behind people of both kinds. is_dry: [rows]."""
         num_rows = view.num_rows
         ready = view.ready[:num_rows].copy()
         ready[preempt] = False
         reading = view.reading[:num_rows]
         is_ahead = ~(reading | is_dry)
-        late = view.tier[:num_rows] != LATENCY
-        turns = *(of & ~late for of in (is_dry & ~reading, reading, is_ahead)), late
-        parts = [(ready & of).nonzero()[0] for of in turns]
+        parts = [(ready & of).nonzero()[0] for of in (is_dry & ~reading, reading, is_ahead)]
         places = self._places(view)
         at = (places >= 0).nonzero()[0]
         resumed = at[places[at].argsort()] + num_rows
         if not (ready.any() or view.ready[resumed].any() or self._is_bringing()):
             could_run = view.ready[num_rows:].nonzero()[0][:1] + num_rows
             resumed = np.concatenate((resumed, could_run))  # somebody must run
-        return np.concatenate((*parts, resumed))
+        order = np.concatenate((*parts, resumed))
+        is_late = view.tier[order] != LATENCY
+        return np.concatenate((order[~is_late], order[is_late]))
 
     def _is_dry(self, view: StepView) -> Mask:
         """Of each row: has its reader not begun, or nothing left to read by the end of an interval? No agent
