@@ -85,9 +85,11 @@ def test_no_phrase_is_cut_before_its_end_is_sure():
     assert next_phrase("Good morning. H", is_first=True, is_over=False) == len("Good morning. ")
 
 
-def test_leading_white_space_takes_time_in_proportion():
-    def seconds(num_lines: int) -> float:
-        text, found = "\n" * num_lines + "and so it goes on", []
+@pytest.mark.parametrize("template", ["{}and so it goes on", "{}"], ids=["behind it", "nothing behind it"])
+@pytest.mark.parametrize("char", ["\n", "="])
+def test_one_character_again_and_again_takes_time_in_proportion(template: str, char: str):
+    def seconds(num_chars: int) -> float:
+        text, found = template.format(char * num_chars), []
         for _ in range(5):
             begun = process_time()
             next_phrase(text, is_first=True, is_over=False)
@@ -173,6 +175,26 @@ def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
     assert not any(map(other.owes, streams))
     np.testing.assert_allclose(np.concatenate(waves[1]), whole(voice, "good morning to you."), atol=1e-9)
     assert sum(map(len, waves[0])) > 0
+
+
+@pytest.mark.parametrize("text", ["a " + "=" * 4094, "a " + "= " * 2047, "=" * 4095 + "b"])
+def test_what_nobody_can_say_is_looked_at_in_proportion(
+    voice: Voice, text: str, monkeypatch: pytest.MonkeyPatch
+):
+    num_seen = 0
+
+    def counted(text: str, *, is_first: bool, is_over: bool) -> int | None:
+        nonlocal num_seen
+        num_seen += len(text)
+        return next_phrase(text, is_first=is_first, is_over=is_over)
+
+    monkeypatch.setattr("antiphon.models.cascade.voice.next_phrase", counted)
+    stream = voice.open(None)
+    stream.text, stream.is_over = text, True
+    while voice.owes(stream):
+        voice.decode([stream], [np.zeros((0, 1), np.int64)], [True])
+    assert not stream.text
+    assert num_seen < 6 * len(text), "looked at as a whole for each cut: 8 times"
 
 
 def test_words_end_where_their_durations_do(voice: Voice):

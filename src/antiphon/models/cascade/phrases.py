@@ -14,7 +14,7 @@ MOST_FIRST_WORDS, MOST_WORDS = 6, 18
 """A phrase that no clause ends is cut after so many. Every word of the first delays the first sound, and a
 long one takes a long step of the voice."""
 
-_WORD = re.compile(r"\S+\s+")
+_WORD = re.compile(r"(?<!\S)\S++\s+")
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*\s+$|\n\s*$""")
 _CLAUSE_END = re.compile(r"""[,;:–—]["'”’)\]]*\s+$|\s[-–—]\s+$""")
 _ABBREVIATION = re.compile(r"""(?:^|\s)(?:[A-Z]|Mr|Mrs|Ms|Dr|St|vs|e\.g|i\.e|etc|No)\.\s+$""")

@@ -112,10 +112,15 @@ class Voice:
             stream.is_over = True
 
     def _phrase_end(self, stream: _Stream) -> int | None:
-        end = next_phrase(stream.text, is_first=not stream.has_begun, is_over=stream.is_over)
-        if end is None and len(stream.tokens) - bisect_right(stream.token_ends, stream.start) >= MOST_TOKENS:
-            return len(stream.text) or None
-        return end
+        """Where the next phrase ends, as `next_phrase`: within the first MOST_CHARACTERS + 1 characters."""
+        head = stream.text[: MOST_CHARACTERS + 1]
+        is_whole = len(head) == len(stream.text)
+        end = next_phrase(head, is_first=not stream.has_begun, is_over=stream.is_over and is_whole)
+        if end is not None:
+            return end
+        num_tokens = len(stream.tokens) - bisect_right(stream.token_ends, stream.start)
+        is_long = not is_whole or num_tokens >= MOST_TOKENS
+        return len(head) or None if is_long else None
 
     def _begin_phrase(self, stream: _Stream) -> None:
         """Take phrases until one can be said, and work out its frames."""
