@@ -154,9 +154,8 @@ def test_windows_of_many_sound_as_each_phrase_alone(voice: Voice):
         assert sum(said[2].steps) == 0, "nothing in it can be said"
 
 
-def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
-    """As a fallback they may be any; whatever is said around them is spoken, and others sound as ever."""
-    words = ["\u2581good", "\u2581morning", "\u2581to", "\u2581you."]
+def in_bytes(voice: Voice, words: list[str]) -> Voice:
+    """The same voice for a tokenizer of these words, from 256 on, and of bytes as a fallback."""
     vocab = {f"<0x{value:02X}>": value for value in range(256)} | {
         word: 256 + at for at, word in enumerate(words)
     }
@@ -164,7 +163,12 @@ def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    other = Voice(voice._vits, voice._symbols, tokenizer)
+    return Voice(voice._vits, voice._symbols, tokenizer)
+
+
+def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
+    """As a fallback they may be any; whatever is said around them is spoken, and others sound as ever."""
+    other = in_bytes(voice, ["\u2581good", "\u2581morning", "\u2581to", "\u2581you."])
     tokens = [[256, 0x61, 0xC3, 257, 258, 259], [256, 257, 258, 259]]
     streams, waves = [other.open(None) for _ in tokens], [[], []]
     for at in range(max(map(len, tokens)) + 100):
@@ -175,6 +179,18 @@ def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
     assert not any(map(other.owes, streams))
     np.testing.assert_allclose(np.concatenate(waves[1]), whole(voice, "good morning to you."), atol=1e-9)
     assert sum(map(len, waves[0])) > 0
+
+
+def test_a_word_that_ends_in_half_a_character_is_over_with_its_last_token(voice: Voice):
+    other = in_bytes(voice, ["\u2581good"])
+    stream, found = other.open(None), []
+    codes = np.array([[256], [0xC3]], np.int64)
+    while not found or other.owes(stream):
+        other.decode([stream], [codes], [True])
+        found += other.spoken(stream)
+        codes = codes[:0]
+    assert [tokens for tokens, _ in found] == [2]
+    assert stream.over == 2
 
 
 @pytest.mark.parametrize("text", ["a " + "=" * 4094, "a " + "= " * 2047, "=" * 4095 + "b"])

@@ -109,6 +109,8 @@ class Voice:
         stream.tokens += tokens
         if is_over and not stream.is_over:
             stream.text += stream.pieces.flush()
+            if stream.tokens:
+                stream.token_ends[-1] = stream.start + len(stream.text)
             stream.is_over = True
 
     def _phrase_end(self, stream: _Stream) -> int | None:
