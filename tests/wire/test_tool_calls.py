@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from time import process_time
 
 import pytest
 from hypothesis import example, given, settings
@@ -58,6 +59,9 @@ def parsed(*chunks: str) -> list[Piece]:
             '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>',
             [CallBegun("f"), Arguments("{}"), CallEnded(True)],
         ),
+        (" " * MAX_HEAD_CHARS + CALL, COMPLETE),
+        (" " * (MAX_HEAD_CHARS + 1) + CALL, [Text(" " * MAX_HEAD_CHARS), *COMPLETE]),
+        ("\n <to <<tool_call>a</tool_call> ", [Text("\n <to <<tool_call>a</tool_call> ")]),
         ("x\n<tool_call>oh</tool_call> y", [Text("x\n<tool_call>oh</tool_call> y")]),
         ("\n<tool_call>[1]</tool_call>", [Text("\n<tool_call>[1]</tool_call>")]),
         ("<tool_call>\n", [Text("<tool_call>\n")]),
@@ -101,6 +105,21 @@ def test_calls_are_whole(text: str) -> None:
         if isinstance(piece, CallBegun | CallEnded):
             inside = isinstance(piece, CallBegun)
     assert not inside
+
+
+@pytest.mark.parametrize("before", ["", CALL.removesuffix("</tool_call>")], ids=["a text", "a call"])
+def test_white_space_takes_time_in_proportion(before: str) -> None:
+    def seconds(num_spaces: int) -> float:
+        found = []
+        for _ in range(3):
+            parser = ToolCallParser()
+            parser.push(before)
+            begun = process_time()
+            parser.push(" " * num_spaces)
+            found.append(process_time() - begun)
+        return min(found)
+
+    assert seconds(64_000) < 24 * seconds(8_000), "8 times as long; the square would be 64"
 
 
 JSON = st.recursive(

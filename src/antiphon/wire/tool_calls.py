@@ -24,7 +24,7 @@ from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_HEAD_CHARS = 4096
-"""What is longer and has not come to its arguments is no call."""
+"""What is longer and has not come to its arguments is no call; more white space before a call is text."""
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rf'\s*\{{\s*"name"\s*:\s*({_TEXT})\s*,\s*"arguments"\s*:\s*\{{')
 
@@ -83,9 +83,9 @@ class ToolCallParser:
 
     def __init__(self) -> None:
         self._at = _At.TEXT
-        self._held = ""
-        self._lead = ""
-        """White space before a call, given back if it turns out to be text."""
+        self._held: str = ""
+        self._lead: str = ""
+        """White space before what may be a call, given back if it turns out to be text."""
         self._after_call = False
         self._depth = 0
         self._in_string = self._escaped = False
@@ -103,7 +103,8 @@ class ToolCallParser:
         at, held, self._held = self._at, self._held, ""
         match at:
             case _At.TEXT:
-                return [Text(held)] if held else []
+                rest = self._lead + held
+                return [Text(rest)] if rest else []
             case _At.HEAD:
                 return joined(self._whole(held, ""))
             case _At.ARGUMENTS:
@@ -125,12 +126,21 @@ class ToolCallParser:
     def _text(self, char: str) -> list[Piece]:
         if self._after_call and char.isspace() and not self._held:
             return []
-        self._held += char
-        if self._held.endswith(OPEN):
-            self._lead, self._held, self._at = self._held[: -len(OPEN)], "", _At.HEAD
+        held = self._held + char
+        if held == OPEN:
+            self._held, self._at = "", _At.HEAD
             return []
-        sure = next(i for i in range(len(self._held) + 1) if OPEN.startswith(self._held[i:].lstrip()))
-        text, self._held = self._held[:sure], self._held[sure:]
+        if OPEN.startswith(held):
+            self._held = held
+            return []
+        text, self._held = "", ""
+        if not char.isspace():
+            sure = len(held) - char.count(OPEN[0])
+            text, self._lead, self._held = self._lead + held[:sure], "", held[sure:]
+        elif len(held) > 1 or len(self._lead) == MAX_HEAD_CHARS:
+            text, self._lead = self._lead + held[:-1], char
+        else:
+            self._lead += char
         self._after_call = self._after_call and not text
         return [Text(text)] if text else []
 
@@ -139,7 +149,7 @@ class ToolCallParser:
         found = _HEAD.fullmatch(self._held) if char == "{" else None
         name = _loaded(found[1]) if found else None
         if name is not None:
-            self._held, self._at, self._depth = "", _At.ARGUMENTS, 1
+            self._held, self._lead, self._at, self._depth = "", "", _At.ARGUMENTS, 1
             self._in_string = self._escaped = False
             return [CallBegun(name), Arguments("{")]
         if self._held.endswith(CLOSE):
@@ -159,12 +169,12 @@ class ToolCallParser:
             return self._as_text(body + close)
         given: Any = call.get("arguments", {})  # pyright: ignore
         arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        self._at, self._after_call = _At.TEXT, True
+        self._lead, self._at, self._after_call = "", _At.TEXT, True
         return [CallBegun(name), Arguments(arguments), CallEnded(True)]
 
     def _as_text(self, body: str) -> list[Piece]:
-        self._at, self._after_call = _At.TEXT, False
-        return [Text(self._lead + OPEN + body)]
+        lead, self._lead, self._at, self._after_call = self._lead, "", _At.TEXT, False
+        return [Text(lead + OPEN + body)]
 
     def _arguments(self, char: str) -> list[Piece]:
         if not self._closes(char):
@@ -184,11 +194,11 @@ class ToolCallParser:
         return not self._depth
 
     def _tail(self, char: str) -> list[Piece]:
-        self._held += char
+        self._held = (self._held + char)[-len(CLOSE) :]
         if self._held.endswith(CLOSE):
             self._held, self._at, self._after_call = "", _At.TEXT, True
         elif self._held.endswith(OPEN):
-            self._held, self._lead, self._at, self._after_call = "", "", _At.HEAD, True
+            self._held, self._at, self._after_call = "", _At.HEAD, True
         return []
 
 
