@@ -84,6 +84,18 @@ def test_what_only_looks_like_a_call_is_read() -> None:
     assert sum(piece.num_read for piece in told if isinstance(piece, TextPiece)) == len(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "stop"), [("hm <tool_call> no JSON", ()), ("hm it goes on", ("it goes on for ever",))]
+)
+def test_what_is_held_back_to_the_end_is_read(text: str, stop: tuple[str, ...]) -> None:
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0, TextReading(stop=stop))
+    told = [piece for char in text for piece in pieces.take(tokens(char))]
+    late = [piece for piece in pieces.take(ended()) if isinstance(piece, TextPiece)]
+    assert sum(len(piece.text) for piece in late) > len("no JSON")
+    counts = [(piece.num_tokens, piece.num_read) for piece in (*told, *late) if isinstance(piece, TextPiece)]
+    assert tuple(map(sum, zip(*counts, strict=True))) == (len(text), len(text))
+
+
 def test_a_whole_reply_takes_every_piece() -> None:
     whole = ReplyAccumulator()
     for piece in (SoundPiece(b"12"), SoundPiece(b"3"), CallPiece(0, "i", "n"), ArgumentsPiece(0, "{}")):

@@ -173,7 +173,7 @@ class ReplyStream:
         """The last ones: with what is still to be told of tokens, if need be beside no text."""
         if self._logs and not any(isinstance(piece, TextPiece) for piece in pieces):
             pieces = [TextPiece(""), *pieces]
-        return self._counted(pieces) if self._logs else pieces
+        return self._counted(pieces)
 
     def _note(self, output: TokensOut) -> None:
         """What is told of tokens; of one that ended the reply, nothing is."""
