@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import APIStatusError
+from openai import APIError, APIStatusError
 
 from antiphon.core.facts import SessionClosed
 from antiphon.core.playback import Playback
@@ -79,6 +79,27 @@ async def test_a_text_that_is_being_written_has_its_place_paced_or_not() -> None
         with pytest.raises(APIStatusError, match="max_sessions: all 1 sessions"):
             async with slow_reader(server, deliver="asap"):
                 pass
+
+
+async def test_a_paced_text_that_waits_for_its_reader_is_bounded() -> None:
+    """Its bytes with what is told of its tokens; the same text is whole where it is sent as it comes."""
+    text, limits = "hello " * 200, ServerSettings(max_queued_bytes=PACED_PER_SESSION * 100 * 1024)
+    asked: Any = {"model": "test-omni", "stream": True, "logprobs": True, **HI}
+    async with running(limits, FakeEngine(Script(text))) as server, server.client() as openai:
+
+        async def said(deliver: str, num_top: int) -> str:
+            told = {"antiphon": {"rate": 1, "deliver": deliver}}
+            stream = await openai.chat.completions.create(**asked, top_logprobs=num_top, extra_body=told)
+            reader, *_ = server.serving.readers.values()
+            await eventually(lambda: not server.engine.sinks)
+            reader.hurry()
+            return "".join([one.choices[0].delta.content or "" async for one in stream])
+
+        assert await said("asap", 20) == text
+        assert await said("paced", 0) == text
+        with pytest.raises(APIError, match="too far ahead of its reader") as broken:
+            await said("paced", 20)
+        assert broken.value.code == "slow_reader"
 
 
 async def test_one_key_does_not_take_the_places_of_all_paced_texts() -> None:

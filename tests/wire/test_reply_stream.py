@@ -155,8 +155,8 @@ def told(text: str, prompt: str = "") -> bytes:
     return np.array(pairs, PAIR).tobytes()
 
 
-def logs(text: str) -> tuple[TokenLog, ...]:
-    return tuple(TokenLog(ord(char), -0.5, ((ord("x"), -0.25),)) for char in text)
+def logs(text: str) -> list[TokenLog]:
+    return [TokenLog(ord(char), -0.5, ((ord("x"), -0.25),)) for char in text]
 
 
 def test_what_is_told_of_tokens_goes_with_their_text() -> None:
@@ -164,9 +164,9 @@ def test_what_is_told_of_tokens_goes_with_their_text() -> None:
     pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((), 0, 1, True))
     first = msgspec.structs.replace(tokens("a"), usage=Usage(2), logprobs=told("a", "pq"))
     assert pieces.take(first) == []
-    assert tuple(read_logs(pieces.prompt_logs, 1)) == logs("pq")
+    assert read_logs(pieces.prompt_logs, 1) == logs("pq")
     assert pieces.take(msgspec.structs.replace(tokens("b"), logprobs=told("b"))) == [
-        TextPiece("a", logs=logs("ab"))
+        TextPiece("a", told=told("ab"))
     ]
     assert pieces.take(msgspec.structs.replace(tokens(""), logprobs=told("c"))) == []
     end = ended()
@@ -174,14 +174,16 @@ def test_what_is_told_of_tokens_goes_with_their_text() -> None:
     silent = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((), 0, 1))
     assert silent.take(msgspec.structs.replace(tokens("a"), usage=Usage(2), logprobs=told("a"))) == []
     silent._detokeniser.flush()
-    assert silent.take(end) == [TextPiece("", logs=logs("a")), EndPiece(end)]
+    late = TextPiece("", told=told("a"), num_top=1)
+    assert silent.take(end) == [late, EndPiece(end)]
+    assert late.logs == logs("a")
 
 
 def test_what_is_told_where_the_text_is_over() -> None:
     """Of the token that shows the stop string too, and of none behind it."""
     pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("b",), 0, 1))
     assert pieces.take(msgspec.structs.replace(tokens("abc"), logprobs=told("abc"))) == [
-        TextPiece("a", logs=logs("abc"))
+        TextPiece("a", told=told("abc"))
     ]
     assert pieces.take(msgspec.structs.replace(tokens("d"), logprobs=told("d"))) == []
     assert pieces.take(ended()) == [EndPiece(ended())]

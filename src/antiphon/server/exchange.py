@@ -21,21 +21,40 @@ from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClo
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, ResponseOutput, TurnOutput, Usage
 from antiphon.server.bodies import ClientGone
 from antiphon.server.gate import Tier
-from antiphon.server.serving import Serving
+from antiphon.server.serving import PACED_PER_SESSION, Serving
 from antiphon.server.sse import EVENT_STREAM
-from antiphon.wire.reply_stream import PLAIN, EndPiece, Piece, ReplyStream, SoundPiece
+from antiphon.wire.reply_stream import (
+    PLAIN,
+    ArgumentsPiece,
+    EndPiece,
+    Piece,
+    ReplyStream,
+    SoundPiece,
+    TextPiece,
+)
 from antiphon.wire.text_params import TextReading
 
 logger = logging.getLogger("antiphon.server")
 
 T = TypeVar("T")
 
+PIECE_BYTES = 256
+"""What a piece takes in memory beside its text, its sound and what is told of its tokens."""
+
+
+UNREAD = (
+    "the client does not read what it asked for.",
+    "the text is too far ahead of its reader; ask for a higher rate, fewer top_logprobs, or deliver: asap.",
+)
+"""Why a reply fails of which too much waits, and why a paced one does."""
+
 
 class Exchange:
     """Open it, read its pieces to the end, close it. Closing early cancels the reply. The engine's session is
     closed once the reply has ended, however long its client takes to read it.
 
-    What the client does not read is bounded: past `max_queued_bytes` the reply is cancelled, as failed.
+    What the client does not read is bounded: past `max_queued_bytes` the reply is cancelled, as failed. Of
+    a paced one less may wait, so that all of them come to no more than all sessions.
     """
 
     def __init__(
@@ -67,6 +86,7 @@ class Exchange:
         self._key = key
         self._ready: deque[Piece] = deque()
         self._num_bytes = 0
+        self._most_bytes = serving.settings.max_queued_bytes // (PACED_PER_SESSION if is_paced else 1)
         self._arrived = arrived or asyncio.Event()
         self._is_over = False
         self._is_open = False
@@ -162,8 +182,7 @@ class Exchange:
         if not self._ready:
             return None
         piece = self._ready.popleft()
-        if isinstance(piece, SoundPiece):
-            self._num_bytes -= len(piece.samples)
+        self._num_bytes -= _num_bytes(piece)
         return piece
 
     async def _next_arrival(self) -> None:
@@ -177,17 +196,16 @@ class Exchange:
 
     def _take(self, output: ResponseOutput) -> None:
         self._measure(output)
-        if isinstance(output, AudioOut):
-            self._num_bytes += len(output.audio)
-            if self._num_bytes > self._serving.settings.max_queued_bytes:
-                self._serving.metrics.slow_readers.inc()
-                self._fail("slow_reader", "max_queued_bytes: the client does not read what it asked for.")
-                return
         self._is_over = isinstance(output, ResponseEnded)
-        self._ready += self.stream.take(output)
+        pieces = self.stream.take(output)
+        self._ready += pieces
+        self._num_bytes += sum(map(_num_bytes, pieces))
         self._arrived.set()
         if self._is_over:
             self._leave_engine()
+        elif self._num_bytes > self._most_bytes:
+            self._serving.metrics.slow_readers.inc()
+            self._fail("slow_reader", f"max_queued_bytes: {UNREAD[self._is_paced]}")
         elif self.stream.is_stopped:
             self._stop()
 
@@ -215,6 +233,19 @@ class Exchange:
         if kind not in self._seen:
             self._seen.add(kind)
             histogram.observe(time.monotonic() - self._asked_s)
+
+
+def _num_bytes(piece: Piece) -> int:
+    """In memory, about."""
+    match piece:
+        case TextPiece():
+            return PIECE_BYTES + len(piece.text) + len(piece.told)
+        case SoundPiece():
+            return PIECE_BYTES + len(piece.samples)
+        case ArgumentsPiece():
+            return PIECE_BYTES + len(piece.delta)
+        case _:
+            return PIECE_BYTES
 
 
 class Exchanges:

@@ -35,12 +35,18 @@ class TextPiece:
     """Text that is certain now, how many tokens have come since the last of it, and what is told of them.
 
     num_read  of those tokens, the ones that went into no call: a reader takes them with the text
+    told      for `read_logs` with `num_top`: bytes, since a piece may wait for its reader for long
     """
 
     text: str
     num_tokens: int = field(default=0, compare=False)
     num_read: int = field(default=0, compare=False)
-    logs: tuple[TokenLog, ...] = ()
+    told: bytes = b""
+    num_top: int = field(default=0, compare=False)
+
+    @property
+    def logs(self) -> list[TokenLog]:
+        return read_logs(self.told, self.num_top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +117,8 @@ class ReplyStream:
         self._stops = reading.stops()
         self.prompt_logs = b""
         """For `read_logs`: what is told of a long prompt is read once it is written."""
-        self._logs: list[TokenLog] = []
-        """Of tokens that no piece has told of."""
+        self._logs = b""
+        """The same of tokens that no piece has told of."""
 
     def spelled(self, token_id: int) -> bytes:
         """What a token stands for by itself."""
@@ -163,10 +169,14 @@ class ReplyStream:
             if isinstance(piece, TextPiece):
                 num_tokens = len(self.token_ids) - self._num_told
                 num_read = len(self.token_ids) - max(self._num_told, self._num_called)
-                logs = tuple(self._logs)
-                pieces[at] = replace(piece, num_tokens=num_tokens, num_read=num_read, logs=logs)
-                self._num_told = len(self.token_ids)
-                self._logs.clear()
+                pieces[at] = replace(
+                    piece,
+                    num_tokens=num_tokens,
+                    num_read=num_read,
+                    told=self._logs,
+                    num_top=self._reading.num_top or 0,
+                )
+                self._num_told, self._logs = len(self.token_ids), b""
         return pieces
 
     def _told(self, pieces: list[Piece]) -> list[Piece]:
@@ -185,7 +195,7 @@ class ReplyStream:
             size = log_bytes(output.usage.input_text_tokens, num_top)
             self.prompt_logs, logs = logs[:size], logs[size:]
         if len(output.tokens):
-            self._logs += read_logs(logs, num_top)
+            self._logs += logs
 
     def _read(self, text: str) -> list[Piece]:
         if self._parser is None:
