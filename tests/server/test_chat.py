@@ -324,6 +324,11 @@ async def test_calls_are_told_apart_from_words(json_calls: bool, said: str, text
         choices = [chunk.choices[0] async for chunk in stream]
         plain = await client.chat.completions.create(model="test-omni", messages=HI)
         assert plain.choices[0].message.content == text, "without tools it is text"
+        barred = await client.chat.completions.create(
+            model="test-omni", messages=HI, tools=[tool], tool_choice="none"
+        )
+    assert barred.choices[0].finish_reason == "stop"
+    assert (barred.choices[0].message.content, barred.choices[0].message.tool_calls) == (text, None)
     deltas = [each for choice in choices for each in choice.delta.tool_calls or ()]
     assert [each.function.name for each in deltas if each.function and each.function.name] == ["sky"]
     assert "".join(each.function.arguments or "" for each in deltas if each.function) == '{"at": "noon"}'

@@ -75,7 +75,7 @@ class Exchange:
         self.stream = ReplyStream(
             (transcripts or serving.detokenisers)(),
             serving.ids,
-            bool(request.tools),
+            bool(request.tools) and request.tool_choice != "none",
             serving.settings.retry_after_s,
             reading,
             serving.info.json_calls,
