@@ -100,6 +100,16 @@ def test_what_a_policy_takes_as_one_object_is_given_to_one(
     read_preset(mine(tmp_path, **dict.fromkeys(TOKENFLOW, FALLS_BACK)))
 
 
+@pytest.mark.parametrize("stage", ["code2wav", "encoders", "voice"])
+def test_what_a_stage_never_decides_needs_no_policy_of_its_own(tmp_path: Path, stage: str) -> None:
+    """A stage without KV: only steps and paces are to be alike."""
+    step = f"{{policy: token-buffer, stages: {{{stage}: {{policy: fcfs}}}}}}"
+    pace = f"{{policy: token-buffer, stages: {{{stage}: {{policy: unpaced}}}}}}"
+    read_preset(mine(tmp_path, **TOKENFLOW | {"step": step, "pace": pace}))
+    with pytest.raises(ConfigError, match="pace is token-buffer and step is fcfs"):
+        read_preset(mine(tmp_path, **TOKENFLOW | {"step": step}))
+
+
 def test_a_policy_of_ones_own_may_need_several_decisions_too(tmp_path: Path) -> None:
     both = "hold.py:Needing"
     read_preset(mine(tmp_path, step=both, pace=both))

@@ -35,6 +35,7 @@ from antiphon.assembly.registry import (
 from antiphon.assembly.yaml_file import check_plain, child, parse, read, shipped
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
 from antiphon.core.errors import ConfigError, no_such
+from antiphon.core.graph import StageKind
 from antiphon.graphs import all_graphs
 from antiphon.policy.base import DevicePolicy, ReplicaPolicy
 from antiphon.policy.memory import KvPolicies
@@ -43,6 +44,8 @@ from antiphon.stage.policies import StagePolicies
 BASELINE = "baseline"
 WHOLE = ("device", "replica")
 """Decisions among stages and replicas: there is one policy for all of them."""
+OF_ANY_STAGE = ("step", "pace")
+"""Decisions that a stage without a decoder takes."""
 _PRESETS = files("antiphon.assembly").joinpath("presets")
 
 
@@ -201,8 +204,11 @@ def _check_device(where: str, choices: Mapping[str, PolicyChoice]) -> None:
 
 def _check_together(where: str, decision: str, choices: Mapping[str, PolicyChoice]) -> None:
     """Raises ConfigError where the policy shares what it knows among several decisions (`together`), and
-    another of them is taken by another object."""
+    another of them is taken by another object. What a stage does not decide is not looked at."""
     for stage in dict.fromkeys(("", *(stage for choice in choices.values() for stage in choice.stages))):
+        taken = _taken(stage)
+        if decision not in taken:
+            continue
         policy, _ = choices[decision].of(stage)
         together: Sequence[str] = getattr(find_policy(decision, policy), "together", ())
         for other in together:
@@ -210,7 +216,8 @@ def _check_together(where: str, decision: str, choices: Mapping[str, PolicyChoic
                 of_stages = tuple(one for one in DECISIONS if one not in WHOLE)
                 shown = f"{where}: {decision}: `together` of {policy_label(policy)}"
                 raise ConfigError(f"{shown}: {no_such('decision', other, of_stages)}")
-            if _object_key(choices[decision], stage) != _object_key(choices[other], stage):
+            alike = _object_key(choices[decision], stage) == _object_key(choices[other], stage)
+            if other in taken and not alike:
                 at = f" (for stage {stage})" if stage else ""
                 raise ConfigError(
                     f"{where}: {decision} is {_said_of(choices[decision], stage)} and {other} is "
@@ -218,6 +225,12 @@ def _check_together(where: str, decision: str, choices: Mapping[str, PolicyChoic
                     f"{', '.join(together)} as one object; write the same policy with the same options for "
                     "each of these, or another policy for all"
                 )
+
+
+def _taken(stage: str) -> tuple[str, ...]:
+    """Decisions that a stage takes, of whichever model that has one of this name; "": one of any name."""
+    found = (one for graph in all_graphs() for one in graph.stages if one.name == stage or not stage)
+    return DECISIONS if any(one.kind is StageKind.AR for one in found) else OF_ANY_STAGE
 
 
 def _said_of(choice: PolicyChoice, stage: str) -> str:
