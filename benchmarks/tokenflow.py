@@ -126,6 +126,7 @@ class Load(msgspec.Struct, frozen=True):
             "people.reader.typing": {"words": self._words, "words_per_s": 0},
             "people.reader.max_output_tokens": self.reply,
             "people.reader.reading_tokens_per_s": self.rate,
+            "people.reader.tells_rate": True,
         }
 
     @property

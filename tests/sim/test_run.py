@@ -12,6 +12,9 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from antiphon.assembly.preset import read_preset, readers_of
+from antiphon.core.facts import Fact, ResponseRequested
+from antiphon.core.plans import Decision
 from antiphon.core.ports import Prompter
 from antiphon.graphs import find_graph
 from antiphon.metrics.log import (
@@ -35,6 +38,7 @@ from antiphon.sim.links import Network
 from antiphon.sim.model import released
 from antiphon.sim.prompter import SimPrompter
 from antiphon.sim.run import Simulation, simulate
+from antiphon.wire.readers import ReaderRates
 from antiphon.workload.draw import draw
 from antiphon.workload.script import JobScript, PersonScript
 from sim.linear import LinearCosts
@@ -54,6 +58,34 @@ def test_same_seed_same_bytes(workload: str) -> None:
     first, second = (outcome(workload, seed=3, engine=engine) for _ in range(2))
     assert first.log == second.log
     assert first.log != outcome(workload, seed=4, engine=engine).log
+
+
+class Told:
+    """Implements sim.driver.Recorder: keeps the rates at which written replies are read, by session."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, Any] = {}
+
+    def write(self, now: float, facts: list[Fact], decision: Decision) -> None:
+        asked = (fact for fact in facts if isinstance(fact, ResponseRequested) and not fact.speech)
+        self.rates |= {fact.session: fact.rate for fact in asked}
+
+
+@pytest.mark.parametrize("preset", ["tokenflow", "baseline"])
+@pytest.mark.parametrize("tells", [False, True])
+def test_the_engine_is_told_of_readers_as_a_server_tells_it(preset: str, tells: bool) -> None:
+    """Where a preset goes by reading, what is not said is as the server has it, of jobs too."""
+    told, engine = Told(), replace(released(preset, SMALL), readers=ReaderRates(reading=8.0))
+    made = setup("agents", 0, {"people.reader.tells_rate": tells}, engine=engine, recorder=told)
+    simulate(made, started())
+    assumed = readers_of(read_preset(preset), engine.readers).of(None, is_streamed=True)
+    assert assumed == (8.0 if preset == "tokenflow" else None)
+    own = {script.name: script for script in islice(draw(made.workload, made.seed), 99)}
+    assert {type(own[name]) for name in told.rates} == {PersonScript, JobScript}
+    for name, rate in told.rates.items():
+        script = own[name]
+        says = isinstance(script, PersonScript) and (tells or assumed is None)
+        assert rate == (script.reading_tokens_per_s if says else assumed)
 
 
 def test_jitter_is_drawn_from_the_seed() -> None:

@@ -80,6 +80,7 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "murmurs": ({"backchannels": {"per_reply": 5}}, {"interjections"}),
     "reply_s": ({"reply_s": 2}, {"interjections"}),
     "reading": ({"reading_tokens_per_s": 99}, {"reading_tokens_per_s"}),
+    "telling": ({"tells_rate": True}, {"tells_rate"}),
     "acks": ({"acks": None}, {"acks"}),
 }
 

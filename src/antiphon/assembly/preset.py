@@ -40,6 +40,7 @@ from antiphon.graphs import all_graphs
 from antiphon.policy.base import DevicePolicy, ReplicaPolicy
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.policies import StagePolicies
+from antiphon.wire.readers import ReaderRates
 
 BASELINE = "baseline"
 WHOLE = ("device", "replica")
@@ -109,6 +110,12 @@ def schedules_by_reading(choices: Mapping[str, PolicyChoice]) -> bool:
     step = choices["step"]
     deciding = [stage for stage in ("", *step.stages) if not step.observes(stage)]
     return any(getattr(find_policy("step", step.of(stage)[0]), "by_reading", False) for stage in deciding)
+
+
+def readers_of(choices: Mapping[str, PolicyChoice], readers: ReaderRates) -> ReaderRates:
+    """Who reads a text whose request says nothing: as the operator says, or as is estimated where steps are
+    scheduled by it."""
+    return readers.estimated() if schedules_by_reading(choices) else readers
 
 
 def with_preset(config: NodeConfig, preset: str) -> NodeConfig:

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from antiphon.assembly.deployment import Deployment, Limits
 from antiphon.assembly.deployment_file import deployment_names
-from antiphon.assembly.preset import read_preset, schedules_by_reading
+from antiphon.assembly.preset import read_preset, readers_of
 from antiphon.checkpoint.source import check_source
 from antiphon.cli.options import PRESETS, RecordPreset, key_option
 from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
@@ -235,8 +235,7 @@ def serve(
         else:
             options, model = flags(), Deployment().source(model)
         # what is wrong there is said before anything starts
-        if schedules_by_reading(read_preset(options.preset)):
-            settings = replace(settings, readers=settings.readers.estimated())
+        settings = replace(settings, readers=readers_of(read_preset(options.preset), settings.readers))
         if options.profile:
             find_costs(options.profile)
         if not model:

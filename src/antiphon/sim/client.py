@@ -19,6 +19,7 @@ from antiphon.sim.links import Link, Network
 from antiphon.sim.log import Log
 from antiphon.sim.process import Process, Waiting
 from antiphon.sim.sessions import ServerSession, clip_urls, picture_url
+from antiphon.wire.readers import ReaderRates
 from antiphon.workload.script import PersonScript, Script
 
 FRAME_S = 0.04
@@ -37,8 +38,10 @@ class Client:
         network: Network,
         seed: int,
         has_vad: bool,
+        readers: ReaderRates = ReaderRates(),
     ) -> None:
-        """seed: of the network's jitter. `has_vad`: the server detects the turns of people."""
+        """seed: of the network's jitter. `has_vad`: the server detects the turns of people. readers: of texts
+        whose requests say nothing."""
         self._script = script
         self._agenda = agenda
         self._log = log
@@ -48,10 +51,21 @@ class Client:
         self._down = Link(agenda, network, seed, "down", script.name)
         is_person = isinstance(script, PersonScript)
         rate = script.reading_tokens_per_s if is_person else None
+        tells_rate = isinstance(script, PersonScript) and script.tells_rate
         self._downlink = Downlink(script.name, log, rate)
         asked, tier = settings(script, has_vad=self._has_vad), "latency" if is_person else script.tier
         self.session = ServerSession(
-            script.name, asked, self._has_vad, tier, rate, agenda, tell, self._down, self._downlink
+            script.name,
+            asked,
+            self._has_vad,
+            tier,
+            rate,
+            agenda,
+            tell,
+            self._down,
+            self._downlink,
+            readers,
+            tells_rate=tells_rate,
         )
 
     def leave(self, left: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ hardware that a profile is of.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from antiphon.latency.profile import Profile
 from antiphon.latency.roofline import datasheet_name
 from antiphon.sim.model import SimEngine, bare_engine, block_sizes, num_layers
 from antiphon.sim.sizes import Sizes, sized
+from antiphon.wire.readers import ReaderRates
 
 MOST_GPUS = 256
 OF_A_STAGE = ("max_rows", "kv_tokens", "host_kv_tokens", "step_tokens", "block_size")
@@ -54,7 +56,8 @@ def deployed_engine(
     memory_gib = None if sheet is None else sheet.memory_gib
     machine = Machine() if memory_gib is None else Machine((int(memory_gib * GIB),) * MOST_GPUS)
     asked = _of_one_kind(_resized(deployment, graph, preset, sizes))
-    return _laid_out(profile, base, resolve(asked, facts, machine).sound)
+    engine = _laid_out(profile, base, resolve(asked, facts, machine).sound)
+    return replace(engine, readers=ReaderRates(**deployment.readers.model_dump()))
 
 
 def _of_one_kind(deployment: Deployment) -> Deployment:

@@ -5,7 +5,7 @@ released model on hardware that is not at hand.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -24,6 +24,7 @@ from antiphon.sim.executors import DEFAULT_REPLIES, FRAME_SAMPLES
 from antiphon.sim.memory import Room, room_of
 from antiphon.sim.places import Replicas, placed
 from antiphon.sim.sizes import AS_SERVED, ROOMY, Sizes, roomy, sized
+from antiphon.wire.readers import ReaderRates
 
 STOP, CODEC_STOP, END_INPUT = 1, 2, 3
 """Ids of our own: nothing else in a simulated prompt or reply has them."""
@@ -43,10 +44,12 @@ class SimEngine:
     """What a machine is made of.
 
     block_bytes  of a block, per (stage, KV group)
+    readers      of texts whose requests do not say how fast they are read
     """
 
     served: Served
     block_bytes: BlockBytes
+    readers: ReaderRates = field(default_factory=ReaderRates)
 
     @property
     def node(self) -> NodeConfig:

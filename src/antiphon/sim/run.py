@@ -10,6 +10,7 @@ from math import inf
 
 from antiphon.assembly.guard import Observed, Overruled
 from antiphon.assembly.node import Node
+from antiphon.assembly.preset import readers_of
 from antiphon.assembly.watched import Incident
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import Stage, StageKind
@@ -113,6 +114,7 @@ class Simulation:
         node = Node(setup.engine.node, setup.engine.depth)
         self.driver = VirtualDriver(node, carrier or machine(setup), self.agenda, self._emit, setup.recorder)
         self._setup = setup
+        self._readers = readers_of(node.config.policies, setup.engine.readers)
         self._clients: dict[str, Client] = {}
         self._playing: dict[str, Process] = {}
         self._num_coming = 0
@@ -235,7 +237,7 @@ class Simulation:
         setup, name = self._setup, script.name
         has_vad = setup.workload.turn_detection == "server_vad"
         client = self._clients[name] = Client(
-            script, self.agenda, self.log, self.driver.tell, setup.network, setup.seed, has_vad
+            script, self.agenda, self.log, self.driver.tell, setup.network, setup.seed, has_vad, self._readers
         )
         reason, message = "done", ""
         try:

@@ -25,6 +25,7 @@ from antiphon.wire.effects import Effect, ServerEvent, ToEngine
 from antiphon.wire.input_settings import AudioFormat
 from antiphon.wire.limits import MediaRoom
 from antiphon.wire.ports import AudioDecoder, AudioEncoder
+from antiphon.wire.readers import ReaderRates
 from antiphon.wire.session import RealtimeSession, SessionPhase
 from antiphon.workload.script import Clip
 
@@ -56,6 +57,8 @@ class ServerSession:
     has_vad   turns are detected in what an open microphone sends
     tier      of its requests, and the `rate` at which its person reads: the protocol has no word for them
     downlink  gets the events, when they arrive there
+    readers   say how fast a text is read of which its client does not tell (`tells_rate`). Where they do
+              not know either, the engine is told the person's rate all the same
     """
 
     def __init__(
@@ -69,8 +72,12 @@ class ServerSession:
         tell: Callable[[Fact], None],
         down: Link,
         downlink: Downlink,
+        readers: ReaderRates = ReaderRates(),
+        *,
+        tells_rate: bool = False,
     ) -> None:
         self._asked = asked
+        self._tells_rate = tells_rate
         self._tier: Literal["latency", "best_effort"] = tier
         self._rate = rate
         self._agenda = agenda
@@ -79,7 +86,7 @@ class ServerSession:
         self._downlink = downlink
         self._hearing = Hearing(agenda, self._append)
         ids, detectors = Names(name), self._hearing.detector if has_vad else None
-        self._wire = RealtimeSession(INFO, ids, Silent(ids), Pieces, detectors=detectors)
+        self._wire = RealtimeSession(INFO, ids, Silent(ids), Pieces, detectors=detectors, readers=readers)
         self._alarm_s: float | None = None
 
     def open(self) -> None:
@@ -116,8 +123,9 @@ class ServerSession:
             if isinstance(effect, ToEngine):
                 fact = effect.fact
                 if isinstance(fact, ResponseRequested):
-                    rate = None if fact.speech else self._rate
-                    fact = msgspec.structs.replace(fact, tier=self._tier, rate=rate)
+                    if not fact.speech and (self._tells_rate or fact.rate is None):
+                        fact = msgspec.structs.replace(fact, rate=self._rate)
+                    fact = msgspec.structs.replace(fact, tier=self._tier)
                 self._tell(fact)
             elif effect.payload["type"] in READ:
                 self._down.send(self._arrive, msgspec.convert(effect.payload, ReceivedEvent))

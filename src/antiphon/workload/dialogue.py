@@ -113,6 +113,7 @@ class Dialogue(Spec):
     max_output_tokens     of each reply's text; rounded, at least 1
     reply_s               how long replies are supposed to last: places interruptions, limits nothing
     reading_tokens_per_s  how fast a person reads text replies
+    tells_rate            a simulated client says so with each request
     """
 
     share: NotNegative = 1.0
@@ -132,6 +133,7 @@ class Dialogue(Spec):
     failed_barge_ins: Overlaps = Overlaps(per_reply=0.0)
     acks: Acking | None = Acking()
     reading_tokens_per_s: Law = Uniform(uniform=(3.8, 6.5))
+    tells_rate: bool = False
     instructions: str = ""
 
     @property

@@ -96,6 +96,7 @@ class PersonScript(msgspec.Struct, frozen=True, tag="person"):
     seed                  of the person's voice (the PCM) and of the jitter of their acks
     acks                  None: a client that never acks
     reading_tokens_per_s  how fast text replies are read
+    tells_rate            the client says so with each request, as it may over HTTP
     instructions          the session's system prompt
     """
 
@@ -106,6 +107,7 @@ class PersonScript(msgspec.Struct, frozen=True, tag="person"):
     acks: Acks | None = None
     reading_tokens_per_s: float = 6.0
     instructions: str = ""
+    tells_rate: bool = False
 
 
 class JobCall(msgspec.Struct, frozen=True):

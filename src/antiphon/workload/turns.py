@@ -59,6 +59,7 @@ def person(
         acks=acks(group, dice),
         reading_tokens_per_s=max(0.1, dice.draw("reading", group.reading_tokens_per_s)),
         instructions=group.instructions,
+        tells_rate=group.tells_rate,
     )
 
 
