@@ -74,6 +74,25 @@ def test_weight_norm_by_its_older_names(cascade_checkpoint: Path, broken: Path):
     assert all(torch.equal(found[name], expected[name]) for name in names)
 
 
+def test_weight_norm_by_both_names(broken: Path):
+    file = broken / "voice" / "model.safetensors"
+    tensors, new = load_file(file), "flow.flows.0.wavenet.in_layers.0.parametrizations.weight.original0"
+    older = new.replace("parametrizations.weight.original0", "weight_g")
+    save_file({**tensors, older: tensors[new].clone()}, file)
+    with pytest.raises(CheckpointError, match=f"1 twice \\({older}\\)"):
+        open_checkpoint(str(broken))
+
+
+def test_weight_norm_in_int8_is_refused(broken: Path):
+    file = broken / "voice" / "model.safetensors"
+    tensors, new = load_file(file), "flow.flows.0.wavenet.in_layers.0.parametrizations.weight.original1"
+    older = new.replace("parametrizations.weight.original1", "weight_v")
+    int8 = tensors.pop(new).to(torch.int8)
+    save_file({**tensors, older: int8}, file)
+    with pytest.raises(CheckpointError, match="is int8 without"):
+        open_checkpoint(str(broken))
+
+
 def test_parts_may_lie_elsewhere(cascade_checkpoint: Path, tmp_path: Path):
     content = {"model_type": "cascade", **{part: str(cascade_checkpoint / part) for part in PARTS}}
     (tmp_path / "config.json").write_text(json.dumps(content))

@@ -283,8 +283,17 @@ def check_memory(
 
 
 def _read_headers(path: Path) -> dict[str, TensorInfo]:
-    """The tensors of a directory, by the names of today."""
-    return dict(_renamed(name, info) for name, info in _read_stored(path).items())
+    """The tensors of a directory, by the names of today. Raises CheckpointError for one that has both."""
+    stored = _read_stored(path)
+    tensors = dict(_renamed(name, info) for name, info in stored.items())
+    if len(tensors) < len(stored):
+        renamed = {name: _renamed(name, info)[0] for name, info in stored.items()}
+        twice = [name for name, since in renamed.items() if since != name and since in stored]
+        raise CheckpointError(
+            f"{path} has weights under the older and the newer name of torch's weight normalisation: "
+            f"{_count('twice', twice)}. Keep one of each"
+        )
+    return tensors
 
 
 def _renamed(name: str, info: TensorInfo) -> tuple[str, TensorInfo]:
@@ -354,7 +363,7 @@ def check_scales(path: Path, tensors: Mapping[str, TensorInfo]) -> None:
     """Raise CheckpointError unless every int8 tensor has scales and nothing else beside it, and no other
     weight has scales."""
     for name, info in tensors.items():
-        if info.own:
+        if info.shard.endswith(SUFFIX):
             continue
         beside = [end for end in (ZERO_POINT, ORDER) if name + end in tensors]
         has_scales = name + SCALE in tensors
