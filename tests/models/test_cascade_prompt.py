@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from transformers import AutoTokenizer
 
 from antiphon.checkpoint.files import open_directory
@@ -35,6 +36,16 @@ def test_whether_its_template_shows_tools(cascade_checkpoint: Path, tmp_path: Pa
     assert FAMILY.load_prompter(path, config, 20).takes_tools, "however short prompts must be"
     (path / "thinker" / "chat_template.jinja").write_text(WITHOUT_TOOLS)
     assert not FAMILY.load_prompter(path, config, 1000).takes_tools
+
+
+def test_a_template_that_fails_without_tools_too_is_not_taken_to_have_none(
+    cascade_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = shutil.copytree(cascade_checkpoint, tmp_path / "copy")
+    config = open_directory(str(path)).config
+    (path / "thinker" / "chat_template.jinja").write_text("{{ raise_exception('say who you are') }}")
+    assert FAMILY.load_prompter(path, config, 1000).takes_tools
+    assert "say who you are" in caplog.text
 
 
 def test_a_thinker_that_could_reason_is_told_not_to(cascade_checkpoint: Path, tmp_path: Path):

@@ -7,6 +7,7 @@ exact ids it was made of. This room must not know the engine, the wire, or what 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from antiphon.core.facts import NO_INTS, Ints, PromptFailed, PromptReady, Span, 
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.messages import Message, Template, check_items, kind_of, to_messages, to_tools, tool_name
 from antiphon.models.vocabulary import CALL_TOKEN, JSON_HEADS, Piece, Vocabulary
+
+logger = logging.getLogger("antiphon.models")
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _CONTENT_BIT = np.uint64(1 << 61)
@@ -117,10 +120,21 @@ class Prompter:
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether the chat template shows the tools of a request."""
+        """Whether the chat template shows the tools of a request. True where it cannot be asked, since it
+        fails without tools too: each request will say what is wrong then."""
+        asked: list[Message] = [{"role": "user", "content": "Look it up."}]
         try:
-            self._run_template([{"role": "user", "content": "Look it up."}], (PROBE,))
+            self._run_template(asked, (PROBE,))
         except Exception:  # of the template's own code
+            return not self._shows(asked)
+        return True
+
+    def _shows(self, messages: list[Message]) -> bool:
+        """Can the template write these, without tools? The log is told why not."""
+        try:
+            self._run_template(messages, ())
+        except Exception as error:  # of the template's own code
+            logger.warning("the chat template cannot be asked whether it shows tools: %s", error)
             return False
         return True
 
