@@ -159,6 +159,16 @@ def test_the_rest_of_a_prompt_has_the_next_one_not_crawl() -> None:
     assert 150 <= given[-1] <= 0.05 / (0.054 / 240)
 
 
+def test_one_slow_step_has_the_prompts_after_it_not_crawl() -> None:
+    """The first one of all took 5 s, as where its kernels are built: what follows says otherwise."""
+    model = ObservedSteps(is_decoder=True)
+    model.ordered(step(0, ints([1, FIRST_TOKENS]), ints([50, 0])))
+    model.reported(0, 5.0)
+    longest, steps = longest_s(model, 0.0002, bound_s=0.1, first=1)
+    assert longest < 0.1 * 1.3
+    assert steps < 30
+
+
 @pytest.mark.parametrize("chunk", [2, 20, 200])
 def test_prompts_of_one_size_do_not_tell_that_longer_ones_take_as_long(chunk: int) -> None:
     """Their fit may put all of the time into the step, and none into the token."""

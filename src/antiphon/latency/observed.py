@@ -108,7 +108,8 @@ class ObservedSteps:
 
     def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
         """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that
-        had many: half of the most at least. Whatever either says, prompts grow by `GROWTH` from what was
+        had many, half of the most at least, or in one since that had fewer and took less for each. Whatever
+        either says, prompts grow by `GROWTH` from what was
         reported, and no token of theirs takes less than its share of the quickest step that was."""
         if not self._is_decoder or not (counts > 1).any():
             return counts
@@ -120,8 +121,7 @@ class ObservedSteps:
         for one in reports:
             each_s = one.seconds / one.prompt_tokens
             quickest_s = min(quickest_s, each_s)
-            if 2 * one.prompt_tokens >= longest:
-                newest_s = each_s
+            newest_s = each_s if 2 * one.prompt_tokens >= longest else min(newest_s, each_s)
 
         def step_s(one: ArFeatures) -> float:
             tokens = one.num_tokens - one.decode_rows + _num_told(one)
