@@ -176,7 +176,8 @@ class Frontier:
 
     def call(self, slot: int) -> None:
         """A tool's call begins: its client takes the rest as it comes, like an agent. Nothing changes where
-        nobody is known to read it."""
+        nobody is known to read it. Told by the token that opens a call: what turns out to be text counts as a
+        call all the same, and a model without such a token never tells."""
         if np.isnan(self._read_s[slot]):
             return
         self._read_s[slot], self._most_s[slot] = 1.0 / AUTO_PER_S, AUTO_LEAD_S
