@@ -23,6 +23,7 @@ from antiphon.wire.tool_calls import (
 )
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}<tool_call>\\"{", "b": [{}]}}\n</tool_call>'
+BARE = '{"name": "f", "parameters": {"a": "}\\"{", "b": [{}]}}'
 ARGUMENTS = '{"a": "}<tool_call>\\"{", "b": [{}]}'
 COMPLETE = [CallBegun("f"), Arguments(ARGUMENTS), CallEnded(True)]
 
@@ -107,12 +108,16 @@ def test_calls_are_whole(text: str) -> None:
     assert not inside
 
 
-@pytest.mark.parametrize("before", ["", CALL.removesuffix("</tool_call>")], ids=["a text", "a call"])
-def test_white_space_takes_time_in_proportion(before: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "json_calls"),
+    [("", False), (CALL.removesuffix("</tool_call>"), False), ("", True), (BARE, True)],
+    ids=["a text", "a call", "a text or JSON", "JSON"],
+)
+def test_white_space_takes_time_in_proportion(before: str, json_calls: bool) -> None:
     def seconds(num_spaces: int) -> float:
         found = []
         for _ in range(3):
-            parser = ToolCallParser()
+            parser = call_parser(json_calls=json_calls)
             parser.push(before)
             begun = process_time()
             parser.push(" " * num_spaces)
@@ -144,7 +149,6 @@ def test_any_call_comes_back(name: str, arguments: dict, ascii_only: bool) -> No
     assert ended == CallEnded(True)
 
 
-BARE = '{"name": "f", "parameters": {"a": "}\\"{", "b": [{}]}}'
 WHOLE = [CallBegun("f"), Arguments('{"a": "}\\"{", "b": [{}]}'), CallEnded(True)]
 NONE = [CallBegun("f"), Arguments("{}"), CallEnded(True)]
 

@@ -217,25 +217,21 @@ class BareCallParser(ToolCallParser):
             self._lead = "" if self._after_call else self._held
             self._held, self._at = char, _At.HEAD
             return []
-        self._held += char
-        if self._after_call and not self._held.strip(BETWEEN):
+        if self._after_call and not self._held and char in BETWEEN:
             return []
-        if PYTHON_TAG.startswith(self._held.lstrip()):
+        self._held += char
+        if len(self._held) <= MAX_HEAD_CHARS and PYTHON_TAG.startswith(self._held.lstrip()):
             return []
         self._may_call = False
         text, self._held = self._held, ""
-        return [Text(text.lstrip(BETWEEN) if self._after_call else text)]
-
-    def flush(self) -> list[Piece]:
-        is_between = self._at is _At.TEXT and self._after_call and not self._held.strip(BETWEEN)
-        return [] if is_between else super().flush()
+        return [Text(text)]
 
     def _head(self, char: str) -> list[Piece]:
         self._held += char
         found = _BARE_HEAD.fullmatch(self._held) if char == "{" else None
         name = _loaded(found[1]) if found else None
         if name is not None:
-            self._held, self._at, self._depth = "", _At.ARGUMENTS, 1
+            self._held, self._lead, self._at, self._depth = "", "", _At.ARGUMENTS, 1
             self._in_string = self._escaped = False
             return [CallBegun(name), Arguments("{")]
         is_none = _NO_HEAD.match(self._held) or len(self._held) > MAX_HEAD_CHARS
@@ -250,12 +246,12 @@ class BareCallParser(ToolCallParser):
         name, given = call.get("name"), call.get("parameters", call.get("arguments"))
         if not isinstance(name, str) or not isinstance(given, dict):
             return self._as_text(body)
-        self._at, self._after_call = _At.TEXT, True
+        self._lead, self._at, self._after_call = "", _At.TEXT, True
         return [CallBegun(name), Arguments(json.dumps(given, ensure_ascii=False)), CallEnded(True)]
 
     def _as_text(self, body: str) -> list[Piece]:
-        self._at, self._may_call = _At.TEXT, False
-        return [Text(self._lead + body)]
+        lead, self._lead, self._at, self._may_call = self._lead, "", _At.TEXT, False
+        return [Text(lead + body)]
 
     def _tail(self, char: str) -> list[Piece]:
         """The rest of the object in which the arguments were."""
