@@ -23,7 +23,9 @@ def check_resting(node: Node, now: float) -> None:
     is_left_alone = any(not ar._kept.is_due(ar.state, now) for ar in node.stages.ar.values())
     if not is_left_alone and not any(device.rests(now) for device in node._devices):
         return
-    shared = node.config, node.graph, *node.stages.units.values()
+    sessions = node._orchestrator._sessions._sessions.values()
+    items = [item for session in sessions for item in session.record._items]  # never changed, and many
+    shared = node.config, node.graph, *node.stages.units.values(), *items
     twin = deepcopy(node, {id(one): one for one in shared})
     twin._times.tell_time(now)
     for scheduler in twin.stages.all:
