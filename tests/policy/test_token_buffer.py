@@ -175,6 +175,7 @@ def test_agents_keep_to_their_least_rate_while_a_reader_beside_them_runs_dry() -
         {"lead_s": [0.6, 3.0, 0.0]},
         {"begun": [0, 1, 1]},
         {"rate": [nan, inf, inf]},
+        {"rate": [100.0, inf, inf]},
         {"tier": [BEST_EFFORT, LATENCY, LATENCY]},
         {"cost": Takes(once_s=1.0)},
         {"cost": None},

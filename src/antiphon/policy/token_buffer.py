@@ -178,21 +178,24 @@ class TokenBuffer:
 
     def _throttled(self, view: StepView) -> Mask:
         """Agents that have more than their least rate gives them, while a reader beside them is about to run
-        dry and steps are shorter without them (§8). One such reader runs, so that nothing stalls. [rows]."""
+        dry and steps are shorter without them, and short enough for its rate (§8). One such reader runs, so
+        that nothing stalls. [rows]."""
         rows = slice(view.num_rows)
         runs = view.ready[rows] & view.begun[rows]
         agents = runs & (view.rate[rows] == inf) & (view.lead_s[rows] > 0)
         if view.cost is None or not agents.any():
             return np.zeros(view.num_rows, np.bool_)
         readers = runs & np.isfinite(view.rate[rows]) & (view.tier[rows] == LATENCY)
-        if not (readers & (view.lead_s[rows] < self._interval_s)).any():
+        dry = readers & (view.lead_s[rows] < self._interval_s)
+        if not dry.any():
             return np.zeros(view.num_rows, np.bool_)
         counts, contexts = view.tokens[rows], view.context[rows]
         with_s, without_s = (
             view.cost.seconds(counts[among], contexts[among])
             for among in (view.ready[rows], view.ready[rows] & ~agents)
         )
-        return agents & (without_s <= SHORTER * with_s)
+        helps = without_s <= SHORTER * with_s and (view.rate[rows][dry] * without_s <= 1).any()
+        return agents & helps
 
     def _look(self, view: StepView, now: float) -> Hold:
         """A round, where one is due; and who is held until it is known where their KV is."""
