@@ -185,6 +185,16 @@ async def test_an_engine_that_falls_silent_is_said() -> None:
         await expect(console.page.locator("#no-sessions")).to_contain_text("feed is not there")
 
 
+async def test_a_strained_server_does_not_say_that_its_places_are_taken() -> None:
+    async with running() as server, chromium() as browser:
+        server.serving.least_lead_s = lambda: 0.1
+        page = await browser.new_page()
+        await page.goto(server.http)
+        await expect(page.locator("#status")).to_have_attribute("data-state", "strained")
+        await expect(page.locator("#headline")).to_have_text("Live listeners are about to run dry")
+        await expect(page.locator("#how")).to_contain_text("less than 0.6 s")
+
+
 async def test_a_full_server_is_watched_and_said_to_be_full() -> None:
     async with running(ServerSettings(max_sessions=1)) as server, chromium() as browser:
         page = await browser.new_page()

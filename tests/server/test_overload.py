@@ -18,7 +18,7 @@ from openai import APIError, APIStatusError
 
 from antiphon.core.facts import SessionClosed
 from antiphon.core.playback import Playback
-from antiphon.server.pressure import Pressure
+from antiphon.server.pressure import BUCKET_S, HOLD_S, Pressure, _Leads
 from antiphon.server.serving import PACED_PER_SESSION
 from antiphon.server.settings import ServerSettings
 from server.conftest import Running, Socket, eventually, running
@@ -217,10 +217,42 @@ def test_the_worst_is_remembered_for_a_while() -> None:
     assert pressure.least_lead_s(26.0) == inf
 
 
+def test_who_has_gone_is_forgotten() -> None:
+    pressure = Pressure()
+    for session, lead_s in (("gone", 0.1), ("there", 0.4)):
+        pressure.asked(session, 0.0, session)
+        pressure.heard(session, 0.5, 0.0)
+        pressure.heard(session, 1.0, 0.5 + 0.5 - lead_s)
+        pressure.ended(session, 1.0)
+    pressure.asked("late", 1.0, "gone")
+    assert pressure.least_lead_s(5.0) < BOUND_S
+    pressure.left("gone")
+    assert not pressure._replies
+    left_s = pressure.least_lead_s(7.0)
+    pressure.left("there")
+    assert left_s < BOUND_S, "of who is still there"
+    assert pressure.least_lead_s(7.0) == inf
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(-3.0, 3.0)), min_size=1, max_size=60))
+def test_the_least_lead_is_kept(told: list[tuple[float, float]]) -> None:
+    """To a quarter of a second, as if all of them were kept."""
+    leads, all_told, now = _Leads(), list[tuple[float, float]](), 0.0
+    for after_s, lead_s in told:
+        now += after_s
+        leads.note(lead_s, now)
+        all_told.append((now, lead_s))
+        kept = [[one for at, one in all_told if at > now - hold_s] for hold_s in (HOLD_S - BUCKET_S, HOLD_S)]
+        assert min(kept[0]) >= leads.least_s(now) >= min(kept[1])
+
+
 def test_what_nobody_asks_for_is_forgotten_all_the_same() -> None:
     pressure = Pressure()
     fed(pressure, 1.0, 600)
-    assert len(pressure._least) <= 61
+    leads = _Leads()
+    for step in range(10_000):
+        leads.note(step / 1e4, step / 100)
+    assert len(leads._rising) <= HOLD_S / BUCKET_S + 1
     assert pressure.least_lead_s(600) < BOUND_S
 
 
@@ -316,8 +348,11 @@ async def test_short_leads_refuse_new_sessions_until_they_are_over() -> None:
         engine = served.serving.engine
         assert engine is not None
         engine.pressure.least_lead_s = lambda now: 0.25  # type: ignore[method-assign]
-        await refused(served, "min_lead_s: a live listener had 0.25 s of audio left, less than 0.6 s")
+        why = "min_lead_s: live listeners are about to run dry: one had 0.25 s of audio left, "
+        why += "less than 0.6 s."
+        await refused(served, why)
         async with httpx.AsyncClient(base_url=served.http) as client:
+            assert (await client.get("/health")).json() == {"status": "strained", "reason": why}
             text = (await client.get("/metrics")).text
             assert "antiphon_server_least_lead_seconds 0.25" in text
             assert 'antiphon_server_sessions_refused_total{code="server_overloaded"} 3.0' in text
@@ -345,6 +380,54 @@ async def test_live_speech_is_judged_and_nothing_else() -> None:
             await talker.until("response.done")
             assert not gate.pressure._replies
         assert [(await answer).status_code for answer in waiting] == [200, 200]
+
+
+SPOKEN: dict[str, Any] = {**HI, "modalities": ["text", "audio"]}
+LIVE = (
+    ("/v1/chat/completions", {**SPOKEN, "stream": True, "audio": {"format": "pcm16"}}),
+    ("/v1/audio/speech", {"input": "a", "stream_format": "sse"}),
+    ("/v1/audio/speech", {"input": "a", "response_format": "pcm"}),
+)
+NOT_LIVE = (
+    ("/v1/chat/completions", {**SPOKEN, "audio": {"format": "wav"}}),
+    ("/v1/audio/speech", {"input": "a"}),
+    ("/v1/audio/speech", {"input": "a", "response_format": "wav"}),
+)
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_speech_over_http_has_a_listener_where_it_is_played_as_it_comes(is_live: bool) -> None:
+    """A file that is made slowly has no gap that anybody hears."""
+    engine = FakeEngine(Script("a", audio_s=0.1, chunk_s=0.02, pace_s=0.15))
+    async with running(ServerSettings(), engine) as served, httpx.AsyncClient(base_url=served.http) as client:
+        for route, body in LIVE if is_live else NOT_LIVE:
+            before = served.serving.metrics.gaps._value.get()
+            answering = asyncio.create_task(client.post(route, json=body))
+            await eventually(lambda: engine.num_open == 1)
+            if not is_live:
+                await refused_never(served)
+            assert (await answering).status_code == 200
+            assert (served.serving.metrics.gaps._value.get() > before) == is_live, (route, body)
+            assert served.serving.least_lead_s() == inf, "it has gone"
+
+
+async def refused_never(served: Running) -> None:
+    while served.engine.num_open:
+        assert served.serving.least_lead_s() == inf
+        await asyncio.sleep(0.02)
+
+
+async def test_who_listened_is_forgotten_once_the_socket_is_closed() -> None:
+    engine = FakeEngine(Script(audio_s=0.1, chunk_s=0.02, pace_s=0.15))
+    async with running(ServerSettings(), engine) as served, httpx.AsyncClient(base_url=served.http) as client:
+        async with served.socket() as talker:
+            await talker.send("response.create")
+            await talker.until("response.done")
+            assert (await client.get("/health")).json()["status"] == "strained", "they will speak again"
+        await eventually(lambda: not served.serving.connections)
+        assert (await client.get("/health")).json() == {"status": "alive"}
+        async with served.socket() as again:
+            assert (await again.read())["type"] == "session.created"
 
 
 async def test_the_guard_can_be_off() -> None:

@@ -74,7 +74,7 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,
     )
-    replies = Exchanges(serving, chat.requests, key, chat.reading, chat.is_paced)
+    replies = Exchanges(serving, chat.requests, key, chat.reading, chat.is_paced, is_live=chat.stream)
     told = {"is_streamed": chat.stream, "is_paced": chat.is_paced}
     answer = _Answer(replies, chat, heading, serving, serving.reader_of(heading.id, chat.requests, **told))
     return await answered(request, replies, answer, stream=chat.stream, stall_s=serving.settings.stall_s)

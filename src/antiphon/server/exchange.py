@@ -15,12 +15,11 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ResponseCancelled, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, ResponseOutput, TurnOutput, Usage
 from antiphon.server.bodies import ClientGone
-from antiphon.server.gate import Tier
+from antiphon.server.gate import GatedEngine, Tier
 from antiphon.server.serving import PACED_PER_SESSION, Serving
 from antiphon.server.sse import EVENT_STREAM
 from antiphon.wire.reply_stream import (
@@ -65,10 +64,11 @@ class Exchange:
         arrived: asyncio.Event | None = None,
         reading: TextReading = PLAIN,
         is_paced: bool = False,
+        is_live: bool = False,
     ) -> None:
         """key: which of the configured API keys it came with; None: there are none. arrived: set with every
         piece, and shared by exchanges that are read together. reading: of the text.
-        is_paced: it is sent no faster than it is read."""
+        is_paced: it is sent no faster than it is read. is_live: its speech is listened to as it comes."""
         assert serving.engine is not None
         assert serving.detokenisers is not None
         transcripts = serving.transcript_detokenisers if request.transcribe else None
@@ -81,7 +81,7 @@ class Exchange:
             serving.info.json_calls,
         )
         self._serving = serving
-        self._engine: EngineClient = serving.engine
+        self._engine: GatedEngine = serving.engine
         self._request = request
         self._key = key
         self._ready: deque[Piece] = deque()
@@ -92,6 +92,7 @@ class Exchange:
         self._is_open = False
         self._has_session = False
         self._is_paced = is_paced
+        self._is_live = is_live
         self._asked_s = 0.0
         self._seen: set[str] = set()
 
@@ -124,7 +125,7 @@ class Exchange:
         self._asked_s = time.monotonic()
         self._serving.connections.add(self)
         self._serving.keys[session] = self._key
-        self._engine.attach(session, self._on_output)
+        self._engine.attach(session, self._on_output, is_live=self._is_live)
         self._engine.send(SessionOpened(session))
         self._engine.send(self._request)
         return self
@@ -258,10 +259,11 @@ class Exchanges:
         key: int | None,
         reading: TextReading,
         is_paced: bool,
+        is_live: bool = False,
     ) -> None:
         self._arrived = asyncio.Event()
         self.each = [
-            Exchange(serving, request, key, self._arrived, reading, is_paced) for request in requests
+            Exchange(serving, request, key, self._arrived, reading, is_paced, is_live) for request in requests
         ]
 
     def open(self) -> None:

@@ -54,6 +54,8 @@ class GatedEngine:
         }
         self._open: dict[str, dict[str, Tier]] = {}
         self._sinks: dict[str, Callable[[Output], None]] = {}
+        self._live: set[str] = set()
+        """Sessions whose speech is listened to as it comes."""
 
     @property
     def alive(self) -> bool:
@@ -91,16 +93,20 @@ class GatedEngine:
             return f"{limit}: of {most} responses fewer than the {num_more} of this request are free."
         return f"{limit}: all {most} responses are in use."
 
-    def attach(self, session: str, sink: Callable[[Output], None]) -> None:
+    def attach(self, session: str, sink: Callable[[Output], None], *, is_live: bool = True) -> None:
+        """is_live: its speech is listened to as it comes; a file, or an answer that is sent whole, is not."""
         self._sinks[session] = sink
+        if is_live:
+            self._live.add(session)
         self._open[session] = {}
         self._engine.attach(session, self._on_output)
 
     def detach(self, session: str) -> None:
         self._engine.detach(session)
         del self._sinks[session]
-        for response in self._open.pop(session):
-            self.pressure.ended(_key(session, response), time.monotonic())
+        del self._open[session]
+        self._live.discard(session)
+        self.pressure.left(session)
 
     def send(self, fact: PersonFact) -> None:
         if isinstance(fact, ResponseRequested) and fact.session in self._open:
@@ -113,8 +119,8 @@ class GatedEngine:
                 # later, as the engine's own answers come: who asks is not interrupted by the answer
                 asyncio.get_running_loop().call_soon(self._on_output, end)
                 return
-            if fact.speech and fact.tier == "latency":
-                self.pressure.asked(_key(fact.session, fact.response), time.monotonic())
+            if fact.speech and fact.tier == "latency" and fact.session in self._live:
+                self.pressure.asked(_key(fact.session, fact.response), time.monotonic(), fact.session)
         self._engine.send(_salted(fact, self._tenant_of(fact.session)))
 
     def _on_output(self, output: Output) -> None:

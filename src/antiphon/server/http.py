@@ -60,8 +60,9 @@ async def model(name: str, serving: KeyedServed) -> JSONResponse:
 
 @router.get("/health", responses={**answers(Status), 503: answers(Status)[200]})
 async def health(serving: Served) -> JSONResponse:
-    """loading (what), alive, full (of what), draining or restarting; or, with 503 and the reason, dead, or
-    stuck in a decision that does not return: then the server has to be restarted."""
+    """loading (what), alive, full (of what), strained (live listeners are about to run dry), draining or
+    restarting; or, with 503 and the reason, dead, or stuck in a decision that does not return: then the
+    server has to be restarted."""
     detail = serving.detail()
     found = {"status": serving.condition()} | ({"reason": detail} if detail else {})
     return JSONResponse(found, 503 if serving.why_not_alive() else 200)

@@ -10,7 +10,8 @@ that is made as fast as possible, at r seconds a second of audio, has by then GR
 first chunk: 0.6 s where r is 0.4 to 0.5, by the length of the chunks. So with a bound of 0.6 s an engine
 refuses newcomers once half of its speed is used. It needs the other half: people are let in before they
 speak, and several of them before the first shows that they are too many. For the same reason the worst of
-the last HOLD_S counts: people who listen or think now will speak again.
+the last HOLD_S counts: people who listen or think now will speak again. Once a session is closed its leads
+are forgotten: its listener has gone.
 
 A reply that has put out nothing yet counts as if it had FIRST_OUTPUT_S of audio from its request on: its
 listener hears silence too. The clock alone says what was played. True reports of clients could only raise a
@@ -32,16 +33,42 @@ GAP_S = 0.1
 FIRST_OUTPUT_S = 5.0
 HOLD_S = 15.0
 BUCKET_S = 0.25
-"""Of a stretch of time so long only the least lead is kept."""
+"""Leads are noted once in such a stretch of time, unless they fall."""
+
+
+class _Leads:
+    """The least lead that one session had in the last HOLD_S."""
+
+    __slots__ = ("_rising",)
+
+    def __init__(self) -> None:
+        self._rising = deque[tuple[float, float]]()
+        """When, and how much: a lead is dropped once a later one is less."""
+
+    def note(self, lead_s: float, now: float) -> None:
+        if lead_s == inf:
+            return
+        rising = self._rising
+        while rising and rising[0][0] <= now - HOLD_S:
+            rising.popleft()
+        while rising and rising[-1][1] >= lead_s:
+            rising.pop()
+        if not rising or now - rising[-1][0] >= BUCKET_S:
+            rising.append((now, lead_s))
+
+    def least_s(self, now: float) -> float:
+        return next((lead_s for noted_at, lead_s in self._rising if noted_at > now - HOLD_S), inf)
 
 
 class _Reply:
     """A live spoken reply in the making."""
 
-    __slots__ = ("asked_at", "is_writing", "playback")
+    __slots__ = ("asked_at", "is_writing", "leads", "playback")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, leads: _Leads) -> None:
         self.asked_at = now
+        self.leads = leads
+        """Its session's."""
         self.is_writing = False
         """Its last output was text. After its audio this may be a tool call, which is not spoken."""
         self.playback = Playback()
@@ -63,48 +90,45 @@ class Pressure:
         self._replies: dict[str, _Reply] = {}
         self.on_gap: Callable[[], object] = lambda: None
         """Called when more of a reply comes after its audio had run out for GAP_S or longer."""
-        self._least = deque[tuple[float, float]](maxlen=int(HOLD_S / BUCKET_S) + 1)
-        """When a stretch of time began, and the least lead of it."""
+        self._leads: dict[str, _Leads] = {}
+        """By session."""
 
-    def asked(self, response: str, now: float) -> None:
-        """A reply is wanted."""
-        self._replies[response] = _Reply(now)
+    def asked(self, response: str, now: float, session: str = "") -> None:
+        """A reply is wanted, in a session."""
+        self._replies[response] = _Reply(now, self._leads.setdefault(session, _Leads()))
+
+    def left(self, session: str) -> None:
+        """The session is closed: nothing of it counts any more."""
+        leads = self._leads.pop(session, None)
+        for response in [key for key, reply in self._replies.items() if reply.leads is leads]:
+            del self._replies[response]
 
     def wrote(self, response: str, now: float) -> None:
         """Some of its text was made."""
         reply = self._replies.get(response)
         if reply is not None:
             if reply.playback.first_at is None:
-                self._note(reply.lead_s(now), now)
+                reply.leads.note(reply.lead_s(now), now)
             reply.is_writing = True
 
     def heard(self, response: str, audio_s: float, now: float) -> None:
         """Some of its audio was made: its lead was least just before."""
         reply = self._replies.get(response)
         if reply is not None:
-            self._note(reply.lead_s(now), now)
+            reply.leads.note(reply.lead_s(now), now)
             if reply.playback.first_at is not None and now - reply.playback.dry_at >= GAP_S:
                 self.on_gap()
             reply.is_writing = False
             reply.playback.add(audio_s, now)
 
     def ended(self, response: str, now: float) -> None:
-        """All of it was made, or nobody waits for it any more."""
+        """All of it was made, or it was cancelled."""
         reply = self._replies.pop(response, None)
         if reply is not None and reply.playback.first_at is None:
-            self._note(reply.lead_s(now), now)
+            reply.leads.note(reply.lead_s(now), now)
 
     def least_lead_s(self, now: float) -> float:
-        """The least lead of the last HOLD_S; inf where nothing was told."""
+        """The least lead of the last HOLD_S, of sessions that are open; inf where nothing was told."""
         leads_s = [reply.lead_s(now) for reply in self._replies.values() if not reply.is_writing]
-        kept_s = [least_s for began_at, least_s in self._least if began_at > now - HOLD_S]
+        kept_s = [leads.least_s(now) for leads in self._leads.values()]
         return min([*leads_s, *kept_s], default=inf)
-
-    def _note(self, lead_s: float, now: float) -> None:
-        if lead_s == inf:
-            return
-        if self._least and now - self._least[-1][0] < BUCKET_S:
-            began_at, least_s = self._least.pop()
-            self._least.append((began_at, min(least_s, lead_s)))
-        else:
-            self._least.append((now, lead_s))

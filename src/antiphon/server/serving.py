@@ -179,7 +179,7 @@ class Serving:
         return (self.engine.stuck or None) if self.engine.alive else f"{GONE}."
 
     def condition(self) -> str:
-        """In a word: loading, alive, full, draining, restarting, stuck, or dead."""
+        """In a word: loading, alive, full, strained, draining, restarting, stuck, or dead."""
         if self.engine is None:
             return "loading"
         if self.why_not_alive() is not None:
@@ -188,14 +188,16 @@ class Serving:
             return "restarting"
         if self.is_draining:
             return "draining"
-        return "alive" if self._why_full("latency") is None else "full"
+        if self._why_full("latency") is not None:
+            return "full"
+        return "alive" if self._why_strained() is None else "strained"
 
     def detail(self) -> str:
         """What the condition leaves open: what is being loaded, which limit is reached, what is wrong."""
         if self.engine is None:
             return self.loading
-        full = self._why_full("latency") if self.condition() == "full" else None
-        return self.why_not_alive() or full or ""
+        is_shut = self.condition() in ("full", "strained")
+        return self.why_not_alive() or (self._why_no_room("latency") if is_shut else None) or ""
 
     def forsake(self) -> None:
         """The engine has died and will have forgotten every conversation: clients are told so, and their
@@ -238,7 +240,7 @@ class Serving:
         taken now, and Unavailable when none can be."""
         self.check_ready()
         reason = self._why_no_more_paced(key) if is_paced else None
-        reason = reason or self._why_full(tier, num_replies, key)
+        reason = reason or self._why_no_room(tier, num_replies, key)
         if reason is not None:
             raise Overloaded(reason, self.settings.retry_after_s)
 
@@ -267,11 +269,23 @@ class Serving:
             return f"max_sessions: all {self.settings.max_sessions} sessions are in use."
         if num_taken >= self.settings.max_sessions - self._num_kept(key, self.settings.max_sessions, held):
             return "max_sessions: the sessions that are left are kept for other API keys."
-        bound_s, least_s = self.settings.min_lead_s, self.least_lead_s()
-        if bound_s and least_s < bound_s:
-            left_s = max(least_s, 0.0)
-            return f"min_lead_s: a live listener had {left_s:.2g} s of audio left, less than {bound_s:g} s."
         return self.engine.why_full(tier, num_replies)
+
+    def _why_strained(self) -> str | None:
+        """In words, or None while nobody who listens live is near to silence."""
+        bound_s, least_s = self.settings.min_lead_s, self.least_lead_s()
+        if not bound_s or least_s >= bound_s:
+            return None
+        left_s = max(least_s, 0.0)
+        return (
+            f"min_lead_s: live listeners are about to run dry: one had {left_s:.2g} s of audio left, "
+            f"less than {bound_s:g} s."
+        )
+
+    def _why_no_room(self, tier: Tier, num_replies: int = 1, key: int | None = None) -> str | None:
+        """In words, or None when so many replies are welcome; best-effort ones give way to who listens."""
+        strained = self._why_strained() if tier == "latency" else None
+        return self._why_full(tier, num_replies, key) or strained
 
     def _why_no_more_paced(self, key: int | None) -> str | None:
         """In words, or None when one more paced text of an API key is welcome."""

@@ -20,6 +20,8 @@ from antiphon.wire.audio_api import SpeechDelta, SpeechDone, SpeechRequest, flat
 from antiphon.wire.reply_stream import EndPiece, SoundPiece
 
 router = APIRouter()
+PLAYED_AS_IT_COMES = ("pcm",)
+"""Formats of a player; the other files are mostly fetched whole."""
 SOUNDS = sorted({encoding.media_type for encoding in ENCODINGS.values()})
 
 
@@ -37,14 +39,15 @@ async def speech(request: Request, serving: Admitted) -> Response:
     said = read_speech(asked, serving.info, serving.settings.limits, ids.new("sess"), ids.new("resp"))
     key = check_key(request, serving.settings.api_keys)
     serving.check_room(key=key)
-    exchange = Exchange(serving, said, key).open()
+    is_sse = asked.stream_format == "sse"
+    is_live = is_sse or asked.response_format in PLAYED_AS_IT_COMES
+    exchange = Exchange(serving, said, key, is_live=is_live).open()
     try:
         await while_connected(request, exchange.begun(SoundPiece))
         encoder = SoundStream(asked.response_format)
     except BaseException:
         exchange.close()
         raise
-    is_sse = asked.stream_format == "sse"
     content = _events(exchange, encoder) if is_sse else _file(exchange, encoder)
     media_type = EVENT_STREAM if is_sse else encoder.media_type
     return ExchangeResponse(exchange, content, media_type, serving.settings.stall_s)

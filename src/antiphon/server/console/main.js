@@ -18,11 +18,11 @@ const MIN_SPEECH_S = 0.1;
 const HOLD_MS = 350; // a longer press is "hold to talk", a shorter one toggles
 const STATES = {
   connecting: "Connecting", offline: "Offline", ready: "Ready", listening: "Listening",
-  waiting: "Waiting", replying: "Replying", loading: "Loading", full: "Full", restarting: "Restarting", locked: "Locked",
+  waiting: "Waiting", replying: "Replying", loading: "Loading", full: "Full", strained: "Busy", restarting: "Restarting", locked: "Locked",
   dead: "Broken",
 };
 const HEADLINES = {
-  offline: "No connection", loading: "The model is loading", full: "All places are taken", dead: "The engine is broken",
+  offline: "No connection", loading: "The model is loading", full: "All places are taken", strained: "Live listeners are about to run dry", dead: "The engine is broken",
   restarting: "One moment", locked: "This server asks for a key",
 };
 const HOW = {
@@ -105,7 +105,7 @@ function complain(words) {
 function connection(state, words, listed) {
   connected = state === "open";
   trouble = connected ? null : { state, words };
-  if (connected || state === "full") feed.begin(); // it needs no session
+  if (connected || state === "full" || state === "strained") feed.begin(); // it needs no session
   if (connected) {
     transcript.divide("A new session: the model does not know what stands above.");
     model = listed;

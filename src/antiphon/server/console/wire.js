@@ -74,7 +74,8 @@ async function condition() {
   }
   switch (status) {
     case "loading": return { state: "loading", words: reason ? `Now: ${reason}.` : "It begins." };
-    case "full": return { state: "full", words: `${reason} This page tries again by itself.` };
+    case "full":
+    case "strained": return { state: status, words: `${reason} This page tries again by itself.` };
     case "restarting": return { state: "restarting", words: "The engine stopped and is being started again." };
     case "draining": return { state: "offline", words: "The server is shutting down." };
     case "alive": return { state: "offline", words: "The connection was lost." };
