@@ -60,7 +60,8 @@ async def test_a_lost_stage_is_not_ready_and_says_why() -> None:
         answer = await client.get("/ready")
         assert answer.status_code == 503
         assert "talker is lost: its process was killed" in answer.json()["error"]["message"]
-        assert (await client.get("/health")).status_code == 200
+        why = "talker is lost: its process was killed (SIGKILL); it is starting again."
+        assert (await client.get("/health")).json() == {"status": "alive", "reason": why}
         asked = {"model": "test-omni", "messages": [{"role": "user", "content": "Hi"}]}
         assert (await client.post("/v1/chat/completions", json=asked)).status_code == 200
         text = (await client.get("/metrics")).text
@@ -295,6 +296,27 @@ async def test_sigterm_drains_and_serve_returns() -> None:
 async def test_a_free_port_serves_http() -> None:
     async with running() as served, httpx.AsyncClient(base_url=served.http) as client:
         assert (await client.get("/ready")).json() == {"status": "ready"}
+
+
+async def test_a_server_that_would_refuse_is_not_ready() -> None:
+    """A load balancer sends newcomers elsewhere; nobody was refused by the question."""
+    async with (
+        running(ServerSettings(max_sessions=1)) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        async with served.socket() as talker:
+            await talker.read()
+            answer = await client.get("/ready")
+            assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "5")
+            assert answer.json()["error"]["code"] == "server_overloaded"
+            assert "max_sessions: all 1 sessions" in answer.json()["error"]["message"]
+        await eventually(lambda: not served.serving.connections)
+        assert (await client.get("/ready")).status_code == 200
+        served.serving.least_lead_s = lambda: 0.1
+        answer = await client.get("/ready")
+        assert answer.status_code == 503
+        assert "about to run dry" in answer.json()["error"]["message"]
+        assert "sessions_refused_total{" not in (await client.get("/metrics")).text
 
 
 async def test_a_decision_that_does_not_return_is_no_health() -> None:

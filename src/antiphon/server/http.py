@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from antiphon.core.errors import Unavailable
+from antiphon.core.errors import Overloaded
 from antiphon.server.admission import check_key, check_model, check_origin, http_error
 from antiphon.server.openapi import Model, Models, Status, answers
 from antiphon.server.serving import Serving
@@ -61,8 +61,8 @@ async def model(name: str, serving: KeyedServed) -> JSONResponse:
 @router.get("/health", responses={**answers(Status), 503: answers(Status)[200]})
 async def health(serving: Served) -> JSONResponse:
     """loading (what), alive, full (of what), strained (live listeners are about to run dry), draining or
-    restarting; or, with 503 and the reason, dead, or stuck in a decision that does not return: then the
-    server has to be restarted."""
+    restarting; and which units are lost. With 503 and the reason: dead, or stuck in a decision that does not
+    return; then the server has to be restarted."""
     detail = serving.detail()
     found = {"status": serving.condition()} | ({"reason": detail} if detail else {})
     return JSONResponse(found, 503 if serving.why_not_alive() else 200)
@@ -70,11 +70,13 @@ async def health(serving: Served) -> JSONResponse:
 
 @router.get("/ready", responses=answers(Status, errors=(503,)))
 async def ready(serving: Served) -> JSONResponse:
-    """503 while loading, draining or dead, or a stage is lost: traffic should go elsewhere."""
-    reason = serving.why_not_whole()
-    if reason is None:
-        return JSONResponse({"status": "ready"})
-    return http_error(Unavailable(reason, serving.settings.retry_after_s))
+    """503 where newcomers should be sent elsewhere: a new session would be refused (loading, draining, dead,
+    full, or live listeners are about to run dry), or a unit is lost, without which some replies fail."""
+    try:
+        serving.check_whole()
+    except Overloaded as error:
+        return http_error(error)
+    return JSONResponse({"status": "ready"})
 
 
 @router.get("/metrics", responses=answers(None, binary=["text/plain"], errors=(500,)))

@@ -193,11 +193,13 @@ class Serving:
         return "alive" if self._why_strained() is None else "strained"
 
     def detail(self) -> str:
-        """What the condition leaves open: what is being loaded, which limit is reached, what is wrong."""
+        """What the condition leaves open: what is being loaded, which limit is reached, what is wrong, which
+        units are lost."""
         if self.engine is None:
             return self.loading
         is_shut = self.condition() in ("full", "strained")
-        return self.why_not_alive() or (self._why_no_room("latency") if is_shut else None) or ""
+        reason = self.why_not_alive() or (self._why_no_room("latency") if is_shut else None)
+        return " ".join(filter(None, (reason, self._what_is_lost())))
 
     def forsake(self) -> None:
         """The engine has died and will have forgotten every conversation: clients are told so, and their
@@ -219,19 +221,24 @@ class Serving:
             return f"{COMING_BACK}."
         return (self.engine.stuck or None) if self.engine.alive else f"{GONE}."
 
-    def why_not_whole(self) -> str | None:
-        """In words, why traffic should go elsewhere, or None. Where only a stage is lost, sessions are still
-        welcome: it comes back, and who does not need it does not notice."""
-        reason = self.why_not_ready()
-        if reason is not None or self.engine is None or not self.engine.lost:
-            return reason
-        return "; ".join(f"{unit} is lost: {why}" for unit, why in self.engine.lost.items()) + "."
+    def _what_is_lost(self) -> str:
+        """Units of the engine, each with why, in words; "" where all are there."""
+        lost = self.engine.lost if self.engine is not None else {}
+        return "; ".join(f"{unit} is lost: {why}" for unit, why in lost.items()) + "." if lost else ""
 
     def check_ready(self) -> None:
         """Raise Unavailable while there is no engine to serve with."""
         reason = self.why_not_ready()
         if reason is not None:
             raise Unavailable(reason, self.settings.retry_after_s)
+
+    def check_whole(self) -> None:
+        """Raise what keeps newcomers from being served in full: Unavailable or Overloaded where they would be
+        refused, and Unavailable where a unit is lost. Sessions are still taken then, and fail only where they
+        need that unit."""
+        self.check_room()
+        if lost := self._what_is_lost():
+            raise Unavailable(lost, self.settings.retry_after_s)
 
     def check_room(
         self, tier: Tier = "latency", num_replies: int = 1, key: int | None = None, *, is_paced: bool = False
