@@ -183,6 +183,36 @@ async def test_metrics_of_turns_that_are_spoken_interrupted_and_cut() -> None:
     assert "antiphon_server_gaps_total 0.0" in text
 
 
+async def test_a_reply_whose_client_vanishes_counts_once() -> None:
+    """As cancelled, with what was sent of it and never heard, be it on a socket or over HTTP."""
+    script = Script("a b c", audio_s=30.0, chunk_s=10.0, pace_s=0.2)
+    async with (
+        running(engine=FakeEngine(script)) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        async with served.socket() as talker:
+            await talker.by_hand()
+            await talker.send("response.create")
+            await talker.until("response.output_audio.delta")
+            talker.connection.transport.abort()
+        await eventually(lambda: not served.serving.connections)
+        num_cut, unheard_s = unheard(await client.get("/metrics"))
+        assert num_cut == 1
+        assert 5.0 < unheard_s < 30.0
+        hi = {"messages": [{"role": "user", "content": "hi"}]}
+        for body in (hi, {**hi, "n": 2}):
+            streamed = {**body, "stream": True}
+            async with client.stream("POST", "/v1/chat/completions", json=streamed) as answer:
+                assert answer.status_code == 200
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/chat/completions", json=hi, timeout=0.1)
+        await eventually(lambda: not served.serving.connections)
+        text = (await client.get("/metrics")).text
+    assert 'antiphon_server_responses_total{status="cancelled"} 5.0' in text
+    assert 'antiphon_server_interrupted_total{reason="closed"} 5.0' in text
+    assert 'status="completed"' not in text
+
+
 async def test_what_is_never_heard_of_an_interrupted_reply_counts_once() -> None:
     script = Script(audio_s=20.0, chunk_s=10.0, pace_s=0.05)
     async with running(engine=FakeEngine(script)) as served:

@@ -134,6 +134,9 @@ class Exchange:
         """Leave the engine and the server; more than once is harmless."""
         if self._is_open:
             self._is_open = False
+            if not self._is_over:
+                self._is_over = True
+                self._serving.metrics.left()
             self._leave_engine()
             self._serving.connections.discard(self)
             del self._serving.keys[self._request.session]

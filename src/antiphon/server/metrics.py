@@ -99,13 +99,15 @@ class ServerMetrics:
         )
         self.interrupted = Counter(
             "antiphon_server_interrupted",
-            "Replies that ended before they were whole: spoken over (turn_detected), or cancelled.",
+            "Replies that ended before they were whole: spoken over (turn_detected), cancelled, or left by"
+            " their client (closed).",
             ["reason"],
             registry=registry,
         )
         self.truncated = Counter(
             "antiphon_server_truncated",
-            "Spoken replies cut to what was heard of them: interrupted, or truncated by their client.",
+            "Spoken replies of sessions, cut to what was heard of them: interrupted, truncated, or left by"
+            " their client.",
             registry=registry,
         )
         self.audio_s = Counter(
@@ -137,6 +139,11 @@ class ServerMetrics:
             buckets=FIRST_OUTPUT_BUCKETS_S,
             registry=self.registry,
         )
+
+    def left(self) -> None:
+        """Count a reply that had not ended when its client's connection was closed."""
+        self.responses.labels("cancelled").inc()
+        self.interrupted.labels("closed").inc()
 
     def tell(self, info: ModelInfo) -> None:
         """What is served, from now on."""
@@ -195,6 +202,12 @@ class ResponseMeter:
             self._metrics.truncated.inc(num_cut - self._num_cut)
             self._metrics.unheard_s.inc(unheard_s - self._unheard_s)
             self._num_cut, self._unheard_s = num_cut, unheard_s
+
+    def closed(self) -> None:
+        """The session is over: what has not ended never will."""
+        for _ in self._created_s:
+            self._metrics.left()
+        self._created_s.clear()
 
     def _first(self, kind: str, response: str, now: float) -> None:
         histogram, seen = self._waiting[kind]

@@ -323,6 +323,7 @@ class Connection:
             if guide_in(fact) is None:
                 self._engine.send(fact)
         self._carry_out(self._session.close(time.monotonic()))
+        self._meter.closed()
         if self._alarm is not None:
             self._alarm.cancel()
         self._metrics.sessions.dec()

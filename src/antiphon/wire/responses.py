@@ -236,8 +236,10 @@ class Responses:
             steps += [cancelled, *self.deliver(end, now)]
         return steps
 
-    def drop(self) -> None:
-        """The client is gone."""
+    def drop(self, now: float) -> None:
+        """The client is gone: of replies that have not ended, it hears no more."""
+        for reply in self._open.values():
+            self._speeches.interrupt(reply.spoken, now)
         self._open.clear()
         self._held_until = None
 

@@ -238,7 +238,7 @@ class RealtimeSession:
     def close(self, now: float) -> list[Effect]:
         """The client is gone; the engine frees all that is the session's. Harmless when repeated."""
         was_open, self.phase = self.phase is SessionPhase.OPEN, SessionPhase.CLOSED
-        self._responses.drop()
+        self._responses.drop(now)
         self._transcripts.clear()
         self._listener.clear()
         return [ToEngine(SessionClosed(self.id))] if was_open else []
