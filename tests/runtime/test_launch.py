@@ -26,13 +26,15 @@ from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
 from antiphon.core.snapshot import Snapshot
 from antiphon.metrics.names import Metric
 from antiphon.runtime import launch, stage_child
-from antiphon.runtime.launch import FORGOTTEN, SNAPSHOT_EVERY_S, EngineProcess
+from antiphon.runtime.launch import DEATH_CHECK_MS, FORGOTTEN, SNAPSHOT_EVERY_S, EngineProcess, Silence
 from antiphon.runtime.messages import Start
+from antiphon.runtime.stage_child import MOST_PATIENCE
 
 LONG = {"thinker": Sampling(max_tokens=2000), "talker": Sampling(max_tokens=4000)}
 SHORT = {"thinker": Sampling(max_tokens=6), "talker": Sampling(max_tokens=8)}
 CPU = EngineOptions(device="cpu", threads=1)
 POLL_S = 0.02
+LOOK_S = DEATH_CHECK_MS / 1000
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +206,56 @@ async def test_a_killed_engine_ends_its_responses(
     assert not engine.comes_back
     await engine.stop()
     assert not os.listdir(folder)
+
+
+async def test_an_engine_that_hangs_is_started_again(
+    engine: EngineProcess,
+    tiny_checkpoint: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that is idle is no such engine."""
+    monkeypatch.setattr(launch, "LEAST_SILENCE_S", 0.0)
+    options = EngineOptions(device="cpu", threads=1, silence_limit_s=2.5)
+    await engine.start(Start(str(tiny_checkpoint), "x", options), silent)
+    pid = engine.pid
+    await asyncio.sleep(3.5)
+    assert engine.alive
+    heard = ask(engine, "a", LONG)
+    await until(lambda: heard, 20)
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: not engine.alive, 6)
+    await until(lambda: is_over(heard), 1)
+    assert (end_of(heard).status, end_of(heard).reason) == ("failed", "engine_gone")
+    assert "the engine's process hangs" in caplog.text
+    assert engine.comes_back
+    await until(lambda: engine.alive, 30)
+    assert not is_running(pid)
+    new = ask(engine, "new", SHORT)
+    await until(lambda: is_over(new), 20)
+    assert end_of(new).status == "incomplete"
+
+
+def test_a_silent_process_that_computes_is_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    used_s = [0.0]
+    monkeypatch.setattr(launch, "cpu_s", lambda pid: used_s[0])
+
+    def looks(cores: float, until_s: float = 1000.0) -> float:
+        silence = Silence(1, 20.0)
+        for num in range(1, int(until_s / LOOK_S)):
+            used_s[0] += cores * LOOK_S
+            if silence.hangs():
+                return num * LOOK_S
+        return until_s
+
+    assert looks(0.0) == pytest.approx(20.0, abs=2 * LOOK_S)
+    assert looks(1.0) == pytest.approx(20.0 * MOST_PATIENCE, abs=2 * LOOK_S)
+    spoken = Silence(1, 20.0)
+    for num in range(1000):
+        assert not spoken.hangs()
+        if num % 20 == 0:
+            spoken.broken()
 
 
 async def test_what_keeps_an_engine_from_starting_again_is_tried_again(

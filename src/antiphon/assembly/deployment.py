@@ -108,8 +108,8 @@ class Limits(Written):
     )
     silence_limit_s: float = key(
         60.0,
-        "Seconds in which a stage's own process has to answer; one that hangs is started again. "
-        "One that computes has ten times as long.",
+        "Seconds in which a process of a stage, or the engine's, has to answer; one that hangs is started "
+        "again. One that computes has ten times as long.",
         20,
         gt=0,
     )

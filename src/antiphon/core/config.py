@@ -258,7 +258,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     places      torch devices by the names that units have for them; who is not listed is on `device`
     stages_apart  every stage in a process of its own, where `units` says nothing
     start_limit_s  how long processes of units may take until they are ready
-    silence_limit_s  how long one may leave the question unanswered whether it is there
+    silence_limit_s  how long one may leave the question unanswered whether it is there; how long the engine's
+                may say nothing
     """
 
     device: str = "auto"

@@ -1,4 +1,4 @@
-"""Starts the engine's process, waits until it is ready, notices its death, and starts it again."""
+"""Starts the engine's process, waits until it is ready, notices if it dies or hangs, and starts it again."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ from antiphon.runtime.messages import (
     Watch,
 )
 from antiphon.runtime.record import unused
-from antiphon.runtime.stage_child import Restarts
+from antiphon.runtime.stage_child import MOST_PATIENCE, Restarts, cpu_s
 
 log = logging.getLogger(__name__)
 
 STOP_WAIT_S = 5.0
 DEATH_CHECK_MS = 200
+LEAST_SILENCE_S = 5.0
+"""A shorter limit counts as this: what a process says once a second may be late on a busy machine."""
 SNAPSHOT_EVERY_S = 0.25
 FORGOTTEN = "The engine was started again and does not know this conversation: begin a new one"
 
@@ -54,12 +56,38 @@ def nothing() -> None:
     """For callers that need not be told of a death."""
 
 
+class Silence:
+    """How long a process has said nothing, by the looks of this one. What passes while this one is stopped or
+    busy is no silence: the other may have been stopped as well."""
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        self._pid = pid
+        self._limit_s = max(limit_s, LEAST_SILENCE_S)
+        self._silent_s = 0.0
+        self._used_s = 0.0
+        """CPU time that it had used after the first look."""
+
+    def broken(self) -> None:
+        self._silent_s = 0.0
+
+    def hangs(self) -> bool:
+        """One more look of DEATH_CHECK_MS was in vain: has it been silent for too long? It has MOST_PATIENCE
+        times the limit while it uses its cores."""
+        if not self._silent_s:
+            self._used_s = cpu_s(self._pid)
+        self._silent_s += DEATH_CHECK_MS / 1000
+        if self._silent_s <= self._limit_s:
+            return False
+        works = cpu_s(self._pid) - self._used_s > self._silent_s / 2
+        return not works or self._silent_s > MOST_PATIENCE * self._limit_s
+
+
 class EngineProcess:
     """An engine in a process of its own. Implements `core.engine_client.EngineClient`.
 
-    One asyncio task reads what the engine sends, and starts the process again when it has died, unless it
-    dies again and again (`Restarts`); `send` never blocks. Started once, stopped once. A record of a later
-    life has a number behind its name.
+    One asyncio task reads what the engine sends, and starts the process again when it has died or hangs,
+    unless that happens again and again (`Restarts`); `send` never blocks. Started once, stopped once. A
+    record of a later life has a number behind its name.
     """
 
     info: ModelInfo
@@ -82,6 +110,8 @@ class EngineProcess:
         self._link: _Link | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._living: asyncio.Task[None] | None = None
+        self._silence: Silence | None = None
+        """Of the process, once it is ready: a load says nothing for as long as it takes."""
         self._alive = False
         self._num_lives = 0
 
@@ -170,6 +200,7 @@ class EngineProcess:
         except BaseException:
             await self._clear_away()
             raise
+        self._silence = Silence(self._process.pid, order.options.silence_limit_s)
         self._alive = True
         if self._viewer is not None:
             self.watch(self._viewer)
@@ -226,6 +257,7 @@ class EngineProcess:
         self._fail_open()
 
     async def _clear_away(self) -> None:
+        self._silence = None
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -285,7 +317,7 @@ class EngineProcess:
                 log.warning("unexpected message from the engine: %r", message)
 
     async def _next(self) -> FromEngine | None:
-        """The next message, or None once the process has exited and its messages are read."""
+        """The next message, or None once the process has exited and its messages are read, or hangs."""
         assert self._process is not None
         assert self._link is not None
         events = self._link.events
@@ -295,6 +327,11 @@ class EngineProcess:
             if exited:
                 return None
             exited = self._process.returncode is not None
+            if self._silence is not None and not exited and self._silence.hangs():
+                log.error("the engine's process hangs: it says nothing any more, and is killed")
+                return None
+        if self._silence is not None:
+            self._silence.broken()
         return self._decoder.decode(await events.recv())
 
     def _post(self, message: ToEngine) -> None:

@@ -67,7 +67,8 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stuck(msgspec.Struct, frozen=True, tag=True):
-    """A decision does not return: which, for how long, in words; "" once it has."""
+    """A decision does not return: which, for how long, in words; "" where all is well. Said once a second,
+    which tells that the process runs."""
 
     why: str
 

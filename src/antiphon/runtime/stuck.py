@@ -1,4 +1,7 @@
-"""Tells of a decision that does not return: the thread that decides cannot say so itself."""
+"""Says once a second how decisions are: the thread that decides cannot say itself that one does not return.
+
+That it is said at all is the sign that the process runs, also in a long step.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ LOOK_EVERY_S = 1.0
 
 
 class StuckWatch:
-    """A thread that looks once a second whether the driver is stuck in a decision, and says when that
-    changes."""
+    """A thread that looks once a second whether the driver is stuck in a decision, and says so each time."""
 
     def __init__(self, why: Callable[[], str], say: Callable[[str], None]) -> None:
         """why: in words; "" where all is well. Both are called from the thread."""
@@ -28,9 +30,5 @@ class StuckWatch:
         self._thread.join()
 
     def _look(self) -> None:
-        said = ""
         while not self._over.wait(LOOK_EVERY_S):
-            words = self._why()
-            if words != said:
-                self._say(words)
-                said = words
+            self._say(self._why())
