@@ -335,6 +335,25 @@ async def test_drain_lets_the_running_response_finish() -> None:
         assert len(served.engine.of(SessionClosed)) == 2
 
 
+async def test_a_drain_says_what_is_open_and_how_long_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "antiphon.server")
+    engine = FakeEngine(Script(gate=asyncio.Event()))
+    async with running(ServerSettings(drain_s=30.0), engine) as served, served.client() as openai:
+        hi = [{"role": "user", "content": "hi"}]
+        asked = asyncio.create_task(openai.chat.completions.create(model="test-omni", messages=hi))
+        async with served.socket(), served.socket() as talker:
+            await talker.send("response.create")
+            await eventually(lambda: engine.num_open == 2)
+            served.server.should_exit = True
+            said = "draining: 2 sessions and 1 HTTP reply open; running replies have 30 s to end, a second"
+            await eventually(lambda: said in caplog.text)
+            served.server.force_exit = True
+            with pytest.raises(websockets.ConnectionClosed):
+                await talker.until("response.done")
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+
 async def test_drain_is_bounded_and_still_ends_responses() -> None:
     settings = ServerSettings(drain_s=0.05)
     async with running(settings, FakeEngine(Script(gate=asyncio.Event()))) as served:

@@ -331,7 +331,13 @@ class Serving:
             reader.hurry()  # a text may take its reader longer than the server has
         deadline = time.monotonic() + self.settings.drain_s
         if self.connections:
-            logger.info("draining: %d sessions open", len(self.connections))
+            num_sessions = len(self.sessions)
+            logger.info(
+                "draining: %s and %s open; running replies have %g s to end, a second Ctrl-C cuts them off",
+                _counted(num_sessions, "session", "sessions"),
+                _counted(len(self.connections) - num_sessions, "HTTP reply", "HTTP replies"),
+                self.settings.drain_s,
+            )
         while self.connections and not hurry() and time.monotonic() < deadline:
             self._hang_up_idle()
             await asyncio.sleep(POLL_S)
@@ -346,6 +352,10 @@ class Serving:
         for connection in list(self.connections):
             if not connection.is_busy:
                 connection.hang_up(GOING_AWAY, "the server is shutting down")
+
+
+def _counted(num: int, one: str, several: str) -> str:
+    return f"{num} {one if num == 1 else several}"
 
 
 async def _forsake(connection: Draining) -> None:
