@@ -282,6 +282,15 @@ async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
     assert (folder / "a.record.2").read_text() == "of another day"
 
 
+def test_what_is_loaded_is_logged_once_a_start(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for _ in range(2):
+        show = launch.logged_progress()
+        for what, done in (("starting thinker", 0), ("starting talker", 0), ("reading weights", 3)) * 5:
+            show(what, done, 9)
+    assert caplog.messages == ["starting thinker", "starting talker", "reading weights"] * 2
+
+
 async def test_a_later_life_has_a_record_of_its_own(
     engine: EngineProcess, tiny_checkpoint: Path, folder: Path
 ) -> None:

@@ -222,7 +222,7 @@ class EngineProcess:
             while not self._alive and wait_s is not None:
                 await asyncio.sleep(wait_s)
                 try:
-                    await self._begin(order, _log_progress)
+                    await self._begin(order, logged_progress())
                 except Exception as error:  # whatever it is, it is tried again
                     log.error("the engine does not start: %s", error)
                     order = msgspec.structs.replace(order, record=None)  # which may be why
@@ -362,9 +362,16 @@ class EngineProcess:
             self._deliver(ResponseEnded(session, response, "failed", "engine_gone", why, Usage()))
 
 
-def _log_progress(what: str, done: int, total: int) -> None:
-    if not done:
-        log.info("%s", what)
+def logged_progress() -> Callable[[str, int, int], None]:
+    """For one start: logs each thing that is loaded once, however often it is reported."""
+    logged: set[str] = set()
+
+    def show(what: str, done: int, total: int) -> None:
+        if what not in logged:
+            logged.add(what)
+            log.info("%s", what)
+
+    return show
 
 
 class _Link:
