@@ -348,8 +348,8 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
         console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(busy,)))
         await expect(console.page.locator(".reasons li")).to_have_text(
             [
-                "thinkerU21.4 s aheadruns (well buffered: more than 1 s ahead)",
-                "talkerU24.6 s aheadheld 1.3 s more: 4.6 s ahead of the listener",
+                "thinkerU2dry in 1.4 sruns (well buffered: more than 1 s ahead)",
+                "talkerU2dry in 4.6 sheld 1.3 s more: 4.6 s ahead of the listener",
                 "code2wavwaits for upstream input",
                 *moves,
             ]

@@ -28,16 +28,16 @@ export class Reasons {
   }
 }
 
-// A stage with a reply to work on.
+// A stage with a reply to work on. `lead_s` is how long the listener has sound if this stage stops now.
 function doing({ stage, lead_s, state, label, why, until }, index, now) {
   if (!state) return null;
-  const ahead = lead_s === null ? "" : `${lead_s.toFixed(1)} s ahead`;
+  const lead = lead_s === null ? "" : lead_s > 0 ? `dry in ${lead_s.toFixed(1)} s` : "dry";
   if (state === "held") {
     const more = until === null ? "held" : `held ${Math.max(0, until - now).toFixed(1)} s more`;
-    return { index, name: stage, label, ahead, state, words: `${more}: ${why}` };
+    return { index, name: stage, label, lead, state, words: `${more}: ${why}` };
   }
   const what = state === "runs" ? "runs" : `waits for ${state}`;
-  return { index, name: stage, label, ahead, state, words: why ? `${what} (${why})` : what };
+  return { index, name: stage, label, lead, state, words: why ? `${what} (${why})` : what };
 }
 
 function memory({ next_use_s, is_expected, overdue_s, is_making, stages }, now) {
@@ -61,10 +61,14 @@ function kv({ what, blocks, why, at }, now) {
   return `${blocks} block${blocks === 1 ? "" : "s"} ${MOVES[what].replace("@", ago)}${why ? `: ${why}` : ""}`;
 }
 
-function line({ index, name, label, ahead, state, words }) {
+function line({ index, name, label, lead, state, words }) {
   const item = made("li");
   item.append(made("span", index === undefined ? "plain" : `key stage-${index}`, name));
-  if (state) item.append(made("b", "", label), made("span", "", ahead));
+  if (state) {
+    const dry = made("span", "", lead);
+    dry.title = "When the listener, or the reader, runs dry if this stage makes no more";
+    item.append(made("b", "", label), dry);
+  }
   item.append(made("span", state === "held" ? "held" : "", words));
   return item;
 }
