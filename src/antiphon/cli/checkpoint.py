@@ -78,7 +78,7 @@ def talk(
 
     if if_missing and directory.exists():
         return
-    console.print(announcement(), highlight=False)
+    console.print(announcement(), highlight=False, markup=False, soft_wrap=True)
     try:
         with console.status("fetching") as status:
             make_talk(directory, packages=packages, progress=status.update)
