@@ -235,6 +235,33 @@ def test_the_client_s_own_calls_and_outputs() -> None:
     assert driver.send("conversation.item.create", item=nameless)[0]["item"]["call_id"]
 
 
+def test_the_output_of_a_call_that_is_not_there_is_refused() -> None:
+    driver = configured()
+    answer = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
+    for item in (None, {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c2"}):
+        if item is not None:
+            driver.send("conversation.item.create", item=item)
+        error = driver.error("conversation.item.create", item=answer)
+        assert (error["code"], error["param"]) == ("invalid_tool_call_id", "item.call_id")
+        assert "'c1' not found" in error["message"]
+    driver.ask(conversation="none", input=[answer])
+    response = driver.ask()
+    (added, *_) = driver.tokens(response, CALL)
+    answer["call_id"] = added["item"]["call_id"]
+    assert driver.send("conversation.item.create", item=answer)[0]["type"] == "conversation.item.added"
+
+
+def test_a_call_that_is_required_needs_tools() -> None:
+    driver = Driver()
+    error = driver.error("response.create", response={"tool_choice": "required"})
+    assert (error["code"], error["param"]) == ("invalid_value", "response.tool_choice")
+    driver.send("session.update", session={"type": "realtime", "tool_choice": "required"})
+    assert driver.error("response.create")["param"] == "response.tool_choice"
+    driver.send("session.update", session={"type": "realtime", "tools": [TOOL]})
+    driver.ask()
+    assert driver.request.tool_choice == "required"
+
+
 @pytest.mark.parametrize("arguments", ["[" * 500 + "]" * 500, '{"a":' * 65 + "1" + "}" * 65, "[" * 90_000])
 def test_arguments_are_nested_no_deeper_than_events(arguments: str) -> None:
     driver = configured()

@@ -258,7 +258,7 @@ def _num_chars(item: ItemIn) -> int:
 
 
 def _call_output(item_id: str, answer: CallOutputIn) -> NewItem:
-    """The id of a call is not looked up: clients may have removed the call itself."""
+    """The id of its call is not looked up: `response.input` may leave the call out."""
     fields = {"type": "function_call_output", "call_id": answer.call_id, "output": answer.output}
     record = Item(item_id, "tool", (ToolOutputPart(answer.call_id, answer.output),))
     return NewItem(WireItem(item_id, "tool", "completed", call=fields), record)

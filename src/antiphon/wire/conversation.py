@@ -97,6 +97,16 @@ class Conversation:
             )
         return self._items[item_id]
 
+    def check_call(self, call_id: str) -> None:
+        """Raise unless a call with that id is here, so that its output can be added."""
+        calls = (item.call for item in self._items.values() if item.call is not None)
+        if all(call["type"] != "function_call" or call["call_id"] != call_id for call in calls):
+            raise ProtocolError(
+                f"Tool call ID {shown(call_id)} not found in conversation.",
+                code="invalid_tool_call_id",
+                param="item.call_id",
+            )
+
     def recorded_as(self, place: str | None) -> str | None:
         """A place for `insert` in terms of the record's items."""
         return self._items[place].recorded_as if place in self._items else place

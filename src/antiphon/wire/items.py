@@ -6,7 +6,7 @@ from antiphon.core.conversation import AudioPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import ItemAdded, ItemRemoved
 from antiphon.wire.client_events import CreateItem, RetrieveItem
-from antiphon.wire.content import NewItem
+from antiphon.wire.content import CallOutputIn, NewItem
 from antiphon.wire.effects import Payload, Step
 from antiphon.wire.limits import MediaRoom, check
 from antiphon.wire.responses import Responses
@@ -33,6 +33,8 @@ class Items:
                 param="item.id",
             )
         self._shared.conversation.check_place(event.previous_item_id)
+        if isinstance(message, CallOutputIn):
+            self._shared.conversation.check_call(message.call_id)
         item = self._shared.reader.item(message, "item", self._room, self._shared.config.incoming)
         self.check_room(item.shown.media_bytes)
         return self._insert(item, event.previous_item_id)

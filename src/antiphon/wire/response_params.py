@@ -14,6 +14,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import Incoming
 from antiphon.wire.limits import MediaRoom, check
 from antiphon.wire.parsing import converted
+from antiphon.wire.tools import check_required
 
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY_CHARS = 64
@@ -46,6 +47,7 @@ def read_response(
             param="response.conversation",
         )
     config = overridden(session, params, scope, session, "response")
+    check_required(config.tool_choice, config.tools, "response.tool_choice")
     output = params.audio.output if params.audio else None
     config = with_output(config, output, session, "response")
     _check_metadata(params.metadata)

@@ -69,7 +69,8 @@ def check_place(tools: Sequence[object], choice: str, info: ModelInfo, at: str) 
 
 
 def read_choice(value: Any, tools: Tools, at: str) -> str:
-    """auto | none | required | a tool's name. `required` without tools is as good as auto."""
+    """auto | none | required | a tool's name. `required` may come before its tools: each reply is checked
+    (`check_required`)."""
     if isinstance(value, str) and value in CHOICES:
         return value
     if not isinstance(value, dict) or value.get("type") != "function":  # pyright: ignore
@@ -89,6 +90,12 @@ def check_choice(choice: str, tools: Tools, at: str) -> None:
     if choice not in CHOICES and choice not in {tool.name for tool in tools}:
         known = ", ".join(tool.name for tool in tools) or "there are none"
         raise ProtocolError(f"tool_choice names {shown(choice)}; the tools: {known}.", param=at)
+
+
+def check_required(choice: str, tools: Tools, at: str) -> None:
+    """Raises ProtocolError where a reply has to call a tool, and there is none."""
+    if choice == "required" and not tools:
+        raise ProtocolError("tool_choice is 'required', but there are no tools.", param=at)
 
 
 def choice_payload(choice: str) -> str | Payload:
