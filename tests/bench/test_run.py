@@ -235,6 +235,15 @@ async def test_progress_tells_what_is_going_on(tmp_path: Path) -> None:
     assert "3 replies, 1 of them failed" in progress.line(12.0)
 
 
+def test_progress_in_a_file_is_not_wrapped() -> None:
+    told = io.StringIO()
+    progress = Progress(Console(file=told, width=80))
+    with progress:
+        for now in (10.0, 20.0):
+            progress.show(now)
+    assert told.getvalue().splitlines() == [progress.line(10.0), progress.line(20.0)]
+
+
 async def test_progress_tells_why_people_were_refused(tmp_path: Path) -> None:
     progress = Progress(Console(file=io.StringIO()))
     async with FakeServer(Manner(reply_s=0.1, num_refusals=3)) as server:

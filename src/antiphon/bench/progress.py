@@ -89,7 +89,7 @@ class Progress:
             self._live.update(self.line(now), refresh=True)
         elif now - self._shown_s >= PLAIN_EVERY_S:
             self._shown_s = now
-            self._console.print(self.line(now))
+            self._console.print(self.line(now), soft_wrap=True)
 
     def line(self, now: float) -> str:
         ttfp = f"{np.percentile(self._ttfp_s, 90):.2f} s" if self._ttfp_s else "none yet"

@@ -224,7 +224,7 @@ async def _run_all(plan: Plan, servers: Reachable, runner: Runner, out: Path, re
     from antiphon.bench.compared import figures_of
 
     for warning in plan.warnings:
-        console.print(f"[bold yellow]warning:[/] {warning}")
+        console.print(f"[bold yellow]warning:[/] {escape(warning)}", soft_wrap=True)
     return await compared(plan, servers, runner, out, figures=figures_of, is_resumed=resume, say=_say)
 
 

@@ -76,7 +76,7 @@ def simulate(
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(RUN_FAILED) from None
     except KeyboardInterrupt:
-        console.print("stopped: the run has no log, since it was not played to its end")
+        console.print("stopped: the run has no log, since it was not played to its end", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     raise typer.Exit(status)
 

@@ -71,7 +71,9 @@ def sweep(
         if not points:
             console.print("stopped before a load was measured: nothing is concluded")
             raise typer.Exit(STOPPED) from None
-        console.print("stopped: the loads that were measured are below, and others may hold the bounds")
+        console.print(
+            "stopped: the loads that were measured are below, and others may hold the bounds", soft_wrap=True
+        )
     except (AntiphonError, OSError) as error:
         if not points:
             fail(error)
