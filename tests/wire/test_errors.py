@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -421,3 +422,15 @@ def test_open_responses_are_limited() -> None:
     assert (
         "max_open_responses" in driver.error("response.create", response={"conversation": "none"})["message"]
     )
+
+
+def test_what_is_not_supported_is_told_in_whole_sentences() -> None:
+    told = {
+        "include": "Log probabilities are",
+        "prompt": "Stored prompts are",
+        "reasoning": "Reasoning control is",
+    }
+    values: dict[str, Any] = {"include": ["x"], "prompt": {"id": "p"}, "reasoning": {"effort": "low"}}
+    for name, words in told.items():
+        error = Driver().error(UPDATE, session={"type": "realtime", name: values[name]})
+        assert error["message"] == f"{words} not supported by this version."

@@ -102,7 +102,7 @@ def updated(config: SessionConfig, patch: SessionPatch, scope: Scope) -> Session
         raise ProtocolError(
             f"Session type {shown(patch.type)} {OFF}; it is 'realtime'.", param="session.type"
         )
-    _refuse(patch.include, "session.include", "Log probabilities")
+    _refuse(patch.include, "session.include", "Log probabilities are")
     if patch.truncation is not UNSET:
         config = replace(config, truncation=read_truncation(patch.truncation))
     _check_tracing(patch.tracing)
@@ -118,8 +118,8 @@ def overridden(
     config: SessionConfig, patch: GenerationPatch, scope: Scope, on_null: SessionConfig, at: str = "session"
 ) -> SessionConfig:
     """The config with a patch's own fields over it. Null means `on_null`: a default, or the session's."""
-    _refuse(patch.prompt, f"{at}.prompt", "Stored prompts")
-    _refuse(patch.reasoning, f"{at}.reasoning", "Reasoning control")
+    _refuse(patch.prompt, f"{at}.prompt", "Stored prompts are")
+    _refuse(patch.reasoning, f"{at}.reasoning", "Reasoning control is")
     tools, choice = _tools(config, patch, scope, on_null, at)
     speech = patch.output_modalities
     tokens = patch.max_output_tokens
@@ -276,6 +276,6 @@ def _check_tracing(value: Any) -> None:
 
 
 def _refuse(value: Any, param: str, what: str) -> None:
-    """Null and empty ask for nothing."""
+    """what: with its verb. Null and empty ask for nothing."""
     if value is not None and value != [] and value is not UNSET:
-        raise ProtocolError(f"{what} {OFF}.", param=param)
+        raise ProtocolError(f"{what} not supported by this version.", param=param)
