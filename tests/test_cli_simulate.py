@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -239,19 +240,25 @@ def test_plan_says_what_it_tries_and_what_is_left_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "says"),
-    [(1, "0 conversations or more hold the bounds"), (3, "8 conversations or more hold the bounds")],
+    ("at", "number", "says"),
+    [
+        (1, signal.SIGINT, "0 conversations or more hold the bounds"),
+        (3, signal.SIGINT, "8 conversations or more hold the bounds"),
+        (3, signal.SIGTERM, "8 conversations or more hold the bounds"),
+    ],
 )
 def test_a_plan_that_is_stopped_concludes_nothing(
-    at: int, says: str, monkeypatch: pytest.MonkeyPatch
+    at: int, number: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = signal.getsignal(signal.SIGTERM)
     numbers: list[int] = []
 
-    def attempt(setup: object, number: int, *_: object) -> Tried:
-        numbers.append(number)
+    def attempt(setup: object, count: int, *_: object) -> Tried:
+        numbers.append(count)
         if len(numbers) == at:
-            raise KeyboardInterrupt
-        return Tried(number, {}, (), (StageLoad("thinker", 0.1, 0.0, 0.0, 0.0),), {}, "rows")
+            assert signal.getsignal(number) != signal.SIG_DFL, "it would end the tests"
+            signal.raise_signal(number)
+        return Tried(count, {}, (), (StageLoad("thinker", 0.1, 0.0, 0.0, 0.0),), {}, "rows")
 
     monkeypatch.setattr("antiphon.sim.plan.run_with", attempt)
     status, shown, _ = run("plan", "--first", "4")
@@ -261,6 +268,7 @@ def test_a_plan_that_is_stopped_concludes_nothing(
     numbers.clear()
     result = json.loads(run("plan", "--first", "4", "--json")[1])
     assert result["is_complete"] is False
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_run_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

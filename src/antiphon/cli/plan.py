@@ -18,7 +18,7 @@ from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, STOPPED, AsJson
 from antiphon.cli.groups import grouped
 from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
 from antiphon.cli.options import ContinuityLeast, TtfpMost, TtftMost, TurnEnd, WorkloadName, finite
-from antiphon.cli.shared import console
+from antiphon.cli.shared import console, terminated_as_interrupted
 from antiphon.cli.simulated import Seed, first_line
 from antiphon.core.errors import AntiphonError
 
@@ -97,9 +97,10 @@ def searched(
 
     tried: list[Tried] = []
     try:
-        for one in search(begin, first, most):
-            tried.append(one)
-            trying.end(tried)
+        with terminated_as_interrupted():
+            for one in search(begin, first, most):
+                tried.append(one)
+                trying.end(tried)
     except KeyboardInterrupt:
         return tried, False
     return tried, True

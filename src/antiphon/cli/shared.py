@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
@@ -55,6 +58,16 @@ class LoadingBar:
 def log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # the server itself says when it listens
+
+
+@contextmanager
+def terminated_as_interrupted() -> Generator[None]:
+    """SIGTERM raises KeyboardInterrupt, as SIGINT does, so that what is known by then can be told."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def given_options(context: typer.Context) -> frozenset[str]:
