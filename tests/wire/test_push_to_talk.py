@@ -68,6 +68,17 @@ def test_audio_that_is_refused_begins_nothing() -> None:
     assert spoken(driver) == []
 
 
+def test_more_than_fits_is_told_once_an_item() -> None:
+    driver = Driver(Limits(max_audio_s=1.0))
+    for end in ("commit", "clear", "commit"):
+        append(driver, 0.8)
+        assert "max_audio_s" in driver.error("input_audio_buffer.append", audio=pcm(0.3))["message"]
+        assert not driver.send("input_audio_buffer.append", audio=pcm(0.3))
+        assert driver.send(f"input_audio_buffer.{end}")[0]["type"] != "error"
+    for _ in range(2):  # one that is too long by itself is no more of anything
+        driver.error("input_audio_buffer.append", audio=pcm(1.1))
+
+
 def test_a_reply_goes_on_while_audio_is_appended(driver: Driver) -> None:
     response = driver.ask()
     driver.audio(response, 1.0)

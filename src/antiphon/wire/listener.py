@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from antiphon.core.errors import LimitExceeded
 from antiphon.core.ids import IdSource
 from antiphon.core.turns import (
     ReplyPaused,
@@ -110,6 +111,8 @@ class Listener:
         """Without a detector: audio was appended since the last commit or clear."""
         self._untold_bytes = 0
         """Of that, since it was told last."""
+        self._is_told_full = False
+        """Without a detector: the client knows that no more fits beside what is buffered."""
 
     @property
     def buffered_ms(self) -> float:
@@ -132,7 +135,7 @@ class Listener:
             return noticed
         noticed = []
         if self._detector is None:
-            noticed = self._end()
+            noticed, self._is_told_full = self._end(), False
             self._detector, self._item_id = self._detectors(asked), None
             self._detector_base = self._base + len(self._buffer)
         else:
@@ -141,10 +144,11 @@ class Listener:
         return noticed
 
     def append(self, audio: bytes, reply_is_heard: bool) -> list[Noticed]:
-        """More audio. Raises LimitExceeded before anything is taken."""
+        """More audio. Raises LimitExceeded before anything is taken; once for what is buffered, and more that
+        does not fit is dropped until that is committed or cleared: a microphone would have an error each."""
         if self._detector is None:
-            total_s = pcm16_ms(len(self._buffer) + len(audio)) / 1000
-            check("max_audio_s", self._limits.max_audio_s, total_s, "Commit or clear the input buffer first")
+            if not self._has_room(len(audio)):
+                return []
             self._buffer += audio
             return self._pushed(len(audio))
         noticed: list[Noticed] = []
@@ -154,6 +158,18 @@ class Listener:
             noticed += self._noticed(self._detector.feed(piece, reply_is_heard))
             noticed += self._bounded()
         return [*noticed, *self._so_far()]
+
+    def _has_room(self, num_bytes: int) -> bool:
+        """Without a detector: whether so much fits. Raises LimitExceeded where that was not said yet."""
+        total_s = pcm16_ms(len(self._buffer) + num_bytes) / 1000
+        try:
+            check("max_audio_s", self._limits.max_audio_s, total_s, "Commit or clear the input buffer first")
+        except LimitExceeded:
+            if self._buffer and self._is_told_full:
+                return False
+            self._is_told_full = bool(self._buffer)
+            raise
+        return True
 
     def _pushed(self, num_bytes: int) -> list[Noticed]:
         """A client that commits by hand appended so much. Without a detector it is told at a bounded rate,
@@ -183,7 +199,7 @@ class Listener:
         """Drop everything buffered; a turn in progress ends here."""
         noticed = self._end()
         self._drop(len(self._buffer))
-        self._item_id = None
+        self._item_id, self._is_told_full = None, False
         return noticed
 
     def _noticed(self, events: list[TurnEvent]) -> Iterator[Noticed]:
