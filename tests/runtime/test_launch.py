@@ -196,7 +196,7 @@ async def test_a_killed_engine_ends_its_responses(
     await until(lambda: late, 1)
     assert (end_of(late).status, end_of(late).message) == ("failed", COMING_BACK)
     assert engine.comes_back
-    await until(lambda: engine.alive, 30)
+    await until(lambda: engine.alive, 60)
     engine.send(ResponseRequested("a", "again", "j"))
     await until(lambda: len([one for one in heard[0] if isinstance(one, ResponseEnded)]) == 2, 1)
     assert (end_of(heard[0]).response, end_of(heard[0]).message) == ("again", FORGOTTEN)
@@ -230,7 +230,7 @@ async def test_an_engine_that_hangs_is_started_again(
     assert (end_of(heard).status, end_of(heard).reason) == ("failed", "engine_gone")
     assert "the engine's process hangs" in caplog.text
     assert engine.comes_back
-    await until(lambda: engine.alive, 30)
+    await until(lambda: engine.alive, 60)
     assert not is_running(pid)
     new = ask(engine, "new", SHORT)
     await until(lambda: is_over(new), 20)
@@ -275,7 +275,7 @@ async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
     monkeypatch.setattr(launch, "_Link", link)
     os.kill(engine.pid, signal.SIGKILL)
     await until(lambda: not engine.alive, 2)
-    await until(lambda: engine.alive, 30)
+    await until(lambda: engine.alive, 60)
     assert not left
     os.kill(engine.pid, signal.SIGKILL)
     await until(lambda: not engine.alive, 2)
@@ -299,7 +299,7 @@ async def test_a_later_life_has_a_record_of_its_own(
     before = record.read_bytes()
     os.kill(engine.pid, signal.SIGKILL)
     await until(lambda: not engine.alive, 2)
-    await until(lambda: engine.alive, 30)
+    await until(lambda: engine.alive, 60)
     assert record.read_bytes()[: len(before)] == before
     assert (folder / "a.record.2").stat().st_size
 
