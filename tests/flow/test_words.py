@@ -223,6 +223,23 @@ def test_the_words_of_several_people_are_written_down_one_after_the_other():
     world.check_empty()
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_sessions_next_words_are_begun_once_its_last_ones_are_shown(number: int):
+    """Though nothing else happens; if they are those of the same recording, they are shown with them."""
+    for turns in range(1, 9):
+        world = World()
+        world.facts += [SessionOpened("s"), wanted(1)]
+        for _ in range(turns):
+            world.turn()
+        world.facts.append(wanted(number, is_pause=True))
+        world.run()
+        assert world.so_far[-1] == ("s", "q", written(number), True)
+        count, begin = len(world.so_far), len(world.log)
+        world.turn()
+        assert (len(world.so_far), len(world.log)) == (count, begin + 1), "nothing is left to do"
+        world.check_empty()
+
+
 def test_the_words_of_a_turn_that_is_over_are_not_begun_nor_those_of_a_session_that_is_closed():
     world = World()
     world.reply_length = 30

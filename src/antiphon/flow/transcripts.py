@@ -92,7 +92,8 @@ class Transcripts:
     @property
     def asked(self) -> tuple[ResponseState, ...]:
         """Responses that are to be told what was said, and are not over."""
-        return tuple(one for one in self._waiting.values() if self._is_told(one))
+        waiting, by_request = self._waiting, self._sessions.by_request
+        return tuple(one for one in waiting.values() if self._is_told(one) and one.request in by_request)
 
     def said(self, response: ResponseState) -> tuple[list[int], bool]:
         """What is written of its recordings, one after the other, and whether that is all."""

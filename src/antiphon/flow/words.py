@@ -64,11 +64,17 @@ class Words:
 
     def settle(self, now: float) -> None:
         """Send what is written. Begin recordings whose transcript exists or is being made, and one other if
-        none is."""
+        none is; a session's next ones as soon as its last ones are shown."""
         for session, (response, _) in list(self._running.items()):
             if response.request not in self._sessions.by_request:
                 del self._running[session]
         self._begin_wanted(now)
+        while self._show(now):
+            self._begin_wanted(now)
+
+    def _show(self, now: float) -> bool:
+        """Send what is written. Is a session free for its next words?"""
+        is_free = False
         for response in self._transcripts.asked:
             tokens, is_all = self._transcripts.said(response)
             if not response.is_ahead:
@@ -77,8 +83,10 @@ class Words:
                 _, wanted = self._running.pop(response.session)
                 words = WordsHeard(wanted.session, wanted.item_id, ints(tokens), wanted.is_pause)
                 self._outbox.hear(words)
+                is_free = True
             if is_all:
                 self._sessions.end(response, "completed", "")
+        return is_free
 
     def _tell(self, response: ResponseState, tokens: list[int], now: float) -> None:
         """These were written since the last ones."""
