@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from antiphon.core.conversation import AudioPart, ImagePart, Item, TextPart, VideoPart, media_of
+from antiphon.core.conversation import (
+    AudioPart,
+    ImagePart,
+    Item,
+    TextPart,
+    TranscriptOptions,
+    VideoPart,
+    media_of,
+)
 from antiphon.core.ids import IdSource, content_key
 
 
@@ -28,3 +36,19 @@ def test_media_know_their_kind_and_shape() -> None:
     video = VideoPart.of(bytes(12), (2, 2), 1, 1.0)
     items = (Item("a", "user", (TextPart("hi"), audio)), Item("b", "user", (video, image)))
     assert media_of(items) == (audio, video, image)
+
+
+def test_a_recording_has_a_transcript_for_each_way_to_write_it_down() -> None:
+    plain = AudioPart.of(bytes(8))
+    ways = (None, TranscriptOptions(), TranscriptOptions("de"), TranscriptOptions(seed=1))
+    keys = [AudioPart(plain.samples, plain.key, way).transcript_key for way in ways]
+    assert keys[0] == plain.key
+    assert len({*keys, AudioPart(bytes(8), plain.key + 1, ways[1]).transcript_key}) == 5
+
+
+def test_equal_ways_name_one_transcript_whichever_was_asked_for_first() -> None:
+    """There or in another process."""
+    for both in ((0.0, -0.0), (-0.0, 0.0)):
+        ways = [TranscriptOptions(prompt=f"{both}", temperature=one) for one in both]
+        assert len({AudioPart(b"", 5, way).transcript_key for way in ways}) == 1
+    assert AudioPart(b"", 5, TranscriptOptions(temperature=-0.0)).transcript_key == 1076653112197450423

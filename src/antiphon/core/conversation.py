@@ -5,6 +5,7 @@ It is the truth; KV is a cache of it. Items are immutable: a change replaces an 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -54,9 +55,7 @@ class AudioPart(msgspec.Struct, frozen=True, tag=True):
     @property
     def transcript_key(self) -> int:
         """Of what is written down of it."""
-        if self.options is None:
-            return self.key
-        return content_key(b"transcript", self.key.to_bytes(8, "little"), msgspec.json.encode(self.options))
+        return self.key if self.options is None else _transcript_key(self.key, self.options)
 
     @property
     def num_samples(self) -> int:
@@ -65,6 +64,12 @@ class AudioPart(msgspec.Struct, frozen=True, tag=True):
     @staticmethod
     def of(samples: bytes) -> AudioPart:
         return AudioPart(samples, content_key(b"audio", samples))
+
+
+@lru_cache(maxsize=4096)
+def _transcript_key(key: int, options: TranscriptOptions) -> int:
+    equal = msgspec.structs.replace(options, temperature=options.temperature + 0.0)  # -0.0 and 0 are 0.0
+    return content_key(b"transcript", key.to_bytes(8, "little"), msgspec.json.encode(equal))
 
 
 class ImagePart(msgspec.Struct, frozen=True, tag=True):
