@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from antiphon.assembly.node import Node
+from antiphon.core.config import EncoderConfig
 from antiphon.core.conversation import AudioPart, Item, TextPart, TranscriptOptions
 from antiphon.core.facts import (
     ItemAdded,
@@ -388,6 +389,25 @@ def test_a_long_recording_leaves_the_stages_to_others_meanwhile():
     world.check_empty()
 
 
+def test_a_prompt_that_shows_many_recordings_has_them_written_down_together():
+    """As far as the stages take them: none of them is of use alone."""
+    ar = CONFIG.ar | {
+        "transcriber": msgspec.structs.replace(CONFIG.ar["transcriber"], max_rows=6, num_blocks=40)
+    }
+    ears = EncoderConfig(step_media=6, cached_media=6)
+    turns: list[int] = []
+    for count in (1, 6):
+        world = World()
+        world.node = Node(msgspec.structs.replace(CONFIG, ar=ar, encoder={"ears": ears}))
+        world.ask("s", *(recording(number) for number in range(1, count + 1)))
+        while not world.prompts:
+            world.turn()
+        turns.append(len(world.log))
+        world.run()
+        world.check_empty()
+    assert turns[0] == turns[1]
+
+
 def test_the_words_of_a_long_turn_are_those_of_its_pieces():
     world = World()
     world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
@@ -412,6 +432,7 @@ def test_a_transcript_that_breaks_off_ends_what_was_told_of_it():
     world.run()
     assert world.ends["t"].status == "failed"
     assert world.ends["t"].message == "The input could not be encoded: too loud"
+    assert world.text["t"]
     assert world.text["t"] == list(written(1))[: len(world.text["t"])]
     world.check_empty()
 

@@ -34,7 +34,7 @@ from antiphon.stage.requests import Progress
 UNHEARD = "stage_failed"
 """Why a recording has no transcript that would have none the next time either."""
 AT_ONCE = 2
-"""Recordings of one response: one is encoded while another is written."""
+"""Recordings of a response that is told them one after the other: one is encoded while another is written."""
 MOST_KEPT = 4096
 """Transcripts; older ones that no open response shows are forgotten, and written anew when one does."""
 
@@ -236,8 +236,10 @@ class Transcripts:
         return False
 
     def _begin_lacking(self, response: ResponseState, now: float) -> None:
-        """Have the next of its recordings written down. Not all: others need the stages meanwhile."""
-        for part in self._lacking(response)[:AT_ONCE]:
+        """Have its recordings written down. Of those that it is told only the next: others need the stages
+        meanwhile."""
+        lacking = self._lacking(response)
+        for part in lacking[:AT_ONCE] if self._is_told(response) else lacking:
             running = self._running.get(part.transcript_key)
             if running is None or not self._serves(running, response):
                 self._begin(part, response, now)
