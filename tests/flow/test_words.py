@@ -16,6 +16,7 @@ from antiphon.core.facts import (
     SessionOpened,
     SpeechEnded,
     SpeechStarted,
+    WordsWanted,
 )
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep
 from antiphon.policy.base import Tier
@@ -301,6 +302,30 @@ def test_a_transcript_is_expected_to_begin_as_the_one_of_less_of_its_turn():
     world.facts += [SpeechStarted("s"), wanted(5)]  # another turn
     world.run()
     assert drafts(world) == [(), written(1), (), (), ()]
+    world.check_empty()
+
+
+def test_a_piece_of_a_long_turn_is_expected_to_begin_as_less_of_the_same_piece():
+    world = World()
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    for last in (3, 4):
+        world.facts.append(WordsWanted("s", "q", (recording(2), recording(last)), False))
+        world.run()
+    assert drafts(world) == [(), written(1), (), written(3)]
+    world.check_empty()
+
+
+def test_an_earlier_turn_is_not_expected_to_begin_as_this_one():
+    """It has to be written down again: what was written of it was forgotten."""
+    world = World()
+    before, now = Item("p", "user", (recording(9),)), Item("q", "user", (recording(2),))
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts += [SpeechEnded("s"), ItemAdded("s", before), ItemAdded("s", now)]
+    world.facts.append(ResponseRequested("s", "s", "a"))
+    world.run()
+    assert drafts(world) == [(), (), written(1)]
     world.check_empty()
 
 

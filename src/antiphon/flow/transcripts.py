@@ -41,7 +41,7 @@ MOST_KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """A transcript of a turn so far.
+    """A transcript of a turn so far, or of a piece of it.
 
     options  how it was asked for
     tokens   those that are written; there may be more
@@ -78,8 +78,9 @@ class Transcripts:
         """Of what is known, recordings that could not be heard."""
         self._waiting: dict[int, ResponseState] = {}
         """By request."""
-        self._heard: dict[str, _Heard] = {}
-        """By session, the last one that was begun of its turn: the next is expected to begin so."""
+        self._heard: dict[str, dict[int, _Heard]] = {}
+        """By session, the last one that was begun of its turn, for each piece that a long turn has: the next
+        is expected to begin so."""
 
     def render(self, response: ResponseState, now: float) -> None:
         """Order its prompt, now or once it can be written; one that transcribes has none."""
@@ -215,12 +216,16 @@ class Transcripts:
         """Another turn begins, or the session is closed."""
         self._heard.pop(session, None)
 
-    def _draft(self, session: str, options: TranscriptOptions | None) -> tuple[int, ...]:
-        """What a transcript of the session's turn is expected to be, by those of less of it."""
-        heard = self._heard.get(session)
-        if heard is None or heard.options != options:
-            return ()
-        return *heard.tokens, *heard.draft[len(heard.tokens) :]
+    def _hear(self, running: ResponseState, part: AudioPart, response: ResponseState) -> None:
+        """What it writes of the session's turn is expected to be what was written of less of it."""
+        place = _place(part, response)
+        if place is None:
+            return
+        heard = self._heard.setdefault(running.session, {})
+        before = heard.get(place)
+        if before is not None and before.options == part.options:
+            running.draft = *before.tokens, *before.draft[len(before.tokens) :]
+        heard[place] = _Heard(part.options, running.reply, running.draft)
 
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         return self._unknown(self._preparation.recordings(response))
@@ -249,8 +254,7 @@ class Transcripts:
         asked = ResponseRequested(response.session, "", "", False, remember=False)
         running = self._sessions.begin_transcript(asked, part, response.slot)
         running.is_ahead = _shows_words(response)
-        running.draft = self._draft(running.session, options)
-        self._heard[running.session] = _Heard(options, running.reply, running.draft)
+        self._hear(running, part, response)
         self._running[part.transcript_key] = running
         if options is None:
             self._queue(running, ints(list(self._prompt)), now)
@@ -308,6 +312,13 @@ class Transcripts:
 def _shows_words(response: ResponseState) -> bool:
     """Is it for nothing but the words so far?"""
     return response.is_ahead and response.spec.transcribe
+
+
+def _place(part: AudioPart, response: ResponseState) -> int | None:
+    """How many recordings of its turn, the last one that is shown, come before it. None: it is of another."""
+    spoken = [[one for one in item.parts if isinstance(one, AudioPart)] for item in response.items]
+    turn = [one.transcript_key for one in next(filter(None, reversed(spoken)))]
+    return turn.index(part.transcript_key) if part.transcript_key in turn else None
 
 
 def _has_row(running: ResponseState) -> bool:
