@@ -25,6 +25,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import TokensOut
 from antiphon.flow import transcripts
+from antiphon.policy.base import Tier
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import without_media
 from fakes import transcribing
@@ -386,6 +387,33 @@ def test_a_long_recording_leaves_the_stages_to_others_meanwhile():
     world.run()
     assert world.encoded == [1, 2, 9, 3, 4, 5, 6]
     assert world.text["t"] == [token for number in range(1, 7) for token in written(number)]
+    world.check_empty()
+
+
+def test_a_transcript_is_as_urgent_as_who_waits_for_it():
+    world = World()
+    said = Item("said", "user", tuple(recording(number) for number in range(1, 5)))
+    asked = {"speech": False, "remember": False, "items": (said,), "transcribe": True}
+    world.facts += [SessionOpened("t"), ResponseRequested("t", "t", "t", tier="best_effort", **asked)]
+    world.ask("s", recording(9))
+    world.turn()
+    world.turn()
+    assert world.encoded[0] == 9, "a person waits for that"
+
+    def tiers() -> dict[int, Tier]:
+        requests = world.node.stages.ar["transcriber"]._requests.values()
+        return {one.prompt.spans[0].key: one.tier for one in requests}
+
+    while {1, 2} - tiers().keys():
+        world.turn()
+    assert {key: tier for key, tier in tiers().items() if key != 9} == dict.fromkeys((1, 2), Tier.BEST_EFFORT)
+    world.ask("u", recording(2))
+    world.turn()
+    assert (tiers()[1], tiers()[2]) == (Tier.BEST_EFFORT, Tier.LATENCY)
+    world.facts.append(ResponseCancelled("u", "u"))
+    world.run()
+    assert world.text["t"] == [token for number in range(1, 5) for token in written(number)]
+    assert world.ends["s"].status == "completed"
     world.check_empty()
 
 

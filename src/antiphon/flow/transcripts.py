@@ -3,8 +3,8 @@
 A transcript is made once for each recording, whoever asks, by a request of its own: through the encoder and
 the transcriber as a written reply goes through the encoder and the thinker. A response whose transcripts lack
 waits (its phase is RENDERING); its prompt is ordered once they are there. One that is wanted for nothing but
-what was said has no prompt: `words` sends it. A transcript is preparatory while it is wanted only to show
-words so far.
+what was said has no prompt: `words` sends it. A transcript is as urgent as the most urgent response that
+waits for it, and preparatory while it is wanted only to show words so far.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import NO_SPEECH, ints
 from antiphon.flow.preparation import STAGE_LOST, Preparation
-from antiphon.flow.response import ResponseState
+from antiphon.flow.response import TIERS, ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import NOWHERE
+from antiphon.policy.base import Tier
 from antiphon.stage.requests import Progress
 
 UNHEARD = "stage_failed"
@@ -164,23 +165,20 @@ class Transcripts:
                     self._go_on(response)
             else:
                 self._begin_lacking(response, now)
-        wanted: dict[int, bool] = {}
-        """Only to show words so far?"""
-        for response in self._waiting.values():
-            for part in self._lacking(response):
-                key = part.transcript_key
-                wanted[key] = wanted.get(key, True) and _shows_words(response)
+        urgent_last = sorted(self._waiting.values(), key=_tier, reverse=True)
+        wanted = {part.transcript_key: one for one in urgent_last for part in self._lacking(one)}
         for key, running in list(self._running.items()):
             if key not in wanted:
                 self._sessions.end(running, "cancelled", "")
                 del self._running[key]
-            elif running.is_ahead != wanted[key]:
-                running.is_ahead = wanted[key]
-                self._rank(running)
+            elif running.tier is not _tier(wanted[key]):
+                self._rank(running, wanted[key])
         self._forget()
 
-    def _rank(self, running: ResponseState) -> None:
-        """Its tier is another one: tell the stages that have it."""
+    def _rank(self, running: ResponseState, response: ResponseState) -> None:
+        """It is as urgent as this response from now on: tell the stages that have it."""
+        running.is_ahead = _shows_words(response)
+        running.spec = msgspec.structs.replace(running.spec, tier=response.spec.tier)
         if running.entry is not None and running.path is not None:
             self._stages.encoders[running.path.encode].rank(running.request, running.tier)
             self._stages.ar[running.path.entry].rank(running.entry, running.tier)
@@ -251,7 +249,8 @@ class Transcripts:
 
     def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
         options = part.options
-        asked = ResponseRequested(response.session, "", "", False, remember=False)
+        tier = response.spec.tier
+        asked = ResponseRequested(response.session, "", "", False, remember=False, tier=tier)
         running = self._sessions.begin_transcript(asked, part, response.slot)
         running.is_ahead = _shows_words(response)
         self._hear(running, part, response)
@@ -312,6 +311,11 @@ class Transcripts:
 def _shows_words(response: ResponseState) -> bool:
     """Is it for nothing but the words so far?"""
     return response.is_ahead and response.spec.transcribe
+
+
+def _tier(response: ResponseState) -> Tier:
+    """Of what is written down for it: what is read ahead of a turn is wanted as soon as the turn is over."""
+    return Tier.PREPARATORY if _shows_words(response) else TIERS[response.spec.tier]
 
 
 def _place(part: AudioPart, response: ResponseState) -> int | None:
