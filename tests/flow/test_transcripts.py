@@ -23,7 +23,7 @@ from antiphon.core.facts import (
     UnitReady,
     WordsWanted,
 )
-from antiphon.core.plans import TokensOut
+from antiphon.core.plans import ArStep, Join, TokensOut
 from antiphon.flow import transcripts
 from antiphon.policy.base import Tier
 from antiphon.runtime.codec import encode
@@ -38,6 +38,7 @@ from fakes.transcribing import (
     wanted,
     written,
 )
+from fakes.whims import whims_of
 
 
 def test_a_prompt_waits_for_all_that_it_shows():
@@ -196,6 +197,37 @@ def test_a_turn_that_ends_while_its_pause_is_read_goes_on_from_there():
     assert world.encoded == [1]
     assert world.ends["s"].status == "completed"
     world.check_empty()
+
+
+def test_a_transcript_that_was_begun_in_a_pause_goes_on_where_it_gave_its_row_up():
+    world = World()
+    whims = whims_of(world.node.stages.ar["transcriber"])
+    world.facts += [SessionOpened("s"), foreseen(1)]
+    while not transcriber_joins(world, 1):
+        world.turn()
+    world.facts += [ItemAdded("s", Item("q", "user", (recording(1),))), ResponseRequested("s", "s", "a")]
+    world.ask("other", recording(2))
+    while not transcriber_joins(world, 2):
+        world.turn()
+    whims.victims = [0]
+    world.run()
+    joins = transcriber_joins(world, 1)
+    assert len(joins) > 1, "it gave its row up"
+    assert len({join.request for join in joins}) == 1
+    assert world.ends["s"].status == "completed"
+    world.check_empty()
+
+
+def transcriber_joins(world: World, number: int) -> list[Join]:
+    """Of a recording."""
+    orders = [order for _, _, decision in world.log for order in decision.orders]
+    return [
+        join
+        for order in orders
+        if isinstance(order, ArStep) and order.stage == "transcriber"
+        for join in order.joins
+        if join.prompt.spans[0].key == number
+    ]
 
 
 def test_what_fails_in_a_pause_is_tried_again_for_the_turn():

@@ -89,13 +89,13 @@ class Transcripts:
             self._go_on(response)
             return
         self._waiting[response.request] = response
+        self._make_way(response)
         self._begin_lacking(response, now)
 
     @property
     def asked(self) -> tuple[ResponseState, ...]:
         """Responses that are to be told what was said, and are not over."""
-        waiting, by_request = self._waiting, self._sessions.by_request
-        return tuple(one for one in waiting.values() if self._is_told(one) and one.request in by_request)
+        return tuple(one for one in self._waiting.values() if self._is_told(one) and self._is_open(one))
 
     def said(self, response: ResponseState) -> tuple[list[int], bool]:
         """What is written of its recordings, one after the other, and whether that is all."""
@@ -126,7 +126,7 @@ class Transcripts:
     def has_begun(self, parts: tuple[AudioPart, ...]) -> bool:
         """Was each of these written down, or is it being?"""
         running = [self._running.get(part.transcript_key) for part in self._unknown(parts)]
-        return all(one is not None and one.request in self._sessions.by_request for one in running)
+        return all(one is not None and self._is_open(one) for one in running)
 
     def _unknown(self, parts: tuple[AudioPart, ...]) -> tuple[AudioPart, ...]:
         return tuple(part for part in parts if part.transcript_key not in self._known)
@@ -153,12 +153,12 @@ class Transcripts:
         if not self._waiting and not self._running:
             return
         for key, running in list(self._running.items()):
-            if running.request not in self._sessions.by_request:
+            if not self._is_open(running):
                 del self._running[key]
                 if key not in self._known:
                     self._fail(key, running)
         for request, response in list(self._waiting.items()):
-            is_over = request not in self._sessions.by_request
+            is_over = not self._is_open(response)
             if is_over or not (self._is_told(response) or self._lacking(response)):
                 del self._waiting[request]
                 if not is_over:
@@ -228,24 +228,32 @@ class Transcripts:
     def _lacking(self, response: ResponseState) -> tuple[AudioPart, ...]:
         return self._unknown(self._preparation.recordings(response))
 
-    def _serves(self, running: ResponseState, response: ResponseState) -> bool:
-        """May the response wait for it? One that was begun ahead and has no row yet would wait behind all: it
-        ends, and another begins in the place of the response."""
-        if running.request not in self._sessions.by_request:
-            return False
-        if running.slot != NOWHERE or response.slot == NOWHERE or _has_row(running):
-            return True
-        self._sessions.end(running, "cancelled", "")
-        return False
+    def _next(self, response: ResponseState) -> tuple[AudioPart, ...]:
+        """Recordings that are to be written down now. Of those that it is told only the next: others need the
+        stages meanwhile."""
+        lacking = self._lacking(response)
+        return lacking[:AT_ONCE] if self._is_told(response) else lacking
+
+    def _make_way(self, response: ResponseState) -> None:
+        """What was begun ahead of it and has no row yet would wait behind all: it ends, and another begins in
+        the place of the response."""
+        if response.slot == NOWHERE:
+            return
+        for part in self._next(response):
+            running = self._running.get(part.transcript_key)
+            if running is None or running.slot != NOWHERE or _has_row(running):
+                continue
+            if self._is_open(running):
+                self._sessions.end(running, "cancelled", "")
 
     def _begin_lacking(self, response: ResponseState, now: float) -> None:
-        """Have its recordings written down. Of those that it is told only the next: others need the stages
-        meanwhile."""
-        lacking = self._lacking(response)
-        for part in lacking[:AT_ONCE] if self._is_told(response) else lacking:
+        for part in self._next(response):
             running = self._running.get(part.transcript_key)
-            if running is None or not self._serves(running, response):
+            if running is None or not self._is_open(running):
                 self._begin(part, response, now)
+
+    def _is_open(self, one: ResponseState) -> bool:
+        return one.request in self._sessions.by_request
 
     def _begin(self, part: AudioPart, response: ResponseState, now: float) -> None:
         options = part.options
@@ -284,7 +292,7 @@ class Transcripts:
         ended = [
             response
             for response in self._waiting.values()
-            if response.request in self._sessions.by_request
+            if self._is_open(response)
             and any(part.transcript_key == key for part in self._preparation.recordings(response))
         ]
         if running.failure[0] == UNHEARD and any(not response.is_ahead for response in ended):
