@@ -144,6 +144,26 @@ def test_a_unit_that_is_lost_fails_what_it_was_to_write(unit: str, turns: int):
     world.check_empty()
 
 
+def test_a_piece_that_fails_when_it_is_begun_ends_its_response_at_once():
+    """The transcriber is lost with the report that ends the pieces before it; nothing happens after that."""
+    said = Item("said", "user", tuple(recording(number) for number in range(1, 7)))
+    asked = {"speech": False, "remember": False, "items": (said,), "transcribe": True}
+    for turns in range(1, 12):
+        world = World()
+        world.facts += [SessionOpened("t"), ResponseRequested("t", "t", "t", **asked), wanted(9, "t")]
+        for _ in range(turns):
+            world.turn()
+        assert not world.ends
+        world.facts.append(UnitLost("transcriber", "killed"))
+        world.turn()
+        assert world.ends["t"].reason == "stage_lost"
+        world.facts.clear()
+        assert not world.turn(), "nothing of it is left"
+        world.rows.pop("transcriber", None)
+        world.facts.append(UnitReady("transcriber"))
+        world.check_empty()
+
+
 def test_transcripts_that_nobody_shows_are_forgotten(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(transcripts, "MOST_KEPT", 1)
     world = World()

@@ -158,11 +158,11 @@ class Transcripts:
                 if key not in self._known:
                     self._fail(key, running)
         for request, response in list(self._waiting.items()):
-            is_over = not self._is_open(response)
-            if is_over or not (self._is_told(response) or self._lacking(response)):
+            if not self._is_open(response):
+                self._waiting.pop(request, None)
+            elif not (self._is_told(response) or self._lacking(response)):
                 del self._waiting[request]
-                if not is_over:
-                    self._go_on(response)
+                self._go_on(response)
             else:
                 self._begin_lacking(response, now)
         urgent_last = sorted(self._waiting.values(), key=_tier, reverse=True)
@@ -251,6 +251,8 @@ class Transcripts:
             running = self._running.get(part.transcript_key)
             if running is None or not self._is_open(running):
                 self._begin(part, response, now)
+            if not self._is_open(response):
+                return
 
     def _is_open(self, one: ResponseState) -> bool:
         return one.request in self._sessions.by_request
@@ -267,6 +269,9 @@ class Transcripts:
             self._queue(running, ints(list(self._prompt)), now)
         else:
             self._preparation.render_transcript(running, options)
+        if not self._is_open(running):
+            del self._running[part.transcript_key]
+            self._fail(part.transcript_key, running)
 
     def _queue(self, running: ResponseState, ids: Ints, now: float) -> None:
         """It begins with these."""
@@ -299,6 +304,7 @@ class Transcripts:
             self._known[key] = ()
             self._failed.add(key)
         for response in ended:
+            del self._waiting[response.request]
             self._sessions.end(response, "failed", *running.failure)
 
     def _forget(self) -> None:
