@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import msgspec
 import pytest
 
@@ -25,7 +27,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import ArStep, Join, TokensOut
 from antiphon.flow import transcripts
-from antiphon.policy.base import Tier
+from antiphon.policy.base import Candidate, Refuse, StepView, Tier
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import without_media
 from fakes import transcribing
@@ -162,6 +164,35 @@ def test_a_piece_that_fails_when_it_is_begun_ends_its_response_at_once():
         world.rows.pop("transcriber", None)
         world.facts.append(UnitReady("transcriber"))
         world.check_empty()
+
+
+@dataclass
+class Door:
+    """Refuses once it is shut."""
+
+    name: str = "door"
+    is_shut: bool = False
+
+    def decide(self, view: StepView, candidate: Candidate, now: float) -> Refuse | None:
+        return Refuse("the queue is long", 4.0, 7.0) if self.is_shut else None
+
+
+def test_who_was_told_the_beginning_of_a_recording_is_not_refused_its_end():
+    world, door = World(), Door()
+    transcriber = world.node.stages.ar["transcriber"]
+    transcriber._policies = replace(transcriber._policies, admission=door)
+    said = Item("said", "user", tuple(recording(number) for number in range(1, 6)))
+    asked = {"speech": False, "remember": False, "items": (said,), "transcribe": True}
+    world.facts += [SessionOpened("t"), ResponseRequested("t", "t", "t", **asked)]
+    while not world.text["t"]:
+        world.turn()
+    door.is_shut = True
+    world.ask("s", recording(9))
+    world.run()
+    assert world.ends["t"].status == "completed"
+    assert world.text["t"] == [token for number in range(1, 6) for token in written(number)]
+    assert world.ends["s"].reason == "server_overloaded"
+    world.check_empty()
 
 
 def test_transcripts_that_nobody_shows_are_forgotten(monkeypatch: pytest.MonkeyPatch):

@@ -112,16 +112,17 @@ class Preparation:
 
     # -- media ---------------------------------------------------------------------------------------
 
-    def queue(self, response: ResponseState, now: float) -> None:
+    def queue(self, response: ResponseState, now: float, is_taken: bool = False) -> None:
         """Submit the request that writes its text, once the media that it lacks are encoded; or end it, if
-        the stage takes no more. What reads ahead takes only room that nobody's past has to leave for."""
+        the stage takes no more, unless what it is part of was taken. What reads ahead takes only room that
+        nobody's past has to leave for."""
         assert response.path is not None
         entry = self._stages.ar[response.path.entry]
         response.entry = response.entry_request(entry)
         if response.is_ahead and not entry.has_spare(response.entry):
             self._sessions.end(response, "cancelled", "no_room")
             return
-        refused = None if response.is_ahead else entry.admit(response.entry, now)
+        refused = None if response.is_ahead or is_taken else entry.admit(response.entry, now)
         if refused is not None:
             self._sessions.end(response, "failed", OVERLOADED, _said(refused), refused.retry_s)
             return

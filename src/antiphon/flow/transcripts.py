@@ -288,7 +288,12 @@ class Transcripts:
             running.spec = msgspec.structs.replace(running.spec, sampling={stage: drawn})
         span = Span(part.key, "audio", 0, len(ids))
         running.prompts = {stage: StagePrompt(ids, ids, (span,), 0, NO_INTS)}
-        self._preparation.queue(running, now)
+        self._preparation.queue(running, now, is_taken=self._goes_on(part))
+
+    def _goes_on(self, part: AudioPart) -> bool:
+        """Was anybody told what was said before it? Whose reply was taken is not refused its end."""
+        told = (one for one in self._waiting.values() if one.reply)
+        return any(part in self._preparation.recordings(one) for one in told)
 
     def _fail(self, key: int, running: ResponseState) -> None:
         """End all that waited for a recording of which there will be no transcript. One that cannot be heard
