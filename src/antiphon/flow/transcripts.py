@@ -245,6 +245,7 @@ class Transcripts:
                 continue
             if self._is_open(running):
                 self._sessions.end(running, "cancelled", "")
+                del self._running[part.transcript_key]
 
     def _begin_lacking(self, response: ResponseState, now: float) -> None:
         for part in self._next(response):
@@ -339,8 +340,9 @@ def _tier(response: ResponseState) -> Tier:
 
 def _place(part: AudioPart, response: ResponseState) -> int | None:
     """How many recordings of its turn, the last one that is shown, come before it. None: it is of another."""
-    spoken = [[one for one in item.parts if isinstance(one, AudioPart)] for item in response.items]
-    turn = [one.transcript_key for one in next(filter(None, reversed(spoken)))]
+    items = reversed(response.items)
+    spoken = ([one for one in item.parts if isinstance(one, AudioPart)] for item in items)
+    turn = [one.transcript_key for one in next(filter(None, spoken))]
     return turn.index(part.transcript_key) if part.transcript_key in turn else None
 
 
