@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import msgspec
 import numpy as np
 import pytest
@@ -187,3 +189,19 @@ def test_what_is_told_where_the_text_is_over() -> None:
     ]
     assert pieces.take(msgspec.structs.replace(tokens("d"), logprobs=told("d"))) == []
     assert pieces.take(ended()) == [EndPiece(ended())]
+
+
+def test_what_is_told_of_a_long_call_takes_time_in_proportion() -> None:
+    def seconds(num_tokens: int) -> float:
+        pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0, TextReading((), 0, 20))
+        output = tokens("a")
+        output = msgspec.structs.replace(output, logprobs=bytes(21 * PAIR.itemsize))
+        pieces.take(tokens('<tool_call>{"name": "a", "arguments": {"b": "'))
+        begun = process_time()
+        for _ in range(num_tokens):
+            pieces.take(output)
+        assert pieces.num_held_bytes == num_tokens * 21 * PAIR.itemsize
+        return process_time() - begun
+
+    seconds(100)
+    assert seconds(16_000) < 24 * seconds(2_000), "8 times as long; the square would be 64"

@@ -207,7 +207,7 @@ class Exchange:
         self._arrived.set()
         if self._is_over:
             self._leave_engine()
-        elif self._num_bytes > self._most_bytes:
+        elif self._num_bytes + self.stream.num_held_bytes > self._most_bytes:
             self._serving.metrics.slow_readers.inc()
             self._fail("slow_reader", f"max_queued_bytes: {UNREAD[self._is_paced]}")
         elif self.stream.is_stopped:
@@ -243,13 +243,18 @@ def _num_bytes(piece: Piece) -> int:
     """In memory, about."""
     match piece:
         case TextPiece():
-            return PIECE_BYTES + len(piece.text) + len(piece.told)
+            return PIECE_BYTES + _text_bytes(piece.text) + len(piece.told)
         case SoundPiece():
             return PIECE_BYTES + len(piece.samples)
         case ArgumentsPiece():
-            return PIECE_BYTES + len(piece.delta)
+            return PIECE_BYTES + _text_bytes(piece.delta)
         case _:
             return PIECE_BYTES
+
+
+def _text_bytes(text: str) -> int:
+    """The most that Python may take for it."""
+    return len(text) if text.isascii() else 4 * len(text)
 
 
 class Exchanges:

@@ -117,12 +117,17 @@ class ReplyStream:
         self._stops = reading.stops()
         self.prompt_logs = b""
         """For `read_logs`: what is told of a long prompt is read once it is written."""
-        self._logs = b""
+        self._logs = bytearray()
         """The same of tokens that no piece has told of."""
 
     def spelled(self, token_id: int) -> bytes:
         """What a token stands for by itself."""
         return self._detokeniser.spelled(token_id)
+
+    @property
+    def num_held_bytes(self) -> int:
+        """What is told of tokens that no piece has told of yet, such as those of a call."""
+        return len(self._logs)
 
     @property
     def is_stopped(self) -> bool:
@@ -173,10 +178,11 @@ class ReplyStream:
                     piece,
                     num_tokens=num_tokens,
                     num_read=num_read,
-                    told=self._logs,
+                    told=bytes(self._logs),
                     num_top=self._reading.num_top or 0,
                 )
-                self._num_told, self._logs = len(self.token_ids), b""
+                self._num_told = len(self.token_ids)
+                self._logs.clear()
         return pieces
 
     def _told(self, pieces: list[Piece]) -> list[Piece]:
