@@ -36,7 +36,7 @@ def ended(status: str = "completed", reason: str = "", message: str = "") -> Res
 
 
 def test_text_and_sound() -> None:
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0)
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), (), 5.0)
     assert pieces.take(tokens("a")) == []
     assert pieces.take(tokens("bc")) == [TextPiece("ab")]
     assert pieces.take(AudioOut("s", "r", b"1234")) == [SoundPiece(b"1234")]
@@ -46,7 +46,7 @@ def test_text_and_sound() -> None:
 
 
 def test_a_call_and_one_that_breaks_off() -> None:
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0)
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), ("a",), 5.0)
     whole = ReplyAccumulator()
     call = '<tool_call>\n{"name": "a", "arguments": {"b": 1}}\n</tool_call>'
     for piece in (
@@ -67,7 +67,7 @@ def test_a_call_and_one_that_breaks_off() -> None:
 
 def test_tokens_of_calls_are_no_text_that_is_read() -> None:
     """A reader who had to read them would wait for the next words as long as that takes."""
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0)
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), ("a",), 5.0)
     text = "hm. "
     call = '<tool_call>\n{"name": "a", "arguments": {"b": 1}}\n</tool_call>'
     end = f"{call}{call}so."
@@ -80,7 +80,7 @@ def test_tokens_of_calls_are_no_text_that_is_read() -> None:
 
 
 def test_what_only_looks_like_a_call_is_read() -> None:
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0)
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), ("a",), 5.0)
     text = "hm <tool_call>no JSON</tool_call> so."
     told = [piece for char in text for piece in pieces.take(tokens(char))]
     assert sum(piece.num_read for piece in told if isinstance(piece, TextPiece)) == len(text)
@@ -90,7 +90,7 @@ def test_what_only_looks_like_a_call_is_read() -> None:
     ("text", "stop"), [("hm <tool_call> no JSON", ()), ("hm it goes on", ("it goes on for ever",))]
 )
 def test_what_is_held_back_to_the_end_is_read(text: str, stop: tuple[str, ...]) -> None:
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0, TextReading(stop=stop))
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), ("a",), 5.0, TextReading(stop=stop))
     told = [piece for char in text for piece in pieces.take(tokens(char))]
     late = [piece for piece in pieces.take(ended()) if isinstance(piece, TextPiece)]
     assert sum(len(piece.text) for piece in late) > len("no JSON")
@@ -127,7 +127,7 @@ def test_what_an_end_means(end: ResponseEnded, code: str, kind: str) -> None:
 
 
 def test_a_text_that_has_come_to_its_stop_string_is_over() -> None:
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((" end",)))
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), (), 5.0, TextReading((" end",)))
     assert pieces.take(tokens("so e")) == [TextPiece("so")]
     assert pieces.take(tokens("ndless")) == []
     assert pieces.is_stopped
@@ -137,16 +137,16 @@ def test_a_text_that_has_come_to_its_stop_string_is_over() -> None:
 
 
 def test_what_a_call_might_have_begun_with_is_told_where_a_stop_string_ends_the_text() -> None:
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0, TextReading(("END",)))
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), ("a",), 5.0, TextReading(("END",)))
     text = [*pieces.take(tokens("so \nENDx")), *pieces.take(ended())]
     assert "".join(piece.text for piece in text if isinstance(piece, TextPiece)) == "so \n"
 
 
 def test_a_stop_string_that_the_end_of_the_reply_shows() -> None:
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("o.",)))
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), (), 5.0, TextReading(("o.",)))
     assert pieces.take(tokens("so.")) == [TextPiece("s")]
     assert pieces.take(ended("incomplete", "max_output_tokens")) == [EndPiece(ended())]
-    held = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("o.!",)))
+    held = ReplyStream(HalfDetokeniser(), IdSource("x"), (), 5.0, TextReading(("o.!",)))
     assert held.take(tokens("so.")) == [TextPiece("s")]
     assert held.take(ended()) == [TextPiece("o."), EndPiece(ended())]
 
@@ -163,7 +163,7 @@ def logs(text: str) -> list[TokenLog]:
 
 def test_what_is_told_of_tokens_goes_with_their_text() -> None:
     """Tokens whose text is held back wait with it, and those without any come with the end."""
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((), 0, 1, True))
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), (), 5.0, TextReading((), 0, 1, True))
     first = msgspec.structs.replace(tokens("a"), usage=Usage(2), logprobs=told("a", "pq"))
     assert pieces.take(first) == []
     assert read_logs(pieces.prompt_logs, 1) == logs("pq")
@@ -173,7 +173,7 @@ def test_what_is_told_of_tokens_goes_with_their_text() -> None:
     assert pieces.take(msgspec.structs.replace(tokens(""), logprobs=told("c"))) == []
     end = ended()
     assert pieces.take(end) == [TextPiece("b"), EndPiece(end)], "what ended it is no token of it"
-    silent = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading((), 0, 1))
+    silent = ReplyStream(HalfDetokeniser(), IdSource("x"), (), 5.0, TextReading((), 0, 1))
     assert silent.take(msgspec.structs.replace(tokens("a"), usage=Usage(2), logprobs=told("a"))) == []
     silent._detokeniser.flush()
     late = TextPiece("", told=told("a"), num_top=1)
@@ -183,7 +183,7 @@ def test_what_is_told_of_tokens_goes_with_their_text() -> None:
 
 def test_what_is_told_where_the_text_is_over() -> None:
     """Of the token that shows the stop string too, and of none behind it."""
-    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), False, 5.0, TextReading(("b",), 0, 1))
+    pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), (), 5.0, TextReading(("b",), 0, 1))
     assert pieces.take(msgspec.structs.replace(tokens("abc"), logprobs=told("abc"))) == [
         TextPiece("a", told=told("abc"))
     ]
@@ -193,7 +193,7 @@ def test_what_is_told_where_the_text_is_over() -> None:
 
 def test_what_is_told_of_a_long_call_takes_time_in_proportion() -> None:
     def seconds(num_tokens: int) -> float:
-        pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), True, 5.0, TextReading((), 0, 20))
+        pieces = ReplyStream(HalfDetokeniser(), IdSource("x"), ("a",), 5.0, TextReading((), 0, 20))
         output = tokens("a")
         output = msgspec.structs.replace(output, logprobs=bytes(21 * PAIR.itemsize))
         pieces.take(tokens('<tool_call>{"name": "a", "arguments": {"b": "'))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from antiphon.wire import tool_calls
 from antiphon.wire.tool_calls import (
     MAX_HEAD_CHARS,
     Arguments,
@@ -117,7 +118,7 @@ def test_white_space_takes_time_in_proportion(before: str, json_calls: bool) -> 
     def seconds(num_spaces: int) -> float:
         found = []
         for _ in range(3):
-            parser = call_parser(json_calls=json_calls)
+            parser = call_parser(["f"], json_calls=json_calls)
             parser.push(before)
             begun = process_time()
             parser.push(" " * num_spaces)
@@ -125,6 +126,37 @@ def test_white_space_takes_time_in_proportion(before: str, json_calls: bool) -> 
         return min(found)
 
     assert seconds(64_000) < 24 * seconds(8_000), "8 times as long; the square would be 64"
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "json_calls"),
+    [
+        ('{"name": "', "{", True),
+        ('{"name": "', "}", True),
+        ("{", " ", True),
+        ('{"', "n", True),
+        ('<tool_call>{"name": "', "{", False),
+        ('<tool_call>{"name": "f"', "{", False),
+        ("<tool_call>{", " ", False),
+    ],
+)
+def test_a_head_takes_time_in_proportion(
+    before: str, more: str, json_calls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be long as long as its name is."""
+    monkeypatch.setattr(tool_calls, "MAX_HEAD_CHARS", 20_000)
+
+    def seconds(num_chars: int) -> float:
+        found = []
+        for _ in range(3):
+            parser = call_parser(["f"], json_calls=json_calls)
+            parser.push(before)
+            begun = process_time()
+            assert parser.push(more * num_chars) == []
+            found.append(process_time() - begun)
+        return min(found)
+
+    assert seconds(16_000) < 24 * seconds(2_000), "8 times as long; the square would be 64"
 
 
 JSON = st.recursive(
@@ -151,10 +183,12 @@ def test_any_call_comes_back(name: str, arguments: dict, ascii_only: bool) -> No
 
 WHOLE = [CallBegun("f"), Arguments('{"a": "}\\"{", "b": [{}]}'), CallEnded(True)]
 NONE = [CallBegun("f"), Arguments("{}"), CallEnded(True)]
+OTHER = '{"name": "Ann Lee", "arguments": {"for": "a {"}, "verdict": "no"}'
+"""An answer, since it names no tool."""
 
 
 def bare(*chunks: str) -> list[Piece]:
-    parser = call_parser(json_calls=True)
+    parser = call_parser(["f"], json_calls=True)
     pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
     return joined([*pieces, *parser.flush()])
 
@@ -177,6 +211,10 @@ def bare(*chunks: str) -> list[Piece]:
         ('{"name": "f", "parameters": {}, "id": "}"}' + BARE, NONE + WHOLE),
         ('{"name": "f", "parameters": {"a"', [CallBegun("f"), Arguments('{"a"'), CallEnded(False)]),
         ('{"name": "Bob"}', [Text('{"name": "Bob"}')]),
+        (OTHER, [Text(OTHER)]),
+        ('{"arguments": {}, "name": "g"} ' + BARE, [Text('{"arguments": {}, "name": "g"} ' + BARE)]),
+        (BARE + OTHER, [*WHOLE, Text(OTHER)]),
+        ('{"type" : ]} ' + BARE, [Text('{"type" : ]} ' + BARE)]),
         ('{"name": 1, "parameters": {}}', [Text('{"name": 1, "parameters": {}}')]),
         ('{"name": "f", "parameters": [1]}', [Text('{"name": "f", "parameters": [1]}')]),
         (' {"answer": 1} ', [Text(' {"answer": 1} ')]),
@@ -192,7 +230,7 @@ def test_pieces_of_bare_calls(text: str, pieces: list[Piece]) -> None:
 
 def test_a_text_that_is_no_call_is_not_held_back() -> None:
     """JSON that answers a question is streamed."""
-    parser = call_parser(json_calls=True)
+    parser = call_parser(["f"], json_calls=True)
     assert parser.push('{"answer"') == [Text('{"answer"')]
     assert parser.push(": 1") == [Text(": 1")]
 

@@ -32,6 +32,7 @@ from antiphon.wire.reply_stream import (
     TextPiece,
 )
 from antiphon.wire.text_params import TextReading
+from antiphon.wire.tools import names_in
 
 logger = logging.getLogger("antiphon.server")
 
@@ -75,7 +76,7 @@ class Exchange:
         self.stream = ReplyStream(
             (transcripts or serving.detokenisers)(),
             serving.ids,
-            bool(request.tools) and request.tool_choice != "none",
+            () if request.tool_choice == "none" else names_in(request.tools),
             serving.settings.retry_after_s,
             reading,
             serving.info.json_calls,

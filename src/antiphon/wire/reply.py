@@ -56,7 +56,8 @@ class Reply:
         self._conversation = conversation
         self._encoder = encoder
         self._new_id = new_id
-        self._parser = call_parser(json_calls=json_calls) if spec.config.usable_tools else None
+        names = {tool.name for tool in spec.config.usable_tools}
+        self._parser = call_parser(names, json_calls=json_calls) if names else None
         self._after = conversation.last_id or ROOT
         self._outputs: list[MessageItem | CallItem] = []
         self._message: MessageItem | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -87,7 +88,7 @@ Piece = TextPiece | SoundPiece | CallPiece | ArgumentsPiece | EndPiece
 class ReplyStream:
     """Turns one response's outputs into pieces, and keeps the reply's exact tokens.
 
-    `has_tools`: calls are told apart from the text; otherwise all is text. A text that has come to one of
+    `tools`: names of those that it may call; without any, all is text. A text that has come to one of
     the strings that end it is over: `is_stopped`, whatever follows.
     """
 
@@ -95,7 +96,7 @@ class ReplyStream:
         self,
         detokeniser: Detokeniser,
         ids: IdSource,
-        has_tools: bool,
+        tools: Collection[str],
         retry_after_s: float,
         reading: TextReading = PLAIN,
         json_calls: bool = False,
@@ -111,7 +112,7 @@ class ReplyStream:
         """Tokens up to the end of the newest call, as far as it has come."""
         self._detokeniser = detokeniser
         self._ids = ids
-        self._parser = call_parser(json_calls=json_calls) if has_tools else None
+        self._parser = call_parser(tools, json_calls=json_calls) if tools else None
         self._retry_after_s = retry_after_s
         self._reading = reading
         self._stops = reading.stops()

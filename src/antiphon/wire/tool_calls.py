@@ -8,6 +8,8 @@ Or, where the chat template asks for that (Llama 3), as bare JSON with which the
 
     {"name": "NAME", "parameters": {…}}
 
+There NAME is that of a tool: JSON that answers a question may have a "name" too.
+
 Arguments are handed on as they come once the head is read. A call whose head is no such JSON is plain text,
 markers and all; one whose arguments break off ends incomplete. White space around calls is dropped, and so
 is what stands between the end of the arguments and the end of the call.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -89,6 +91,8 @@ class ToolCallParser:
         self._after_call = False
         self._depth = 0
         self._in_string = self._escaped = False
+        self._num_braces = 0
+        """Opened so far by the head, outside its strings: arguments begin with the second."""
 
     @property
     def is_calling(self) -> bool:
@@ -128,7 +132,7 @@ class ToolCallParser:
             return []
         held = self._held + char
         if held == OPEN:
-            self._held, self._at = "", _At.HEAD
+            self._begin_head()
             return []
         if OPEN.startswith(held):
             self._held = held
@@ -144,14 +148,31 @@ class ToolCallParser:
         self._after_call = self._after_call and not text
         return [Text(text)] if text else []
 
+    def _begin_head(self) -> None:
+        self._held, self._at, self._depth, self._num_braces = "", _At.HEAD, 0, 0
+        self._in_string = self._escaped = False
+
+    def _called(self, char: str, head: re.Pattern[str]) -> str | None:
+        """The name, where all that is held is the head of a call and `char`, its last, begins the arguments.
+
+        The pattern is tried at one brace only: it is read from the start each time.
+        """
+        if char != "{" or self._in_string:
+            return None
+        self._num_braces += 1
+        found = head.fullmatch(self._held) if self._num_braces == 2 else None
+        return _loaded(found[1]) if found else None
+
+    def _call(self, name: str) -> list[Piece]:
+        self._held, self._lead, self._at, self._depth = "", "", _At.ARGUMENTS, 1
+        return [CallBegun(name), Arguments("{")]
+
     def _head(self, char: str) -> list[Piece]:
         self._held += char
-        found = _HEAD.fullmatch(self._held) if char == "{" else None
-        name = _loaded(found[1]) if found else None
+        name = self._called(char, _HEAD)
         if name is not None:
-            self._held, self._lead, self._at, self._depth = "", "", _At.ARGUMENTS, 1
-            self._in_string = self._escaped = False
-            return [CallBegun(name), Arguments("{")]
+            return self._call(name)
+        self._closes(char)
         if self._held.endswith(CLOSE):
             body, self._held = self._held[: -len(CLOSE)], ""
             return self._whole(body, CLOSE)
@@ -198,25 +219,31 @@ class ToolCallParser:
         if self._held.endswith(CLOSE):
             self._held, self._at, self._after_call = "", _At.TEXT, True
         elif self._held.endswith(OPEN):
-            self._held, self._at, self._after_call = "", _At.HEAD, True
+            self._begin_head()
+            self._after_call = True
         return []
 
 
 class BareCallParser(ToolCallParser):
     """Of a reply whose calls are bare JSON. It begins with them, or has none; between two stand white space,
-    commas and semicolons."""
+    commas and semicolons. JSON that names no tool is text."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str]) -> None:
+        """names: of the tools."""
         super().__init__()
+        self._names = names
         self._may_call = True
+        self._num_quotes = 0
+        """In the head, while its first key may be none of a call's."""
 
     def _text(self, char: str) -> list[Piece]:
         if not self._may_call:
             return [Text(char)]
         if char == "{":
             self._lead = "" if self._after_call else self._held
-            self._held, self._at = char, _At.HEAD
-            return []
+            self._begin_head()
+            self._num_quotes = 0
+            return self._head(char)
         if self._after_call and not self._held and char in BETWEEN:
             return []
         self._held += char
@@ -228,29 +255,33 @@ class BareCallParser(ToolCallParser):
 
     def _head(self, char: str) -> list[Piece]:
         self._held += char
-        found = _BARE_HEAD.fullmatch(self._held) if char == "{" else None
-        name = _loaded(found[1]) if found else None
-        if name is not None:
-            self._held, self._lead, self._at, self._depth = "", "", _At.ARGUMENTS, 1
-            self._in_string = self._escaped = False
-            return [CallBegun(name), Arguments("{")]
-        is_none = _NO_HEAD.match(self._held) or len(self._held) > MAX_HEAD_CHARS
-        if not is_none and (char != "}" or _loaded(self._held) is None):
-            return []
-        body, self._held = self._held, ""
-        return self._as_text(body) if is_none else self._whole(body, "")
+        name = self._called(char, _BARE_HEAD)
+        if name is not None and name in self._names:
+            return self._call(name)
+        is_over = self._closes(char)
+        if name is not None or self._has_other_key(char) or len(self._held) > MAX_HEAD_CHARS:
+            return self._as_text(self._held)
+        return self._whole(self._held, "") if is_over else []
+
+    def _has_other_key(self, char: str) -> bool:
+        """Is the first key none of a call's? That shows in what it begins with, and where it ends."""
+        if self._num_quotes == 2 or len(self._held) == 1 or char.isspace():
+            return False
+        self._num_quotes += char == '"'
+        return self._num_quotes != 1 and _NO_HEAD.match(self._held) is not None
 
     def _whole(self, body: str, close: str) -> list[Piece]:
         loaded: Any = _loaded(body)
         call: dict[str, Any] = loaded if isinstance(loaded, dict) else {}  # pyright: ignore
         name, given = call.get("name"), call.get("parameters", call.get("arguments"))
-        if not isinstance(name, str) or not isinstance(given, dict):
+        if not isinstance(name, str) or name not in self._names or not isinstance(given, dict):
             return self._as_text(body)
-        self._lead, self._at, self._after_call = "", _At.TEXT, True
+        self._held, self._lead, self._at, self._after_call = "", "", _At.TEXT, True
         return [CallBegun(name), Arguments(json.dumps(given, ensure_ascii=False)), CallEnded(True)]
 
     def _as_text(self, body: str) -> list[Piece]:
-        lead, self._lead, self._at, self._may_call = self._lead, "", _At.TEXT, False
+        lead, self._held, self._lead = self._lead, "", ""
+        self._at, self._may_call = _At.TEXT, False
         return [Text(lead + body)]
 
     def _tail(self, char: str) -> list[Piece]:
@@ -261,9 +292,9 @@ class BareCallParser(ToolCallParser):
         return []
 
 
-def call_parser(*, json_calls: bool) -> ToolCallParser:
-    """For one reply."""
-    return BareCallParser() if json_calls else ToolCallParser()
+def call_parser(names: Collection[str], *, json_calls: bool) -> ToolCallParser:
+    """For one reply. names: of the tools; what calls another in tags is a call all the same."""
+    return BareCallParser(names) if json_calls else ToolCallParser()
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -43,6 +43,19 @@ class FunctionTool(Strict, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Tools = tuple[FunctionTool, ...]
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Schema(msgspec.Struct):
+    function: _Named
+
+
+def names_in(schemas: Iterable[str]) -> frozenset[str]:
+    """Of tools that are given as `FunctionTool.schema` writes them."""
+    return frozenset(msgspec.json.decode(schema, type=_Schema).function.name for schema in schemas)
 
 
 def read_tools(raw: list[Any], limits: Limits, at: str) -> Tools:
