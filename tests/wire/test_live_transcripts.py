@@ -9,9 +9,11 @@ import pytest
 
 from antiphon.core.conversation import AudioPart, TranscriptOptions
 from antiphon.core.facts import ItemAdded, ResponseRequested, TurnForeseen, WordsWanted
+from antiphon.core.ids import IdSource
 from antiphon.core.plans import NO_SPEECH, ResponseEnded, Usage, WordsHeard, ints
-from antiphon.wire import session
+from antiphon.wire import listener
 from antiphon.wire.limits import Limits
+from antiphon.wire.listener import Listener, PushBegan, SpeechContinues
 from antiphon.wire.transcription import stable
 from wire.ears import PlainEar
 from wire.harness import INFO, Driver, FakeMedia, kinds, pcm
@@ -266,7 +268,7 @@ def test_what_is_sent_of_a_turn_that_goes_on(before: str, text: str, in_speech: 
 
 
 def test_a_turn_that_is_very_long_is_written_down_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MOST_AHEAD_MS", 2000)
+    monkeypatch.setattr(listener, "MOST_AHEAD_MS", 2000)
     driver = talking()
     for _ in range(6):
         driver.hear((VOICE, 0.5))
@@ -276,6 +278,15 @@ def test_a_turn_that_is_very_long_is_written_down_when_it_is_over(monkeypatch: p
     driver.hear((QUIET, 0.5))
     assert driver.fact(ItemAdded)
     assert [one.transcribe for one in driver.facts_of(ResponseRequested)] == [True, False]
+
+
+def test_a_very_long_recording_of_a_client_that_commits_by_hand_is_not_copied_each_time() -> None:
+    ear = Listener(Limits(), IdSource("x"), None, tells_pauses=True)
+    told = [one for _ in range(40) for one in ear.append(bytes(48_000 * 2), reply_is_heard=False)]
+    assert isinstance(told[0], PushBegan)
+    lengths = [len(one.audio) / 48_000 for one in told if isinstance(one, SpeechContinues)]
+    assert lengths == list(range(2, 61, 2))
+    assert ear.buffered_ms == 80_000
 
 
 def test_a_turn_that_is_longer_than_is_heard_at_a_time_is_one_item() -> None:

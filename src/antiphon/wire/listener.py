@@ -29,6 +29,9 @@ SLICE_BYTES = 200 * MS_BYTES
 """Audio is heard in small pieces, so that a long append of many turns needs no more room than one turn."""
 BEHIND_MS = 400
 """How far a detector's news may lag behind the audio: frames, resampling, gaps in a doubtful voice."""
+MOST_AHEAD_MS = 60_000
+"""Of a turn. Of a longer one no pause is told, nor that it goes on: all of its audio would be copied, and
+taken up, each time. It is written down when it is over."""
 CONTINUED_MS = 1500
 """Audio after which a turn that is committed by hand is told to go on."""
 
@@ -43,7 +46,7 @@ class SpeechBegan:
 
 @dataclass(frozen=True, slots=True)
 class SpeechPaused:
-    """A turn will have just this `audio` if it ends in the pause that has begun."""
+    """A turn will have just this `audio` if it ends in the pause that has begun; `MOST_AHEAD_MS` at most."""
 
     item_id: str
     audio: bytes
@@ -51,7 +54,7 @@ class SpeechPaused:
 
 @dataclass(frozen=True, slots=True)
 class SpeechContinues:
-    """A turn goes on, and has this `audio` so far."""
+    """A turn goes on, and has this `audio` so far; `MOST_AHEAD_MS` at most."""
 
     item_id: str
     audio: bytes
@@ -181,8 +184,9 @@ class Listener:
         self._untold_bytes += num_bytes
         if self._tells_pauses and self._untold_bytes >= CONTINUED_MS * MS_BYTES:
             self._untold_bytes = 0
-            self._item_id = self.item_id
-            noticed.append(SpeechContinues(self._item_id, self.audio))
+            if self.buffered_ms <= MOST_AHEAD_MS:
+                self._item_id = self.item_id
+                noticed.append(SpeechContinues(self._item_id, self.audio))
         return noticed
 
     @property
@@ -222,9 +226,12 @@ class Listener:
         untold, self._untold = self._untold, None
         if untold is None or self._item_id is None or not self._tells_pauses:
             return []
-        if isinstance(untold, TurnPaused):
-            return [SpeechPaused(self._item_id, self._until(untold.said_end_ms))]
-        return [SpeechContinues(self._item_id, self._until(untold.so_far_ms))]
+        is_pause = isinstance(untold, TurnPaused)
+        until_ms = untold.said_end_ms if is_pause else untold.so_far_ms
+        if pcm16_ms(self._position(until_ms) - self._base) > MOST_AHEAD_MS:
+            return []
+        kind = SpeechPaused if is_pause else SpeechContinues
+        return [kind(self._item_id, self._until(until_ms))]
 
     def _over(self, stopped: TurnStopped) -> SpeechOver:
         item_id, self._item_id = self._item_id, None
@@ -237,7 +244,8 @@ class Listener:
 
     def _until(self, audio_ms: int) -> bytes:
         """What is buffered before a time that the detector names."""
-        return bytes(self._buffer[: self._position(audio_ms) - self._base])
+        with memoryview(self._buffer) as buffer, buffer[: self._position(audio_ms) - self._base] as audio:
+            return bytes(audio)
 
     def _bounded(self) -> list[Noticed]:
         """Silence is dropped but for what a start may reach back to; a turn that fills the buffer ends."""

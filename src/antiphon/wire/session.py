@@ -76,8 +76,6 @@ from antiphon.wire.transcription import Transcripts
 MIN_COMMIT_MS = 100
 LONG_MS = 2000
 """A recording from which on it takes more than a millisecond to take it up."""
-MOST_AHEAD_MS = 60_000
-"""Of a turn: a longer one is written down when it is over, since all of it is taken up each time."""
 NOTHING_SAID = Item("", "user", (TextPart("Hello"),))
 """In the place of what will be said: any word, since a prompt without one is refused."""
 
@@ -331,8 +329,6 @@ class RealtimeSession:
                 return [SpeechEnded(self.id)]
             case SpeechBegan():
                 return self._began(noticed, now)
-            case SpeechPaused() | SpeechContinues() if _length_ms(noticed) > MOST_AHEAD_MS:
-                return []
             case SpeechPaused():
                 foreseen = self._foreseen(lambda: self._items.spoken(noticed.audio, noticed.item_id).record)
                 return [*foreseen, *self._words_wanted(noticed)]
