@@ -459,6 +459,31 @@ def test_a_reply_that_begins_as_a_bare_call_is_not_spoken(has_tools: bool, begin
     world.check_empty()
 
 
+@pytest.mark.parametrize("reply", ["call", "words", "nothing"])
+def test_white_space_before_a_bare_call_is_not_spoken_and_before_words_it_is(reply: str):
+    blank, call, word = 21, transcribing.WORD, 22
+    written_so = {
+        "call": (blank, blank, call, word),
+        "words": (blank, blank, word, call),
+        "nothing": (blank, blank),
+    }[reply]
+    world = World()
+    world.node = Node(msgspec.structs.replace(CONFIG, json_call_ids=(call,), blank_ids=(blank,)))
+    drawn = iter((*written_so, transcribing.STOP))
+    world._token = lambda stage, join: next(drawn)
+    item = Item("q", "user", (TextPart("hello"),))
+    world.facts += [
+        SessionOpened("s"),
+        ItemAdded("s", item),
+        ResponseRequested("s", "s", "a", tools=("{}",)),
+    ]
+    world.run()
+    assert world.ends["s"].status == "completed"
+    assert tuple(world.text["s"]) == written_so
+    assert sum(world.read.values()) == (len(written_so) if reply == "words" else 0)
+    world.check_empty()
+
+
 def test_a_long_recording_leaves_the_stages_to_others_meanwhile():
     """Two of its pieces at a time."""
     world = World()

@@ -280,6 +280,11 @@ def test_a_template_that_asks_for_bare_calls_is_known(
     assert tokenizer('{"name": "f", "parameters": {}}').input_ids[0] in first
     for text in ("Hello", '{"answer": 1}'[1:], "[1]"):
         assert tokenizer(text).input_ids[0] not in first
+    assert prompter.blank_ids == ()
+    blank = llama.blank_ids
+    for text in (" ", "\n", "\n\n", "  \n", "\t"):
+        assert set(tokenizer(text).input_ids) <= set(blank)
+    assert all(tokenizer.decode([token]).isspace() for token in blank)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ class Node:
             config.call_ids,
             config.transcript_prompt,
             config.json_call_ids,
+            config.blank_ids,
         )
         self._places = {unit.name: (unit.process, unit.device) for unit in units}
         self._watch: Watch | None = None

@@ -149,7 +149,8 @@ class NodeConfig(msgspec.Struct, frozen=True):
 
     end_inputs  per conditioned stage, the input that ends its text
     call_ids    text tokens that begin a tool call: from there on a reply is not spoken
-    json_call_ids  text tokens that begin one where a reply begins with them
+    json_call_ids  text tokens that begin one where a reply begins with them; no such reply is spoken
+    blank_ids   text tokens of white space, which may stand before these
     units       replicas of the stages, in pipeline order; empty: one of each, all on one device
     edges       chunks that differ from the graph's
     classes     what requests of a class (latency, best_effort) are promised
@@ -172,6 +173,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     times: dict[str, Any] = {}
     transcript_prompt: tuple[int, ...] = ()
     json_call_ids: tuple[int, ...] = ()
+    blank_ids: tuple[int, ...] = ()
 
     @property
     def placed(self) -> tuple[Unit, ...]:

@@ -125,6 +125,11 @@ class Prompter(Protocol):
         JSON; none where it asks for calls in tags."""
         ...
 
+    @property
+    def blank_ids(self) -> tuple[int, ...]:
+        """Tokens of white space, which may stand before such a call; none where there are no such calls."""
+        ...
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed: ...
 
 

@@ -208,7 +208,9 @@ def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Load
         rehearse(_runners(executors, opened.node), loader.progress)
     prompter = load_prompter(opened, options)
     info = model_info(opened, options, name, prompter)
-    node = msgspec.structs.replace(opened.node, json_call_ids=prompter.json_call_ids)
+    node = msgspec.structs.replace(
+        opened.node, json_call_ids=prompter.json_call_ids, blank_ids=prompter.blank_ids
+    )
     engine = Engine(executors, payloads, mover, prompter, node, info, guides=guides)
     return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
 

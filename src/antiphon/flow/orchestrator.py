@@ -71,6 +71,7 @@ class Orchestrator:
         call_ids: tuple[int, ...] = (),
         transcript_prompt: tuple[int, ...] = (),
         json_call_ids: tuple[int, ...] = (),
+        blank_ids: tuple[int, ...] = (),
     ) -> None:
         monitor, frontier = people
         self._stages = stages
@@ -83,7 +84,13 @@ class Orchestrator:
         self._advance = Advance(stages, self._sessions, self._transcripts)
         self._words = Words(self._sessions, self._transcripts, self._outbox, frontier)
         self._route = ReplyRoute(
-            graph, stages, end_inputs, (call_ids, json_call_ids), self._sessions, self._outbox, frontier
+            graph,
+            stages,
+            end_inputs,
+            (call_ids, json_call_ids, blank_ids),
+            self._sessions,
+            self._outbox,
+            frontier,
         )
 
     @property

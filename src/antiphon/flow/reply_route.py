@@ -34,17 +34,20 @@ class ReplyRoute:
         graph: StageGraph,
         stages: Stages,
         end_inputs: dict[str, int],
-        call_ids: tuple[tuple[int, ...], tuple[int, ...]],
+        call_ids: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
         sessions: Sessions,
         outbox: Outbox,
         frontier: Frontier,
     ) -> None:
-        """call_ids: tokens that begin a call anywhere, and those that do where a reply begins."""
+        """call_ids: tokens that begin a call anywhere, those that do where a reply begins, and the white
+        space that may stand before these. A reply that begins like a call is not spoken, even if it turns
+        out to be none."""
         self._frontier = frontier
         self._graph = graph
         self._stages = stages
         self._end_inputs = end_inputs
         self._call_ids, self._first_call_ids = frozenset(call_ids[0]), frozenset(call_ids[0] + call_ids[1])
+        self._blank_ids = frozenset(call_ids[2])
         self._sessions = sessions
         self._outbox = outbox
 
@@ -68,15 +71,18 @@ class ReplyRoute:
             self._tell_prompt(response, progress.logprobs)
         response.is_cut = progress.end == "length"
         last = response.reply if first else response.reply[-1:]
-        call_ids = self._first_call_ids if first else self._call_ids
+        begins = response.is_blank
+        call_ids = self._first_call_ids if begins else self._call_ids
         is_calling = bool(response.tools) and not call_ids.isdisjoint(last)
         if is_calling:
             self._frontier.call(response.slot)
+        response.is_blank = begins and self._blank_ids.issuperset(last)
         if response.voice not in SPOKEN:
             return
         over = is_calling or progress.end is not None
         if self._stages.talker_stage is None:
-            self._read(response, () if is_calling or progress.tokens is None else last, now, over)
+            words = () if is_calling or response.is_blank or progress.tokens is None else last
+            self._read(response, response.reply if begins and words else words, now, over)
         elif self._edge().whole:
             if over and not first:
                 words = response.reply if progress.tokens is None else response.reply[:-1]

@@ -66,8 +66,8 @@ class ResponseState:
     """One response on its way through the stages. Written by the orchestrator's parts, each its own fields.
 
     Preparation writes `phase`, `items`, `media`, `prompts`, `forced`, `path`, `pinned`, `is_shortened` and
-    `entry`; the reply route `voice`, `reply`, `is_cut`, `num_frames`, `payload_source` and `on_the_way`;
-    everyone that starts or ends its work in a unit `open_units`.
+    `entry`; the reply route `voice`, `reply`, `is_blank`, `is_cut`, `num_frames`, `payload_source` and
+    `on_the_way`; everyone that starts or ends its work in a unit `open_units`.
     """
 
     request: int
@@ -90,6 +90,8 @@ class ResponseState:
     open_units: set[str] = field(default_factory=set[str])
     """Units that still owe output; none left: it is completed."""
     reply: list[int] = field(default_factory=list[int])
+    is_blank: bool = True
+    """Nothing but white space is written yet."""
     is_cut: bool = False
     """The text reached its token limit."""
     entry: ArRequest | None = None

@@ -141,7 +141,8 @@ class Prompter:
     @cached_property
     def json_call_ids(self) -> tuple[int, ...]:
         """Tokens with which a reply begins that is a call; none unless the chat template writes calls as bare
-        JSON with "parameters"."""
+        JSON with "parameters". Other replies may begin with them too: the first token alone, such as "{",
+        does not tell."""
         asked: list[Message] = [
             {"role": "user", "content": "Look it up."},
             {"role": "assistant", "content": "", "tool_calls": [PROBE_CALL]},
@@ -151,6 +152,11 @@ class Prompter:
         except Exception:  # of the template's own code
             return ()
         return self._vocabulary.beginning(JSON_HEADS) if _JSON_CALL.search(rendered) else ()
+
+    @cached_property
+    def blank_ids(self) -> tuple[int, ...]:
+        """White space, which may stand before such a call; none where no call is bare."""
+        return self._vocabulary.blank() if self.json_call_ids else ()
 
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """Every AR stage's prompt. Whatever a client may have got wrong comes back as PromptFailed."""

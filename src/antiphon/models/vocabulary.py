@@ -23,6 +23,8 @@ PYTHON_TAG = "<|python_tag|>"
 """What Llama 3 may write before a call."""
 JSON_HEADS = ('{"name":"', '{"type":"function","name":"')
 """How a call in bare JSON begins, white space left out."""
+_BLANK_NAME = re.compile("[ĠĊĉč▁\\s]+|<0x(?:0[9A-D]|20)>")
+"""White space as tokenizers name it: bytes written as letters, a mark for a space, or single bytes."""
 
 _MAX_CACHED_CHARS = 2048
 
@@ -78,6 +80,16 @@ class Vocabulary:
             if heads[0][0] in name and token_id < self.size:
                 text = "".join(self._whole.decode([token_id]).split())
                 if text and any(head.startswith(text) for head in heads):
+                    found.append(token_id)
+        return tuple(sorted(found))
+
+    def blank(self) -> tuple[int, ...]:
+        """Tokens that are nothing but white space."""
+        found: list[int] = []
+        for name, token_id in self._ordinary.get_vocab().items():
+            if token_id < self.size and (_BLANK_NAME.fullmatch(name) or name.isspace()):
+                text = self._whole.decode([token_id], skip_special_tokens=False)
+                if text.isspace():
                     found.append(token_id)
         return tuple(sorted(found))
 

@@ -78,7 +78,9 @@ def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Pro
         fleet,
         fleet,
         prompter,
-        msgspec.structs.replace(opened.node, json_call_ids=prompter.json_call_ids),
+        msgspec.structs.replace(
+            opened.node, json_call_ids=prompter.json_call_ids, blank_ids=prompter.blank_ids
+        ),
         model_info(opened, options, name, prompter),
         wakeup=fleet,
         processes=fleet,

@@ -52,6 +52,7 @@ class SimPrompter:
 
     takes_tools = True
     json_call_ids: tuple[int, ...] = ()
+    blank_ids: tuple[int, ...] = ()
 
     def __init__(self, graph: StageGraph, *, has_voice: bool = True) -> None:
         """has_voice: the decoder that speaks is there, where the graph has one."""

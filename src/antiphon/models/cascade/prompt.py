@@ -40,6 +40,10 @@ class CascadePrompter:
     def json_call_ids(self) -> tuple[int, ...]:
         return self._thinker.json_call_ids
 
+    @property
+    def blank_ids(self) -> tuple[int, ...]:
+        return self._thinker.blank_ids
+
     def render(self, order: RenderPrompt) -> PromptReady | PromptFailed:
         """Recordings stand in the text model's prompt as what was said in them."""
         if order.options is not None:
