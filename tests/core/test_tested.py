@@ -30,7 +30,6 @@ DRIVEN = {
     "wire/test_session.py": (
         "audio config content conversation items outputs reply response response_params responses"
     ),
-    "wire/test_turns.py": "listener",
     "workload/test_draw.py": "dialogue turns",
     "workload/test_traces.py": "trace_json",
 }
