@@ -148,7 +148,7 @@ class VirtualDriver:
         if not (decision.orders or decision.outputs):
             self._wake(decision)
         elif taken_s:
-            self._agenda.at(self._busy_until, Rank.DECIDE, lambda: self._carry_out(decision))
+            self._agenda.at(self._busy_until, Rank.ORDER, lambda: self._carry_out(decision))
         else:
             self._carry_out(decision)
 

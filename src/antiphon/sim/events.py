@@ -16,8 +16,10 @@ class Rank(IntEnum):
     """A message arrives."""
     PERSON = 2
     """Somebody has waited long enough."""
-    DECIDE = 3
-    SAMPLE = 4
+    ORDER = 3
+    """What was decided before is carried out."""
+    DECIDE = 4
+    SAMPLE = 5
 
 
 class Agenda:
